@@ -1,0 +1,51 @@
+# Every command of the project; CI runs the same ones. `make help` lists them.
+
+PYTHON ?= python3
+# Further arguments for the tool a target runs, as in: make test ARGS="tests/ir -k parse"
+ARGS ?=
+# Processes that pytest spreads the tests over; 0 runs them in one.
+JOBS ?= auto
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+INSTALLED := .venv/.installed
+INSTALLED_BENCH := .venv/.installed-bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint type golden bench docs
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## make .venv and install stretto with its tools into it
+
+demo: setup ## compile and run four models of the zoo against eager PyTorch
+	$(BIN)/stretto demo $(ARGS)
+
+test: setup lint type ## lint, check types, run all tests
+	$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+lint: setup ## check style and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+type: setup ## check types
+	$(BIN)/pyright
+
+golden: setup ## rewrite the golden files from what the compiler prints now
+	$(BIN)/pytest tests/golden --update-golden $(ARGS)
+
+bench: setup $(INSTALLED_BENCH) ## time the zoo against its peers (installs them first)
+	$(BIN)/stretto bench $(ARGS)
+
+docs: setup ## check that the links in README.md and docs/ lead somewhere
+	$(BIN)/pytest tests/test_docs.py $(ARGS)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv
+	$(INSTALL) '.[dev]'
+	@touch $@
+
+$(INSTALLED_BENCH): $(INSTALLED)
+	$(INSTALL) '.[bench,dev]'
+	@touch $@

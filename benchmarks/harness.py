@@ -1,0 +1,205 @@
+"""The benchmark: prepare every system on every model, check it, time all of them in turns.
+
+>>> record = run(["lstm"], ["eager", "stretto"], threads=2)
+>>> record.models[0].speedup("stretto")  # over eager
+"""
+
+import copy
+import datetime
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .floor import FloorError, Rates, floor_seconds, measure_rates
+from .machine import git_commit, machine_line, versions
+from .measure import (
+    Protocol,
+    TimeLimitError,
+    interleave,
+    limit_cpus,
+    once,
+    time_limit,
+)
+from .models import CORE, ZOO, ZooEntry
+from .peers import PEERS, Case, Peer, Prepared, Skipped
+from .peers.base import tensors_to_numpy
+from .record import ModelResult, Record, SystemResult
+
+TOLERANCE = 1e-4
+SEED = 0
+
+# Told what is going on, model by model and system by system.
+Observer = Callable[[str], None]
+
+
+def run(
+    models: Sequence[str] = CORE,
+    peers: Sequence[str] = tuple(PEERS),
+    threads: int = 2,
+    *,
+    preset: str = "full",
+    batch: int = 1,
+    protocol: Protocol | None = None,
+    zoo: Mapping[str, ZooEntry] = ZOO,
+    systems: Mapping[str, Peer] = PEERS,
+    observe: Observer = lambda text: None,
+) -> Record:
+    """Measure `peers` on `models` and give the record. Raises ValueError for unknown names.
+
+    `batch` changes the models that take a batch; the others are left out if it is not 1.
+    """
+    _require_known("model", models, zoo)
+    _require_known("peer", peers, systems)
+    protocol = protocol or Protocol()
+    chosen = [zoo[name] for name in models if batch == 1 or zoo[name].batched]
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with limit_cpus(threads):
+            observe("measuring the physical floor")
+            rates = _rates_or_none(threads, observe)
+            results = []
+            for entry in chosen:
+                config = _configured(entry, preset, batch)
+                results.append(
+                    _measure_model(
+                        entry,
+                        preset,
+                        config,
+                        [systems[name] for name in peers],
+                        threads,
+                        protocol,
+                        rates,
+                        observe,
+                    )
+                )
+    finally:
+        torch.set_num_threads(threads_before)
+    return Record(
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=git_commit(),
+        machine=machine_line(threads),
+        versions=versions(),
+        threads=threads,
+        batch=batch,
+        protocol=protocol,
+        tolerance=TOLERANCE,
+        rates=rates,
+        models=tuple(results),
+    )
+
+
+def _measure_model(
+    entry: ZooEntry,
+    preset: str,
+    config: Any,
+    peers: Sequence[Peer],
+    threads: int,
+    protocol: Protocol,
+    rates: Rates | None,
+    observe: Observer,
+) -> ModelResult:
+    module, inputs = entry.make(config, SEED)
+    case = Case(entry.name, config, module, inputs, threads)
+    reference = reference_outputs(module, inputs)
+    results: dict[str, SystemResult] = {}
+    calls: dict[str, Callable[[], object]] = {}
+    try:
+        for peer in peers:
+            observe(f"{entry.name}: preparing {peer.name}")
+            results[peer.name], prepared = _prepare(peer, case, reference, protocol)
+            if prepared is not None:
+                calls[peer.name] = prepared.call
+        timings = interleave(calls, protocol, lambda name: observe(f"{entry.name}: timing {name}"))
+        for name, timing in timings.items():
+            results[name] = replace(results[name], timing=timing)
+    finally:
+        for peer in peers:
+            peer.release()
+    floor = floor_seconds(entry.work(config), rates) * 1e3 if rates else None
+    ordered = tuple(results[peer.name] for peer in peers)
+    return ModelResult(entry.name, entry.summary, preset, asdict(config), floor, ordered)
+
+
+def _prepare(
+    peer: Peer, case: Case, reference: list[np.ndarray], protocol: Protocol
+) -> tuple[SystemResult, Prepared | None]:
+    """Prepare and check one system; the second value is None unless it is fit to be timed."""
+    try:
+        with time_limit(protocol.prepare_limit_s):
+            start = time.perf_counter()
+            prepared = peer.prepare(case)
+            outputs = prepared.outputs(prepared.call())
+            prepared.call()
+            spent = time.perf_counter() - start
+            compile_s = max(0.0, spent - 2 * once(prepared.call))
+            error = relative_error(outputs, reference)
+    except Skipped as reason:
+        return SystemResult(peer.name, "skipped", str(reason)), None
+    except TimeLimitError as reason:
+        return SystemResult(peer.name, "failed", str(reason)), None
+    except Exception as reason:  # whatever a system throws at us goes on record
+        return SystemResult(peer.name, "failed", _one_line(reason)), None
+    result = SystemResult(peer.name, "ok", "", prepared.note, error, compile_s)
+    if error > TOLERANCE:
+        reason = f"error {error:.1e} is above {TOLERANCE:.0e}"
+        return replace(result, status="wrong", reason=reason), None
+    return result, prepared
+
+
+def reference_outputs(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """What eager computes in float64."""
+    precise = copy.deepcopy(module).double()
+    wide = (x.double() if x.is_floating_point() else x for x in inputs)
+    with torch.no_grad():
+        return tensors_to_numpy(precise(*wide))
+
+
+def relative_error(outputs: list[np.ndarray], reference: list[np.ndarray]) -> float:
+    """Largest difference relative to the largest value of each output; infinite where the number
+    of outputs, a shape, an integer or a NaN does not match."""
+    if len(outputs) != len(reference):
+        return float("inf")
+    worst = 0.0
+    for got, wanted in zip(outputs, reference, strict=True):
+        if got.shape != wanted.shape:
+            return float("inf")
+        if not np.issubdtype(wanted.dtype, np.floating):
+            worst = max(worst, 0.0 if np.array_equal(got, wanted) else float("inf"))
+        elif wanted.size:
+            scale = max(float(np.abs(wanted).max()), 1e-30)
+            error = float(np.abs(got.astype(np.float64) - wanted).max()) / scale
+            worst = max(worst, error if error == error else float("inf"))
+    return worst
+
+
+def _configured(entry: ZooEntry, preset: str, batch: int) -> Any:
+    if preset not in entry.presets:
+        raise ValueError(f"model {entry.name} has no preset {preset!r}: {sorted(entry.presets)}")
+    config = entry.presets[preset]
+    return replace(config, batch=batch) if batch != 1 else config
+
+
+def _require_known(kind: str, names: Sequence[str], known: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown {kind} {name!r}; known are {', '.join(known)}")
+
+
+def _rates_or_none(threads: int, observe: Observer) -> Rates | None:
+    try:
+        return measure_rates(threads)
+    except FloorError as error:
+        observe(f"no physical floor: {error}")
+        return None
+
+
+def _one_line(error: Exception) -> str:
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text.splitlines()[0][:300]

@@ -1,0 +1,60 @@
+"""What the harness knows about a model of the zoo: how to make it, and the work it cannot avoid."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+FLOAT_BYTES = 4
+
+Made: TypeAlias = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a call's unavoidable work: it takes at least its flops at the peak rate, and at
+    least its bytes at the bandwidth of the nearest memory that holds `resident` bytes."""
+
+    name: str
+    flops: float
+    bytes: float
+    resident: float
+
+
+def matmul_phase(name: str, rows: int, inner: int, columns: int, repeat: int = 1) -> Phase:
+    """`repeat` products [rows, inner] x [inner, columns] by *different* weights, each read once."""
+    weights = float(repeat * inner * columns * FLOAT_BYTES)
+    return Phase(name, 2.0 * repeat * rows * inner * columns, weights, weights)
+
+
+def recurrent_phase(name: str, steps: int, rows: int, inner: int, columns: int) -> Phase:
+    """`steps` products by the *same* weights, which depend on each other: read again every step."""
+    weights = float(inner * columns * FLOAT_BYTES)
+    return Phase(name, 2.0 * steps * rows * inner * columns, steps * weights, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooEntry:
+    """One model. `make(config, seed)` gives the module in eval mode and its inputs.
+
+    `presets` holds `full` (the published size) and `small` (seconds on the emulator).
+    `work(config)` lists the phases of the physical floor.
+    `one_launch` says that a call must be one native launch; `loop` that it has a loop over steps;
+    `batched` that `config.batch` may be more than 1.
+    """
+
+    name: str
+    summary: str
+    make: Callable[[Any, int], Made]
+    presets: Mapping[str, Any]
+    work: Callable[[Any], tuple[Phase, ...]]
+    one_launch: bool = True
+    loop: bool = False
+    batched: bool = True
+
+
+def generator(seed: int) -> torch.Generator:
+    """A CPU generator that does not touch torch's global one."""
+    return torch.Generator().manual_seed(seed)

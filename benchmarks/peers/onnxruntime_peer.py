@@ -1,0 +1,62 @@
+"""ONNX Runtime, on programs written by hand with its own control-flow operators."""
+
+import importlib
+import importlib.util
+from typing import ClassVar
+
+from torch import nn
+
+from ..models.attention import Attention
+from ..models.blockdrop import BlockDrop, BlockDropPolicy
+from ..models.deepspeech2 import DeepSpeech2
+from ..models.lstm import LSTM
+from ..models.nasrnn import NASRNN
+from ..models.rae import RAE
+from ..models.seq2seq import Seq2Seq
+from ..models.skipnet import SkipNet
+from .base import Case, Peer, Prepared, Skipped, arrays_to_numpy
+
+# The module (imported late, as it needs the onnx package), the function and how it is written.
+PROGRAMS: dict[type[nn.Module], tuple[str, str, str]] = {
+    LSTM: ("onnx_recurrent", "lstm", "fused LSTM operator per layer"),
+    NASRNN: ("onnx_recurrent", "nasrnn", "Scan operator"),
+    Attention: ("onnx_recurrent", "attention", "Loop operator"),
+    Seq2Seq: ("onnx_recurrent", "seq2seq", "Loop operator"),
+    RAE: ("onnx_recurrent", "rae", "Loop over nodes, If for leaves"),
+    DeepSpeech2: ("onnx_recurrent", "deepspeech2", "fused LSTM operator per layer"),
+    BlockDrop: ("onnx_vision", "blockdrop", "If operator per block"),
+    BlockDropPolicy: ("onnx_vision", "blockdrop_policy", "If operator per block"),
+    SkipNet: ("onnx_vision", "skipnet", "If operator per block"),
+}
+
+
+class OnnxRuntimePeer(Peer):
+    name: ClassVar[str] = "onnxruntime"
+
+    def prepare(self, case: Case) -> Prepared:
+        for package in ("onnx", "onnxruntime"):
+            if importlib.util.find_spec(package) is None:
+                raise Skipped(f"{package} is not installed (pip install 'stretto[bench]')")
+        if type(case.module) not in PROGRAMS:
+            raise Skipped(f"no ONNX program is written for {type(case.module).__name__}")
+        module_name, function, note = PROGRAMS[type(case.module)]
+        programs = importlib.import_module(f".{module_name}", __package__)
+        model = getattr(programs, function)(case.module, case.config)
+        session = _session(model.SerializeToString(), case.threads)
+        feeds = {
+            declared.name: tensor.numpy()
+            for declared, tensor in zip(session.get_inputs(), case.inputs, strict=True)
+        }
+        return Prepared(lambda: session.run(None, feeds), arrays_to_numpy, note)
+
+
+def _session(model: bytes, threads: int):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Its threads spin during a run, but not after it, where they would disturb the next system.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,61 @@
+"""Peers that take the module as it is: eager PyTorch, torch.compile, and stretto itself."""
+
+import importlib
+import tempfile
+from contextlib import ExitStack
+from typing import ClassVar
+
+import torch
+from torch._inductor.utils import fresh_cache
+
+from .base import Case, Peer, Prepared, Skipped, without_gradients
+
+
+class EagerPeer(Peer):
+    name: ClassVar[str] = "eager"
+
+    def prepare(self, case: Case) -> Prepared:
+        return without_gradients(case.module, case.inputs)
+
+
+class CompilePeer(Peer):
+    """torch.compile in its default mode; it unrolls loops and breaks the graph at decisions.
+
+    Each model gets an empty cache folder, so that compile times are those of a first run.
+    """
+
+    name: ClassVar[str] = "compile"
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+
+    def prepare(self, case: Case) -> Prepared:
+        torch._dynamo.reset()
+        self._held.enter_context(fresh_cache())
+        return without_gradients(torch.compile(case.module), case.inputs)
+
+    def release(self) -> None:
+        self._held.close()
+        torch._dynamo.reset()
+
+
+class StrettoPeer(Peer):
+    """stretto's native program, built into an empty cache folder for each model."""
+
+    name: ClassVar[str] = "stretto"
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+
+    def prepare(self, case: Case) -> Prepared:
+        try:
+            stretto = importlib.import_module("stretto")
+            compile_, options = stretto.compile, stretto.Options
+        except (ImportError, AttributeError) as error:
+            raise Skipped(f"stretto cannot be imported: {error}") from error
+        folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="stretto-bench-"))
+        chosen = options(threads=case.threads, cache_dir=folder)
+        return without_gradients(compile_(case.module, backend="cpu", options=chosen), case.inputs)
+
+    def release(self) -> None:
+        self._held.close()

@@ -1,0 +1,95 @@
+"""What a benchmark run leaves: one record, written as JSON."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .floor import Rates
+from .measure import Protocol, Timing
+
+Status = Literal["ok", "wrong", "skipped", "failed"]
+OWN_SYSTEM = "stretto"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemResult:
+    """One system on one model.
+
+    status: `wrong` ran but missed the accuracy gate, `skipped` does not support the model,
+        `failed` raised or ran out of time; `reason` says more for each of these.
+    error: largest difference from eager in float64, relative to the output's largest value.
+    compile_s: preparing and the first two calls, without two steady runs.
+    """
+
+    system: str
+    status: Status
+    reason: str = ""
+    note: str = ""
+    error: float | None = None
+    compile_s: float | None = None
+    timing: Timing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """All systems on one model. `floor_ms` is None where the rates could not be measured."""
+
+    model: str
+    summary: str
+    preset: str
+    config: dict[str, Any]
+    floor_ms: float | None
+    systems: tuple[SystemResult, ...]
+
+    def median_ms(self, system: str) -> float | None:
+        """None unless the system ran and passed the accuracy gate."""
+        for result in self.systems:
+            if result.system == system and result.status == "ok" and result.timing:
+                return result.timing.median_ms
+        return None
+
+    def speedup(self, system: str, over: str = "eager") -> float | None:
+        mine, other = self.median_ms(system), self.median_ms(over)
+        return other / mine if mine and other else None
+
+    def fastest_peer(self) -> str | None:
+        """The fastest system that is not stretto."""
+        times = {
+            result.system: self.median_ms(result.system)
+            for result in self.systems
+            if result.system != OWN_SYSTEM
+        }
+        ran = {system: time for system, time in times.items() if time is not None}
+        return min(ran, key=ran.__getitem__) if ran else None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A whole run: what was measured, on what, with what, and how."""
+
+    date: str
+    commit: str | None
+    machine: str
+    versions: dict[str, str]
+    threads: int
+    batch: int
+    protocol: Protocol
+    tolerance: float
+    rates: Rates | None
+    models: tuple[ModelResult, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, with each model's derived ratios beside its measurements."""
+        data = asdict(self)
+        for model, entry in zip(self.models, data["models"], strict=True):
+            fastest = model.fastest_peer()
+            entry["fastest_peer"] = fastest
+            entry["stretto_over_fastest_peer"] = fastest and model.speedup(OWN_SYSTEM, fastest)
+            for system in entry["systems"]:
+                system["speedup_over_eager"] = model.speedup(system["system"])
+        return data
+
+    def write_json(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n")

@@ -1,0 +1,298 @@
+"""Which operators are kept, which have a rule of their own, and which torch's tables decompose.
+
+Kept are the operators that a kernel family computes directly, so that their structure survives
+(linear, normalisations, pools). The rest goes down to the core ATen set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+
+from stretto.capture.functional import overwrite
+from stretto.capture.signals import fail
+from stretto.capture.tensor import Storage, StorageState, TracedTensor
+from stretto.capture.tracer import tracer
+
+aten = torch.ops.aten
+
+_KEPT_PACKETS = (
+    aten.linear,
+    aten.convolution,
+    aten.native_layer_norm,
+    aten.native_group_norm,
+    aten._softmax,
+    aten._log_softmax,
+    aten.embedding,
+    aten.max_pool2d_with_indices,
+    aten.avg_pool2d,
+    aten._adaptive_avg_pool2d,
+    aten.gelu,
+    aten.silu,
+    aten.hardtanh,
+    aten.hardswish,
+    aten.hardsigmoid,
+    aten.leaky_relu,
+    aten.elu,
+    aten.softplus,
+    aten.log_sigmoid_forward,
+    aten.stack,
+    aten.cat,
+    aten.var,
+    aten.sum,
+    aten.mean,
+    aten.masked_fill,
+    aten.tril,
+    aten.triu,
+    aten.flip,
+    aten.roll,
+    aten.index_select,
+    aten.select_scatter,
+    aten.slice_scatter,
+    aten.square,
+    aten.floor_divide,
+    aten.rsub,
+    aten.addmm,
+    aten.baddbmm,
+    aten.max,
+    aten.min,
+    aten.all,
+    aten.where,
+    aten.repeat,
+    aten.cumsum,
+    aten.upsample_nearest2d,
+    aten.upsample_bilinear2d,
+)
+
+KEPT: frozenset[Any] = frozenset(
+    getattr(packet, name)
+    for packet in _KEPT_PACKETS
+    for name in packet.overloads()
+    if not getattr(packet, name)._schema.is_mutable
+    and (packet is not aten.where or name.startswith(("self", "Scalar")))
+)
+
+
+@cache
+def _table() -> dict[Any, Callable[..., Any]]:
+    return dict(core_aten_decompositions())
+
+
+def decomposition(func: Any) -> Callable[..., Any] | None:
+    """torch's decomposition of `func` into core ATen, if it has one in Python."""
+    return _table().get(func)
+
+
+@cache
+def random_operators() -> frozenset[Any]:
+    """Operators whose result is not a function of their arguments."""
+    packets = (
+        aten.rand, aten.randn, aten.randint, aten.rand_like, aten.randn_like, aten.randint_like,
+        aten.randperm, aten.bernoulli, aten.bernoulli_, aten.multinomial, aten.normal,
+        aten.normal_, aten.uniform_, aten.random_, aten.exponential_, aten.geometric_,
+        aten.cauchy_, aten.log_normal_, aten.native_dropout, aten.rrelu_with_noise, aten.poisson,
+    )  # fmt: skip
+    return frozenset(getattr(p, name) for p in packets for name in p.overloads())
+
+
+def _copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    overwrite(target, source)
+    return target
+
+
+def _fill_(target: Any, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        value = aten.full.default([], value, dtype=target.dtype)
+    overwrite(target, value)
+    return target
+
+
+def _zero_(target: Any) -> Any:
+    return _fill_(target, 0)
+
+
+def _reshape_inplace(*args: Any, **kwargs: Any) -> Any:
+    fail(
+        "this operator changes the shape of a tensor in place",
+        "use the out-of-place operator (unsqueeze instead of unsqueeze_, ...)",
+    )
+
+
+def _lift_fresh(value: torch.Tensor) -> Any:
+    """A tensor literal in the user's code."""
+    state = tracer()
+    if isinstance(value, TracedTensor):
+        return value
+    if value.numel() == 1 and value.dim() == 0:
+        with torch.utils._python_dispatch._disable_current_modes():
+            number = value.item()
+        dtype = state.type_of(value).dtype
+        if isinstance(number, bool | int | float) and (math.isfinite(number) or dtype.is_float):
+            with state.fake_mode:
+                fake = torch.empty((), dtype=value.dtype, device=value.device)
+            return state.fresh(state.literal(number, dtype), fake)
+    constant = state.promote(value, guarded=False)
+    storage = Storage(
+        StorageState(state.current(constant.storage)), state.scope, constant.fake
+    )
+    return TracedTensor(constant.fake, storage)
+
+
+def _clone(value: Any, *, memory_format: Any = None) -> Any:
+    """A copy: the same value under a storage of its own."""
+    state = tracer()
+    traced = value if isinstance(value, TracedTensor) else state.promote(value)
+    with state.fake_mode:
+        fake = aten.clone.default(traced.fake, memory_format=memory_format)
+    return state.fresh(state.read(traced), fake, traced.number)
+
+
+def _dropout(value: Any, probability: float, train: bool) -> Any:
+    if train and probability > 0:
+        fail(
+            "dropout in training mode draws random numbers",
+            "call eval() on the module before compiling",
+        )
+    return value
+
+
+def _empty(size: Any, **kwargs: Any) -> Any:
+    return aten.full.default(size, 0, dtype=kwargs.get("dtype"), device=kwargs.get("device"))
+
+
+def _zeros(fill: float) -> Callable[..., Any]:
+    def rule(size: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        dtype = dtype or torch.get_default_dtype()
+        value = bool(fill) if dtype is torch.bool else fill
+        value = int(fill) if not dtype.is_floating_point and dtype is not torch.bool else value
+        return aten.full.default(size, value, dtype=dtype, device=device)
+
+    return rule
+
+
+def _like(fill: float | None) -> Callable[..., Any]:
+    def rule(like: Any, *args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        value = args[0] if fill is None else fill
+        dtype, device = dtype or like.dtype, device or like.device
+        if dtype is not torch.bool and fill is not None:
+            value = float(fill) if dtype.is_floating_point else int(fill)
+        return aten.full.default(list(like.shape), value, dtype=dtype, device=device)
+
+    return rule
+
+
+def _new(fill: float | None) -> Callable[..., Any]:
+    def rule(like: Any, size: Any, *args: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+        dtype, device = dtype or like.dtype, device or like.device
+        value = args[0] if fill is None else fill
+        if dtype is not torch.bool and fill is not None:
+            value = float(fill) if dtype.is_floating_point else int(fill)
+        return aten.full.default(size, value, dtype=dtype, device=device)
+
+    return rule
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any,
+    training: bool, momentum: float, eps: float, cudnn: bool = False,
+) -> Any:  # fmt: skip
+    """Inference form: (x - mean) / sqrt(var + eps) * weight + bias, per channel."""
+    if training or mean is None or var is None:
+        return NotImplemented
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    scale = torch.rsqrt(var + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean * scale
+    if bias is not None:
+        shift = shift + bias
+    out = x * scale.reshape(shape).to(x.dtype) + shift.reshape(shape).to(x.dtype)
+    return out
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """scaled_dot_product_attention as two products and a softmax."""
+    if dropout_p > 0:
+        return _dropout(query, dropout_p, True)
+    if enable_gqa:
+        repeats = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    scores = torch.matmul(query * factor, key.transpose(-2, -1))
+    if is_causal:
+        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(torch.logical_not(attn_mask), -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return torch.matmul(torch.softmax(scores, -1), value)
+
+
+def _one_hot(index: Any, classes: int = -1) -> Any:
+    if classes < 0:
+        fail(
+            "one_hot without num_classes has a shape that depends on data",
+            "pass num_classes",
+        )
+    return aten._to_copy.default(
+        index.unsqueeze(-1) == torch.arange(classes, device=index.device), dtype=torch.int64
+    )
+
+
+def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    if dtype is None or dtype == x.dtype:
+        return _clone(x)
+    return NotImplemented
+
+
+def _softmax(kernel: Any) -> Callable[..., Any]:
+    def rule(x: Any, dim: int, dtype: Any = None) -> Any:
+        return kernel(x if dtype is None else x.to(dtype), dim, False)
+
+    return rule
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten.copy_.default: _copy_,
+    aten.fill_.Scalar: _fill_,
+    aten.fill_.Tensor: _fill_,
+    aten.zero_.default: _zero_,
+    aten.lift_fresh.default: _lift_fresh,
+    aten.lift.default: _lift_fresh,
+    aten.clone.default: _clone,
+    aten.dropout.default: _dropout,
+    aten.feature_dropout.default: _dropout,
+    aten.alpha_dropout.default: _dropout,
+    aten.empty.memory_format: _empty,
+    aten.zeros.default: _zeros(0),
+    aten.ones.default: _zeros(1),
+    aten.zeros_like.default: _like(0),
+    aten.ones_like.default: _like(1),
+    aten.empty_like.default: _like(0),
+    aten.full_like.default: _like(None),
+    aten.new_zeros.default: _new(0),
+    aten.new_ones.default: _new(1),
+    aten.new_empty.default: _new(0),
+    aten.new_full.default: _new(None),
+    aten.batch_norm.default: _batch_norm,
+    aten.scaled_dot_product_attention.default: _attention,
+    aten.one_hot.default: _one_hot,
+    aten._to_copy.default: _to_copy,
+    aten.softmax.int: _softmax(aten._softmax.default),
+    aten.log_softmax.int: _softmax(aten._log_softmax.default),
+    aten.unsqueeze_.default: _reshape_inplace,
+    aten.squeeze_.default: _reshape_inplace,
+    aten.squeeze_.dim: _reshape_inplace,
+    aten.t_.default: _reshape_inplace,
+    aten.transpose_.default: _reshape_inplace,
+    aten.resize_.default: _reshape_inplace,
+    aten.set_.source_Tensor: _reshape_inplace,
+}

@@ -1,0 +1,175 @@
+"""Recording: every ATen call of the traced function becomes a TensorOp, a view, or several of them.
+
+The mode sits below autograd, so composite operators arrive whole. In order of preference an
+operator is handled by a rule of its own, kept, treated as a view, made functional, decomposed by
+torch's tables, or recorded as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
+from stretto.capture.functional import apply_functionally, is_mutating
+from stretto.capture.scalars import result_number
+from stretto.capture.signals import fail
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import Tracer, data_dependent_shape, tracer
+from stretto.capture.view_rules import RULES as VIEW_RULES
+from stretto.ir.ops import Argument, TensorOp
+
+_LAYOUT_KEYWORDS = (
+    "device layout memory_format pin_memory non_blocking generator implicit out".split()
+)
+
+
+class Recorder(TorchDispatchMode):
+    """Sends every operator to `dispatch`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatch(self, func, args, kwargs or {})
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record the calls made inside; the settings that choose fused kernels are off."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
+        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        mode = Recorder()
+        tracer().mode = mode
+        stack.enter_context(mode)
+        yield
+
+
+def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """Handle one ATen call."""
+    state = tracer()
+    if func is torch.ops.aten._local_scalar_dense.default and not _is_traced(args[0]):
+        state.read_values[id(args[0])] = args[0]
+        with torch.utils._python_dispatch._disable_current_modes():
+            return args[0].item()
+    if func in RULES:
+        with mode:
+            outcome = RULES[func](*args, **kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    if func in KEPT:
+        return record(func, args, kwargs)
+    if func in VIEW_RULES:
+        first = args[0] if _is_traced(args[0]) else state.promote(args[0])
+        return VIEW_RULES[func](first, *args[1:], **kwargs)
+    if func in random_operators():
+        fail(
+            f"{func} draws random numbers",
+            "call eval() on the module, or pass the random tensor as an argument",
+        )
+    if is_mutating(func):
+        with mode:
+            return apply_functionally(func, args, kwargs)
+    return _decompose_or_record(mode, func, args, kwargs)
+
+
+def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    rule = decomposition(func)
+    if rule is not None:
+        with mode:
+            outcome = rule(*args, **kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    if func._can_decompose():
+        with mode:
+            outcome = func.decompose(*args, **kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    return record(func, args, kwargs)
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, TracedTensor)
+
+
+def record(func: Any, args: Any, kwargs: Any) -> Any:
+    """Record `func` as it is and return traced results."""
+    state = tracer()
+    promoted = _promoter(state)
+    args, kwargs = tree_map(promoted, args), tree_map(promoted, kwargs)
+    outputs = infer(state, func, args, kwargs)
+    op = TensorOp(
+        str(func),
+        tuple(argument(state, item) for item in args),
+        tuple(
+            (key, argument(state, item))
+            for key, item in kwargs.items()
+            if key not in _LAYOUT_KEYWORDS
+        ),
+    )
+    fakes = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    values = state.emit(op, [state.type_of(fake) for fake in fakes])
+    pairs = {id(fake): value for fake, value in zip(fakes, values, strict=True)}
+    number = result_number(func, args, kwargs)
+
+    def wrap(item: Any) -> Any:
+        return state.fresh(pairs[id(item)], item, number) if isinstance(item, FakeTensor) else item
+
+    return tree_map(wrap, outputs)
+
+
+def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """The fake results of `func`."""
+    try:
+        with state.fake_mode:
+            return func(*tree_map(_fake_of, args), **tree_map(_fake_of, kwargs))
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        raise data_dependent_shape(f"the result of {func}") from None
+    except GuardOnDataDependentSymNode:
+        raise data_dependent_shape(f"the shape that {func} needs") from None
+
+
+def _fake_of(item: Any) -> Any:
+    return item.fake if isinstance(item, TracedTensor) else item
+
+
+def _promoter(state: Tracer) -> Callable[[Any], Any]:
+    def promote(item: Any) -> Any:
+        if isinstance(item, torch.Tensor) and not isinstance(item, TracedTensor | FakeTensor):
+            return state.promote(item)
+        return item
+
+    return promote
+
+
+def argument(state: Tracer, item: Any) -> Argument:
+    """An argument of an ATen call as an argument of a TensorOp."""
+    match item:
+        case TracedTensor():
+            return state.read(item)
+        case torch.SymInt():
+            return state.dim_argument(item)
+        case list() | tuple():
+            return tuple(argument(state, part) for part in item)
+        case None | bool() | int() | float() | str() | torch.dtype():
+            return item
+        case torch.device() | torch.layout() | torch.memory_format():
+            return None
+        case _:
+            fail(
+                f"an argument of type {type(item).__name__} cannot be captured",
+                "use operators whose arguments are tensors, numbers and strings",
+            )

@@ -1,0 +1,96 @@
+"""Operators that write into their arguments, as pure operators plus a write to a storage."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from stretto.capture.signals import fail
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import tracer
+from stretto.ir.types import TensorType
+
+aten = torch.ops.aten
+
+
+def is_mutating(func: Any) -> bool:
+    return func._schema.is_mutable
+
+
+def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run the pure form of `func` and write its results where `func` would have."""
+    targets = _written(func, args, kwargs)
+    pure, by_out = _pure_form(func)
+    if pure is None:
+        fail(f"{func} changes a tensor in place and has no pure form", "use an out-of-place operator")
+    if by_out:
+        kwargs = {key: item for key, item in kwargs.items() if not _is_out(func, key)}
+    outcome = pure(*args, **kwargs)
+    outcomes = outcome if isinstance(outcome, tuple | list) else (outcome,)
+    for target, new in zip(targets, outcomes, strict=False):
+        _check_size(func, target, new)
+        overwrite(target, new)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
+    """`target[...] = source`, with a cast and a broadcast where they differ."""
+    state = tracer()
+    traced = target if isinstance(target, TracedTensor) else state.promote(target)
+    if source.dtype != traced.dtype:
+        source = aten._to_copy.default(source, dtype=traced.dtype)
+    if tuple(source.shape) != tuple(traced.shape):
+        source = aten.expand.default(source, list(traced.shape))
+    moved = source if isinstance(source, TracedTensor) else state.promote(source)
+    value = state.read(moved)
+    assert isinstance(value.type, TensorType)
+    state.assign(traced, value)
+
+
+def _check_size(func: Any, target: torch.Tensor, new: torch.Tensor) -> None:
+    if tuple(target.shape) != tuple(new.shape):
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+            f"{list(new.shape)}"
+        )
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    targets = list[Any]()
+    for position, parameter in enumerate(func._schema.arguments):
+        if parameter.alias_info is None or not parameter.alias_info.is_write:
+            continue
+        found = args[position] if position < len(args) else kwargs.get(parameter.name)
+        if found is not None:
+            targets.append(found)
+    return targets
+
+
+def _is_out(func: Any, key: str) -> bool:
+    return any(p.name == key and p.alias_info is not None for p in func._schema.arguments)
+
+
+@cache
+def _pure_form(func: Any) -> tuple[Any, bool]:
+    """The overload without side effects, and whether `func` was an out= overload."""
+    name = func._schema.name.split("::")[1]
+    namespace = getattr(torch.ops, func.namespace)
+    is_out = any(p.is_out for p in func._schema.arguments)
+    base = name if is_out else name.removesuffix("_")
+    packet = getattr(namespace, base, None)
+    if packet is None:
+        return None, is_out
+    wanted = [p.name for p in func._schema.arguments if not p.is_out]
+    types = [str(p.type) for p in func._schema.arguments if not p.is_out]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        schema = candidate._schema
+        if schema.is_mutable:
+            continue
+        if [p.name for p in schema.arguments][: len(wanted)] != wanted:
+            continue
+        if [str(p.type) for p in schema.arguments][: len(wanted)] == types:
+            return candidate, is_out
+    return None, is_out

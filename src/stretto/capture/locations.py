@@ -1,0 +1,67 @@
+"""Which line of the user's source is being traced."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+from stretto.errors import SourceLocation
+
+_CAPTURE = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+_STDLIB = sysconfig.get_path("stdlib")
+_SITE = ("site-packages", "dist-packages")
+
+
+@cache
+def is_user_file(filename: str) -> bool:
+    """Whether code of this file is the user's (not torch, stretto's capture or the stdlib)."""
+    if filename.startswith(("<frozen", "<string>", "<attrs")):
+        return False
+    if filename.startswith((_CAPTURE, _TORCH)):
+        return False
+    in_stdlib = filename.startswith(_STDLIB)
+    return not in_stdlib or any(part in filename for part in _SITE)
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame of user code."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_location() -> SourceLocation | None:
+    """Where the innermost user frame is, with columns."""
+    frame = user_frame()
+    return None if frame is None else _located(frame.f_code, frame.f_lasti)
+
+
+@cache
+def _located(code: CodeType, instruction: int) -> SourceLocation:
+    line, end_line, column, end_column = next(
+        islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
+    )
+    if end_line != line:
+        end_column = None
+    return SourceLocation(
+        code.co_filename,
+        line or code.co_firstlineno,
+        column,
+        end_column,
+        _shown_function(code.co_qualname),
+    )
+
+
+def _shown_function(qualname: str) -> str:
+    """The user's function: staged regions and factories are left out of the name."""
+    parts = [part for part in qualname.split(".") if not part.startswith("__stretto")]
+    shown = ".".join(part for part in parts if part != "<locals>")
+    return shown or qualname

@@ -1,0 +1,65 @@
+"""How tracing is left early. None of these may be caught by the user's `except Exception`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NoReturn
+
+from stretto.capture.locations import user_location
+from stretto.errors import CaptureError
+
+
+class Signal(BaseException):
+    """Base of all signals; they stay inside `capture`."""
+
+
+class Abort(Signal):
+    """The function cannot be captured; `capture` raises `error`."""
+
+    def __init__(self, error: CaptureError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class NeedsUnroll(Signal):
+    """A loop's index was needed as a Python int: one of `loops` has to be unrolled."""
+
+    def __init__(self, loops: frozenset[int], abort: Abort) -> None:
+        super().__init__(loops)
+        self.loops = loops
+        self.abort = abort
+
+
+class NeedsPeel(Signal):
+    """A loop variable changes its structure in the first iteration, which must be run by itself."""
+
+    def __init__(self, abort: Abort) -> None:
+        super().__init__()
+        self.abort = abort
+
+
+class UnknownResult(Signal):
+    """A recursive call whose result type is not known yet."""
+
+    def __init__(self, key: Hashable, abort: Abort) -> None:
+        super().__init__(key)
+        self.key = key
+        self.abort = abort
+
+
+class RecursionFound(Signal):
+    """A call like one that is being traced: unwind to that one and outline it."""
+
+    def __init__(self, key: Hashable) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def abort(message: str, remedy: str) -> Abort:
+    """The signal for a CaptureError at the innermost user frame."""
+    return Abort(CaptureError(message, location=user_location(), remedy=remedy))
+
+
+def fail(message: str, remedy: str) -> NoReturn:
+    """Stop capturing with a CaptureError at the innermost user frame."""
+    raise abort(message, remedy)

@@ -1,0 +1,175 @@
+"""The user's Python state: all local variables of active frames and what they contain.
+
+`Snapshot` copies it shallowly per container, so that a branch or a loop body can be traced more
+than once from the same state. Containers keep their identity: they are restored in place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.capture.frames import UNDEFINED, Frame
+from stretto.capture.tensor import Storage, TracedTensor
+from stretto.capture.tracer import Tracer, tracer
+
+
+@dataclass(eq=False)
+class TracedList:
+    """A list whose length may depend on the run. `storage` holds a value of ListType.
+
+    `numbers`: its items are Python numbers.
+    """
+
+    storage: Storage
+    numbers: bool = False
+    fake: torch.Tensor | None = None
+    """A fake tensor like each item."""
+
+
+def is_box(value: Any) -> bool:
+    """Whether `value` is a mutable container whose contents are part of the state."""
+    if isinstance(value, list | dict):
+        return True
+    if isinstance(value, type | torch.Tensor | nn.Module | TracedList | FunctionType):
+        return False
+    return _is_record(value)
+
+
+def _is_record(value: Any) -> bool:
+    """An object of a user's class: a dataclass, or anything with a plain `__dict__`."""
+    kind = type(value)
+    if dataclasses.is_dataclass(kind):
+        return hasattr(value, "__dict__")
+    module = getattr(kind, "__module__", "")
+    if module.split(".")[0] in ("builtins", "torch", "stretto", "numpy", "functools", "collections"):
+        return False
+    return hasattr(value, "__dict__") and "__setattr__" not in kind.__dict__ and not callable(value)
+
+
+def contents(box: Any) -> dict[Any, Any]:
+    """A copy of a container's contents by key."""
+    if isinstance(box, list):
+        return dict(enumerate(box))
+    if isinstance(box, dict):
+        return dict(box)
+    return dict(vars(box))
+
+
+def refill(box: Any, values: dict[Any, Any]) -> None:
+    """Put contents back, in place."""
+    if isinstance(box, list):
+        box[:] = values.values()
+    elif isinstance(box, dict):
+        if box.keys() != values.keys() or any(box[k] is not v for k, v in values.items()):
+            box.clear()
+            box.update(values)
+    elif vars(box) != values:
+        vars(box).clear()
+        vars(box).update(values)
+
+
+def is_plain_tuple(value: Any) -> bool:
+    return isinstance(value, tuple)
+
+
+def rebuild_tuple(old: Any, items: list[Any]) -> Any:
+    """A tuple of the same class (also named tuples)."""
+    if hasattr(old, "_fields"):
+        return type(old)(*items)
+    try:
+        return type(old)(items)
+    except TypeError:
+        return tuple(items)
+
+
+def children(value: Any) -> Iterator[Any]:
+    """What a tuple or container directly holds."""
+    if isinstance(value, tuple):
+        yield from value
+    elif is_box(value):
+        yield from contents(value).values()
+
+
+CellKey = tuple[int, str]
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """Variables by (frame number, name), and the contents of every reachable container."""
+
+    frames: list[Frame]
+    cells: dict[CellKey, Any] = field(default_factory=dict[CellKey, Any])
+    boxes: dict[int, tuple[Any, dict[Any, Any]]] = field(
+        default_factory=dict[int, tuple[Any, dict[Any, Any]]]
+    )
+
+    @staticmethod
+    def take(extra: tuple[Any, ...] = ()) -> Snapshot:
+        """The state now; `extra` are further values to follow."""
+        frames = list(tracer().frames)
+        snapshot = Snapshot(frames)
+        pending = list(extra)
+        for number, frame in enumerate(frames):
+            for name in frame.cells:
+                value = frame.get(name)
+                snapshot.cells[number, name] = value
+                pending.append(value)
+        while pending:
+            value = pending.pop()
+            if is_box(value):
+                if id(value) in snapshot.boxes:
+                    continue
+                snapshot.boxes[id(value)] = (value, contents(value))
+            pending.extend(children(value))
+        return snapshot
+
+    def restore(self) -> None:
+        """Make the state what it was."""
+        state: Tracer = tracer()
+        del state.frames[len(self.frames) :]
+        for (number, name), value in self.cells.items():
+            self.frames[number].set(name, value)
+        for box, values in self.boxes.values():
+            refill(box, values)
+
+
+def equal_leaves(first: Any, second: Any) -> bool:
+    """Whether two leaves are the same Python value (tensors: the same object)."""
+    if first is second:
+        return True
+    if first is UNDEFINED or second is UNDEFINED or type(first) is not type(second):
+        return False
+    if isinstance(first, torch.Tensor | nn.Module | TracedList):
+        return False
+    if isinstance(first, float):
+        return repr(first) == repr(second)
+    if isinstance(first, TracedTensor) or isinstance(second, TracedTensor):
+        return False
+    try:
+        return bool(first == second)
+    except Exception:
+        return False
+
+
+def describe(value: Any) -> str:
+    """A value as an error message shows it."""
+    if value is UNDEFINED:
+        return "undefined"
+    if isinstance(value, TracedTensor):
+        kind = "number" if value.number is not None else "tensor"
+        dims = ", ".join(str(dim) for dim in value.shape)
+        return f"a {kind} {str(value.dtype).removeprefix('torch.')}[{dims}]"
+    if isinstance(value, TracedList):
+        return "a list"
+    if isinstance(value, list | tuple | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return f"a {type(value).__name__}"

@@ -1,0 +1,250 @@
+"""TracedTensor: what the user's code sees in place of a tensor while it is traced.
+
+It wraps a FakeTensor (shape, strides, dtype) and names an IR value through its storage: a storage
+holds the current value of a base tensor, a traced tensor is a chain of view steps on it. A write
+through any alias replaces the storage's value, and all aliases see it.
+
+A traced *number* stands where eager code has a Python number (`.item()`, a loop index, a counter
+that became traced). It is a tensor without dims, so it promotes like a number in arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+
+from stretto.capture.signals import fail
+from stretto.ir.core import Block, Value
+from stretto.ir.ops import Argument
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A block under construction, and the function it belongs to."""
+
+    block: Block
+    context: FunctionContext
+    depth: int
+    open: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class FunctionContext:
+    """A Program function under construction."""
+
+    name: str
+    constants: dict[str, Value] = field(default_factory=dict[str, Value])
+    captures: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    root: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Length of a list: `offset` beyond that of `base`; static when base is None."""
+
+    base: object | None
+    offset: int
+
+    @property
+    def static(self) -> int | None:
+        return self.offset if self.base is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageState:
+    """What a storage holds at one time: a value, or the key of a constant."""
+
+    base: Value | str
+    length: Length | None = None
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Storage:
+    """Memory shared by aliases. `fake` is the base tensor's shape (None for a list)."""
+
+    state: StorageState
+    scope: Scope
+    fake: torch.Tensor | None = None
+    frozen: str | None = None
+    """Why a write is not allowed, if it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view: how to read it from a base value, and how to write it back."""
+
+    read: Callable[[Value], Value]
+    write: Callable[[Value, Value], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """An integer known as a sum of values times coefficients, plus a constant."""
+
+    terms: frozenset[tuple[Value, int]]
+    constant: int
+
+    def plus(self, other: Linear, sign: int = 1) -> Linear:
+        total = dict(self.terms)
+        for value, coefficient in other.terms:
+            total[value] = total.get(value, 0) + sign * coefficient
+        kept = frozenset((value, c) for value, c in total.items() if c)
+        return Linear(kept, self.constant + sign * other.constant)
+
+    def times(self, factor: int) -> Linear:
+        terms = frozenset((value, c * factor) for value, c in self.terms if factor)
+        return Linear(terms, self.constant * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Marks a traced tensor as a Python number; `loops` are those an unrolling would resolve."""
+
+    linear: Linear | None = None
+    loops: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Cached:
+    """The value of a view chain, valid while `base` is current and `scope` open."""
+
+    base: Value
+    value: Value
+    scope: Scope
+
+
+Index = Any
+Hook = Callable[..., Any]
+
+
+class Hooks:
+    """What the tracer does for a traced tensor's Python methods; set while a tracer is active."""
+
+    getitem: Hook
+    setitem: Hook
+    item: Hook
+    concrete: Hook
+
+
+def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
+    def method(self: TracedTensor, other: Any) -> Any:
+        if self.number is not None:
+            return getattr(self, name)(other)
+        return getattr(torch.Tensor, inplace)(self, other)
+
+    method.__name__ = inplace
+    return method
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor of the traced program. See the module's docstring."""
+
+    fake: torch.Tensor
+    storage: Storage
+    steps: tuple[ViewStep, ...]
+    number: Number | None
+    cached: Cached | None
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(
+        cls: type[TracedTensor],
+        fake: torch.Tensor,
+        storage: Storage,
+        steps: tuple[ViewStep, ...] = (),
+        number: Number | None = None,
+    ) -> TracedTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            fake.shape,
+            strides=fake.stride(),
+            storage_offset=fake.storage_offset(),
+            dtype=fake.dtype,
+            device=fake.device,
+            requires_grad=False,
+        )
+        made.fake = fake
+        made.storage = storage
+        made.steps = steps
+        made.number = number
+        made.cached = None
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        fail(
+            f"{func} was called on a traced tensor outside of its capture",
+            "do not keep tensors of a compiled function in globals or attributes",
+        )
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        shape = ", ".join(str(dim) for dim in self.shape)
+        return f"<traced {str(self.dtype).removeprefix('torch.')}[{shape}]>"
+
+    __str__ = __repr__  # type: ignore[assignment]
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __getitem__(self, index: Index) -> Any:
+        return Hooks.getitem(self, index)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        Hooks.setitem(self, index, value)
+
+    def item(self) -> Any:
+        return Hooks.item(self)
+
+    def tolist(self) -> Any:
+        if not self.shape:
+            return Hooks.item(self)
+        return [row.tolist() for row in self]
+
+    def __bool__(self) -> bool:
+        return bool(Hooks.concrete(self, "bool"))
+
+    def __int__(self) -> int:
+        return int(Hooks.concrete(self, "int"))
+
+    def __index__(self) -> int:
+        return int(Hooks.concrete(self, "int"))
+
+    def __float__(self) -> float:
+        return float(Hooks.concrete(self, "float"))
+
+    def numpy(self, *args: Any, **kwargs: Any) -> NoReturn:
+        fail(
+            "a traced tensor cannot become a NumPy array",
+            "use torch operators, or convert outside of the compiled function",
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self.numpy()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    __hash__ = torch.Tensor.__hash__
+
+    __iadd__ = _numeric("__add__", "__iadd__")
+    __isub__ = _numeric("__sub__", "__isub__")
+    __imul__ = _numeric("__mul__", "__imul__")
+    __itruediv__ = _numeric("__truediv__", "__itruediv__")
+    __ifloordiv__ = _numeric("__floordiv__", "__ifloordiv__")
+    __imod__ = _numeric("__mod__", "__imod__")
+    __ipow__ = _numeric("__pow__", "__ipow__")
+    __iand__ = _numeric("__and__", "__iand__")
+    __ior__ = _numeric("__or__", "__ior__")
+    __ixor__ = _numeric("__xor__", "__ixor__")
+
+
+ViewArguments = tuple[Argument, ...]

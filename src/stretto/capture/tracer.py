@@ -1,0 +1,381 @@
+"""The tracer: blocks under construction, values in scope, storages, constants.
+
+Exactly one tracer is active per thread. It knows nothing of Python control flow: that is built on
+`region` (a nested block whose writes can be undone) by `branches`, `loops` and `recursion`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from stretto.capture.locations import user_location
+from stretto.capture.frames import Frame
+from stretto.capture.signals import Abort, abort, fail
+from stretto.capture.tensor import (
+    Cached,
+    FunctionContext,
+    Length,
+    Linear,
+    Number,
+    Scope,
+    Storage,
+    StorageState,
+    TracedTensor,
+)
+from stretto.errors import CaptureError
+from stretto.ir.core import Block, Function, Op, Value
+from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, TensorOp
+from stretto.ir.types import DType, Dim, Symbol, TensorType, Type
+from stretto.options import Options
+
+
+@dataclass(eq=False, slots=True)
+class Region:
+    """A block being traced, and the state of every storage before the region wrote to it."""
+
+    scope: Scope
+    before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
+
+
+@dataclass(eq=False, slots=True)
+class Constant:
+    """A real tensor used by the traced function."""
+
+    key: str
+    tensor: torch.Tensor
+    storage: Storage
+    traced: TracedTensor
+    guarded: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owner:
+    """Where a parameter or buffer lives."""
+
+    table: dict[str, Any]
+    name: str
+    qualified: str
+
+
+class Tracer:
+    """State of one capture."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.notes: list[str] = []
+        self.functions: dict[str, Function] = {}
+        self.frames: list[Frame] = []
+        self.home: dict[Value, Scope] = {}
+        self.regions: list[Region] = []
+        self.constants: dict[int, Constant] = {}
+        self.read_values: dict[int, torch.Tensor] = {}
+        self.owners: dict[int, Owner] = {}
+        self.inputs: dict[int, TracedTensor] = {}
+        self.symbols: dict[str, Value] = {}
+        self.tries = 0
+        self.calls: list[Any] = []
+        self.outlines: dict[Any, Any] = {}
+        self.loop_count = 0
+        self.mode: Any = None
+        self.fake_mode = FakeTensorMode(
+            shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True
+        )
+
+    # -- scopes ---------------------------------------------------------------------------------
+
+    @property
+    def scope(self) -> Scope:
+        return self.regions[-1].scope
+
+    @property
+    def context(self) -> FunctionContext:
+        return self.scope.context
+
+    @contextmanager
+    def region(self, context: FunctionContext | None = None) -> Iterator[Region]:
+        """Trace into a new block. Storages written inside are put back on leaving."""
+        context = context or self.context
+        region = Region(Scope(Block(), context, len(self.regions)))
+        if context.root is None or not context.root.open:
+            context.root = region.scope
+        self.regions.append(region)
+        tries, self.tries = self.tries, 0 if context.root is region.scope else self.tries
+        depth = len(self.frames)
+        try:
+            yield region
+        finally:
+            self.tries = tries
+            del self.frames[depth:]
+            for storage, state in region.before.items():
+                storage.state = state
+            region.scope.open = False
+            del self.regions[region.scope.depth :]
+
+    @contextmanager
+    def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Iterator[None]:
+        """Go on in a region that was left, with the storages as they were at its end."""
+        current = {storage: storage.state for storage in states}
+        self.regions.append(region)
+        region.scope.open = True
+        try:
+            for storage, state in states.items():
+                storage.state = state
+            yield
+        finally:
+            for storage, state in current.items():
+                storage.state = state
+            region.scope.open = False
+            self.regions.pop()
+
+    def emit(self, op: Op, types: Sequence[Type], hint: str = "") -> tuple[Value, ...]:
+        """Append an op with fresh results of `types`."""
+        op.results = tuple(Value(type, hint) for type in types)
+        op.location = user_location()
+        self.scope.block.ops.append(op)
+        for value in op.results:
+            self.home[value] = self.scope
+        return op.results
+
+    def param(self, type: Type, hint: str = "") -> Value:
+        """A fresh block parameter of the current scope; the caller puts it into the block."""
+        value = Value(type, hint)
+        self.home[value] = self.scope
+        return value
+
+    def use(self, value: Value) -> Value:
+        """`value` as seen from the current function; captured through a parameter if need be."""
+        home = self.home[value]
+        if home.context is self.context:
+            if not home.open:
+                fail(
+                    "a tensor made inside a traced branch or loop is used outside of it",
+                    "return it, or assign it to a local variable in all arms",
+                )
+            return value
+        return self._capture(value, len(self.regions) - 1)
+
+    def _capture(self, value: Value, depth: int) -> Value:
+        context = self.regions[depth].scope.context
+        home = self.home[value]
+        if home.context is context:
+            if not home.open:
+                fail(
+                    "a tensor made inside a traced branch or loop is used outside of it",
+                    "return it, or assign it to a local variable in all arms",
+                )
+            return value
+        if value not in context.captures:
+            assert context.root is not None
+            inner = Value(value.type, value.hint)
+            self.home[inner] = context.root
+            context.captures[value] = inner
+        return context.captures[value]
+
+    # -- storages -------------------------------------------------------------------------------
+
+    def current(self, storage: Storage) -> Value:
+        """The value a storage holds now, usable in the current scope."""
+        base = storage.state.base
+        if isinstance(base, str):
+            return self.constant_value(base)
+        return self.use(base)
+
+    def write(self, storage: Storage, base: Value, length: Length | None = None) -> None:
+        """Replace what a storage holds. Undone at the end of each region around it."""
+        if storage.frozen is not None:
+            fail(storage.frozen, "change a copy instead: use clone() before, or out-of-place ops")
+        for region in reversed(self.regions):
+            if region.scope is storage.scope:
+                break
+            region.before.setdefault(storage, storage.state)
+        storage.state = StorageState(base, length)
+
+    def fresh(self, value: Value, fake: torch.Tensor, number: Number | None = None) -> TracedTensor:
+        """A traced tensor with a storage of its own."""
+        return TracedTensor(fake, Storage(StorageState(value), self.scope, fake), (), number)
+
+    def read(self, tensor: TracedTensor) -> Value:
+        """The value of a traced tensor now."""
+        base = self.current(tensor.storage)
+        if not tensor.steps:
+            return base
+        cached = tensor.cached
+        if cached and cached.base is base and cached.scope.open:
+            if cached.scope.context is self.context:
+                return cached.value
+        value = base
+        for step in tensor.steps:
+            value = step.read(value)
+        tensor.cached = Cached(base, value, self.scope)
+        return value
+
+    def assign(self, tensor: TracedTensor, value: Value) -> None:
+        """Write `value` (of the tensor's own type) through its view chain into its storage."""
+        bases = [self.current(tensor.storage)]
+        for step in tensor.steps[:-1]:
+            bases.append(step.read(bases[-1]))
+        if tensor.steps:
+            for step, base in zip(reversed(tensor.steps), reversed(bases), strict=True):
+                value = step.write(base, value)
+        self.write(tensor.storage, value)
+
+    # -- constants ------------------------------------------------------------------------------
+
+    def constant_value(self, key: str) -> Value:
+        """The `constant` op of `key` in the current function."""
+        context = self.context
+        if key not in context.constants:
+            tensor = next(c.tensor for c in self.constants.values() if c.key == key)
+            value = Value(self.type_of(tensor), key.rsplit(".", 1)[-1])
+            assert context.root is not None
+            self.home[value] = context.root
+            context.constants[key] = value
+        return context.constants[key]
+
+    def promote(self, tensor: torch.Tensor, *, guarded: bool = True) -> TracedTensor:
+        """A real tensor as a traced one: an input if it is one, else a constant."""
+        if id(tensor) in self.inputs:
+            return self.inputs[id(tensor)]
+        if id(tensor) not in self.constants:
+            self.type_of(tensor)
+            key = self._constant_key(tensor)
+            with self.fake_mode:
+                fake = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+            root = self.regions[0].scope
+            storage = Storage(StorageState(key), root, fake)
+            traced = TracedTensor(fake, storage)
+            self.constants[id(tensor)] = Constant(key, tensor, storage, traced, guarded)
+        return self.constants[id(tensor)].traced
+
+    def _constant_key(self, tensor: torch.Tensor) -> str:
+        owner = self.owners.get(id(tensor))
+        wanted = owner.qualified if owner else "tensor"
+        taken = {constant.key for constant in self.constants.values()}
+        key, number = wanted, 0
+        while key in taken:
+            number += 1
+            key = f"{wanted}_{number}"
+        return key
+
+    # -- numbers --------------------------------------------------------------------------------
+
+    def literal(self, value: bool | int | float, dtype: DType) -> Value:
+        cast = {True: float, False: int}[dtype.is_float]
+        shown = bool(value) if dtype is DType.BOOL else cast(value)
+        return self.emit(LiteralOp(shown), (TensorType(dtype),))[0]
+
+    def number(
+        self, value: Value, linear: Linear | None = None, loops: frozenset[int] = frozenset()
+    ) -> TracedTensor:
+        """A traced number for a value without dims."""
+        if linear is None and value.tensor.dtype is DType.I64:
+            linear = Linear(frozenset({(value, 1)}), 0)
+        with self.fake_mode:
+            fake = torch.empty((), dtype=value.tensor.dtype.torch)
+        return self.fresh(value, fake, Number(linear, loops))
+
+    # -- types ----------------------------------------------------------------------------------
+
+    def type_of(self, tensor: torch.Tensor) -> TensorType:
+        """The IR type of a real, fake or traced tensor."""
+        try:
+            dtype = DType.from_torch(tensor.dtype)
+        except KeyError:
+            fail(
+                f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported",
+                "convert to a float, integer or bool dtype outside of the compiled function",
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            fail("only dense tensors can be captured", "call to_dense() or dequantize() before")
+        return TensorType(dtype, tuple(self.dim(dim) for dim in tensor.shape))
+
+    def dim(self, dim: int | torch.SymInt) -> Dim:
+        if isinstance(dim, int):
+            return dim
+        expression = dim.node.expr
+        if expression.is_number:
+            return int(expression)
+        if expression.is_symbol and str(expression) in self.symbols:
+            return Symbol(str(expression))
+        raise data_dependent_shape()
+
+    def dim_argument(self, dim: torch.SymInt) -> Argument:
+        """A symbolic dim as an argument of an op: the length of the list that bound it."""
+        known = self.dim(dim)
+        if isinstance(known, int):
+            return known
+        return self.use(self.symbols[known.name])
+
+    def new_symbol(self, length: Value) -> torch.SymInt:
+        """A fresh dim whose size is `length`."""
+        shape_env = self.fake_mode.shape_env
+        assert shape_env is not None
+        symbol = shape_env.create_unbacked_symint()
+        torch._check(symbol >= 0)
+        shape_env.pending_fresh_unbacked_symbols.clear()
+        self.symbols[str(symbol.node.expr)] = length
+        return symbol
+
+    def tensor_op(
+        self,
+        target: str,
+        args: tuple[Argument, ...],
+        type: Type,
+        kwargs: tuple[tuple[str, Argument], ...] = (),
+    ) -> Value:
+        """Emit a TensorOp with one result."""
+        return self.emit(TensorOp(target, args, kwargs), (type,))[0]
+
+    def list_length(self, value: Value) -> Value:
+        return self.emit(ListLengthOp(value), (TensorType(DType.I64),))[0]
+
+    def note(self, text: str) -> None:
+        """A line for `explain()`, with the user's line; each text once."""
+        place = user_location()
+        line = f"{place.file}:{place.line}: {text}" if place else text
+        if line not in self.notes:
+            self.notes.append(line)
+
+
+def data_dependent_shape(what: str = "a shape") -> Abort:
+    return abort(
+        f"{what} depends on the content of a tensor",
+        "use masks (torch.where, masked_fill), or tensors of fixed size",
+    )
+
+
+def const_op(key: str, value: Value) -> ConstantOp:
+    return ConstantOp(key, results=(value,))
+
+
+_local = threading.local()
+
+
+def active() -> Tracer | None:
+    """The tracer of this thread, if a capture is going on."""
+    return getattr(_local, "tracer", None)
+
+
+def tracer() -> Tracer:
+    found = active()
+    assert found is not None, "no capture is going on"
+    return found
+
+
+@contextmanager
+def activate(value: Tracer) -> Iterator[None]:
+    if active() is not None:
+        raise CaptureError("a capture is going on already in this thread")
+    _local.tracer = value
+    try:
+        yield
+    finally:
+        _local.tracer = None

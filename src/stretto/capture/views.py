@@ -1,0 +1,173 @@
+"""Views as steps that can be read and written back, so that aliases see each other's writes.
+
+A view op on a traced tensor adds a ViewStep to its chain instead of computing a value of its own.
+`read` emits the view; `write` emits the base with the view's part replaced (a scatter, or the
+inverse view where the view keeps all elements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stretto.capture.signals import fail
+from stretto.capture.tensor import TracedTensor, ViewStep
+from stretto.capture.tracer import tracer
+from stretto.ir.core import Value
+from stretto.ir.ops import Argument
+from stretto.ir.types import TensorType
+
+aten = torch.ops.aten
+
+Arguments = tuple[Argument, ...]
+
+
+def extend(tensor: TracedTensor, fake: torch.Tensor, step: ViewStep) -> TracedTensor:
+    """The alias of `tensor` that one more view step makes."""
+    return TracedTensor(fake, tensor.storage, (*tensor.steps, step), None)
+
+
+def _reader(target: str, arguments: Arguments, type: TensorType) -> Callable[[Value], Value]:
+    return lambda base: tracer().tensor_op(target, (base, *arguments), type)
+
+
+def _scatter(target: str, arguments: Arguments) -> Callable[[Value, Value], Value]:
+    return lambda base, part: tracer().tensor_op(target, (base, part, *arguments), base.type)
+
+
+def shape_arguments(shape: Any) -> tuple[Argument, ...]:
+    """A shape as an argument; symbolic dims are values, one alone may be -1."""
+    state = tracer()
+    symbolic = [dim for dim in shape if not isinstance(state.dim(dim), int)]
+    if len(symbolic) == 1:
+        return tuple(d if isinstance(d := state.dim(dim), int) else -1 for dim in shape)
+    return tuple(dim if isinstance(dim, int) else state.dim_argument(dim) for dim in shape)
+
+
+def reshaped(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
+    """`tensor` seen with another shape, elements in the same order."""
+    state = tracer()
+    before, after = shape_arguments(tensor.shape), shape_arguments(fake.shape)
+    before_type = state.type_of(tensor)
+
+    def write(base: Value, part: Value) -> Value:
+        return state.tensor_op("aten.view.default", (part, before), before_type)
+
+    step = ViewStep(_reader("aten.view.default", (after,), state.type_of(fake)), write)
+    return extend(tensor, fake, step)
+
+
+def permuted(tensor: TracedTensor, fake: torch.Tensor, order: list[int]) -> TracedTensor:
+    """`tensor` with its dims in another order."""
+    state = tracer()
+    order = [dim % max(1, tensor.dim()) for dim in order]
+    inverse = tuple(order.index(dim) for dim in range(len(order)))
+    before_type = state.type_of(tensor)
+
+    def write(base: Value, part: Value) -> Value:
+        return state.tensor_op("aten.permute.default", (part, inverse), before_type)
+
+    read = _reader("aten.permute.default", (tuple(order),), state.type_of(fake))
+    return extend(tensor, fake, ViewStep(read, write))
+
+
+def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
+    """`tensor.select(dim, index)`, also at a position known only at run time."""
+    state = tracer()
+    with state.fake_mode:
+        fake = tensor.fake.select(dim, index if isinstance(index, int) else 0)
+    dim %= tensor.dim()
+    type = state.type_of(fake)
+
+    def read(base: Value) -> Value:
+        position = index if isinstance(index, int) else state.use(index)
+        return state.tensor_op("aten.select.int", (base, dim, position), type)
+
+    def write(base: Value, part: Value) -> Value:
+        if isinstance(index, int):
+            return state.tensor_op("aten.select_scatter.default", (base, part, dim, index), base.type)
+        row_type = TensorType(type.dtype, (*type.shape[:dim], 1, *type.shape[dim:]))
+        row = state.tensor_op("aten.unsqueeze.default", (part, dim), row_type)
+        arguments = (base, row, dim, state.use(index))
+        return state.tensor_op("stretto.narrow_scatter", arguments, base.type)
+
+    return extend(tensor, fake, ViewStep(read, write))
+
+
+def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
+    """`length` elements of `dim` from a position known only at run time."""
+    state = tracer()
+    with state.fake_mode:
+        fake = tensor.fake.narrow(dim, 0, length)
+    type = state.type_of(fake)
+
+    def read(base: Value) -> Value:
+        return state.tensor_op("stretto.narrow", (base, dim, state.use(start), length), type)
+
+    def write(base: Value, part: Value) -> Value:
+        arguments = (base, part, dim, state.use(start))
+        return state.tensor_op("stretto.narrow_scatter", arguments, base.type)
+
+    return extend(tensor, fake, ViewStep(read, write))
+
+
+def sliced(
+    tensor: TracedTensor, fake: torch.Tensor, dim: int, start: Any, end: Any, step: int
+) -> TracedTensor:
+    """`tensor[..., start:end:step, ...]` in dim `dim` with Python bounds."""
+    state = tracer()
+    dim %= tensor.dim()
+    size = tensor.shape[dim]
+    if isinstance(size, int):
+        start, end, step = slice(start, end, step).indices(size)
+        end = max(start, end)
+    arguments = (dim, start, end, step)
+    read = _reader("aten.slice.Tensor", arguments, state.type_of(fake))
+    write = _scatter("aten.slice_scatter.default", arguments)
+    return extend(tensor, fake, ViewStep(read, write))
+
+
+def expanded(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
+    """`tensor` repeated without copies; it cannot be written through."""
+    state = tracer()
+    symbolic = any(not isinstance(state.dim(dim), int) for dim in fake.shape)
+    if symbolic:
+        lead = fake.dim() - tensor.dim()
+        sizes = tuple(
+            -1 if i >= lead and not isinstance(state.dim(d), int) else _size(d)
+            for i, d in enumerate(fake.shape)
+        )
+    else:
+        sizes = tuple(fake.shape)
+
+    def write(base: Value, part: Value) -> Value:
+        fail("an expanded tensor is written in place", "call clone() on it first")
+
+    read = _reader("aten.expand.default", (sizes,), state.type_of(fake))
+    return extend(tensor, fake, ViewStep(read, write))
+
+
+def _size(dim: Any) -> Argument:
+    return dim if isinstance(dim, int) else tracer().dim_argument(dim)
+
+
+def diagonal(tensor: TracedTensor, fake: torch.Tensor, arguments: Arguments) -> TracedTensor:
+    """A diagonal: `arguments` are offset, dim1, dim2."""
+    read = _reader("aten.diagonal.default", arguments, tracer().type_of(fake))
+    return extend(tensor, fake, ViewStep(read, _scatter("aten.diagonal_scatter.default", arguments)))
+
+
+def strided(tensor: TracedTensor, fake: torch.Tensor, arguments: Arguments) -> TracedTensor:
+    """as_strided of a whole storage; of a view it would need the storage's layout."""
+    if tensor.steps or not tensor.fake.is_contiguous():
+        fail("as_strided of a view is not captured", "use slices, unfold or reshape instead")
+    read = _reader("aten.as_strided.default", arguments, tracer().type_of(fake))
+    write = _scatter("aten.as_strided_scatter.default", arguments)
+    return extend(tensor, fake, ViewStep(read, write))
+
+
+def alias(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
+    """The same tensor under another Python object."""
+    return TracedTensor(fake, tensor.storage, tensor.steps, tensor.number)

@@ -1,0 +1,268 @@
+// Contractions inside one task: C[m][n] (+)= sum over k of A[m*am + k*ak] * B[k][n].
+#pragma once
+
+#include "vectors.h"
+
+namespace stretto {
+
+// Where element (m, k) of the left side is. Rows come in blocks of MR, so that slabs packed as
+// [M/MR][K][MR] and plain strided matrices are read by the same code.
+template <class T>
+struct LeftSide {
+  const T* data;
+  int64_t row, depth;  // strides inside a block of MR rows
+  int64_t block;       // from one block of MR rows to the next
+};
+
+// The columns [from, to) of a register tile that are written; all others belong to someone else.
+struct Columns {
+  int from, to;
+};
+
+// How many k steps are summed side by side so that a small tile still has kChains sums in flight.
+constexpr int depth_unroll(int tile) {
+  int unroll = 1;
+  while (unroll < 8 && unroll * tile < kChains && 2 * unroll * tile <= kVectorRegisters - 4) unroll *= 2;
+  return unroll;
+}
+
+template <class T, int KU, int MR, int NV, int W>
+STRETTO_INLINE void merge_sums(Vector<T, W> (&c)[KU][MR][NV]) {
+  STRETTO_UNROLL
+  for (int u = 1; u < KU; u++) {
+    STRETTO_UNROLL
+    for (int i = 0; i < MR; i++) {
+      STRETTO_UNROLL
+      for (int j = 0; j < NV; j++) c[0][i][j] += c[u][i][j];
+    }
+  }
+}
+
+// One step of k: NV loads of B serve MR broadcasts of A. A slab of A (rows side by side: am is 1)
+// is a trickle of MR elements a step, too slow for the hardware to run ahead of it, so the step
+// asks for what comes later: 108 -> 175 GFLOP/s where 9 MB of convolution weights come from the
+// third-level cache. The same for B gains nothing: its panels are streams the hardware follows.
+template <class T, int MR, int NV, int W>
+STRETTO_INLINE void tile_step(Vector<T, W> (&c)[MR][NV], const T* a, int64_t am, const T* b) {
+  if (am == 1) __builtin_prefetch(a + 64 * MR);
+  Vector<T, W> row[NV];
+  STRETTO_UNROLL
+  for (int j = 0; j < NV; j++) row[j] = load<T, W>(b + j * W);
+  STRETTO_UNROLL
+  for (int i = 0; i < MR; i++) {
+    const T left = a[i * am];
+    STRETTO_UNROLL
+    for (int j = 0; j < NV; j++) c[i][j] += left * row[j];
+  }
+}
+
+// A tile at the edge of C, spilled to memory: one loop for all tile shapes, so out of line.
+template <class T>
+__attribute__((noinline)) static void store_edge(T* C, int64_t ldc, const T* tile, int width,
+                                                 int rows, Columns columns, bool accumulate) {
+  for (int i = 0; i < rows; i++, C += ldc, tile += width)
+    for (int j = columns.from; j < columns.to; j++) C[j] = accumulate ? C[j] + tile[j] : tile[j];
+}
+
+template <class T, int MR, int NV, int W>
+STRETTO_INLINE void tile_store(const Vector<T, W> (&c)[MR][NV], T* C, int64_t ldc, Columns columns,
+                               bool accumulate) {
+  const bool edge = columns.from > 0 || columns.to < NV * W;
+  T spilled[MR * NV * W];
+  STRETTO_UNROLL
+  for (int i = 0; i < MR; i++) {
+    STRETTO_UNROLL
+    for (int j = 0; j < NV; j++) {
+      T* out = C + i * ldc + j * W;
+      if (edge)
+        store<T, W>(spilled + (i * NV + j) * W, c[i][j]);
+      else
+        store<T, W>(out, accumulate ? c[i][j] + load<T, W>(out) : c[i][j]);
+    }
+  }
+  if (edge) store_edge(C, ldc, spilled, NV * W, MR, columns, accumulate);
+}
+
+// The register tile: MR rows by NV vectors of W lanes, for all k.
+template <class T, int MR, int NV, int W>
+STRETTO_INLINE void tile(const T* A, int64_t am, int64_t ak, const T* B, int64_t ldb, T* C,
+                         int64_t ldc, int K, Columns columns, bool accumulate) {
+  constexpr int KU = depth_unroll(MR * NV);
+  Vector<T, W> c[KU][MR][NV] = {};
+  int k = 0;
+  if (KU > 1 && K >= KU) {
+    for (; k + KU <= K; k += KU) {
+      STRETTO_UNROLL
+      for (int u = 0; u < KU; u++)
+        tile_step<T, MR, NV, W>(c[u], A + (k + u) * ak, am, B + (k + u) * ldb);
+    }
+    merge_sums<T, KU, MR, NV, W>(c);
+  }
+  for (; k < K; k++) tile_step<T, MR, NV, W>(c[0], A + k * ak, am, B + k * ldb);
+  tile_store<T, MR, NV, W>(c[0], C, ldc, columns, accumulate);
+}
+
+// The last M < MR + 1 rows, by the tile of exactly that height.
+template <class T, int MR, int NV, int W>
+STRETTO_INLINE void last_rows(LeftSide<T> A, const T* B, int64_t ldb, T* C, int64_t ldc, int M,
+                              int K, Columns columns, bool accumulate) {
+  if constexpr (MR > 0) {
+    if (M == MR)
+      tile<T, MR, NV, W>(A.data, A.row, A.depth, B, ldb, C, ldc, K, columns, accumulate);
+    else
+      last_rows<T, MR - 1, NV, W>(A, B, ldb, C, ldc, M, K, columns, accumulate);
+  }
+}
+
+// All M rows against NV vectors of columns. The rows left over get a tile of their own height, or,
+// where the columns are a remainder themselves, go one by one, which keeps the code small.
+template <class T, int MR, int NV, int W, bool exact = true>
+STRETTO_INLINE void all_rows(LeftSide<T> A, const T* B, int64_t ldb, T* C, int64_t ldc, int M,
+                             int K, Columns columns, bool accumulate) {
+  static_assert(MR * NV < kVectorRegisters, "the register tile would spill");
+  int m = 0;
+  for (; m + MR <= M; m += MR, A.data += A.block)
+    tile<T, MR, NV, W>(A.data, A.row, A.depth, B, ldb, C + m * ldc, ldc, K, columns, accumulate);
+  if constexpr (exact)
+    last_rows<T, MR - 1, NV, W>(A, B, ldb, C + m * ldc, ldc, M - m, K, columns, accumulate);
+  else
+    for (; m < M; m++, A.data += A.row)
+      tile<T, 1, NV, W>(A.data, A.row, A.depth, B, ldb, C + m * ldc, ldc, K, columns, accumulate);
+}
+
+// All M rows against one packed panel. With more than one block of rows the panel is read again
+// for each: it is then walked in pieces that stay in the first-level cache.
+template <class T, int MR, int NR>
+STRETTO_INLINE void panel_rows(LeftSide<T> A, const T* panel, T* C, int64_t ldc, int M, int K,
+                               int n, bool accumulate) {
+  constexpr int W = kLanes<T>;
+  static_assert(NR % W == 0, "a panel holds whole vectors");
+  constexpr int piece = kHotBytes / (NR * int(sizeof(T)));
+  const int step = M > MR ? piece : K;
+  int k = 0;
+  do {  // at least once: K = 0 must still clear C
+    const int depth = K - k < step ? K - k : step;
+    const LeftSide<T> left = {A.data + k * A.depth, A.row, A.depth, A.block};
+    all_rows<T, MR, NR / W, W>(left, panel + int64_t(k) * NR, NR, C, ldc, M, depth, {0, n},
+                               accumulate || k > 0);
+    k += step;
+  } while (k < K);
+}
+
+// One packed panel [K][NR]; only the first n columns of C are written.
+template <class T, int MR, int NR>
+STRETTO_INLINE void contract_packed(const T* A, int64_t am, int64_t ak, const T* panel, T* C,
+                                    int64_t ldc, int M, int K, bool accumulate, int n = NR) {
+  panel_rows<T, MR, NR>({A, am, ak, MR * am}, panel, C, ldc, M, K, n, accumulate);
+}
+
+// N columns from consecutive packed panels [N/NR][K][NR], the last one padded.
+template <class T, int MR, int NR>
+STRETTO_INLINE void contract_packed_many(const T* A, int64_t am, int64_t ak, const T* panels, T* C,
+                                         int64_t ldc, int M, int K, int N, bool accumulate) {
+  int n = 0;
+  for (; n + NR <= N; n += NR)
+    contract_packed<T, MR, NR>(A, am, ak, panels + int64_t(n) * K, C + n, ldc, M, K, accumulate);
+  if (n < N)
+    contract_packed<T, MR, NR>(A, am, ak, panels + int64_t(n) * K, C + n, ldc, M, K, accumulate,
+                               N - n);
+}
+
+// Both sides packed: A in slabs [M/MR][K][MR], of which this call uses K steps (`slab` elements
+// from one slab to the next, so a piece of a longer K can be given), B one panel [K][NR].
+template <class T, int MR, int NR>
+STRETTO_INLINE void contract_packed_ab(const T* A, int64_t slab, const T* panel, T* C, int64_t ldc,
+                                       int M, int K, bool accumulate, int n = NR) {
+  panel_rows<T, MR, NR>({A, 1, MR, slab}, panel, C, ldc, M, K, n, accumulate);
+}
+
+// Columns n .. N of unpacked B, widest tile first. The last, incomplete vector overlaps columns
+// already done instead of reading past the row; it writes only what is missing. So vectors get
+// narrower only where all of B is narrower than one.
+template <class T, int MR, int NV, int W, bool first = true>
+STRETTO_INLINE void all_columns(LeftSide<T> A, const T* B, int64_t ldb, T* C, int64_t ldc, int M,
+                                int n, int N, int K, bool accumulate) {
+  constexpr int width = NV * W;
+  if constexpr (NV > 1) {
+    for (; n + width <= N; n += width)
+      all_rows<T, MR, NV, W, first>(A, B + n, ldb, C + n, ldc, M, K, {0, width}, accumulate);
+    if (n < N) all_columns<T, MR, NV / 2, W, false>(A, B, ldb, C, ldc, M, n, N, K, accumulate);
+  } else if (W <= N) {
+    for (int at = n; n < N; n += W, at = n) {
+      if (n + W > N) at = N - W;
+      all_rows<T, MR, 1, W, first>(A, B + at, ldb, C + at, ldc, M, K, {n - at, W}, accumulate);
+    }
+  } else if constexpr (W > 1) {
+    all_columns<T, MR, 1, W / 2, false>(A, B, ldb, C, ldc, M, n, N, K, accumulate);
+  }
+}
+
+// B as it lies in memory: contiguous n, row stride ldb.
+template <class T, int MR, int NR>
+STRETTO_INLINE void contract_rows(const T* A, int64_t am, int64_t ak, const T* B, int64_t ldb,
+                                  T* C, int64_t ldc, int M, int N, int K, bool accumulate) {
+  constexpr int W = kLanes<T>;
+  all_columns<T, MR, NR / W, W>({A, am, ak, MR * am}, B, ldb, C, ldc, M, 0, N, K, accumulate);
+}
+
+// MB rows of A against NB rows of B (a power of two), both contiguous in k.
+template <class T, int MB, int NB>
+STRETTO_INLINE void dots_tile(const T* A, int64_t am, const T* B, int64_t bn, T* C, int64_t ldc,
+                              int K, bool accumulate) {
+  constexpr int W = kLanes<T>;
+  constexpr int KU = MB * NB < 8 ? 2 : 1;  // a dot product is short: more sums cost more to merge
+  Vector<T, W> c[KU][MB][NB] = {};
+  const auto step = [&](Vector<T, W>(&total)[MB][NB], int k, auto load_at) {
+    Vector<T, W> right[NB];
+    STRETTO_UNROLL
+    for (int j = 0; j < NB; j++) right[j] = load_at(B + j * bn + k);
+    STRETTO_UNROLL
+    for (int i = 0; i < MB; i++) {
+      const Vector<T, W> left = load_at(A + i * am + k);
+      STRETTO_UNROLL
+      for (int j = 0; j < NB; j++) total[i][j] += left * right[j];
+    }
+  };
+  const auto whole = [](const T* p) __attribute__((always_inline)) { return load<T, W>(p); };
+  int k = 0;
+  if (KU > 1 && K >= KU * W) {
+    for (; k + KU * W <= K; k += KU * W) {
+      STRETTO_UNROLL
+      for (int u = 0; u < KU; u++) step(c[u], k + u * W, whole);
+    }
+    merge_sums<T, KU, MB, NB, W>(c);
+  }
+  for (; k + W <= K; k += W) step(c[0], k, whole);
+  if (k < K) step(c[0], k, [&](const T* p) { return load_first<T, W>(p, K - k); });
+  constexpr int G = NB < W ? NB : W;  // totals that fit one vector
+  STRETTO_UNROLL
+  for (int i = 0; i < MB; i++) {
+    STRETTO_UNROLL
+    for (int j = 0; j < NB; j += G) {
+      const Vector<T, W> all = sums<T, W, G>(&c[0][i][j]);
+      Vector<T, G> totals;
+      __builtin_memcpy(&totals, &all, sizeof totals);
+      T* out = C + i * ldc + j;
+      store<T, G>(out, accumulate ? totals + load<T, G>(out) : totals);
+    }
+  }
+}
+
+// B transposed: C[m][n] (+)= dot(A[m*am ...], B[n*bn ...]), contiguous k on both sides.
+template <class T, int MB, int NB>
+STRETTO_INLINE void contract_dots(const T* A, int64_t am, const T* B, int64_t bn, T* C,
+                                  int64_t ldc, int M, int N, int K, bool accumulate) {
+  int n = 0;
+  for (; n + NB <= N; n += NB) {
+    int m = 0;
+    for (; m + MB <= M; m += MB)
+      dots_tile<T, MB, NB>(A + m * am, am, B + n * bn, bn, C + m * ldc + n, ldc, K, accumulate);
+    for (; m < M; m++)
+      dots_tile<T, 1, NB>(A + m * am, am, B + n * bn, bn, C + m * ldc + n, ldc, K, accumulate);
+  }
+  for (; n < N; n++)
+    for (int m = 0; m < M; m++)
+      dots_tile<T, 1, 1>(A + m * am, am, B + n * bn, bn, C + m * ldc + n, ldc, K, accumulate);
+}
+
+}  // namespace stretto

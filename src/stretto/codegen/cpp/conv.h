@@ -1,0 +1,159 @@
+// Convolution inside one task, as a contraction: out[oc][p] (+)= sum over k of w[oc][k] * patch[k][p]
+// where k runs over (input channel, ky, kx) and p over the output pixels of one image, NCHW.
+//
+// A task owns some output channels and NR consecutive pixels. It copies the patches of those pixels
+// for a few channels at a time (a piece that stays in the first-level cache), then multiplies the
+// piece with all its output channels, so each patch element is copied once and used oc times.
+#pragma once
+
+#include "contract.h"
+
+namespace stretto {
+
+// The geometry; all constants, so that every edge test below folds. C, H, W: one group's input.
+template <int C_, int H_, int W_, int KH_, int KW_, int SH_ = 1, int SW_ = 1, int PH_ = 0,
+          int PW_ = 0, int DH_ = 1, int DW_ = 1>
+struct Conv {
+  static constexpr int C = C_, H = H_, W = W_, KH = KH_, KW = KW_;
+  static constexpr int SH = SH_, SW = SW_, PH = PH_, PW = PW_, DH = DH_, DW = DW_;
+  static constexpr int OH = (H + 2 * PH - DH * (KH - 1) - 1) / SH + 1;
+  static constexpr int OW = (W + 2 * PW - DW * (KW - 1) - 1) / SW + 1;
+  static constexpr int pixels = OH * OW;
+  static constexpr int taps = KH * KW;
+  static constexpr int K = C * taps;
+  // The image is its own patch matrix: nothing to copy.
+  static constexpr bool pointwise = taps == 1 && SH == 1 && SW == 1 && PH == 0 && PW == 0;
+};
+
+constexpr int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+constexpr int clamp(int v, int low, int high) { return v < low ? low : v > high ? high : v; }
+
+// Output columns [first, last) whose input column for tap kx lies inside the image.
+template <class S>
+constexpr int first_column(int kx) {
+  return clamp(floor_div(S::PW - kx * S::DW + S::SW - 1, S::SW), 0, S::OW);
+}
+template <class S>
+constexpr int last_column(int kx) {
+  return clamp(floor_div(S::W - 1 + S::PW - kx * S::DW, S::SW) + 1, 0, S::OW);
+}
+
+// Patch elements of tap kx for `n` pixels from column ox on, all in one output row.
+// `row` is the input row, or null where the padding above or below is meant.
+template <class T, class S>
+STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx) {
+  if (!row) return zero_run(to, n);
+  const int low = clamp(first_column<S>(kx) - ox, 0, n);
+  const int high = clamp(last_column<S>(kx) - ox, low, n);
+  const T* from = row + (ox + low) * S::SW - S::PW + kx * S::DW;
+  zero_run(to, low);
+  if constexpr (S::SW == 1)
+    copy_run(to + low, from, high - low);
+  else
+    for (int i = 0; i < high - low; i++) to[low + i] = from[i * S::SW];
+  zero_run(to + high, n - high);
+}
+
+// All taps of one channel for `n` pixels of output row oy, `to` being the panel's first row.
+template <class T, class S, int NR>
+STRETTO_INLINE void patch_taps(const T* channel, T* to, int oy, int ox, int n) {
+  for (int ky = 0; ky < S::KH; ky++) {
+    const int iy = oy * S::SH - S::PH + ky * S::DH;
+    const T* row = iy >= 0 && iy < S::H ? channel + iy * S::W : nullptr;
+    STRETTO_UNROLL
+    for (int kx = 0; kx < S::KW; kx++)
+      patch_run<T, S>(row, to + (ky * S::KW + kx) * NR, ox, n, kx);
+  }
+}
+
+// Packs the panel [channels*KH*KW][NR] of pixels p .. p+NR-1; pixels past the end become zeros.
+// `x` is the first of the channels. Where rows and panels divide each other, as they do for most
+// networks, a run is a whole row or a whole panel and its length a constant.
+template <class T, class S, int NR>
+STRETTO_INLINE void conv_panel(const T* x, T* panel, int p, int channels) {
+  constexpr bool whole_rows = NR % S::OW == 0 && S::pixels % NR == 0;
+  constexpr bool within_row = S::OW % NR == 0;
+  for (int c = 0; c < channels; c++, x += S::H * S::W, panel += S::taps * NR) {
+    if constexpr (whole_rows) {
+      for (int r = 0; r < NR / S::OW; r++)
+        patch_taps<T, S, NR>(x, panel + r * S::OW, p / S::OW + r, 0, S::OW);
+    } else if constexpr (within_row) {
+      patch_taps<T, S, NR>(x, panel, p / S::OW, p % S::OW, NR);
+    } else {
+      int done = 0;
+      for (int oy = p / S::OW, ox = p % S::OW; done < NR && oy < S::OH; oy++, ox = 0) {
+        const int n = S::OW - ox < NR - done ? S::OW - ox : NR - done;
+        patch_taps<T, S, NR>(x, panel + done, oy, ox, n);
+        done += n;
+      }
+      if (done < NR)
+        for (int k = 0; k < S::taps; k++) zero_run(panel + k * NR + done, NR - done);
+    }
+  }
+}
+
+// Input channels per piece, and the elements of scratch (64-byte aligned) that conv_tile needs.
+template <class T, class S, int NR>
+constexpr int conv_channels =
+    clamp(kHotBytes / int(sizeof(T)) / (NR * S::taps), 1, S::C > 0 ? S::C : 1);
+template <class T, class S, int NR>
+constexpr int conv_scratch = S::pointwise ? 0 : conv_channels<T, S, NR> * S::taps * NR;
+
+// `oc` output channels of pixels p .. p+NR-1 of one image. `weights` is packed in slabs
+// [oc/MR][K][MR], zero-padded; `out` is element (first channel, pixel p) with row stride ldc, and
+// no pixel past the image's end is written.
+template <class T, class S, int MR, int NR>
+STRETTO_INLINE void conv_tile(const T* x, const T* weights, T* scratch, T* out, int64_t ldc, int oc,
+                              int p, bool accumulate) {
+  const int n = S::pixels - p < NR ? S::pixels - p : NR;
+  constexpr int64_t slab = int64_t(S::K) * MR;
+  if constexpr (S::pointwise) {
+    all_columns<T, MR, NR / kLanes<T>, kLanes<T>>({weights, 1, MR, slab}, x + p, S::H * S::W, out,
+                                                  ldc, oc, 0, n, S::K, accumulate);
+  } else {
+    constexpr int step = conv_channels<T, S, NR>;
+    for (int c = 0; c < S::C; c += step) {
+      const int channels = S::C - c < step ? S::C - c : step;
+      conv_panel<T, S, NR>(x + int64_t(c) * S::H * S::W, scratch, p, channels);
+      contract_packed_ab<T, MR, NR>(weights + int64_t(c) * S::taps * MR, slab, scratch, out, ldc,
+                                    oc, channels * S::taps, accumulate || c > 0, n);
+    }
+  }
+}
+
+// Depthwise: rows oy .. oy+rows-1 of one channel, S::C being 1; `weights` is [KH][KW]. The inner
+// loop over pixels is left to the compiler's vectoriser: its body is straight-line.
+template <class T, class S>
+STRETTO_INLINE void conv_depthwise(const T* __restrict x, const T* __restrict weights,
+                                   T* __restrict out, int oy, int rows, bool accumulate) {
+  static const T zeros[S::W] = {};
+  // Columns at which every tap is inside; the few others test each tap.
+  constexpr int first = first_column<S>(0);
+  constexpr int last = clamp(last_column<S>(S::KW - 1), first, S::OW);
+  for (int r = 0; r < rows; r++) {
+    const T* tap_rows[S::KH];
+    STRETTO_UNROLL
+    for (int ky = 0; ky < S::KH; ky++) {
+      const int iy = (oy + r) * S::SH - S::PH + ky * S::DH;
+      tap_rows[ky] = iy >= 0 && iy < S::H ? x + iy * S::W : zeros;
+    }
+    const auto pixel = [&](int ox, bool inside) __attribute__((always_inline)) {
+      T total = accumulate ? out[r * S::OW + ox] : T(0);
+      STRETTO_UNROLL
+      for (int ky = 0; ky < S::KH; ky++) {
+        STRETTO_UNROLL
+        for (int kx = 0; kx < S::KW; kx++) {
+          const int ix = ox * S::SW - S::PW + kx * S::DW;
+          if (inside || (ix >= 0 && ix < S::W))
+            total += weights[ky * S::KW + kx] * tap_rows[ky][ix];
+        }
+      }
+      out[r * S::OW + ox] = total;
+    };
+    for (int ox = 0; ox < first; ox++) pixel(ox, false);
+    for (int ox = first; ox < last; ox++) pixel(ox, true);
+    for (int ox = last; ox < S::OW; ox++) pixel(ox, false);
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,134 @@
+"""Every error stretto raises on purpose: one tree, a class per stage.
+
+An error says what went wrong, where in the user's source, and what to do about it. Exceptions
+raised by the user's own function are never wrapped; a bare `ValueError` is raised only for a
+wrong argument of stretto's public functions.
+"""
+
+import linecache
+from dataclasses import dataclass
+
+from stretto.text import Writer, caret
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A place in the user's source.
+
+    `line` counts from 1. Columns are what `ast` and `co_positions` give: they count from 0, in
+    bytes of the line's UTF-8. `end_column` is None where the end is unknown or on a later line.
+    """
+
+    file: str
+    line: int
+    column: int | None = None
+    end_column: int | None = None
+    function: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}"
+        return f"{place}, in {self.function}" if self.function else place
+
+    def source(self) -> str:
+        """The source line without its newline; empty where the source cannot be read."""
+        return linecache.getline(self.file, self.line).rstrip()
+
+
+class StrettoError(Exception):
+    """Base of the tree. `message` is the reason, the rest is shown below it where it is known.
+
+    `op` is the printed operator (or a larger piece of IR) that the error is about; `remedy` says
+    what the user can change.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        location: SourceLocation | None = None,
+        remedy: str | None = None,
+        op: str | None = None,
+    ) -> None:
+        # Only the message goes into `args`: pickle calls the class with `args` and restores the
+        # attributes from `__dict__`, so errors cross process borders whole.
+        super().__init__(message)
+        self.message = message
+        self.location = location
+        self.remedy = remedy
+        self.op = op
+
+    def __str__(self) -> str:
+        lines = Writer()
+        lines.write(f"{self.location}: {self.message}" if self.location else self.message)
+        with lines.indent():
+            if self.location:
+                _write_source(lines, self.location)
+            if self.op:
+                _write_labelled(lines, "op", self.op)
+            if self.remedy:
+                _write_labelled(lines, "remedy", self.remedy)
+        return lines.text().rstrip("\n")
+
+
+class CaptureError(StrettoError):
+    """The user's Python cannot be turned into a Program."""
+
+
+class VerifyError(StrettoError):
+    """A Program or DeviceProgram breaks a rule of its form: a bug in the stage that made it."""
+
+
+class PassError(StrettoError):
+    """A pass was asked for something it cannot do, or its input is not what it needs."""
+
+
+class ScheduleError(StrettoError):
+    """Tasks cannot be placed on the units of the device, or memory cannot be planned."""
+
+
+class CodegenError(StrettoError):
+    """A DeviceProgram cannot be printed for the machine that was asked for."""
+
+
+class BuildError(StrettoError):
+    """The compiler of the machine is missing or failed, or its result cannot be stored."""
+
+
+class RunError(StrettoError):
+    """A compiled program cannot run on these inputs, or stopped while running."""
+
+
+class StrettoWarning(UserWarning):
+    """The result is right, but not got the way the user may expect (eager, many signatures)."""
+
+
+def _write_source(lines: Writer, location: SourceLocation) -> None:
+    source = location.source()
+    if not source.strip():
+        return
+    with lines.indent():
+        lines.write(source.lstrip())
+        if location.column is not None:
+            lines.write(_underline(source, location.column, location.end_column))
+
+
+def _underline(source: str, column: int, end_column: int | None) -> str:
+    """Carets under byte columns of `source`, for the line shown without its indentation."""
+    shown = source.lstrip()
+    indentation = len(source) - len(shown)
+    start = max(0, _characters(source, column) - indentation)
+    end = None if end_column is None else _characters(source, end_column) - indentation
+    return caret(shown, start, end)
+
+
+def _characters(source: str, byte_column: int) -> int:
+    return len(source.encode()[:byte_column].decode(errors="replace"))
+
+
+def _write_labelled(lines: Writer, label: str, text: str) -> None:
+    """`label: text`, where further lines of a longer text stand below, one step in."""
+    first, *others = text.rstrip("\n").split("\n")
+    lines.write(f"{label}: {first}")
+    with lines.indent():
+        for other in others:
+            lines.write(other)

@@ -1,0 +1,303 @@
+"""Runs a Program with plain torch calls, op by op: the oracle of all tests.
+
+Each op class has one function in `EVALUATE`. A frame is one activation of a function; nested blocks
+share it. Every result is checked against its type, so a Program with wrong shapes stops at the op
+that is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.errors import RunError
+from stretto.interp.check import bind_results, bind_values
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.dims import evaluate as evaluate_dim
+from stretto.ir.ops import (
+    Argument,
+    CallOp,
+    ConstantOp,
+    ForOp,
+    IfOp,
+    ListGetOp,
+    ListLengthOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+    ListStackOp,
+    LiteralOp,
+    TensorOp,
+    WhileOp,
+)
+from stretto.ir.printer import print_op
+from stretto.ir.types import Symbol
+from stretto.ops.infer import named_arguments, resolve
+
+Datum = torch.Tensor | list[torch.Tensor]
+"""What a value is at run time. Nothing is ever changed in place."""
+
+_PYTHON_FRAMES_PER_CALL = 40
+"""More than a call nested in several ifs and loops needs."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """One activation of a function."""
+
+    program: Program
+    function: Function
+    dtype: torch.dtype | None
+    """When given, every float is computed in this dtype."""
+    calls_left: int
+    values: dict[Value, Datum] = field(default_factory=dict[Value, Datum])
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    """What the symbols in scope stand for."""
+
+    def tensor(self, value: Value) -> torch.Tensor:
+        datum = self.values[value]
+        assert isinstance(datum, torch.Tensor)
+        return datum
+
+    def items(self, value: Value) -> list[torch.Tensor]:
+        datum = self.values[value]
+        assert isinstance(datum, list)
+        return datum
+
+    def number(self, value: Value) -> Any:
+        return self.tensor(value).item()
+
+    def all(self, values: Iterable[Value]) -> tuple[Datum, ...]:
+        return tuple([self.values[value] for value in values])
+
+    def cast(self, datum: Datum) -> Datum:
+        """Floats in the dtype that was asked for."""
+        if isinstance(datum, list):
+            return [_cast(item, self.dtype) for item in datum]
+        return _cast(datum, self.dtype)
+
+
+def run(
+    program: Program,
+    inputs: Sequence[torch.Tensor | Sequence[torch.Tensor]],
+    *,
+    dtype: torch.dtype | None = None,
+    max_depth: int = 10_000,
+) -> tuple[Datum, ...]:
+    """The results of `main` on `inputs`, which must have the types of its parameters.
+
+    With `dtype=torch.float64` all float inputs, constants and literals are converted first and
+    every op computes in it: a reference of higher accuracy. Results never share memory with inputs.
+    Raises RunError where an op stops the run, for inputs of other types, and for recursion deeper
+    than `max_depth`.
+    """
+    needed = max_depth * _PYTHON_FRAMES_PER_CALL + 1000
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), needed))
+    arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
+    frame = Frame(program, program.main, dtype, max_depth)
+    with torch.no_grad():
+        try:
+            results = _activate(frame, tuple(frame.cast(item) for item in arguments))
+        except RecursionError:
+            raise RunError(f"recursion is deeper than {max_depth}") from None
+    return tuple(
+        [item.clone() for item in result] if isinstance(result, list) else result.clone()
+        for result in results
+    )
+
+
+def evaluate(
+    op: Op, operands: Mapping[Value, Datum], sizes: Mapping[str, int]
+) -> tuple[Datum, ...]:
+    """The results of one op that is not a constant or a call, for given operands and symbols.
+
+    Raises RunError where the op stops the run.
+    """
+    function = Function("main", Block((), [op]))
+    frame = Frame(Program({}), function, None, 0, dict(operands), dict(sizes))
+    with torch.no_grad():
+        return _run_op(frame, op)
+
+
+def _activate(frame: Frame, arguments: tuple[Datum, ...]) -> tuple[Datum, ...]:
+    """Runs the frame's function from its first op."""
+    params = frame.function.params
+    if len(params) != len(arguments):
+        raise RunError(f"@{frame.function.name} takes {len(params)} inputs, not {len(arguments)}")
+    bind_values(params, arguments, frame.sizes, frame.dtype)
+    return _run_block(frame, frame.function.body, arguments)
+
+
+def _run_block(frame: Frame, block: Block, arguments: tuple[Datum, ...] = ()) -> tuple[Datum, ...]:
+    frame.values.update(zip(block.params, arguments, strict=True))
+    for op in block.ops:
+        frame.values.update(zip(op.results, _run_op(frame, op), strict=True))
+    return frame.all(block.yields)
+
+
+def _run_op(frame: Frame, op: Op) -> tuple[Datum, ...]:
+    try:
+        results = EVALUATE[type(op)](frame, op)
+        bind_results(op, results, frame.sizes, frame.dtype)
+    except RunError as error:
+        error.op = error.op or print_op(op, frame.function)
+        error.location = error.location or op.location
+        raise
+    return results
+
+
+def _constant(frame: Frame, op: ConstantOp) -> tuple[Datum, ...]:
+    return (frame.cast(frame.program.constants[op.key].detach()),)
+
+
+def _literal(frame: Frame, op: LiteralOp) -> tuple[Datum, ...]:
+    return (frame.cast(torch.tensor(op.value, dtype=op.result.tensor.dtype.torch)),)
+
+
+def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
+    overload, count = resolve(op.target), len(op.args)
+    items = [
+        _argument(frame, item.is_tensor, argument)
+        for item, argument in named_arguments(op.target, op.args, op.kwargs)
+    ]
+    keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
+    try:
+        result = overload(*items[:count], **keywords)
+    except Exception as error:  # torch raises RuntimeError, IndexError, ZeroDivisionError ...
+        raise RunError(f"`{op.target}` stopped: {str(error).strip()}") from error
+    # Contiguous, since by value there is no layout: a view of a transposed tensor is a reshape.
+    return tuple([_cast(item, frame.dtype).contiguous() for item in _flatten(result)])
+
+
+def _argument(frame: Frame, is_tensor: bool, argument: Argument) -> Any:
+    match argument:
+        case Value():
+            return frame.tensor(argument) if is_tensor else frame.number(argument)
+        case tuple():
+            return [_argument(frame, is_tensor, item) for item in argument]
+        case Symbol():
+            return evaluate_dim(argument, frame.sizes)
+        case torch.dtype() if frame.dtype is not None and argument.is_floating_point:
+            return frame.dtype
+        case _:
+            return argument
+
+
+def _flatten(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [leaf for item in result for leaf in _flatten(item)]
+
+
+def _list_new(frame: Frame, op: ListNewOp) -> tuple[Datum, ...]:
+    return ([frame.tensor(item) for item in op.items],)
+
+
+def _list_push(frame: Frame, op: ListPushOp) -> tuple[Datum, ...]:
+    return ([*frame.items(op.list), frame.tensor(op.item)],)
+
+
+def _list_get(frame: Frame, op: ListGetOp) -> tuple[Datum, ...]:
+    items, index = frame.items(op.list), frame.number(op.index)
+    _check_index(index, len(items))
+    return (items[index],)
+
+
+def _list_set(frame: Frame, op: ListSetOp) -> tuple[Datum, ...]:
+    items, index = list(frame.items(op.list)), frame.number(op.index)
+    _check_index(index, len(items))
+    items[index] = frame.tensor(op.item)
+    return (items,)
+
+
+def _list_pop(frame: Frame, op: ListPopOp) -> tuple[Datum, ...]:
+    items = frame.items(op.list)
+    if not items:
+        raise RunError("pop from an empty list")
+    return (items[:-1], items[-1])
+
+
+def _list_length(frame: Frame, op: ListLengthOp) -> tuple[Datum, ...]:
+    return (torch.tensor(len(frame.items(op.list)), dtype=torch.int64),)
+
+
+def _list_stack(frame: Frame, op: ListStackOp) -> tuple[Datum, ...]:
+    items = frame.items(op.list)
+    if not items:
+        raise RunError("stack of an empty list")
+    leading = op.result.tensor.shape[0]
+    if isinstance(leading, int) and leading != len(items):
+        raise RunError(f"stack of {len(items)} items where {leading} are expected")
+    return (torch.stack(items),)
+
+
+def _check_index(index: int, length: int) -> None:
+    if not -length <= index < length:
+        raise RunError(f"list index {index} is out of range for {length} items")
+
+
+def _if(frame: Frame, op: IfOp) -> tuple[Datum, ...]:
+    return _run_block(frame, op.then if frame.number(op.condition) else op.orelse)
+
+
+def _while(frame: Frame, op: WhileOp) -> tuple[Datum, ...]:
+    carried = frame.all(op.inits)
+    while _is_true(_run_block(frame, op.condition, carried)):
+        carried = _run_block(frame, op.body, carried)
+    return carried
+
+
+def _is_true(flags: tuple[Datum, ...]) -> bool:
+    (flag,) = flags
+    assert isinstance(flag, torch.Tensor)
+    return bool(flag.item())
+
+
+def _for(frame: Frame, op: ForOp) -> tuple[Datum, ...]:
+    start, stop = (
+        frame.number(item) if isinstance(item, Value) else item for item in (op.start, op.stop)
+    )
+    carried = frame.all(op.inits)
+    for position in range(start, stop, op.step):
+        index = torch.tensor(position, dtype=torch.int64)
+        carried = _run_block(frame, op.body, (index, *carried))
+    return carried
+
+
+def _call(frame: Frame, op: CallOp) -> tuple[Datum, ...]:
+    if frame.calls_left == 0:
+        raise RunError(
+            f"recursion is deeper than allowed at @{op.function}",
+            remedy="check that the recursion ends, or allow a greater depth",
+        )
+    function = frame.program.functions[op.function]
+    inner = Frame(frame.program, function, frame.dtype, frame.calls_left - 1)
+    return _activate(inner, frame.all(op.arguments))
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
+EVALUATE: dict[type[Op], Callable[[Frame, Any], tuple[Datum, ...]]] = {
+    ConstantOp: _constant,
+    LiteralOp: _literal,
+    TensorOp: _tensor,
+    ListNewOp: _list_new,
+    ListPushOp: _list_push,
+    ListGetOp: _list_get,
+    ListSetOp: _list_set,
+    ListPopOp: _list_pop,
+    ListLengthOp: _list_length,
+    ListStackOp: _list_stack,
+    IfOp: _if,
+    WhileOp: _while,
+    ForOp: _for,
+    CallOp: _call,
+}
+"""How each op class runs. A stage that has an op class of its own adds it here."""

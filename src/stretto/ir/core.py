@@ -1,0 +1,128 @@
+"""The structure of a Program: SSA values, ops, blocks and functions.
+
+A Program is a table of functions and a table of constants. A function is one block; control ops
+hold further blocks. Everything is by value: no op changes a tensor, a list op returns a new list.
+Values of an enclosing block may be used inside a nested one; a function sees only its own
+parameters and constants. Ops are declared by their fields (`ops.py`); what they mean is kept in
+tables keyed by op class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from stretto.errors import SourceLocation
+from stretto.ir.types import ListType, TensorType, Type
+
+
+class Value:
+    """One SSA value. Identity is equality; `hint` only makes printed names readable."""
+
+    __slots__ = ("hint", "type")
+
+    def __init__(self, type: Type, hint: str = "") -> None:
+        self.type = type
+        self.hint = hint
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type, when it is a tensor; TypeError otherwise."""
+        if not isinstance(self.type, TensorType):
+            raise TypeError(f"expected a tensor, found {self.type}")
+        return self.type
+
+    @property
+    def list(self) -> ListType:
+        """The type, when it is a list; TypeError otherwise."""
+        if not isinstance(self.type, ListType):
+            raise TypeError(f"expected a list, found {self.type}")
+        return self.type
+
+    def __repr__(self) -> str:
+        return f"<%{self.hint}: {self.type}>"
+
+
+Lookup = Callable[[Value], Value]
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """Base of all ops. Subclasses are dataclasses whose fields say operands, attributes and blocks.
+
+    `operands` lists every value that the op itself reads (not what its blocks read), `blocks` its
+    nested blocks. `substitute` replaces operands in place (blocks excluded).
+    """
+
+    results: tuple[Value, ...] = field(kw_only=True, default=())
+    location: SourceLocation | None = field(kw_only=True, default=None)
+
+    name: ClassVar[str] = ""
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        raise TypeError(f"{type(self).__name__} does not declare operands")
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return ()
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (value,) = self.results
+        return value
+
+    def substitute(self, lookup: Lookup) -> None:
+        raise TypeError(f"{type(self).__name__} does not declare substitute")
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """Parameters, ops in order, and the values that the block yields to its op or function."""
+
+    params: tuple[Value, ...] = ()
+    ops: list[Op] = field(default_factory=list[Op])
+    yields: tuple[Value, ...] = ()
+
+    def walk(self) -> Iterator[Op]:
+        """All ops, outer before inner, in order."""
+        for op in self.ops:
+            yield op
+            for block in op.blocks:
+                yield from block.walk()
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A named block. Functions may call each other and themselves."""
+
+    name: str
+    body: Block
+
+    @property
+    def params(self) -> tuple[Value, ...]:
+        return self.body.params
+
+    @property
+    def result_types(self) -> tuple[Type, ...]:
+        return tuple(value.type for value in self.body.yields)
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """Functions by name, with `main` as the entry, and the tensors that `constant` ops name."""
+
+    functions: dict[str, Function]
+    constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+
+    @property
+    def main(self) -> Function:
+        return self.functions["main"]
+
+    def walk(self) -> Iterator[Op]:
+        for function in self.functions.values():
+            yield from function.body.walk()

@@ -1,0 +1,307 @@
+"""The op classes of a Program. Their fields declare operands, attributes and nested blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from stretto.ir.core import Block, Lookup, Op, Value
+from stretto.ir.types import Symbol
+
+Attribute = None | bool | int | float | str | torch.dtype | Symbol
+Argument = Value | Attribute | tuple["Argument", ...]
+"""What an argument of a tensor op may be. A Value where ATen wants a number is a run-time scalar; a
+Symbol stands for the dim of that name, as in `aten.expand.default(%x, (s0, 64))`."""
+
+
+def argument_values(argument: Argument) -> tuple[Value, ...]:
+    """Every value inside an argument, left to right."""
+    if isinstance(argument, Value):
+        return (argument,)
+    if isinstance(argument, tuple):
+        return tuple(value for item in argument for value in argument_values(item))
+    return ()
+
+
+def map_argument(argument: Argument, lookup: Lookup) -> Argument:
+    """The same argument with each value replaced."""
+    if isinstance(argument, Value):
+        return lookup(argument)
+    if isinstance(argument, tuple):
+        return tuple(map_argument(item, lookup) for item in argument)
+    return argument
+
+
+@dataclass(eq=False, slots=True)
+class ConstantOp(Op):
+    """A tensor of `Program.constants` (a parameter, a buffer, a closure's tensor)."""
+
+    key: str
+    name: ClassVar[str] = "constant"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return ()
+
+    def substitute(self, lookup: Lookup) -> None:
+        pass
+
+
+@dataclass(eq=False, slots=True)
+class LiteralOp(Op):
+    """A number as a tensor without dims; its dtype is that of the result."""
+
+    value: bool | int | float
+    name: ClassVar[str] = "literal"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return ()
+
+    def substitute(self, lookup: Lookup) -> None:
+        pass
+
+
+@dataclass(eq=False, slots=True)
+class TensorOp(Op):
+    """A functional ATen overload as `aten.add.Tensor`; `args` follow its schema, keywords by name.
+
+    A Value in the place of an int or float argument is a scalar known only at run time, as the
+    position in `aten.select.int(%x, 0, %i)`. Besides ATen, `stretto.narrow(%x, dim, %start,
+    length)` is a slice of static length at a run-time position, and `stretto.narrow_scatter(%x,
+    %src, dim, %start)` its inverse (positions must lie in range; negative ones count from the
+    end, as in Python).
+    """
+
+    target: str
+    args: tuple[Argument, ...] = ()
+    kwargs: tuple[tuple[str, Argument], ...] = ()
+    name: ClassVar[str] = "tensor"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        values = argument_values(self.args)
+        return values + tuple(v for _, item in self.kwargs for v in argument_values(item))
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.args = tuple(map_argument(item, lookup) for item in self.args)
+        self.kwargs = tuple((key, map_argument(item, lookup)) for key, item in self.kwargs)
+
+
+@dataclass(eq=False, slots=True)
+class ListNewOp(Op):
+    """An empty list, or one with the given items."""
+
+    items: tuple[Value, ...] = ()
+    name: ClassVar[str] = "list.new"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return self.items
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.items = tuple(lookup(item) for item in self.items)
+
+
+@dataclass(eq=False, slots=True)
+class ListPushOp(Op):
+    """The list with `item` at its end."""
+
+    list: Value
+    item: Value
+    name: ClassVar[str] = "list.push"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.list, self.item)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.list, self.item = lookup(self.list), lookup(self.item)
+
+
+@dataclass(eq=False, slots=True)
+class ListGetOp(Op):
+    """Item `index` (i64 without dims; negative counts from the end). Out of range stops the run."""
+
+    list: Value
+    index: Value
+    name: ClassVar[str] = "list.get"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.list, self.index)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.list, self.index = lookup(self.list), lookup(self.index)
+
+
+@dataclass(eq=False, slots=True)
+class ListSetOp(Op):
+    """The list with item `index` replaced. Out of range stops the run."""
+
+    list: Value
+    index: Value
+    item: Value
+    name: ClassVar[str] = "list.set"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.list, self.index, self.item)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.list, self.index, self.item = lookup(self.list), lookup(self.index), lookup(self.item)
+
+
+@dataclass(eq=False, slots=True)
+class ListPopOp(Op):
+    """Two results: the list without its last item, and that item. An empty list stops the run."""
+
+    list: Value
+    name: ClassVar[str] = "list.pop"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.list,)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.list = lookup(self.list)
+
+
+@dataclass(eq=False, slots=True)
+class ListLengthOp(Op):
+    """The number of items, i64 without dims."""
+
+    list: Value
+    name: ClassVar[str] = "list.length"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.list,)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.list = lookup(self.list)
+
+
+@dataclass(eq=False, slots=True)
+class ListStackOp(Op):
+    """All items as one tensor with a new leading dim.
+
+    The leading dim of the result type is an int when the length is known while capturing (the
+    length must then be equal to it), or else a Symbol, which this op binds.
+    """
+
+    list: Value
+    name: ClassVar[str] = "list.stack"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.list,)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.list = lookup(self.list)
+
+
+@dataclass(eq=False, slots=True)
+class IfOp(Op):
+    """Runs one of two blocks without parameters; the results are what it yields.
+
+    The condition is a bool without dims.
+    """
+
+    condition: Value
+    then: Block
+    orelse: Block
+    name: ClassVar[str] = "if"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.condition,)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.then, self.orelse)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.condition = lookup(self.condition)
+
+
+@dataclass(eq=False, slots=True)
+class WhileOp(Op):
+    """Carried values start as `inits`; `condition` maps them to a flag, `body` to the next ones."""
+
+    inits: tuple[Value, ...]
+    condition: Block
+    body: Block
+    name: ClassVar[str] = "while"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return self.inits
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.condition, self.body)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.inits = tuple(lookup(value) for value in self.inits)
+
+
+@dataclass(eq=False, slots=True)
+class ForOp(Op):
+    """`body` has the index as first parameter, then the carried values. Bounds as in `range`.
+
+    `start` and `stop` are ints or i64 values without dims; `step` is an int other than 0.
+    """
+
+    start: int | Value
+    stop: int | Value
+    step: int
+    inits: tuple[Value, ...]
+    body: Block
+    name: ClassVar[str] = "for"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        bounds = tuple(item for item in (self.start, self.stop) if isinstance(item, Value))
+        return (*bounds, *self.inits)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.body,)
+
+    @property
+    def index(self) -> Value:
+        return self.body.params[0]
+
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        return self.body.params[1:]
+
+    def trip_count(self) -> int | None:
+        """The number of iterations when the bounds are ints, else None."""
+        if isinstance(self.start, int) and isinstance(self.stop, int):
+            return len(range(self.start, self.stop, self.step))
+        return None
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.start = lookup(self.start) if isinstance(self.start, Value) else self.start
+        self.stop = lookup(self.stop) if isinstance(self.stop, Value) else self.stop
+        self.inits = tuple(lookup(value) for value in self.inits)
+
+
+@dataclass(eq=False, slots=True)
+class CallOp(Op):
+    """A call of a function of the Program by name; recursion allowed."""
+
+    function: str
+    arguments: tuple[Value, ...]
+    name: ClassVar[str] = "call"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return self.arguments
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.arguments = tuple(lookup(value) for value in self.arguments)

@@ -1,0 +1,322 @@
+"""Reads the text that `ir.printer` writes. A mistake is a VerifyError with line and caret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import torch
+
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import (
+    Argument,
+    CallOp,
+    ConstantOp,
+    ForOp,
+    IfOp,
+    ListGetOp,
+    ListLengthOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+    ListStackOp,
+    LiteralOp,
+    TensorOp,
+    WhileOp,
+)
+from stretto.ir.scanner import Scanner
+from stretto.ir.types import INDEX, Symbol, Type
+
+_ATTRIBUTES: dict[str, Argument] = {"None": None, "True": True, "False": False}
+
+
+def parse_program(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> Program:
+    """The Program that the text says, with the tensors its `constant` ops name."""
+    scanner = Scanner(text)
+    functions: dict[str, Function] = {}
+    while not scanner.at_end():
+        function = _FunctionParser(scanner).function()
+        if function.name in functions:
+            scanner.fail(f"function @{function.name} is defined twice")
+        functions[function.name] = function
+    return Program(functions, dict(constants or {}))
+
+
+def parse_type(text: str) -> Type:
+    """A type as it is printed, as `f32[2, s0]` or `list<f32[]>`."""
+    scanner = Scanner(text)
+    found = scanner.type()
+    if not scanner.at_end():
+        scanner.fail("expected the end of the type")
+    return found
+
+
+class _FunctionParser:
+    """One function: the values that are in scope, and a method per piece of syntax."""
+
+    def __init__(self, scanner: Scanner) -> None:
+        self.scan = scanner
+        self.scope: dict[str, Value] = {}
+        self.names: set[str] = set()
+
+    def function(self) -> Function:
+        scan = self.scan
+        scan.keyword("func")
+        name = self.function_name()
+        scan.expect("(")
+        params = scan.separated(self.parameter, ")")
+        scan.expect("->")
+        scan.expect("(")
+        types = scan.separated(scan.type, ")")
+        function = Function(name, self.block(params, "return"))
+        if function.result_types != types:
+            scan.fail(f"@{name} does not return the types that its first line says")
+        return function
+
+    def function_name(self) -> str:
+        name = self.scan.next("function", "a function's name")[1:]
+        return json.loads(name) if name.startswith('"') else name
+
+    def parameter(self) -> Value:
+        name = self.scan.next("value", "a value's name")
+        self.scan.expect(":")
+        return self.define(name, self.scan.type())
+
+    def define(self, name: str, type: Type) -> Value:
+        if name in self.names:
+            self.scan.fail(f"{name} is defined twice")
+        self.names.add(name)
+        value = Value(type, "" if name[1:].isdecimal() else name[1:])
+        self.scope[name] = value
+        return value
+
+    def use(self) -> Value:
+        name = self.scan.next("value", "a value")
+        if name not in self.scope:
+            self.scan.fail(f"{name} is not defined here")
+        return self.scope[name]
+
+    def block(self, params: tuple[Value, ...], last: str) -> Block:
+        """Ops up to `yield` or `return`, in braces. Names defined inside are forgotten after it."""
+        scan = self.scan
+        scan.expect("{")
+        ops: list[Op] = []
+        while scan.take("word", last) is None:
+            ops.append(self.op())
+        yields: list[Value] = []
+        while not scan.accept("}"):
+            yields.append(self.use())
+            if not scan.accept(","):
+                scan.expect("}")
+                break
+        return Block(params, ops, tuple(yields))
+
+    def nested(self, params: Callable[[], tuple[Value, ...]]) -> Block:
+        outside = dict(self.scope)
+        block = self.block(params(), "yield")
+        self.scope = outside
+        return block
+
+    def op(self) -> Op:
+        scan = self.scan
+        names: list[str] = []
+        starts: list[int] = []
+        while (name := scan.take("value")) is not None:
+            names.append(name)
+            starts.append(scan.start)
+            if not scan.accept(","):
+                scan.expect("=")
+        word = scan.next("word", "an operator")
+        op = _SYNTAX[word](self) if word in _SYNTAX else self.tensor(word)
+        types: tuple[Type, ...] = ()
+        if names:
+            scan.expect(":")
+            types = (scan.type(), *(self.another_type() for _ in names[1:]))
+        results: list[Value] = []
+        for name, start, type in zip(names, starts, types, strict=True):
+            scan.start = start
+            results.append(self.define(name, type))
+        op.results = tuple(results)
+        return op
+
+    def another_type(self) -> Type:
+        self.scan.expect(",")
+        return self.scan.type()
+
+    def tensor(self, target: str) -> Op:
+        if "." not in target:
+            self.scan.fail(f"`{target}` is not an operator")
+        self.scan.expect("(")
+        args: list[Argument] = []
+        kwargs: list[tuple[str, Argument]] = []
+        while not self.scan.accept(")"):
+            key = self.keyword_of_argument()
+            if key is None:
+                args.append(self.argument())
+            else:
+                kwargs.append((key, self.argument()))
+            if not self.scan.accept(","):
+                self.scan.expect(")")
+                break
+        return TensorOp(target, tuple(args), tuple(kwargs))
+
+    def keyword_of_argument(self) -> str | None:
+        before = self.scan.position
+        word = self.scan.take("word")
+        if word is not None and self.scan.accept("="):
+            return word
+        self.scan.position = before
+        return None
+
+    def argument(self) -> Argument:
+        scan = self.scan
+        if scan.accept("("):
+            return scan.separated(self.argument, ")")
+        if (text := scan.take("string")) is not None:
+            return str(json.loads(text))
+        if (text := scan.take("number")) is not None:
+            return _number(text)
+        if (text := scan.take("symbol")) is not None:
+            return Symbol(text)
+        if (word := scan.take("word")) is not None:
+            return self.word(word)
+        return self.use()
+
+    def word(self, word: str) -> Argument:
+        if word in _ATTRIBUTES:
+            return _ATTRIBUTES[word]
+        if word.startswith("torch."):
+            dtype = getattr(torch, word.removeprefix("torch."), None)
+            if isinstance(dtype, torch.dtype):
+                return dtype
+        if "." in word:
+            self.scan.fail(f"`{word}` is not an argument")
+        return Symbol(word)
+
+    def operands(self) -> tuple[Value, ...]:
+        self.scan.expect("(")
+        return self.scan.separated(self.use, ")")
+
+    def bound(self) -> int | Value:
+        text = self.scan.take("number")
+        if text is None:
+            return self.use()
+        number = _number(text)
+        if not isinstance(number, int):
+            self.scan.fail("expected an int")
+        return number
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdecimal() else float(text)
+
+
+def _constant(parser: _FunctionParser) -> Op:
+    return ConstantOp(json.loads(parser.scan.next("string", "the key of a constant")))
+
+
+def _literal(parser: _FunctionParser) -> Op:
+    value = parser.argument()
+    if not isinstance(value, bool | int | float):
+        parser.scan.fail("expected a number")
+    return LiteralOp(value)
+
+
+def _fixed(make: Callable[..., Op], count: int) -> Callable[[_FunctionParser], Op]:
+    """An op written as `name(%a, %b)` with that many operands."""
+
+    def parse(parser: _FunctionParser) -> Op:
+        operands = parser.operands()
+        if len(operands) != count:
+            parser.scan.fail(f"expected {count} operands, found {len(operands)}")
+        return make(*operands)
+
+    return parse
+
+
+def _call(parser: _FunctionParser) -> Op:
+    name = parser.function_name()
+    return CallOp(name, parser.operands())
+
+
+def _if(parser: _FunctionParser) -> Op:
+    condition = parser.use()
+    then = parser.nested(tuple)
+    parser.scan.keyword("else")
+    return IfOp(condition, then, parser.nested(tuple))
+
+
+def _for(parser: _FunctionParser) -> Op:
+    scan = parser.scan
+    index, index_type = _name_and_type(parser)
+    scan.keyword("in")
+    scan.expect("(")
+    start = parser.bound()
+    scan.expect(",")
+    stop = parser.bound()
+    scan.expect(",")
+    step = parser.bound()
+    if not isinstance(step, int):
+        scan.fail("the step is an int")
+    scan.expect(")")
+    scan.keyword("carry")
+    carried = _carried(parser)
+
+    def params() -> tuple[Value, ...]:
+        first = parser.define(index, index_type or INDEX)
+        return (first, *(parser.define(name, type) for name, type, _ in carried))
+
+    return ForOp(start, stop, step, tuple(init for *_, init in carried), parser.nested(params))
+
+
+def _while(parser: _FunctionParser) -> Op:
+    carried = _carried(parser)
+    inits = tuple(init for *_, init in carried)
+    condition = parser.nested(lambda: tuple(parser.define(name, type) for name, type, _ in carried))
+    parser.scan.keyword("do")
+    parser.scan.expect("(")
+    named = parser.scan.separated(lambda: _name_and_type(parser), ")")
+    if len(named) != len(inits):
+        parser.scan.fail(f"expected {len(inits)} carried values, found {len(named)}")
+
+    def params() -> tuple[Value, ...]:
+        pairs = zip(named, inits, strict=True)
+        return tuple(parser.define(name, type or init.type) for (name, type), init in pairs)
+
+    return WhileOp(inits, condition, parser.nested(params))
+
+
+def _carried(parser: _FunctionParser) -> tuple[tuple[str, Type, Value], ...]:
+    """`(%a = %x, %b: f32[2] = %y)`: names and types of the parameters, and their start values."""
+
+    def one() -> tuple[str, Type, Value]:
+        name, type = _name_and_type(parser)
+        parser.scan.expect("=")
+        init = parser.use()
+        return name, type or init.type, init
+
+    parser.scan.expect("(")
+    return parser.scan.separated(one, ")")
+
+
+def _name_and_type(parser: _FunctionParser) -> tuple[str, Type | None]:
+    name = parser.scan.next("value", "a value's name")
+    return name, parser.scan.type() if parser.scan.accept(":") else None
+
+
+_SYNTAX: dict[str, Callable[[_FunctionParser], Op]] = {
+    "constant": _constant,
+    "literal": _literal,
+    "call": _call,
+    "if": _if,
+    "for": _for,
+    "while": _while,
+    "list.new": lambda parser: ListNewOp(parser.operands()),
+    "list.push": _fixed(ListPushOp, 2),
+    "list.get": _fixed(ListGetOp, 2),
+    "list.set": _fixed(ListSetOp, 3),
+    "list.pop": _fixed(ListPopOp, 1),
+    "list.length": _fixed(ListLengthOp, 1),
+    "list.stack": _fixed(ListStackOp, 1),
+}

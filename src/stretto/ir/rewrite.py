@@ -1,0 +1,170 @@
+"""Copying, renaming and counting uses of values; every pass builds on these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from stretto.ir.core import Block, Function, Op, Program, Value
+
+Definitions = dict[Value, Op]
+"""The op that makes each value, as far as a walk has come. Parameters of blocks are absent."""
+
+Replacement = tuple[list[Op], tuple[Value, ...]]
+"""Ops that stand in the place of one op, and a value for each of its results."""
+
+Visit = Callable[[Op, Definitions], Replacement | None]
+
+
+def clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
+    """A copy with fresh results and blocks, its operands renamed by `mapping`.
+
+    `mapping` gains an entry for every value that the copy defines, also inside its blocks.
+    """
+    blocks: dict[str, Any] = {}
+    for item in fields(op):
+        value = getattr(op, item.name)
+        if isinstance(value, Block):
+            blocks[item.name] = clone_block(value, mapping)
+    results = tuple(_fresh(value, mapping) for value in op.results)
+    copy = replace(op, results=results, **blocks)
+    copy.substitute(lambda value: mapping.get(value, value))
+    return copy
+
+
+def clone_block(block: Block, mapping: dict[Value, Value]) -> Block:
+    """A copy with fresh parameters and ops.
+
+    Values defined outside the block are renamed by `mapping`, or else shared with the original.
+    """
+    params = tuple(_fresh(value, mapping) for value in block.params)
+    ops = [clone_op(op, mapping) for op in block.ops]
+    return Block(params, ops, tuple(mapping.get(value, value) for value in block.yields))
+
+
+def clone_function(function: Function, name: str | None = None) -> Function:
+    """A copy that shares no value with the original."""
+    return Function(name or function.name, clone_block(function.body, {}))
+
+
+def clone_program(program: Program) -> Program:
+    """A copy that may be changed freely; the constant tensors themselves are shared."""
+    functions = {name: clone_function(item) for name, item in program.functions.items()}
+    return Program(functions, dict(program.constants))
+
+
+def inline_block(block: Block, arguments: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:
+    """A copy of the block's ops with its parameters replaced, and the values the copy yields."""
+    mapping = dict(zip(block.params, arguments, strict=True))
+    ops = [clone_op(op, mapping) for op in block.ops]
+    return ops, tuple(mapping.get(value, value) for value in block.yields)
+
+
+def substitute(block: Block, mapping: Mapping[Value, Value]) -> None:
+    """Replaces every use of a key by its value, in place, in nested blocks and yields too.
+
+    One step only: a value that is itself a key is not followed further.
+    """
+    if not mapping:
+        return
+    for op in block.walk():
+        op.substitute(lambda value: mapping.get(value, value))
+        for nested in op.blocks:
+            nested.yields = tuple(mapping.get(value, value) for value in nested.yields)
+    block.yields = tuple(mapping.get(value, value) for value in block.yields)
+
+
+def rewrite_block(
+    block: Block,
+    visit: Visit,
+    definitions: Definitions | None = None,
+    mapping: dict[Value, Value] | None = None,
+) -> bool:
+    """Replaces ops one by one, in order and innermost first; True when anything changed.
+
+    `visit` sees each op after its operands are renamed and its blocks are rewritten, and gives None
+    to keep it. The ops of a replacement are not visited again.
+    """
+    definitions = {} if definitions is None else definitions
+    mapping = {} if mapping is None else mapping
+    ops: list[Op] = []
+    changed = False
+    for op in block.ops:
+        op.substitute(lambda value: mapping.get(value, value))
+        for nested in op.blocks:
+            changed |= rewrite_block(nested, visit, definitions, mapping)
+        replacement = visit(op, definitions)
+        new, values = ([op], op.results) if replacement is None else replacement
+        changed |= replacement is not None
+        mapping.update(zip(op.results, values, strict=True) if replacement else ())
+        ops.extend(new)
+        definitions.update((value, item) for item in new for value in item.results)
+    block.ops = ops
+    block.yields = tuple(mapping.get(value, value) for value in block.yields)
+    return changed
+
+
+def all_blocks(block: Block) -> Iterator[Block]:
+    """The block and every block nested in it, outer before inner."""
+    yield block
+    for op in block.ops:
+        for nested in op.blocks:
+            yield from all_blocks(nested)
+
+
+def uses(block: Block) -> dict[Value, int]:
+    """How often the block reads each value: in ops, nested ops and yields. Unread: absent."""
+    counts: dict[Value, int] = {}
+    for item in all_blocks(block):
+        for value in item.yields:
+            counts[value] = counts.get(value, 0) + 1
+        for op in item.ops:
+            for value in op.operands:
+                counts[value] = counts.get(value, 0) + 1
+    return counts
+
+
+def users(block: Block) -> dict[Value, list[Op]]:
+    """The ops that read each value, in order, without repeats.
+
+    What a nested block yields is read by the op that owns it.
+    """
+    found: dict[Value, dict[Op, None]] = {}
+    for op in block.walk():
+        yielded = (value for nested in op.blocks for value in nested.yields)
+        for value in (*op.operands, *yielded):
+            found.setdefault(value, {})[op] = None
+    return {value: list(ops) for value, ops in found.items()}
+
+
+def defined_values(block: Block) -> Iterator[Value]:
+    """Parameters and results of the block and of all blocks nested in it, as they stand in text."""
+    yield from block.params
+    for op in block.ops:
+        yield from op.results
+        for nested in op.blocks:
+            yield from defined_values(nested)
+
+
+def free_values(block: Block) -> tuple[Value, ...]:
+    """Values that the block reads but does not define, in order of first use."""
+    inside = set(defined_values(block))
+    found: dict[Value, None] = {}
+    for item in all_blocks(block):
+        for op in item.ops:
+            found.update(dict.fromkeys(value for value in op.operands if value not in inside))
+        found.update(dict.fromkeys(value for value in item.yields if value not in inside))
+    return tuple(found)
+
+
+def free_values_of_op(op: Op) -> tuple[Value, ...]:
+    """What the op reads from outside: its operands and its blocks' free values, without repeats."""
+    nested = (value for block in op.blocks for value in free_values(block))
+    return tuple(dict.fromkeys((*op.operands, *nested)))
+
+
+def _fresh(value: Value, mapping: dict[Value, Value]) -> Value:
+    copy = Value(value.type, value.hint)
+    mapping[value] = copy
+    return copy

@@ -1,0 +1,123 @@
+"""Types of a Program: dense tensors with static or symbolic dims, and lists of tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+
+class DType(Enum):
+    """Element types that a Program may carry; the value is the printed name."""
+
+    F32 = "f32"
+    F64 = "f64"
+    F16 = "f16"
+    BF16 = "bf16"
+    I64 = "i64"
+    I32 = "i32"
+    I16 = "i16"
+    I8 = "i8"
+    U8 = "u8"
+    BOOL = "bool"
+
+    @property
+    def torch(self) -> torch.dtype:
+        return _TO_TORCH[self]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return _TO_TORCH[self].itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F32, DType.F64, DType.F16, DType.BF16)
+
+    @property
+    def is_integer(self) -> bool:
+        """True for the signed and unsigned integers, not for bool."""
+        return not self.is_float and self is not DType.BOOL
+
+    @staticmethod
+    def from_torch(dtype: torch.dtype) -> DType:
+        """The DType of `dtype`; KeyError where a Program cannot carry it (complex, quantised)."""
+        return _FROM_TORCH[dtype]
+
+
+_TO_TORCH: dict[DType, torch.dtype] = {
+    DType.F32: torch.float32,
+    DType.F64: torch.float64,
+    DType.F16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.I64: torch.int64,
+    DType.I32: torch.int32,
+    DType.I16: torch.int16,
+    DType.I8: torch.int8,
+    DType.U8: torch.uint8,
+    DType.BOOL: torch.bool,
+}
+_FROM_TORCH: dict[torch.dtype, DType] = {theirs: ours for ours, theirs in _TO_TORCH.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A dim known only at run time: the length of a list, bound by the `list.stack` naming it."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Dim = int | Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dense tensor. A scalar is a tensor without dims."""
+
+    dtype: DType
+    shape: tuple[Dim, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.shape
+
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as ints; TypeError when a dim is a symbol."""
+        dims = tuple(dim for dim in self.shape if isinstance(dim, int))
+        if len(dims) != len(self.shape):
+            raise TypeError(f"{self} has a symbolic dim")
+        return dims
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{', '.join(str(dim) for dim in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ListType:
+    """A list of equally typed tensors that grows by `list.push`; its length is a run-time value."""
+
+    element: TensorType
+
+    def __str__(self) -> str:
+        return f"list<{self.element}>"
+
+
+Type = TensorType | ListType
+
+INDEX = TensorType(DType.I64)
+"""The type of trip counters, list lengths and positions."""
+
+FLAG = TensorType(DType.BOOL)
+"""The type of conditions."""

@@ -1,0 +1,287 @@
+"""The form that every Program has: one rule per function, run over all ops.
+
+Scope and signatures are checked here for every op; what an op class demands beyond that stands in
+`RULES`, keyed by op class. `ops.infer` adds the rules of tensor ops, so that their types are
+checked against torch's own shape rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.errors import VerifyError
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import (
+    CallOp,
+    ConstantOp,
+    ForOp,
+    IfOp,
+    ListGetOp,
+    ListLengthOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+    ListStackOp,
+    LiteralOp,
+    WhileOp,
+)
+from stretto.ir.printer import print_op
+from stretto.ir.symbols import Renaming, match_types
+from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType, Type
+
+Rule = Callable[[Program, Any], str | None]
+"""Gives the reason when the op breaks the rule, else None. Each takes its own op class."""
+
+
+def verify(program: Program) -> None:
+    """Raises VerifyError for the first broken rule; it names the function, the op and the rule."""
+    if "main" not in program.functions:
+        raise VerifyError("the Program has no function @main")
+    checker = _Checker(program)
+    for name, function in program.functions.items():
+        if function.name != name:
+            raise VerifyError(f"the function @{function.name} stands under the name @{name}")
+        checker.function(function)
+
+
+@dataclass
+class _Checker:
+    program: Program
+    defined: set[Value] = field(default_factory=set[Value])
+    """Every value defined so far, in any function: each has one definition."""
+
+    def function(self, function: Function) -> None:
+        self.block(function, function.body, set(), None)
+
+    def block(self, function: Function, block: Block, scope: set[Value], owner: Op | None) -> None:
+        """Checks the block, where the values of the enclosing blocks are in scope."""
+        scope = set(scope)
+        self.define(function, block.params, scope, owner)
+        for op in block.ops:
+            self.read(function, op.operands, scope, op)
+            for nested in op.blocks:
+                self.block(function, nested, scope, op)
+            if type(op) not in RULES:
+                _fail(function, op, "op_class", "the verifier has no rules for ops of this class")
+            for rule in RULES[type(op)]:
+                if reason := rule(self.program, op):
+                    _fail(function, op, rule.__name__, reason)
+            self.define(function, op.results, scope, op)
+        self.read(function, block.yields, scope, owner)
+
+    def define(
+        self, function: Function, values: tuple[Value, ...], scope: set[Value], op: Op | None
+    ) -> None:
+        for value in values:
+            if value in self.defined:
+                _fail(function, op, "one_definition", f"{value!r} is defined more than once")
+            self.defined.add(value)
+            scope.add(value)
+
+    def read(
+        self, function: Function, values: tuple[Value, ...], scope: set[Value], op: Op | None
+    ) -> None:
+        for value in values:
+            if value not in scope:
+                _fail(function, op, "scope", f"{value!r} is read where it is not defined")
+
+
+def _fail(function: Function, op: Op | None, rule: str, reason: str) -> None:
+    raise VerifyError(
+        f"@{function.name} breaks the rule `{rule}`: {reason}",
+        op=print_op(op, function) if op else None,
+        location=op.location if op else None,
+    )
+
+
+def constant_present(program: Program, op: ConstantOp) -> str | None:
+    if op.key not in program.constants:
+        return f"the Program has no constant {op.key!r}"
+    return None
+
+
+def constant_type(program: Program, op: ConstantOp) -> str | None:
+    tensor = program.constants[op.key]
+    expected = TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+    return _results(op, expected)
+
+
+def literal_type(_: Program, op: LiteralOp) -> str | None:
+    """The number is of the kind that its dtype holds, and fits it."""
+    if len(op.results) != 1 or not isinstance(op.result.type, TensorType) or op.result.type.shape:
+        return "the result is not one tensor without dims"
+    dtype = op.result.type.dtype
+    kind = bool if dtype is DType.BOOL else float if dtype.is_float else int
+    if type(op.value) is not kind:
+        return f"a {dtype.value} holds a {kind.__name__}, not {op.value!r}"
+    if dtype.is_integer:
+        bits = dtype.itemsize * 8 - (dtype is not DType.U8)
+        low = 0 if dtype is DType.U8 else -(2**bits)
+        if not low <= op.value < 2**bits:
+            return f"{op.value} does not fit {dtype.value}"
+    return None
+
+
+def new_types(_: Program, op: ListNewOp) -> str | None:
+    if len(op.results) != 1 or not isinstance(op.result.type, ListType):
+        return "the result is not one list"
+    return _expect("the items", _types(op.items), (op.result.type.element,) * len(op.items))
+
+
+def push_types(_: Program, op: ListPushOp) -> str | None:
+    return _item(op.list, op.item) or _results(op, op.list.type)
+
+
+def get_types(_: Program, op: ListGetOp) -> str | None:
+    if reason := _expect("the index", _types((op.index,)), (INDEX,)):
+        return reason
+    return _list(op.list) or _results(op, op.list.list.element)
+
+
+def set_types(_: Program, op: ListSetOp) -> str | None:
+    if reason := _expect("the index", _types((op.index,)), (INDEX,)):
+        return reason
+    return _item(op.list, op.item) or _results(op, op.list.type)
+
+
+def pop_types(_: Program, op: ListPopOp) -> str | None:
+    return _list(op.list) or _results(op, op.list.type, op.list.list.element)
+
+
+def length_types(_: Program, op: ListLengthOp) -> str | None:
+    return _list(op.list) or _results(op, INDEX)
+
+
+def stack_types(_: Program, op: ListStackOp) -> str | None:
+    if reason := _list(op.list):
+        return reason
+    element = op.list.list.element
+    if len(op.results) != 1 or not isinstance(op.result.type, TensorType):
+        return "the result is not one tensor"
+    found = op.result.type
+    if found.dtype is not element.dtype or found.shape[1:] != element.shape or not found.shape:
+        return f"the items are {element}, the result is {found}"
+    return None
+
+
+def if_condition(_: Program, op: IfOp) -> str | None:
+    return _expect("the condition", (op.condition.type,), (FLAG,))
+
+
+def if_params(_: Program, op: IfOp) -> str | None:
+    if op.then.params or op.orelse.params:
+        return "the blocks of an if have no parameters"
+    return None
+
+
+def if_yields(_: Program, op: IfOp) -> str | None:
+    """Both arms yield the results' types, whose symbols may be called otherwise in an arm."""
+    for name, block in (("then", op.then), ("else", op.orelse)):
+        if not match_types(_types(op.results), _types(block.yields), {}):
+            return _expect(f"what `{name}` yields", _types(block.yields), _types(op.results))
+    return None
+
+
+def while_params(_: Program, op: WhileOp) -> str | None:
+    inits = _types(op.inits)
+    return _expect("parameters of the condition", _types(op.condition.params), inits) or _expect(
+        "parameters of the body", _types(op.body.params), inits
+    )
+
+
+def while_condition(_: Program, op: WhileOp) -> str | None:
+    return _expect("what the condition yields", _types(op.condition.yields), (FLAG,))
+
+
+def while_yields(_: Program, op: WhileOp) -> str | None:
+    return _expect("what the body yields", _types(op.body.yields), _types(op.inits))
+
+
+def while_results(_: Program, op: WhileOp) -> str | None:
+    return _results(op, *_types(op.inits))
+
+
+def for_bounds(_: Program, op: ForOp) -> str | None:
+    bounds = tuple(item.type for item in (op.start, op.stop) if isinstance(item, Value))
+    if reason := _expect("bounds", bounds, (INDEX,) * len(bounds)):
+        return reason
+    return "the step is 0" if op.step == 0 else None
+
+
+def for_params(_: Program, op: ForOp) -> str | None:
+    return _expect("parameters", _types(op.body.params), (INDEX, *_types(op.inits)))
+
+
+def for_yields(_: Program, op: ForOp) -> str | None:
+    return _expect("what the body yields", _types(op.body.yields), _types(op.inits))
+
+
+def for_results(_: Program, op: ForOp) -> str | None:
+    return _results(op, *_types(op.inits))
+
+
+def call_function(program: Program, op: CallOp) -> str | None:
+    if op.function not in program.functions:
+        return f"the Program has no function @{op.function}"
+    return None
+
+
+def call_arguments(program: Program, op: CallOp) -> str | None:
+    params = _types(program.functions[op.function].params)
+    if not match_types(params, _types(op.arguments), {}):
+        return _expect("the arguments", _types(op.arguments), params)
+    return None
+
+
+def call_results(program: Program, op: CallOp) -> str | None:
+    """The function's result types; symbols that its parameters do not say are named by the call."""
+    function = program.functions[op.function]
+    renaming: Renaming = {}
+    match_types(_types(function.params), _types(op.arguments), renaming)
+    if not match_types(function.result_types, _types(op.results), renaming):
+        return _expect("the results", _types(op.results), function.result_types)
+    return None
+
+
+def _list(value: Value) -> str | None:
+    return None if isinstance(value.type, ListType) else f"expected a list, found {value.type}"
+
+
+def _item(list: Value, item: Value) -> str | None:
+    return _list(list) or _expect("the item", (item.type,), (list.list.element,))
+
+
+def _results(op: Op, *types: Type) -> str | None:
+    return _expect("the results", _types(op.results), types)
+
+
+def _types(values: tuple[Value, ...]) -> tuple[Type, ...]:
+    return tuple(value.type for value in values)
+
+
+def _expect(what: str, found: tuple[Type, ...], expected: tuple[Type, ...]) -> str | None:
+    if found == expected:
+        return None
+    texts = (", ".join(str(type) for type in types) or "none" for types in (expected, found))
+    return f"{what} should be {next(texts)}, found {next(texts)}"
+
+
+RULES: dict[type[Op], tuple[Rule, ...]] = {
+    ConstantOp: (constant_present, constant_type),
+    LiteralOp: (literal_type,),
+    ListNewOp: (new_types,),
+    ListPushOp: (push_types,),
+    ListGetOp: (get_types,),
+    ListSetOp: (set_types,),
+    ListPopOp: (pop_types,),
+    ListLengthOp: (length_types,),
+    ListStackOp: (stack_types,),
+    IfOp: (if_condition, if_params, if_yields),
+    WhileOp: (while_params, while_condition, while_yields, while_results),
+    ForOp: (for_bounds, for_params, for_yields, for_results),
+    CallOp: (call_function, call_arguments, call_results),
+}
+"""What each op class demands. A stage that has an op class of its own adds its rules here."""

@@ -1,0 +1,216 @@
+"""Recognises contractions in operators and says how their operands lie in memory.
+
+A contraction is a sum over products of two loads. Its parallel dims are *rows* (left operand only), *columns*
+(right operand only) and *batch* dims (both). The right operand is the one whose dim is contiguous in the
+result, so that a vector of columns is stored at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from stretto.ir.types import DType
+from stretto.kernels.expr import Access, Apply, Buffer, Const, Expr, Extent, Index, Load, Reg, Var, loads
+from stretto.kernels.operator import Operator
+
+FLOATS = (DType.F32, DType.F64)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """out[batch, row, column] = sum over depth of left * right; strides in elements.
+
+    `rows`, `batch`: parallel dims by number; `column`: the one column dim (-1: none, a single column).
+    `left_depth`, `right_depth`: the stride of the flattened reduction dims (right: None where packing is needed).
+    """
+
+    left: Access
+    right: Access
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    column: int
+    depth: int
+    left_depth: int
+    right_depth: int | None
+
+
+def stride(access: Access, dim: int) -> int:
+    return access.offset.coefficient(Var(dim))
+
+
+def factors(operator: Operator) -> tuple[Expr, Expr] | None:
+    """The two factors of a sum of products."""
+    value = operator.value
+    if operator.combine != "sum" or not isinstance(value, Apply) or value.function != "mul":
+        return None
+    return value.args[0], value.args[1]
+
+
+def analyse(operator: Operator) -> Contraction | None:
+    """The contraction that an operator is, or None when it is not one that a template could compute."""
+    pair = factors(operator)
+    if pair is None or operator.accumulate or not operator.out.offset.is_affine:
+        return None
+    a, b = (factor for factor in pair)
+    if not isinstance(a, Load) or not isinstance(b, Load):
+        return None
+    if a.dtype not in FLOATS or a.dtype is not b.dtype or operator.out.buffer.dtype is not a.dtype:
+        return None
+    if not a.access.offset.is_affine or not b.access.offset.is_affine:
+        return None
+    if not all(isinstance(extent, int) for extent in operator.reduce):
+        return None
+    choices = [(a.access, b.access), (b.access, a.access)]
+    choices.sort(key=lambda pair: pair[1].buffer.kind != "constant")
+    for left, right in choices:
+        found = _roles(operator, left, right)
+        if found is not None:
+            return found
+    return None
+
+
+def _roles(operator: Operator, left: Access, right: Access) -> Contraction | None:
+    batch: list[int] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    for dim, extent in enumerate(operator.dims):
+        in_left, in_right = stride(left, dim) != 0, stride(right, dim) != 0
+        if extent == 1:
+            continue
+        if in_right and in_left:
+            batch.append(dim)
+        elif in_right:
+            columns.append(dim)
+        else:
+            rows.append(dim)
+    if len(columns) != 1 or stride(operator.out, columns[0]) != 1:
+        return None
+    if not isinstance(operator.dims[columns[0]], int):
+        return None
+    first = len(operator.dims)
+    depth = [(first + n, extent) for n, extent in enumerate(operator.reduce) if extent != 1]
+    left_depth = flat_stride(left, depth)
+    if left_depth is None:
+        return None
+    right_depth = flat_stride(right, depth)
+    if right_depth is None and right.buffer.kind != "constant":
+        return None
+    total = prod(extent for extent in operator.reduce if isinstance(extent, int))
+    return Contraction(
+        left, right, tuple(batch), tuple(rows), columns[0], total, left_depth, right_depth
+    )
+
+
+def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | None:
+    """The common stride of several dims walked in row-major order as one; None when there is none."""
+    if not dims:
+        return 1
+    step = stride(access, dims[-1][0])
+    expected = step
+    for (_, inner), (dim, _) in zip(reversed(dims), list(reversed(dims))[1:], strict=False):
+        if not isinstance(inner, int):
+            return None
+        expected *= inner
+        if stride(access, dim) != expected:
+            return None
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A padded image against constant or run-time weights, by structure of the operator."""
+
+    image: Buffer
+    image_start: Index
+    weight: Access
+    batch: int
+    groups: int
+    out_channels: int
+    in_channels: int
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    step: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+
+def analyse_convolution(operator: Operator) -> Convolution | None:
+    """The convolution that an operator named so is: dims (n, oc, oy, ox) or (n, oc, ox)."""
+    pair = factors(operator)
+    if operator.name != "convolution" or pair is None or operator.accumulate:
+        return None
+    weight, image = pair[0], _image_load(pair[1])
+    if not isinstance(weight, Load) or image is None or len(operator.dims) not in (3, 4):
+        return None
+    if image.dtype not in FLOATS or weight.dtype is not image.dtype:
+        return None
+    if operator.out.buffer.dtype is not image.dtype:
+        return None
+    sizes = [d for d in (*operator.dims, *operator.reduce) if isinstance(d, int)]
+    if len(sizes) != len(operator.dims) + len(operator.reduce):
+        return None
+    return _geometry(operator, weight.access, image.access, sizes)
+
+
+def _image_load(expr: Expr) -> Load | None:
+    if isinstance(expr, Load):
+        return expr
+    if isinstance(expr, Apply) and expr.function == "where":
+        _, taken, other = expr.args
+        if isinstance(taken, Load) and isinstance(other, Const) and other.value == 0:
+            return taken
+    return None
+
+
+def _geometry(
+    operator: Operator, weight: Access, image: Access, sizes: list[int]
+) -> Convolution | None:
+    spatial = len(operator.dims) - 2
+    rank = len(operator.dims)
+    if len(image.shape) < spatial + 1 or len(operator.reduce) != spatial + 1:
+        return None
+    *lead, channel = image.index[: len(image.index) - spatial]
+    space = image.index[len(image.index) - spatial :]
+    extents = [d for d in image.shape[-spatial - 1 :] if isinstance(d, int)]
+    if len(extents) != spatial + 1:
+        return None
+    steps, pads, dilations = [1] * 2, [0] * 2, [1] * 2
+    for place, index in enumerate(space):
+        slot = 2 - spatial + place
+        out_var, tap_var = 2 + place, rank + 1 + place
+        steps[slot] = index.coefficient(Var(out_var)) or 1
+        dilations[slot] = index.coefficient(Var(tap_var)) or 1
+        pads[slot] = -index.const
+        if index.vars() - {out_var, tap_var} or not index.is_affine or pads[slot] < 0:
+            return None
+    groups = extents[0] // sizes[rank]
+    if extents[0] % sizes[rank] or not _channel_matches(channel, groups, sizes[1], sizes[rank], rank):
+        return None
+    if any(index.vars() - {0} or not index.is_affine for index in lead):
+        return None
+    height, width = (1, extents[1]) if spatial == 1 else (extents[1], extents[2])
+    taps = (1, sizes[rank + 1]) if spatial == 1 else (sizes[rank + 1], sizes[rank + 2])
+    start = Access(image.buffer, image.shape, (*lead, *[Index()] * (spatial + 1))).offset
+    return Convolution(
+        image.buffer, start, weight, sizes[0], groups, sizes[1], sizes[rank], height, width, taps,
+        (steps[0], steps[1]), (pads[0], pads[1]), (dilations[0], dilations[1]),
+    )  # fmt: skip
+
+
+def _channel_matches(channel: Index, groups: int, out: int, inner: int, rank: int) -> bool:
+    """(oc // (OC / g)) * (IC / g) + ic, with unit dims dropped."""
+    plain = Index.of(Var(rank)) if inner > 1 else Index()
+    if groups == 1:
+        return channel == plain
+    group = Index.of(Var(1)) // (out // groups)
+    return channel == group * inner + plain
+
+
+def registers(operator: Operator) -> set[Reg]:
+    """Registers inside the positions of an operator's loads and store."""
+    found = {a for i in operator.out.index for a in i.atoms() if isinstance(a, Reg)}
+    for load in loads(operator.value):
+        found |= {a for i in load.access.index for a in i.atoms() if isinstance(a, Reg)}
+    return found

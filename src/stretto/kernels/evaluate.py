@@ -1,0 +1,272 @@
+"""What operators mean: they are run here with torch, exactly and without any cleverness.
+
+The emulator runs tasks with it, and tests of printed code take it as their oracle. Memory is a
+function from a buffer to the flat tensor of its elements; registers are numbers by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from stretto.errors import RunError
+from stretto.ir.types import DType
+from stretto.kernels.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Dynamic,
+    Expr,
+    Extent,
+    Index,
+    Load,
+    Position,
+    Quotient,
+    Reg,
+    Remainder,
+    Var,
+    row_major,
+)
+from stretto.kernels.functions import FUNCTIONS
+from stretto.kernels.operator import Kernel, Operator, Span
+
+Number = bool | int | float
+Memory = Callable[[Buffer], Tensor]
+Registers = Mapping[str, Number]
+Ranges = tuple[tuple[int, int], ...]
+
+LARGEST_GRID = 1 << 22
+"""Points evaluated at once; a larger box is cut."""
+
+
+def evaluate(expr: Expr, registers: Registers, memory: Memory) -> Number:
+    """The value of an expression without iteration variables, as a Python number."""
+    return evaluate_tensor(expr, Scope((), registers, memory)).item()
+
+
+def resolve(extent: Extent, registers: Registers) -> int:
+    """The size of a dim."""
+    return extent if isinstance(extent, int) else int(registers[extent.name])
+
+
+def task_count(kernel: Kernel, registers: Registers) -> int:
+    """Number of tasks, of a dynamic grid too."""
+    return prod((-(-resolve(d.extent, registers) // d.tile) for d in kernel.grid), start=1)
+
+
+def tile_ranges(kernel: Kernel, task: int, registers: Registers) -> Ranges:
+    """(first, last + 1) of each grid dim for task number `task`, of a dynamic grid too."""
+    ranges: list[tuple[int, int]] = []
+    for dim in reversed(kernel.grid):
+        extent = resolve(dim.extent, registers)
+        task, position = divmod(task, -(-extent // dim.tile))
+        ranges.append((position * dim.tile, min((position + 1) * dim.tile, extent)))
+    return tuple(reversed(ranges))
+
+
+def span_range(span: Span, tile: Ranges, registers: Registers) -> tuple[int, int]:
+    """What a stage computes of one of its parallel dims."""
+    if span.grid is None:
+        return span.offset, span.offset + resolve(span.extent, registers)
+    first, last = tile[span.grid]
+    return span.offset + first, span.offset + last
+
+
+def run_task(kernel: Kernel, task: int, registers: Registers, memory: Memory) -> None:
+    """All stages of one task, in order. The kernel must not be a library call."""
+    tile = tile_ranges(kernel, task, registers)
+    for stage in kernel.stages:
+        box = tuple(span_range(span, tile, registers) for span in stage.box)
+        run_operator(stage.operator, box, registers, memory)
+
+
+def run_operator(operator: Operator, box: Ranges, registers: Registers, memory: Memory) -> None:
+    """Computes `operator` where its parallel variables lie in `box`."""
+    points = prod((last - first for first, last in box), start=1)
+    depth = prod((resolve(extent, registers) for extent in operator.reduce), start=1)
+    widest = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0], default=0)
+    if points * depth > LARGEST_GRID and points > 1 and not _stores_dynamically(operator):
+        first, last = box[widest]
+        middle = (first + last) // 2
+        for part in ((first, middle), (middle, last)):
+            run_operator(operator, (*box[:widest], part, *box[widest + 1 :]), registers, memory)
+    elif points > 0:
+        _run_box(operator, box, registers, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The iteration variables (tensors that broadcast against each other), registers, memory."""
+
+    variables: tuple[Tensor, ...]
+    registers: Registers
+    memory: Memory
+
+
+def _stores_dynamically(operator: Operator) -> bool:
+    return any(isinstance(a, Dynamic) for index in operator.out.index for a in index.atoms())
+
+
+def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memory) -> None:
+    depths = tuple(resolve(extent, registers) for extent in operator.reduce)
+    ranges = (*box, *((0, depth) for depth in depths))
+    variables = tuple(
+        torch.arange(first, last).reshape([-1 if d == dim else 1 for d in range(len(ranges))])
+        for dim, (first, last) in enumerate(ranges)
+    )
+    scope = Scope(variables, registers, memory)
+    outer = tuple(last - first for first, last in box)
+    grid = (*outer, *depths)
+    value = evaluate_tensor(operator.value, scope).expand(grid)
+    if operator.combine in ("cumsum", "cumprod"):
+        shape, stores = grid, scope
+        scan = torch.cumsum if operator.combine == "cumsum" else torch.cumprod
+        value = scan(value, -1)
+    else:
+        shape = outer
+        # Without the reduction's variables the others have too many dims of size 1.
+        parallel = (v.reshape(v.shape[: len(box)]) for v in variables[: len(box)])
+        stores = Scope(tuple(parallel), registers, memory)
+        if operator.combine:
+            value = _reduce(operator.combine, value.reshape(*outer, prod(depths, start=1)))
+    _store(operator, value, shape, stores)
+
+
+def _reduce(combine: str, value: Tensor) -> Tensor:
+    """Over the last dim."""
+    match combine:
+        case "sum":
+            return value.sum(-1)
+        case "prod":
+            return value.prod(-1)
+        case "max":
+            return value.amax(-1)
+        case "min":
+            return value.amin(-1)
+        case "any":
+            return value.any(-1)
+        case "all":
+            return value.all(-1)
+        case "argmax":
+            return _first(value, value.amax(-1, keepdim=True))
+        case "argmin":
+            return _first(value, value.amin(-1, keepdim=True))
+        case _:
+            raise ValueError(f"unknown combine {combine!r}")
+
+
+def _first(value: Tensor, extreme: Tensor) -> Tensor:
+    """Where the last dim first equals `extreme`; NaN equals NaN (amax and amin return it)."""
+    found = (value == extreme) | (value.isnan() & extreme.isnan())
+    positions = torch.arange(value.shape[-1]).expand(value.shape)
+    return torch.where(found, positions, value.shape[-1]).amin(-1)
+
+
+def _store(operator: Operator, value: Tensor, shape: tuple[int, ...], scope: Scope) -> None:
+    out = operator.out
+    memory = scope.memory(out.buffer)
+    offset = _offset(out, scope, None).expand(shape).reshape(-1)
+    value = value.reshape(-1)
+    dtype = out.buffer.dtype.torch
+    if _stores_dynamically(operator):
+        _store_in_order(memory, offset, value, operator.accumulate)
+    elif operator.accumulate:
+        memory[offset] = (_computed(memory[offset]) + value).to(dtype)
+    else:
+        memory[offset] = value.to(dtype)
+
+
+def _store_in_order(memory: Tensor, offset: Tensor, value: Tensor, accumulate: bool) -> None:
+    """Element after element, so that of two stores to one place the last one stays."""
+    places, which = offset.unique(return_inverse=True)
+    current = _computed(memory[places])
+    value = value.to(current.dtype)
+    for position, element in zip(which.tolist(), value, strict=True):
+        current[position] = current[position] + element if accumulate else element
+    memory[places] = current.to(memory.dtype)
+
+
+def evaluate_tensor(expr: Expr, scope: Scope, mask: Tensor | None = None) -> Tensor:
+    """The value at every point of the scope; only points in `mask` need to be meaningful."""
+    match expr:
+        case Const(value, dtype):
+            return torch.tensor(value, dtype=computed_dtype(dtype))
+        case Position(index):
+            return torch.as_tensor(_index(index, scope, mask), dtype=torch.int64)
+        case Load(access):
+            return _load(access, scope, mask)
+        case Apply("where", (condition, then, orelse), _):
+            chosen = evaluate_tensor(condition, scope, mask)
+            inside = chosen if mask is None else chosen & mask
+            outside = ~chosen if mask is None else ~chosen & mask
+            return torch.where(
+                chosen,
+                evaluate_tensor(then, scope, inside),
+                evaluate_tensor(orelse, scope, outside),
+            )
+        case Apply("cast", (argument,), dtype):
+            return _computed(evaluate_tensor(argument, scope, mask).to(dtype.torch))
+        case Apply(function, args, dtype):
+            meaning = FUNCTIONS[function].evaluate
+            assert meaning is not None
+            result = meaning(*(evaluate_tensor(arg, scope, mask) for arg in args))
+            return result.to(computed_dtype(dtype))
+
+
+def computed_dtype(dtype: DType) -> torch.dtype:
+    """The dtype in which values of `dtype` are computed."""
+    return torch.float32 if dtype in (DType.F16, DType.BF16) else dtype.torch
+
+
+def _computed(value: Tensor) -> Tensor:
+    return value.to(computed_dtype(DType.from_torch(value.dtype)))
+
+
+def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
+    total: Tensor | int = index.const
+    for atom, coefficient in index.terms:
+        match atom:
+            case Var(number):
+                value = scope.variables[number]
+            case Reg(name):
+                value = int(scope.registers[name])
+            case Quotient(inner, divisor):
+                value = _index(inner, scope, mask) // divisor
+            case Remainder(inner, divisor):
+                value = _index(inner, scope, mask) % divisor
+            case Dynamic(expr):
+                value = evaluate_tensor(expr, scope, mask).to(torch.int64)
+        total = total + value * coefficient
+    return total
+
+
+def _offset(access: Access, scope: Scope, mask: Tensor | None) -> Tensor:
+    """Positions in the flat buffer; 0 outside of the mask. Raises RunError for one out of range."""
+    total = torch.zeros((), dtype=torch.int64)
+    elements = scope.memory(access.buffer).numel()
+    strides = row_major(access.shape)
+    for dim, (index, stride) in enumerate(zip(access.index, strides, strict=True)):
+        extent = access.shape[dim]
+        limit = extent if isinstance(extent, int) else elements // max(stride, 1)
+        position = torch.as_tensor(_index(index, scope, mask), dtype=torch.int64)
+        wrong = (position < 0) | (position >= limit)
+        if mask is not None:
+            wrong = wrong & mask
+        if bool(wrong.any()):
+            bad = position.expand(wrong.shape)[wrong][0].item()
+            raise RunError(f"index {bad} of dim {dim} is out of range in {access}")
+        total = total + position * stride
+    return total if mask is None else torch.where(mask, total, 0)
+
+
+def _load(access: Access, scope: Scope, mask: Tensor | None) -> Tensor:
+    memory = scope.memory(access.buffer)
+    offset = _offset(access, scope, mask)
+    if memory.numel() == 0:
+        return torch.zeros(offset.shape, dtype=computed_dtype(access.buffer.dtype))
+    return _computed(memory[offset])

@@ -1,0 +1,336 @@
+"""Scalar expressions: what one element of an operator's result is.
+
+An operator runs over iteration variables `Var(0) .. Var(n-1)` (parallel dims first, then reduction dims). Its
+value is an `Expr` over loads from buffers; a load says by an `Index` per buffer dim which element it reads.
+Fusing a producer, and every view (transpose, slice, expand, flip ...), is substitution of variables.
+Registers (`Reg`) are scalars that every unit computes for itself: loop indices, list lengths, positions and
+conditions read from memory. Integer arithmetic of indices is exact; `Quotient` and `Remainder` floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from stretto.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """Iteration variable number `number` of the operator at hand."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """A scalar variable, the same on every unit. Names are unique in a function."""
+
+    name: str
+    dtype: DType = DType.I64
+
+
+Extent = int | Reg
+"""The size of a dim: static, or the value of a register (the length of a list)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """floor(index / divisor)."""
+
+    index: Index
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """index mod divisor, in 0 .. divisor-1."""
+
+    index: Index
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """A position computed by an integer expression, as in gather or embedding (always in range)."""
+
+    value: Expr
+
+
+Atom = Var | Reg | Quotient | Remainder | Dynamic
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """const + sum(coefficient * atom): affine in its atoms. Terms are unique and sorted by text."""
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    const: int = 0
+
+    @staticmethod
+    def of(item: int | Atom | Index) -> Index:
+        if isinstance(item, Index):
+            return item
+        return Index(const=item) if isinstance(item, int) else Index(((item, 1),))
+
+    def __add__(self, other: int | Atom | Index) -> Index:
+        other = Index.of(other)
+        total: dict[Atom, int] = dict(self.terms)
+        for atom, coefficient in other.terms:
+            total[atom] = total.get(atom, 0) + coefficient
+        terms = tuple(sorted(((a, c) for a, c in total.items() if c), key=lambda term: repr(term[0])))
+        return Index(terms, self.const + other.const)
+
+    def __mul__(self, factor: int) -> Index:
+        if factor == 0:
+            return Index()
+        return Index(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
+
+    def __floordiv__(self, divisor: int) -> Index:
+        if divisor == 1:
+            return self
+        if all(c % divisor == 0 for _, c in self.terms):
+            return Index(tuple((a, c // divisor) for a, c in self.terms), self.const // divisor)
+        return Index.of(Quotient(self, divisor))
+
+    def __mod__(self, divisor: int) -> Index:
+        if divisor == 1:
+            return Index()
+        if all(c % divisor == 0 for _, c in self.terms):
+            return Index(const=self.const % divisor)
+        return Index.of(Remainder(self, divisor))
+
+    @property
+    def is_const(self) -> bool:
+        return not self.terms
+
+    def coefficient(self, atom: Atom) -> int:
+        """The factor of `atom` as a direct term (0 when it does not occur so)."""
+        return dict(self.terms).get(atom, 0)
+
+    def atoms(self) -> Iterator[Atom]:
+        """All atoms, nested ones included."""
+        for atom, _ in self.terms:
+            yield atom
+            match atom:
+                case Quotient(inner, _) | Remainder(inner, _):
+                    yield from inner.atoms()
+                case Dynamic(value):
+                    yield from expr_atoms(value)
+                case Var() | Reg():
+                    pass
+
+    def vars(self) -> set[int]:
+        """Numbers of the iteration variables that occur anywhere inside."""
+        return {atom.number for atom in self.atoms() if isinstance(atom, Var)}
+
+    @property
+    def is_affine(self) -> bool:
+        """True when every atom is a variable or a register."""
+        return all(isinstance(atom, Var | Reg) for atom, _ in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A dense row-major block of memory.
+
+    kind: "input", "output", "constant", "list" (grows at run time): external memory, `slot` numbers it in the
+    argument block; "local": lives in the frame of its function; "param": a pointer that the caller passes.
+    Only the first dim may be a register; for "list" it is the capacity, which the runtime chooses.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Extent, ...]
+    kind: str = "local"
+    slot: int = -1
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; a dynamic leading dim counts as 1."""
+        total = 1
+        for dim in self.shape:
+            total *= dim if isinstance(dim, int) else 1
+        return total
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.dtype.itemsize
+
+
+def row_major(shape: tuple[Extent, ...]) -> tuple[int, ...]:
+    """Strides in elements; only the leading dim may be dynamic."""
+    strides: list[int] = []
+    step = 1
+    for position, dim in reversed(list(enumerate(shape))):
+        strides.append(step)
+        if isinstance(dim, int):
+            step *= dim
+        elif position != 0:
+            raise ValueError(f"only the leading dim may be dynamic: {shape}")
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Element `index` of `buffer` seen with dims `shape` (row-major over the same memory)."""
+
+    buffer: Buffer
+    shape: tuple[Extent, ...]
+    index: tuple[Index, ...]
+
+    @property
+    def offset(self) -> Index:
+        """The position in elements from the start of the buffer."""
+        total = Index()
+        for index, stride in zip(self.index, row_major(self.shape), strict=True):
+            total = total + index * stride
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number. `value` is a Python bool, int or float (nan and inf allowed)."""
+
+    value: bool | int | float
+    dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An index as an i64 value."""
+
+    index: Index
+
+    @property
+    def dtype(self) -> DType:
+        return DType.I64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One element of a buffer; the index must be in range wherever it is evaluated."""
+
+    access: Access
+
+    @property
+    def dtype(self) -> DType:
+        return self.access.buffer.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A scalar function (`functions.py` names them and says their dtypes) of expressions.
+
+    `where` evaluates only the arm it takes, so a load inside an arm may be out of range in the other.
+    """
+
+    function: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+Expr = Const | Position | Load | Apply
+
+
+def expr_atoms(expr: Expr) -> Iterator[Atom]:
+    """All index atoms inside an expression."""
+    match expr:
+        case Const():
+            pass
+        case Position(index):
+            yield from index.atoms()
+        case Load(access):
+            for index in access.index:
+                yield from index.atoms()
+        case Apply(_, args, _):
+            for arg in args:
+                yield from expr_atoms(arg)
+
+
+def expr_vars(expr: Expr) -> set[int]:
+    """Numbers of the iteration variables inside an expression."""
+    return {atom.number for atom in expr_atoms(expr) if isinstance(atom, Var)}
+
+
+def expr_regs(expr: Expr) -> set[Reg]:
+    return {atom for atom in expr_atoms(expr) if isinstance(atom, Reg)}
+
+
+def loads(expr: Expr) -> Iterator[Load]:
+    """All loads, those inside dynamic positions included."""
+    match expr:
+        case Const():
+            pass
+        case Position(index):
+            yield from index_loads(index)
+        case Load(access):
+            yield expr
+            for index in access.index:
+                yield from index_loads(index)
+        case Apply(_, args, _):
+            for arg in args:
+                yield from loads(arg)
+
+
+def index_loads(index: Index) -> Iterator[Load]:
+    """Loads inside the dynamic positions of an index."""
+    for atom in index.atoms():
+        if isinstance(atom, Dynamic):
+            yield from loads(atom.value)
+
+
+Substitution = Callable[[Var | Reg], Index]
+
+
+def substitute_index(index: Index, lookup: Substitution) -> Index:
+    """Replaces every variable and register, nested ones too."""
+    total = Index(const=index.const)
+    for atom, coefficient in index.terms:
+        match atom:
+            case Var() | Reg():
+                replaced = lookup(atom)
+            case Quotient(inner, divisor):
+                replaced = substitute_index(inner, lookup) // divisor
+            case Remainder(inner, divisor):
+                replaced = substitute_index(inner, lookup) % divisor
+            case Dynamic(value):
+                replaced = dynamic_index(substitute(value, lookup))
+        total = total + replaced * coefficient
+    return total
+
+
+def substitute(expr: Expr, lookup: Substitution) -> Expr:
+    """Replaces every variable and register of an expression."""
+    match expr:
+        case Const():
+            return expr
+        case Position(index):
+            return Position(substitute_index(index, lookup))
+        case Load(access):
+            indices = tuple(substitute_index(index, lookup) for index in access.index)
+            return Load(Access(access.buffer, access.shape, indices))
+        case Apply(function, args, dtype):
+            return Apply(function, tuple(substitute(arg, lookup) for arg in args), dtype)
+
+
+def substitute_vars(expr: Expr, values: tuple[Index, ...]) -> Expr:
+    """Variable `i` becomes `values[i]`; registers stay."""
+    return substitute(expr, lambda atom: values[atom.number] if isinstance(atom, Var) else Index.of(atom))
+
+
+def dynamic_index(value: Expr) -> Index:
+    """An integer expression as an index: affine where it plainly is."""
+    match value:
+        case Const(number, _):
+            return Index(const=int(number))
+        case Position(index):
+            return index
+        case _:
+            return Index.of(Dynamic(value))

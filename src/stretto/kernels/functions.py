@@ -1,0 +1,139 @@
+"""The scalar functions that an `Apply` may name: arity, result dtype, meaning.
+
+`FUNCTIONS` is the only list of them: lowering builds expressions from these names, printers give
+each its text in the target's language, `evaluate` runs them with torch. Unless the rule says
+otherwise the arguments have one dtype (lowering inserts the casts). Values of f16 and bf16 are
+computed in f32 and rounded by a `cast` to their dtype and by the store. Integer arithmetic wraps;
+integer division by zero and shifts by the width are undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+
+class Result(Enum):
+    """What the dtype of a result is; the value says it in words."""
+
+    SAME = "the dtype of the arguments"
+    FLOAT = "the dtype of the arguments, which is a float"
+    INTEGER = "the dtype of the arguments, which is an integer"
+    LOGICAL = "bool, of bool arguments"
+    BITS = "the dtype of the arguments, which is an integer or bool"
+    TEST = "bool, of arguments of any one dtype"
+    ARMS = "the dtype of the second and third argument; the first is bool"
+    CHOSEN = "the dtype of the Apply, of an argument of any dtype"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarFunction:
+    """`evaluate` maps broadcastable tensors (f16 and bf16 already as f32) element by element.
+
+    `cast` and `where` have none: the first needs the dtype of its Apply, the second evaluates one
+    arm only.
+    """
+
+    name: str
+    arity: int
+    result: Result
+    evaluate: Callable[..., Tensor] | None
+
+
+def _unary(result: Result, **functions: Callable[..., Tensor]) -> list[ScalarFunction]:
+    return [
+        ScalarFunction(name.rstrip("_"), 1, result, function)
+        for name, function in functions.items()
+    ]
+
+
+def _binary(result: Result, **functions: Callable[..., Tensor]) -> list[ScalarFunction]:
+    return [
+        ScalarFunction(name.rstrip("_"), 2, result, function)
+        for name, function in functions.items()
+    ]
+
+
+def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    return torch.div(a, b, rounding_mode="floor")
+
+
+def _truncating_divide(a: Tensor, b: Tensor) -> Tensor:
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+_ALL: list[ScalarFunction] = [
+    *_unary(Result.SAME, neg=torch.neg, abs=torch.abs, sign=torch.sign),
+    *_unary(
+        Result.FLOAT,
+        exp=torch.exp,
+        exp2=torch.exp2,
+        expm1=torch.expm1,
+        log=torch.log,
+        log1p=torch.log1p,
+        log2=torch.log2,
+        log10=torch.log10,
+        sqrt=torch.sqrt,
+        rsqrt=torch.rsqrt,
+        reciprocal=torch.reciprocal,
+        sin=torch.sin,
+        cos=torch.cos,
+        tan=torch.tan,
+        asin=torch.asin,
+        acos=torch.acos,
+        atan=torch.atan,
+        sinh=torch.sinh,
+        cosh=torch.cosh,
+        tanh=torch.tanh,
+        asinh=torch.asinh,
+        acosh=torch.acosh,
+        atanh=torch.atanh,
+        sigmoid=torch.sigmoid,
+        erf=torch.erf,
+        erfc=torch.erfc,
+        floor=torch.floor,
+        ceil=torch.ceil,
+        round=torch.round,  # half to even
+        trunc=torch.trunc,
+    ),
+    *_unary(Result.TEST, isnan=torch.isnan, isinf=torch.isinf),
+    *_unary(Result.LOGICAL, not_=torch.logical_not),
+    *_unary(Result.BITS, bitwise_not=torch.bitwise_not),
+    *_binary(
+        Result.SAME,
+        add=torch.add,
+        sub=torch.sub,
+        mul=torch.mul,
+        floordiv=_floor_divide,
+        truncdiv=_truncating_divide,
+        remainder=torch.remainder,  # the sign of the divisor, as in Python
+        fmod=torch.fmod,  # the sign of the dividend, as in C
+        pow=torch.pow,
+        maximum=torch.maximum,  # NaN if either is
+        minimum=torch.minimum,
+        fmax=torch.fmax,  # NaN only if both are
+        fmin=torch.fmin,
+    ),
+    *_binary(Result.FLOAT, div=torch.div, atan2=torch.atan2),
+    *_binary(
+        Result.TEST, eq=torch.eq, ne=torch.ne, lt=torch.lt, le=torch.le, gt=torch.gt, ge=torch.ge
+    ),
+    *_binary(Result.LOGICAL, and_=torch.logical_and, or_=torch.logical_or, xor=torch.logical_xor),
+    *_binary(
+        Result.BITS,
+        bitwise_and=torch.bitwise_and,
+        bitwise_or=torch.bitwise_or,
+        bitwise_xor=torch.bitwise_xor,
+    ),
+    # A right shift keeps the sign.
+    *_binary(Result.INTEGER, shl=torch.bitwise_left_shift, shr=torch.bitwise_right_shift),
+    ScalarFunction("where", 3, Result.ARMS, None),
+    ScalarFunction("cast", 1, Result.CHOSEN, None),
+]
+
+FUNCTIONS: dict[str, ScalarFunction] = {function.name: function for function in _ALL}
+"""Every scalar function by name."""

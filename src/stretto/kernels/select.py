@@ -1,0 +1,327 @@
+"""Kernel selection: groups of operators become kernels with tile shapes and templates, as data.
+
+For each contraction the choice is between templates (packed constant panels, rows of a run-time matrix, dot
+products, implicit-GEMM convolution, plain loops) and their register tiles; for each group between cutting its
+grid coarsely (few tasks, little overhead) and finely (many tasks to balance). Figures are measured ones of one
+AVX-512 core, coarse on purpose: they rank choices, they do not predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, gcd, prod
+
+from stretto.kernels.contraction import (
+    Contraction,
+    Convolution,
+    analyse,
+    analyse_convolution,
+    stride,
+)
+from stretto.kernels.expr import Buffer, Extent, loads
+from stretto.kernels.fuse import Group, Grouped, Member, fuse, split
+from stretto.kernels.lower import Items, count_applies
+from stretto.kernels.lowered import Lowered
+from stretto.kernels.operator import Kernel, LibraryCall, Method, Operator, Stage, TileDim
+from stretto.kernels.tree import Check, Let, Tree, map_tree
+
+FLOPS = 110e9
+"""Sustained float32 operations per second of one core in a register-tiled contraction."""
+BANDWIDTH = 60e9
+"""Bytes per second that one core streams from its second-level cache into a single-row contraction."""
+ELEMENT = 0.12e-9
+"""Seconds per element and function application of vectorised pointwise work."""
+TASK = 2e-8
+"""Seconds to start a task."""
+
+LANES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A constant laid out again as panels [batch, columns / lanes, depth, lanes], zero-padded.
+
+    Element (b, n, k) of the source is at `start` + sum of the strides; sizes and strides are outermost first.
+    """
+
+    buffer: Buffer
+    source: Buffer
+    start: int
+    batch: tuple[tuple[int, int], ...]
+    columns: tuple[int, int]
+    depth: tuple[tuple[int, int], ...]
+    lanes: int
+
+
+@dataclass(slots=True)
+class Selection:
+    """What selection collects: packed constants, entered once per layout."""
+
+    units: int
+    fuse: bool
+    externals: list[Buffer]
+    packings: dict[tuple[object, ...], Packing] = field(default_factory=dict[tuple[object, ...], Packing])
+    counter: int = 0
+
+    def pack(self, source: Buffer, start: int, batch: tuple[tuple[int, int], ...],
+             columns: tuple[int, int], depth: tuple[tuple[int, int], ...], lanes: int) -> Buffer:  # fmt: skip
+        key = (source.slot, start, batch, columns, depth, lanes)
+        if key not in self.packings:
+            panels = -(-columns[0] // lanes)
+            shape = (*(size for size, _ in batch), panels, prod(size for size, _ in depth), lanes)
+            name = f"{source.name}.packed{len(self.packings)}"
+            buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
+            self.externals.append(buffer)
+            self.packings[key] = Packing(buffer, source, start, batch, columns, depth, lanes)
+        return self.packings[key].buffer
+
+
+Items2 = tuple[Kernel | Let | Check, ...]
+
+
+def select(lowered: Lowered, units: int, fused: bool = True) -> tuple[Tree[Items2], tuple[Packing, ...]]:
+    """Groups, chooses and names kernels for a whole tree; constants that templates want packed come back too."""
+    chosen = Selection(units, fused, list(lowered.tree.externals))
+    tree = map_tree(lowered.tree, lambda items: _leaf(items, chosen))
+    return Tree(tree.functions, tuple(chosen.externals)), tuple(chosen.packings.values())
+
+
+def _leaf(items: Items, chosen: Selection) -> Items2:
+    groups = fuse(items, chosen.units) if chosen.fuse else split(items)
+    return tuple(_item(group, chosen) for group in groups)
+
+
+def _item(group: Grouped, chosen: Selection) -> Kernel | Let | Check:
+    match group:
+        case Let() | Check():
+            return group
+        case LibraryCall():
+            chosen.counter += 1
+            return Kernel(f"library{chosen.counter}", (), (), 5e-6, group)
+        case Group():
+            return _kernel(group, chosen)
+
+
+# ---- methods ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A member's method with what it asks of the tiles: multiples per operator dim (0: the whole dim)."""
+
+    method: Method
+    multiples: tuple[int, ...]
+
+
+def plan_member(member: Member, chosen: Selection) -> Plan:
+    operator = member.operator
+    convolution = analyse_convolution(operator)
+    if convolution is not None:
+        plan = _plan_convolution(operator, convolution, chosen)
+        if plan is not None:
+            return plan
+    contraction = analyse(operator)
+    if contraction is not None:
+        plan = _plan_contraction(member, contraction, chosen)
+        if plan is not None:
+            return plan
+    return Plan(Method("loops"), _loop_multiples(operator))
+
+
+def _loop_multiples(operator: Operator) -> tuple[int, ...]:
+    """Vectors of the contiguous dim stay whole."""
+    return tuple(
+        LANES if stride(operator.out, n) == 1 and isinstance(d, int) and d >= LANES else 1
+        for n, d in enumerate(operator.dims)
+    )
+
+
+def _plan_contraction(member: Member, found: Contraction, chosen: Selection) -> Plan | None:
+    operator = member.operator
+    count = operator.dims[found.column]
+    assert isinstance(count, int)
+    rows = _row_count(operator, found)
+    multiples = [1] * len(operator.dims)
+    if found.right.buffer.kind == "constant" and found.right.offset.is_affine:
+        lanes = _panel_lanes(member, found, count, rows)
+        if lanes:
+            multiples[found.column] = lanes
+            buffer = _pack_right(operator, found, lanes, chosen)
+            height = {64: 6, 32: 12, 16: 12, 128: 3}[lanes] if rows > 1 else 1
+            method = Method("packed", (("mr", height), ("nr", lanes)), buffer)
+            return Plan(method, tuple(multiples))
+    if found.right_depth is None:
+        return None
+    column_stride = stride(found.right, found.column)
+    if column_stride == 1:
+        multiples[found.column] = min(LANES, count)
+        height = 6 if rows > 1 else 1
+        return Plan(Method("rows", (("mr", height), ("nr", 64))), tuple(multiples))
+    if found.right_depth == 1 and found.left_depth == 1:
+        multiples[found.column] = min(4, count)
+        return Plan(Method("dots", (("mb", 4 if rows > 3 else 1), ("nb", 4))), tuple(multiples))
+    return None
+
+
+def _row_count(operator: Operator, found: Contraction) -> int:
+    return prod((d if isinstance(d := operator.dims[n], int) else 64 for n in found.rows), start=1)
+
+
+def _panel_lanes(member: Member, found: Contraction, count: int, rows: int) -> int:
+    """The widest panel whose multiples all boxes of the member start at."""
+    offsets = [box[found.column].offset for box in member.boxes]
+    sizes = [e for box in member.boxes if isinstance(e := box[found.column].extent, int)]
+    for lanes in (64, 32, 16):
+        if all(offset % lanes == 0 for offset in offsets) and (min(sizes) >= lanes or lanes == 16):
+            return lanes
+    return 0
+
+
+def _pack_right(operator: Operator, found: Contraction, lanes: int, chosen: Selection) -> Buffer:
+    right = found.right
+    first = len(operator.dims)
+    batch = tuple((_size(operator.dims[n]), stride(right, n)) for n in found.batch)
+    columns = (_size(operator.dims[found.column]), stride(right, found.column))
+    depth = tuple(
+        (_size(extent), stride(right, first + n)) for n, extent in enumerate(operator.reduce)
+    )
+    return chosen.pack(right.buffer, right.offset.const, batch, columns, depth, lanes)
+
+
+def _size(extent: Extent) -> int:
+    if not isinstance(extent, int):
+        raise TypeError("a packed dim must be static")
+    return extent
+
+
+def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) -> Plan | None:
+    if conv.weight.buffer.kind != "constant" or conv.in_channels * prod(conv.kernel) == 0:
+        return None
+    per_group = conv.out_channels // conv.groups
+    depthwise = conv.groups > 1 and conv.in_channels == 1 and per_group == 1
+    out_h, out_w = _out_size(operator)
+    lanes = 64 if out_w * out_h >= 128 else 32 if out_w * out_h >= 32 else 16
+    height = 6 if lanes == 64 else 12
+    geometry = (
+        ("c", conv.in_channels), ("h", conv.height), ("w", conv.width), ("kh", conv.kernel[0]), ("kw", conv.kernel[1]),
+        ("sh", conv.step[0]), ("sw", conv.step[1]), ("ph", conv.padding[0]), ("pw", conv.padding[1]),
+        ("dh", conv.dilation[0]), ("dw", conv.dilation[1]), ("groups", conv.groups), ("mr", height), ("nr", lanes),
+    )  # fmt: skip
+    spatial = _spatial_multiples(len(operator.dims), out_h, out_w, 1 if depthwise else lanes)
+    if depthwise:
+        return Plan(Method("depthwise", geometry), (1, 1, *spatial))
+    weight = conv.weight
+    rank = len(operator.dims)
+    depth = tuple((_size(e), stride(weight, rank + n)) for n, e in enumerate(operator.reduce))
+    if conv.groups > 1:
+        batch: tuple[tuple[int, int], ...] = ((conv.groups, per_group * stride(weight, 1)),)
+    else:
+        batch = ()
+    columns = (per_group, stride(weight, 1))
+    buffer = chosen.pack(weight.buffer, weight.offset.const, batch, columns, depth, height)
+    channels = per_group if conv.groups > 1 else height
+    return Plan(Method("conv", geometry, buffer), (1, channels, *spatial))
+
+
+def _out_size(operator: Operator) -> tuple[int, int]:
+    sizes = [_size(d) for d in operator.dims[2:]]
+    return (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
+
+
+def _spatial_multiples(rank: int, out_h: int, out_w: int, lanes: int) -> tuple[int, ...]:
+    """Whole rows, as many as fill panels exactly (0: the whole image)."""
+    rows = lanes // gcd(lanes, out_w)
+    rows = 0 if rows >= out_h else rows
+    return (0,) if rank == 3 else (rows, 0)
+
+
+# ---- tiles -----------------------------------------------------------------------------------
+
+
+def _kernel(group: Group, chosen: Selection) -> Kernel:
+    plans = [plan_member(member, chosen) for member in group.members]
+    multiples = _grid_multiples(group, plans)
+    seconds = sum(member_seconds(m, p) for m, p in zip(group.members, plans, strict=True))
+    grid = _cut(group, plans, multiples, seconds, chosen.units)
+    stages = tuple(
+        Stage(member.operator, box, plan.method)
+        for member, plan in zip(group.members, plans, strict=True)
+        for box in member.boxes
+    )
+    chosen.counter += 1
+    name = f"{group.members[-1].operator.name.split('.')[-1] or 'map'}{chosen.counter}"
+    tasks = prod((d.tiles if isinstance(d.extent, int) else 8 for d in grid), start=1)
+    return Kernel(_identifier(name), grid, stages, seconds / tasks + TASK)
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _grid_multiples(group: Group, plans: list[Plan]) -> list[int]:
+    """What all members ask of each grid dim (0: not to be cut)."""
+    result = [1] * len(group.grid)
+    for member, plan in zip(group.members, plans, strict=True):
+        for box in member.boxes:
+            for span, multiple in zip(box, plan.multiples, strict=True):
+                if span.grid is None:
+                    continue
+                now = result[span.grid]
+                result[span.grid] = 0 if 0 in (now, multiple) else now * multiple // gcd(now, multiple)
+    return result
+
+
+def member_seconds(member: Member, plan: Plan) -> float:
+    """Estimated seconds of all of a member on one unit."""
+    operator = member.operator
+    out = prod((d if isinstance(d, int) else 64 for d in operator.dims), start=1)
+    depth = prod((d if isinstance(d, int) else 64 for d in operator.reduce), start=1)
+    item = operator.out.buffer.dtype.itemsize
+    if plan.method.template == "loops":
+        scale = ELEMENT * (1 + count_applies(operator.value)) * (item / 4)
+        return out * depth * scale + sum(1 for _ in loads(operator.value)) * out * 1e-10
+    flops = 2.0 * out * depth / FLOPS * (item / 4)
+    if plan.method.template == "packed" and plan.method["mr"] == 1:
+        return max(flops, out * depth * item / BANDWIDTH)
+    if plan.method.template == "dots":
+        return flops * 3
+    return flops
+
+
+def _cut(
+    group: Group, plans: list[Plan], multiples: list[int], seconds: float, units: int
+) -> tuple[TileDim, ...]:
+    """Tiles for a target number of tasks: one per unit, more where tasks are long enough to balance."""
+    per_unit = min(max(round(seconds / units / 4e-5), 1), 8)
+    target = units * per_unit if seconds > 1e-6 else 1
+    tiles: dict[int, int] = {}
+    for dim in _cut_order(group, plans, multiples):
+        extent = group.grid[dim]
+        if not isinstance(extent, int):
+            tiles[dim] = max(multiples[dim], 8)
+            continue
+        multiple = multiples[dim] or extent
+        possible = ceil(extent / multiple)
+        wanted = min(possible, target)
+        if wanted > 1 and possible < 4 * wanted and target % units == 0:
+            wanted = possible if possible < units else wanted
+        tile = ceil(possible / max(wanted, 1)) * multiple
+        tiles[dim] = min(tile, extent) if tile >= extent else tile
+        target = ceil(target / max(ceil(extent / tile), 1))
+    return tuple(TileDim(extent, max(tiles[n], 1)) for n, extent in enumerate(group.grid))
+
+
+def _cut_order(group: Group, plans: list[Plan], multiples: list[int]) -> list[int]:
+    """Outer dims first, but the columns of packed weights before rows: a unit keeps its weights."""
+    columns: set[int] = set()
+    for member, plan in zip(group.members, plans, strict=True):
+        if plan.method.template == "packed":
+            found = analyse(member.operator)
+            assert found is not None
+            rows = _row_count(member.operator, found)
+            if rows <= 256:
+                columns |= {g for box in member.boxes if (g := box[found.column].grid) is not None}
+    rest = [n for n in range(len(group.grid)) if n not in columns]
+    return [*sorted(columns), *rest]
+
+

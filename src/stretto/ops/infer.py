@@ -1,0 +1,294 @@
+"""The result types of a tensor op, found by running its ATen overload on fake tensors.
+
+There is no shape rule here for any single operator: torch's own are used, so a new operator needs
+no entry. Symbolic dims become unbacked SymInts and keep their names; a result dim that is
+arithmetic over them becomes a Symbol named by its formula (`ir.dims`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import (
+    _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
+)
+
+import stretto.ops.library as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from stretto.errors import VerifyError
+from stretto.ir.core import Program, Value
+from stretto.ir.dims import base_names, evaluate, from_sympy, to_sympy
+from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.types import Dim, DType, Symbol, TensorType
+from stretto.ir.verifier import RULES
+
+Abstract = Any
+"""An argument whose Values are replaced by their TensorTypes."""
+
+
+def tensor_op(target: str, *args: Argument, **kwargs: Argument) -> TensorOp:
+    """The op with fresh results of the inferred types. VerifyError when ATen refuses it."""
+    types = infer(target, args, tuple(kwargs.items()))
+    return TensorOp(
+        target, args, tuple(kwargs.items()), results=tuple(Value(type) for type in types)
+    )
+
+
+def infer(
+    target: str, args: Sequence[Argument], kwargs: Iterable[tuple[str, Argument]] = ()
+) -> tuple[TensorType, ...]:
+    """Result types in order; an operator that returns a list of tensors has one result per item.
+
+    Raises VerifyError when the operator is unknown, refuses the arguments, or would have a result
+    whose shape depends on a run-time number.
+    """
+    named = tuple((key, _Frozen.of(value)) for key, value in kwargs)
+    return _infer(target, tuple(_Frozen.of(value) for value in args), named)
+
+
+@cache
+def resolve(target: str) -> Any:
+    """The torch OpOverload of `namespace.name.overload`; without an overload, the default one."""
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    except (AttributeError, RuntimeError):
+        raise VerifyError(f"`{target}` is not an operator of this torch") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of an operator's schema."""
+
+    name: str
+    is_tensor: bool
+    """True for Tensor, Tensor?, and lists of them; a Value anywhere else is a run-time number."""
+
+
+@cache
+def parameters(target: str) -> dict[str, Parameter]:
+    """The schema's parameters by name, positional ones first and in order."""
+    arguments = resolve(target)._schema.arguments
+    return {item.name: Parameter(item.name, "Tensor" in str(item.type)) for item in arguments}
+
+
+def named_arguments(
+    target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]] = ()
+) -> list[tuple[Parameter, Any]]:
+    """Each given argument with the schema's parameter. VerifyError when there are too many."""
+    known = parameters(target)
+    if len(args) > len(known):
+        raise VerifyError(f"`{target}` takes {len(known)} arguments, not {len(args)}")
+    pairs = list(zip(known.values(), args, strict=False))
+    for key, value in kwargs:
+        if key not in known:
+            raise VerifyError(f"`{target}` has no argument `{key}`")
+        pairs.append((known[key], value))
+    return pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """An argument as a cache key: 1, 1.0 and True are equal in Python but differ to an operator."""
+
+    kind: type
+    value: Abstract
+
+    @staticmethod
+    def of(argument: Argument) -> _Frozen:
+        if isinstance(argument, tuple):
+            return _Frozen(tuple, tuple(_Frozen.of(item) for item in argument))
+        if isinstance(argument, Value):
+            if not isinstance(argument.type, TensorType):
+                raise VerifyError(f"a tensor op cannot read a {argument.type}")
+            return _Frozen(TensorType, argument.type)
+        return _Frozen(type(argument), argument)
+
+
+@lru_cache(maxsize=16384)
+def _infer(
+    target: str, args: tuple[_Frozen, ...], kwargs: tuple[tuple[str, _Frozen], ...]
+) -> tuple[TensorType, ...]:
+    pairs = named_arguments(target, args, kwargs)
+    if not any(not item.is_tensor and _has_type(value) for item, value in pairs):
+        return _evaluate(target, args, kwargs, 0)
+    types, others = (_attempt(target, args, kwargs, position) for position in (0, 1))
+    if types is None or others is None:  # one may be out of range where the other is not
+        return types or others or _evaluate(target, args, kwargs, 0)
+    if types != others:
+        raise VerifyError(
+            f"the shape of the result of `{target}` depends on a run-time number",
+            remedy="use stretto.narrow for a slice of static length",
+        )
+    return types
+
+
+def _has_type(item: _Frozen) -> bool:
+    if item.kind is tuple:
+        return any(_has_type(part) for part in item.value)
+    return item.kind is TensorType
+
+
+def _attempt(
+    target: str,
+    args: tuple[_Frozen, ...],
+    kwargs: tuple[tuple[str, _Frozen], ...],
+    position: int,
+) -> tuple[TensorType, ...] | None:
+    try:
+        return _evaluate(target, args, kwargs, position)
+    except VerifyError:
+        return None
+
+
+def _evaluate(
+    target: str,
+    args: tuple[_Frozen, ...],
+    kwargs: tuple[tuple[str, _Frozen], ...],
+    position: int,
+) -> tuple[TensorType, ...]:
+    overload, known = resolve(target), parameters(target)
+    symbols = _Symbols.of((*args, *(value for _, value in kwargs)))
+    with _quiet(), _disable_current_modes(), torch.no_grad(), symbols.mode:
+        symbols.create()
+
+        def make(name: str, item: _Frozen) -> Any:
+            return _placeholder(item, known[name].is_tensor, position, symbols)
+
+        positional = [make(name, item) for name, item in zip(known, args, strict=False)]
+        keywords = {name: make(name, item) for name, item in kwargs}
+        try:
+            result = overload(*positional, **keywords)
+        except Exception as error:  # torch raises RuntimeError, TypeError, IndexError ...
+            raise VerifyError(f"`{target}` refuses its arguments: {_first_line(error)}") from error
+        return tuple(_type_of(target, item, symbols) for item in _flatten(result))
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keeps torch from logging a traceback where an operator refuses: we raise instead."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+class _Symbols:
+    """The SymInts that stand for the base names of symbolic dims while one op is inferred."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.sizes: dict[str, torch.SymInt] = {}
+        self.env = ShapeEnv() if names else None
+        self.mode: AbstractContextManager[Any] = FakeTensorMode(shape_env=self.env)
+
+    @staticmethod
+    def of(items: Sequence[_Frozen]) -> _Symbols:
+        names: dict[str, None] = {}
+        for item in items:
+            names.update(dict.fromkeys(_symbol_names(item)))
+        return _Symbols(tuple(names))
+
+    def create(self) -> None:
+        for name in self.names:
+            assert self.env is not None
+            size: torch.SymInt = self.env.create_unbacked_symint()
+            # A list.stack of no items stops the run, so every symbol is at least 1.
+            torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
+            self.sizes[name] = size
+
+    def size(self, dim: Dim) -> int | torch.SymInt:
+        return evaluate(dim, self.sizes)
+
+    def dim(self, size: int | torch.SymInt) -> Dim:
+        """The dim of a result, with our names in the formula."""
+        if isinstance(size, int):
+            return size
+        ours = {self.sizes[name].node.expr: to_sympy(Symbol(name)) for name in self.names}
+        return from_sympy(size.node.expr.xreplace(ours))
+
+
+def _symbol_names(item: _Frozen) -> Iterable[str]:
+    if item.kind is tuple:
+        for part in item.value:
+            yield from _symbol_names(part)
+    elif item.kind is TensorType:
+        for dim in item.value.shape:
+            yield from base_names(dim)
+    elif item.kind is Symbol:
+        yield from base_names(item.value)
+
+
+_NUMBERS: dict[bool, Callable[[int], int | float]] = {True: float, False: int}
+
+
+def _placeholder(item: _Frozen, is_tensor: bool, position: int, symbols: _Symbols) -> Any:
+    if item.kind is tuple:
+        return [_placeholder(part, is_tensor, position, symbols) for part in item.value]
+    if item.kind is Symbol:
+        return symbols.size(item.value)
+    if item.kind is not TensorType:
+        return item.value
+    type: TensorType = item.value
+    if is_tensor:
+        shape: Any = tuple(symbols.size(dim) for dim in type.shape)
+        return torch.empty(shape, dtype=type.dtype.torch)
+    if type.shape:
+        raise VerifyError(f"a run-time number has no dims, found {type}")
+    return bool(position) if type.dtype is DType.BOOL else _NUMBERS[type.dtype.is_float](position)
+
+
+def _flatten(result: Any) -> list[Any]:
+    if isinstance(result, (tuple, list)):
+        return [leaf for item in result for leaf in _flatten(item)]  # pyright: ignore
+    return [result]
+
+
+def _type_of(target: str, item: Any, symbols: _Symbols) -> TensorType:
+    if not isinstance(item, torch.Tensor):
+        raise VerifyError(f"`{target}` has a result that is not a tensor: {item!r}")
+    try:
+        dtype = DType.from_torch(item.dtype)
+    except KeyError:
+        raise VerifyError(f"`{target}` has a result of dtype {item.dtype}") from None
+    return TensorType(dtype, tuple(symbols.dim(size) for size in item.shape))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def functional_operator(_: Program, op: TensorOp) -> str | None:
+    """Rule of the verifier: the operator exists and changes none of its arguments."""
+    try:
+        overload = resolve(op.target)
+    except VerifyError as error:
+        return error.message
+    return f"`{op.target}` changes its arguments" if overload._schema.is_mutable else None
+
+
+def inferred_types(_: Program, op: TensorOp) -> str | None:
+    """Rule of the verifier: the results are what torch says."""
+    try:
+        expected = infer(op.target, op.args, op.kwargs)
+    except VerifyError as error:
+        return error.message
+    found = tuple(value.type for value in op.results)
+    if found == expected:
+        return None
+    texts = (", ".join(map(str, types)) or "none" for types in (expected, found))
+    return f"the results should be {next(texts)}, found {next(texts)}"
+
+
+RULES[TensorOp] = (functional_operator, inferred_types)

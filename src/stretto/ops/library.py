@@ -1,0 +1,31 @@
+"""stretto's own tensor operators, registered with torch so that they resolve and trace like ATen's.
+
+`stretto.narrow(x, dim, start, length)` is a slice of static length whose position may be known only
+at run time; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that slice replaced by `src`.
+Positions must lie in range; negative ones count from the end. Both return tensors of their own.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_library = torch.library.Library("stretto", "DEF")
+_library.define("narrow(Tensor self, int dim, SymInt start, int length) -> Tensor")
+_library.define("narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor")
+
+
+def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    return self.narrow(dim, start, length).clone()
+
+
+def _narrow_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, start: int) -> torch.Tensor:
+    result = self.clone()
+    place = result.narrow(dim, start, src.size(dim))
+    if place.shape != src.shape or self.dtype != src.dtype:
+        raise ValueError(f"cannot put {src.dtype} {src.shape} into {place.dtype} {place.shape}")
+    place.copy_(src)
+    return result
+
+
+_library.impl("narrow", _narrow, "CompositeExplicitAutograd")
+_library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")

@@ -1,0 +1,103 @@
+"""What a user can set for one compilation. Nothing else is configurable, and nothing is global."""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of `stretto.compile`; every field has a default that suits most programs.
+
+    threads: execution units of the CPU machine; None is one per physical core this process may
+        run on.
+    dump_dir: folder that gets each stage's text (Program, DeviceProgram, C++); None writes none.
+    cache_dir: folder of compiled programs; None is `$STRETTO_CACHE`, else `stretto` in the
+        user's cache folder.
+    fuse: merge operators into larger kernels.
+    unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
+        keeps every loop that can be kept.
+    seed: draws the interleaving in which the emulator runs units.
+    max_depth: recursion deeper than this ends in `RunError`.
+    max_signatures_before_warning: compiled signatures of one function after which a warning
+        names the dimension that varies.
+    verify: check the Program after each pass. The DeviceProgram is always checked.
+    profile: record when each task ran, for `timeline()`; costs a little time per task.
+    """
+
+    threads: int | None = None
+    dump_dir: str | os.PathLike[str] | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    fuse: bool = True
+    unroll: int = 4
+    seed: int = 0
+    max_depth: int = 100_000
+    max_signatures_before_warning: int = 8
+    verify: bool = True
+    profile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            _require_int("threads", self.threads, minimum=1, otherwise="or None")
+        _require_int("unroll", self.unroll, minimum=0)
+        _require_int("seed", self.seed, minimum=0)
+        _require_int("max_depth", self.max_depth, minimum=1)
+        _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
+        for name in ("fuse", "verify", "profile"):
+            _require_bool(name, getattr(self, name))
+        for name in ("dump_dir", "cache_dir"):
+            _require_folder(name, getattr(self, name))
+
+    def unit_count(self) -> int:
+        """Execution units the CPU machine uses: `threads`, else the physical cores available."""
+        return self.threads if self.threads is not None else physical_cores(_available_cpus())
+
+    def cache_path(self) -> Path:
+        """The folder of compiled programs; it need not exist yet."""
+        if self.cache_dir is not None:
+            return Path(self.cache_dir).expanduser()
+        if chosen := os.environ.get("STRETTO_CACHE"):
+            return Path(chosen).expanduser()
+        user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return Path(user_cache).expanduser() / "stretto"
+
+
+@cache
+def physical_cores(cpus: frozenset[int], topology: Path = Path("/sys/devices/system/cpu")) -> int:
+    """How many physical cores the logical `cpus` belong to, as the `topology` folder tells.
+
+    Units spin while they wait, so two on the hyper-threads of one core would slow each other.
+    A CPU of unknown topology counts as a core of its own.
+    """
+    cores: set[tuple[str, ...]] = set()
+    for cpu in cpus:
+        folder = topology / f"cpu{cpu}" / "topology"
+        try:
+            package = (folder / "physical_package_id").read_text().strip()
+            cores.add((package, (folder / "core_id").read_text().strip()))
+        except OSError:
+            cores.add((f"cpu{cpu}",))
+    return max(1, len(cores))
+
+
+def _available_cpus() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _require_int(name: str, value: object, *, minimum: int, otherwise: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        wanted = f"an int of at least {minimum} {otherwise}".strip()
+        raise ValueError(f"Options.{name} must be {wanted}, not {value!r}")
+
+
+def _require_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"Options.{name} must be True or False, not {value!r}")
+
+
+def _require_folder(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, str | os.PathLike) or not str(value)):
+        raise ValueError(f"Options.{name} must be a folder's path or None, not {value!r}")

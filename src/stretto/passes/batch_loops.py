@@ -1,0 +1,161 @@
+"""Loop batching: work of a loop that no iteration passes to the next is done for all iterations at once.
+
+An op of a `for` body that depends on the loop index but on no carried value becomes one batched op before the
+loop, when that makes a contraction larger: the input projections of an RNN become one matrix product.
+
+Changes: `for` loops anywhere in the program, inner ones first; a loop it batches runs from 0 in steps of 1
+afterwards. Needs: invariant ops hoisted, for what it finds to be complete. Guarantees: the same results up to
+the order of floating-point additions inside one product; one batched tensor takes at most `limit_bytes`.
+Loops of known trip count, and loops over all items of a list (these get an `if` that asks for a first item).
+
+    for %t in range(0, 64) carry (%h = %h0) {     %w = linear(%x, %W)                  # [64, 256]
+      %x_t = select(%x, 0, %t)                    for %t in range(0, 64) carry (%h = %h0) {
+      %w = linear(%x_t, %W)                  =>     %w_t = select(%w, 0, %t)
+      %u = linear(%h, %U)                           %u = linear(%h, %U)
+      %s = add(%w, %u)                              %s = add(%w_t, %u)
+      yield tanh(%s) }                              yield tanh(%s) }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import ForOp, IfOp, ListPushOp
+from stretto.ir.rewrite import defined_values, free_values_of_op
+from stretto.ir.types import Dim, Symbol
+from stretto.ops.infer import tensor_op
+from stretto.passes.batch_twins import Twins, find_twins, is_source, type_bytes
+from stretto.passes.contractions import is_contraction, is_view
+from stretto.passes.list_lengths import ListLengths
+from stretto.passes.loop_form import innermost_blocks, normalise
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLoops:
+    """`limit_bytes` bounds each tensor that holds a value of all iterations."""
+
+    limit_bytes: int = 64 * MEBIBYTE
+    name: str = "batch_loops"
+
+    def apply(self, program: Program) -> Program:
+        for function in program.functions.values():
+            for block in innermost_blocks(function.body):
+                for loop in [op for op in block.ops if isinstance(op, ForOp)]:
+                    ops = self._loop(loop, ListLengths.of(function.body), program)
+                    place = block.ops.index(loop)
+                    block.ops[place : place + 1] = ops
+        return program
+
+    def _loop(self, loop: ForOp, lengths: ListLengths, program: Program) -> list[Op]:
+        length = batch_length(loop, program)
+        if isinstance(length, str):
+            return [loop]
+        twins = find_twins(loop, length, lengths, self.limit_bytes)
+        kept = profitable(loop, twins)
+        if isinstance(kept, str):
+            return [loop]
+        before = _live_ops(twins, kept)
+        normalise(loop)
+        _replace(loop, twins, kept, set(before))
+        return [*before, loop] if isinstance(length, int) else _guarded(loop, before)
+
+
+def batch_length(loop: ForOp, program: Program) -> Dim | str:
+    """The size of the leading dim that stands for the iterations, or why there can be none."""
+    trips = loop.trip_count()
+    if trips is not None:
+        return trips if trips >= 2 else "it runs less than twice"
+    if loop.start != 0 or loop.step != 1:
+        return "its trip count is not known, and it does not count from 0 in steps of 1"
+    return fresh_symbol(program, "trips")
+
+
+def fresh_symbol(program: Program, stem: str) -> Symbol:
+    """A dim name that the program does not use."""
+    bodies = (function.body for function in program.functions.values())
+    types = {str(value.type) for body in bodies for value in defined_values(body)}
+    numbers = (number for number in count() if not any(f"{stem}{number}" in item for item in types))
+    return Symbol(f"{stem}{next(numbers)}")
+
+
+def profitable(loop: ForOp, twins: Twins) -> frozenset[Op] | str:
+    """The ops whose results should come from before the loop, or why batching would not pay.
+
+    These are contractions, what is computed from them without growing, and everything where the loop has
+    nothing else to do. Views and positions in larger tensors cost nothing inside the loop and stay there.
+    """
+    work = [op for op in loop.body.ops if op in twins.of_op and not (is_view(op) or is_source(op))]
+    staying = [op for op in loop.body.ops if op not in twins.of_op and op not in twins.index_ops]
+    if work and all(isinstance(op, ListPushOp) for op in staying):
+        return frozenset(work)
+    kept: set[Op] = set()
+    reached: set[Value] = set()
+    for op in loop.body.ops:
+        if op not in twins.of_op:
+            continue
+        if is_contraction(op) or (not reached.isdisjoint(op.operands) and not _grows(op, twins)):
+            reached.update(op.results)
+            if op in work:
+                kept.add(op)
+    return frozenset(kept) or "no contraction depends on the index alone"
+
+
+def _grows(op: Op, twins: Twins) -> bool:
+    """True when the results of all iterations take more bytes than what they are computed from."""
+    read = sum(
+        type_bytes(twins.batch.twins[v].tensor) for v in op.operands if v in twins.batch.twins
+    )
+    return sum(type_bytes(value.tensor) for value in twins.of_op[op]) > read
+
+
+def _live_ops(twins: Twins, kept: frozenset[Op]) -> list[Op]:
+    """The ops before the loop that the twins of `kept` need."""
+    needed = {value for op in kept for value in twins.of_op[op]}
+    live: list[Op] = []
+    for op in reversed(twins.batch.ops):
+        if not needed.isdisjoint(op.results):
+            live.append(op)
+            needed.update(op.operands)
+    return live[::-1]
+
+
+def _replace(loop: ForOp, twins: Twins, kept: frozenset[Op], before: set[Op]) -> None:
+    """Read what was computed before the loop instead of computing it; drop what is then unread."""
+    made = {value for op in before for value in op.results}
+    needed = set(loop.body.yields)
+    ops: list[Op] = []
+    for op in reversed(loop.body.ops):
+        results = [value for value in op.results if value in needed]
+        if op in twins.of_op and not results:
+            continue
+        twin = dict(zip(op.results, twins.of_op.get(op, ()), strict=False))
+        free = is_view(op) or is_source(op)
+        if op in kept or (twin and not free and all(twin[value] in made for value in results)):
+            ops.extend(_read(loop, value, twin[value]) for value in reversed(results))
+            continue
+        ops.append(op)
+        needed.update(free_values_of_op(op))
+    loop.body.ops = ops[::-1]
+
+
+def _read(loop: ForOp, value: Value, twin: Value) -> Op:
+    """The value of this iteration."""
+    read = tensor_op("aten.select.int", twin, 0, loop.index)
+    read.results = (value,)
+    return read
+
+
+def _guarded(loop: ForOp, before: list[Op]) -> list[Op]:
+    """Enter the loop only when it runs at all: a list without items cannot be stacked."""
+    runs = tensor_op("aten.gt.Scalar", loop.stop, 0)
+    results = loop.results
+    loop.results = tuple(Value(value.type, value.hint) for value in results)
+    then = Block((), [*before, loop], loop.results)
+    return [
+        runs,
+        IfOp(runs.result, then, Block((), [], loop.inits), results=results, location=loop.location),
+    ]

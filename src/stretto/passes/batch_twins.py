@@ -1,0 +1,239 @@
+"""Which values of a loop body can be computed before the loop for all iterations, and the ops that do it."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from dataclasses import dataclass, field
+from math import prod
+
+from stretto.errors import VerifyError
+from stretto.ir.core import Op, Value
+from stretto.ir.ops import (
+    ConstantOp,
+    ForOp,
+    ListGetOp,
+    ListLengthOp,
+    ListStackOp,
+    LiteralOp,
+    TensorOp,
+)
+from stretto.ir.rewrite import clone_op
+from stretto.ir.types import INDEX, Dim, TensorType
+from stretto.passes.affine import Affine, affine_result
+from stretto.passes.batch import Batch
+from stretto.passes.batch_rules import rule_for
+from stretto.passes.contractions import is_view
+from stretto.passes.list_lengths import Length, ListLengths
+from stretto.passes.operator_arguments import int_argument, value_argument
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """What was found for one loop. `reasons` says for each other op why it must stay in the loop."""
+
+    batch: Batch
+    of_op: dict[Op, tuple[Value, ...]] = field(default_factory=dict[Op, tuple[Value, ...]])
+    index_ops: set[Op] = field(default_factory=set[Op])
+    """Arithmetic on the loop index, and ops that are the same in each iteration."""
+    reasons: dict[Op, str] = field(default_factory=dict[Op, str])
+
+
+def find_twins(loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> Twins:
+    """Twins of all ops of the body that depend on no carried value and have a rule."""
+    return _Finder(loop, length, lengths, limit_bytes).run()
+
+
+def type_bytes(type: TensorType) -> int:
+    """The bytes of a tensor, symbolic dims counted as 1."""
+    return type.dtype.itemsize * prod(dim for dim in type.shape if isinstance(dim, int))
+
+
+def is_source(op: Op) -> bool:
+    """True for ops that read an item of a list: views, as far as cost goes."""
+    return isinstance(op, ListGetOp)
+
+
+class _Finder:
+    """Goes through one body in order. A value is invariant, affine in the iteration, batched, or unknown."""
+
+    def __init__(self, loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> None:
+        self.loop = loop
+        self.lengths = lengths
+        self.limit_bytes = limit_bytes
+        self.batch = Batch(length)
+        self.found = Twins(self.batch)
+        start = loop.start if isinstance(loop.start, int) else 0
+        self.affine = {loop.index: Affine(loop.step, start)}
+        """Values that are affine in the iteration number and differ between iterations."""
+        self.literals = {
+            value: Affine(0, int(op.value))
+            for value, op in lengths.makers.items()
+            if isinstance(op, LiteralOp) and value.type == INDEX
+        }
+        self.inside = {value for op in loop.body.ops for value in op.results}
+        self.inside.update(loop.body.params)
+
+    def run(self) -> Twins:
+        for op in self.loop.body.ops:
+            reason = self.visit(op)
+            if reason is not None:
+                self.found.reasons[op] = reason
+        return self.found
+
+    def visit(self, op: Op) -> str | None:
+        """Record what is known of the op's results, or say why nothing is."""
+        affine = affine_result(op, ChainMap(self.affine, self.literals))
+        if affine is not None and affine.scale == 0:
+            self.literals[op.result] = affine
+        elif affine is not None:
+            self.affine[op.result] = affine
+            self.found.index_ops.add(op)
+            return None
+        if op.blocks:
+            return "it has nested control flow"
+        unknown = [value for value in op.operands if not self.is_known(value)]
+        if unknown:
+            return f"it depends on %{unknown[0].hint}, which an iteration passes to the next"
+        if isinstance(op, (ConstantOp, LiteralOp)) or self.is_invariant(op):
+            return self.copy(op)
+        twins = self.twins(op)
+        if isinstance(twins, str):
+            return twins
+        return self.accept(op, twins)
+
+    def is_known(self, value: Value) -> bool:
+        return (
+            value not in self.inside
+            or value in self.affine
+            or value in self.batch.twins
+            or value in self.batch.invariants
+        )
+
+    def is_invariant(self, op: Op) -> bool:
+        return isinstance(op, TensorOp) and not any(
+            value in self.batch.twins or value in self.affine for value in op.operands
+        )
+
+    def copy(self, op: Op) -> None:
+        mapping = dict(self.batch.invariants)
+        copy = self.batch.add(clone_op(op, mapping))
+        self.batch.invariants.update(zip(op.results, copy.results, strict=True))
+        self.found.index_ops.add(op)
+
+    def twins(self, op: Op) -> tuple[Value, ...] | str:
+        try:
+            if isinstance(op, ListGetOp):
+                return self.items(op)
+            if not isinstance(op, TensorOp):
+                return f"`{op.name}` is not a tensor operator"
+            source = value_argument(op, "self")
+            if source is not None and not self.batch.is_batched(source):
+                if op.target in ("aten.select.int", "stretto.narrow"):
+                    position = value_argument(op, _POSITION[op.target])
+                    if position in self.affine:
+                        return self.slices(op, source, self.affine[position])
+            return self.by_rule(op)
+        except VerifyError as error:
+            return error.message
+
+    def by_rule(self, op: TensorOp) -> tuple[Value, ...] | str:
+        rule = rule_for(op.target)
+        if rule is None:
+            return f"`{op.target}` has no batched form"
+        for value in op.operands:
+            if value in self.affine and value not in self.batch.twins:
+                if not isinstance(self.batch.length, int):
+                    return "the trip count is not known"
+                span = self.affine[value].range(self.batch.length)
+                self.batch.twins[value] = self.batch.emit(
+                    "aten.arange.start_step", span.start, span.stop, span.step
+                )
+        return rule(self.batch, op)
+
+    def items(self, op: ListGetOp) -> tuple[Value, ...] | str:
+        """The items of a list that the loop does not change."""
+        if op.list in self.inside:
+            return "the list grows in the loop"
+        if op.index not in self.affine:
+            return "the position in the list is not affine in the index"
+        length, affine = self.lengths.length(op.list), self.affine[op.index]
+        if isinstance(self.batch.length, int):
+            if length is None or length.loop is not None:
+                return "the length of the list is not known"
+            return self.rows(self.stack(op.list, length.items), 0, affine)
+        if affine != Affine(1, 0) or not self.runs_over(op.list, length):
+            return "the loop does not run over all items of the list"
+        return (self.stack(op.list, self.batch.length),)
+
+    def runs_over(self, items: Value, length: Length | None) -> bool:
+        """Whether the loop's trip count is the length of the list."""
+        stop = self.loop.stop
+        maker = self.lengths.makers.get(stop) if isinstance(stop, Value) else None
+        if isinstance(maker, ListLengthOp) and maker.list is items:
+            return True
+        return length == Length(0, (self.loop.start, stop, self.loop.step))
+
+    def stack(self, items: Value, length: Dim) -> Value:
+        element = items.list.element
+        result = Value(TensorType(element.dtype, (length, *element.shape)), items.hint)
+        return self.batch.add(ListStackOp(items, results=(result,))).result
+
+    def slices(self, op: TensorOp, source: Value, affine: Affine) -> tuple[Value, ...] | str:
+        """select or narrow of an invariant tensor at a position that is affine in the iteration."""
+        dim = int_argument(op, "dim")
+        assert dim is not None
+        dim %= source.tensor.rank
+        operand = self.batch.operand(source)
+        if op.target == "aten.select.int":
+            return self.rows(operand, dim, affine)
+        return self.windows(operand, dim, affine, int_argument(op, "length"))
+
+    def rows(self, source: Value, dim: int, affine: Affine) -> tuple[Value, ...] | str:
+        """Twin of `select(source, dim, position)`: a slice, with `dim` first."""
+        length, size = self.batch.length, source.tensor.shape[dim]
+        if not isinstance(length, int) or not isinstance(size, int):
+            return "the trip count or the size is not known"
+        low, high = sorted((affine.offset, affine.last(length)))
+        if high < 0:
+            low, high = low + size, high + size
+        if low < 0 or high >= size:
+            return "the position leaves the tensor or passes zero"
+        part = self.sliced(source, dim, low, high + 1, abs(affine.scale))
+        if affine.scale < 0:
+            part = self.batch.emit("aten.flip.default", part, (dim,))
+        rest = (other for other in range(source.tensor.rank) if other != dim)
+        return (self.batch.permute(part, (dim, *rest)),)
+
+    def windows(
+        self, source: Value, dim: int, affine: Affine, width: int | None
+    ) -> tuple[Value, ...] | str:
+        """Twin of `narrow(source, dim, position, width)` where the windows lie side by side."""
+        length, size = self.batch.length, source.tensor.shape[dim]
+        if not isinstance(length, int) or not isinstance(size, int):
+            return "the trip count or the size is not known"
+        if affine.scale != width or affine.offset < 0 or affine.last(length) + width > size:
+            return "the slices do not lie side by side"
+        part = self.sliced(source, dim, affine.offset, affine.offset + width * length, 1)
+        shape = source.tensor.shape
+        split = self.batch.reshape(part, (*shape[:dim], length, width, *shape[dim + 1 :]))
+        rest = (other for other in range(split.tensor.rank) if other != dim)
+        return (self.batch.permute(split, (dim, *rest)),)
+
+    def sliced(self, source: Value, dim: int, start: int, stop: int, step: int) -> Value:
+        if (start, stop, step) == (0, source.tensor.shape[dim], 1):
+            return source
+        return self.batch.emit("aten.slice.Tensor", source, dim, start, stop, step)
+
+    def accept(self, op: Op, twins: tuple[Value, ...]) -> str | None:
+        for value, twin in zip(op.results, twins, strict=True):
+            expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
+            if twin.type != expected:
+                return f"the batched result would be {twin.type}, not {expected}"
+            if not is_view(op) and not is_source(op) and type_bytes(expected) > self.limit_bytes:
+                return f"the batched result takes {type_bytes(expected)} bytes"
+        self.batch.twins.update(zip(op.results, twins, strict=True))
+        self.found.of_op[op] = twins
+        return None
+
+
+_POSITION = {"aten.select.int": "index", "stretto.narrow": "start"}

@@ -1,0 +1,94 @@
+"""Common subexpression elimination (CSE): what was computed already is not computed again.
+
+An op is dropped when an op of the same class, with the same operands and attributes, stands before it
+in the same block or in an enclosing one, so that its results are there whenever the second would run.
+Everything is by value, so the results are equal; random operators and ops with blocks are kept.
+Needs nothing; leaves types and the order of ops as they are.
+
+    %a = aten.exp.default(%x)                 %a = aten.exp.default(%x)
+    %r = if %c {                              %r = if %c {
+      %b = aten.exp.default(%x)        ->       yield %a
+      yield %b                                } else {
+    } else {                                    ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import Argument, CallOp, ConstantOp, ListStackOp, LiteralOp, TensorOp
+from stretto.ir.rewrite import all_blocks
+from stretto.ir.types import Type
+from stretto.ops.properties import is_random
+
+Key = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EliminateCommonSubexpressions:
+    name: ClassVar[str] = "cse"
+
+    def apply(self, program: Program) -> bool:
+        before = sum(1 for _ in program.walk())
+        for function in program.functions.values():
+            _merge(function.body, {}, {})
+        return sum(1 for _ in program.walk()) != before
+
+
+def keep_reason(op: Op) -> str | None:
+    """Why an op is computed again although an equal one stands before it, or None."""
+    if op.blocks:
+        return "its blocks are not compared"
+    if isinstance(op, TensorOp) and is_random(op):
+        return "it is random"
+    return None
+
+
+def _merge(block: Block, seen: dict[Key, tuple[Value, ...]], renamed: dict[Value, Value]) -> None:
+    """`seen` holds the results of ops that stand before this block, `renamed` those dropped."""
+    seen = dict(seen)
+    ops: list[Op] = []
+    for op in block.ops:
+        op.substitute(lambda value: renamed.get(value, value))
+        for nested in op.blocks:
+            _merge(nested, seen, renamed)
+        if keep_reason(op) is None:
+            first = seen.setdefault(_key(op), op.results)
+            if first is not op.results:
+                renamed.update(zip(op.results, first, strict=True))
+                continue
+        ops.append(op)
+    block.ops = ops
+    block.yields = tuple(renamed.get(value, value) for value in block.yields)
+
+
+def _key(op: Op) -> Key:
+    """Equal for ops that compute the same. Result types belong to it: they may name other symbols."""
+    types: tuple[Type, ...] = tuple(value.type for value in op.results)
+    attributes: Hashable = None
+    match op:
+        case TensorOp():
+            args = tuple(_argument_key(item) for item in op.args)
+            kwargs = tuple(sorted((key, _argument_key(item)) for key, item in op.kwargs))
+            attributes = (op.target, args, kwargs)
+        case ConstantOp():
+            attributes = op.key
+        case LiteralOp():
+            attributes = _argument_key(op.value)
+        case CallOp():
+            attributes = op.function
+        case _:
+            pass
+    return (type(op), types, op.operands, attributes)
+
+
+def _argument_key(argument: Argument) -> Hashable:
+    """1, 1.0 and True are equal in Python, and so are 0.0 and -0.0, but not to an operator."""
+    if isinstance(argument, Value):
+        return argument
+    if isinstance(argument, tuple):
+        return tuple(_argument_key(item) for item in argument)
+    return (type(argument), repr(argument))

@@ -1,0 +1,187 @@
+"""Horizontal fusion: contractions of one input with several constant weights become one contraction.
+
+The weights are concatenated at compile time and the results are slices of one tensor, so the input is
+read once and one large kernel stands for several small ones: the gates of an LSTM written as separate
+layers, the projections of attention, the 1 x 1 convolutions of an Inception block.
+
+Changes: any block; the one contraction stands where the first of them stood, which is legal since all
+read the same value besides constants. Needs: common subexpressions merged, so that inputs shared are
+one value. Guarantees: the same sums in the same order, up to how a library blocks a larger product.
+
+    %q = linear(%x, %Q)                     %qk = linear(%x, %QK)       # constants, [Q; K]
+    %u = relu(%q)                    =>     %q = slice(%qk, -1, 0, 64)
+    %k = linear(%x, %K)                     %k = slice(%qk, -1, 64, 128)
+    %v = add(%u, %k)                        %u = relu(%q)
+                                            %v = add(%u, %k)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import TensorOp
+from stretto.ir.rewrite import all_blocks
+from stretto.ops.infer import tensor_op
+from stretto.passes.contractions import Constants, Linear, as_linear, new_constant
+from stretto.passes.operator_arguments import argument, value_argument, with_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A contraction that can be one of several. Members with the same `key` belong together.
+
+    `weight` has the outputs along `weight_dim`; the results have them along `result_dim`. `join` makes
+    the one contraction from the concatenated weight and bias.
+    """
+
+    op: TensorOp
+    key: Hashable
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    weight_dim: int
+    result_dim: int
+    join: Callable[[Value, Value | None], TensorOp]
+
+    @property
+    def outputs(self) -> int:
+        return self.weight.shape[self.weight_dim]
+
+
+@dataclass(frozen=True, slots=True)
+class Horizontal:
+    name: str = "horizontal"
+
+    def apply(self, program: Program) -> Program:
+        for function in program.functions.values():
+            constants = Constants.of(program, function.body)
+            for block in all_blocks(function.body):
+                _fuse_block(program, block, constants)
+        return program
+
+
+def member(op: Op, constants: Constants) -> Member | str:
+    """The op as one that may be fused with others, or why it may not."""
+    if not isinstance(op, TensorOp) or len(op.results) != 1:
+        return "not a tensor operator"
+    if op.target in ("aten.convolution.default", "aten.conv1d.default", "aten.conv2d.default"):
+        return _convolution(op, constants)
+    if op.target == "aten.bmm.default":
+        return _batched(op, constants)
+    linear = as_linear(op, constants)
+    return _linear(linear) if isinstance(linear, Linear) else _left_constant(op, constants, linear)
+
+
+def _linear(linear: Linear) -> Member:
+    def join(weight: Value, bias: Value | None) -> TensorOp:
+        extra = () if bias is None else (bias,)
+        return tensor_op("aten.linear.default", linear.input, weight, *extra)
+
+    key = ("linear", linear.input, linear.weight.dtype, linear.weight.device)
+    rank = linear.op.result.tensor.rank
+    return Member(linear.op, key, linear.weight, linear.bias, 0, rank - 1, join)
+
+
+def _left_constant(op: TensorOp, constants: Constants, reason: str) -> Member | str:
+    """A constant matrix from the left: the outputs are rows of the result."""
+    if op.target != "aten.mm.default":
+        return reason
+    left, right = value_argument(op, "self"), value_argument(op, "mat2")
+    weight = None if left is None else constants.tensor(left)
+    if weight is None or right is None:
+        return reason
+
+    def join(rows: Value, bias: Value | None) -> TensorOp:
+        assert bias is None
+        return tensor_op("aten.mm.default", rows, right)
+
+    return Member(op, ("left", right, weight.dtype), weight, None, 0, 0, join)
+
+
+def _batched(op: TensorOp, constants: Constants) -> Member | str:
+    source, factor = value_argument(op, "self"), value_argument(op, "mat2")
+    weight = None if factor is None else constants.tensor(factor)
+    if weight is None or source is None:
+        return "the weight is not constant"
+    if 0 in weight.stride():
+        return "the weight is one matrix repeated"
+
+    def join(joined: Value, bias: Value | None) -> TensorOp:
+        assert bias is None
+        return tensor_op("aten.bmm.default", source, joined)
+
+    return Member(op, ("bmm", source, weight.dtype), weight, None, 2, 2, join)
+
+
+def _convolution(op: TensorOp, constants: Constants) -> Member | str:
+    source, factor = value_argument(op, "input"), value_argument(op, "weight")
+    bias = value_argument(op, "bias")
+    weight = None if factor is None else constants.tensor(factor)
+    if weight is None or source is None:
+        return "the weight is not constant"
+    known = None if bias is None else constants.tensor(bias)
+    if bias is not None and known is None:
+        return "the bias is not constant"
+    if argument(op, "groups") != 1 or argument(op, "transposed"):
+        return "the convolution is grouped or transposed"
+    names = ("stride", "padding", "dilation")
+    key = ("convolution", op.target, source, weight.dtype, tuple(weight.shape[1:]))
+
+    def join(joined: Value, joined_bias: Value | None) -> TensorOp:
+        return with_arguments(op, {"weight": joined, "bias": joined_bias})
+
+    channel = source.tensor.rank - weight.dim() + 1
+    settings = tuple(argument(op, name) for name in names)
+    return Member(op, (*key, settings), weight, known, 0, channel, join)
+
+
+def _fuse_block(program: Program, block: Block, constants: Constants) -> None:
+    groups: dict[Hashable, list[Member]] = {}
+    for op in block.ops:
+        found = member(op, constants)
+        if isinstance(found, Member):
+            groups.setdefault(found.key, []).append(found)
+    for members in groups.values():
+        if len(members) > 1:
+            place = block.ops.index(members[0].op)
+            fused = {item.op for item in members}
+            block.ops[place:place] = _fused(program, members)
+            block.ops = [op for op in block.ops if op not in fused]
+
+
+def _fused(program: Program, members: list[Member]) -> list[Op]:
+    """The one contraction and the slices that take over the members' results."""
+    first = members[0]
+    joined = torch.cat([item.weight.detach() for item in members], first.weight_dim).contiguous()
+    weight = new_constant(program, "joined_weight", joined)
+    ops: list[Op] = [weight]
+    bias = _joined_bias(members)
+    bias_op = None if bias is None else new_constant(program, "joined_bias", bias)
+    if bias_op is not None:
+        ops.append(bias_op)
+    contraction = first.join(weight.result, None if bias_op is None else bias_op.result)
+    contraction.location = first.op.location
+    ops.append(contraction)
+    start = 0
+    for item in members:
+        stop = start + item.outputs
+        part = tensor_op("aten.slice.Tensor", contraction.result, item.result_dim, start, stop)
+        assert part.result.type == item.op.result.type
+        part.results, part.location = item.op.results, item.op.location
+        ops.append(part)
+        start = stop
+    return ops
+
+
+def _joined_bias(members: list[Member]) -> torch.Tensor | None:
+    """All biases in one; zeros where a member has none."""
+    if all(item.bias is None for item in members):
+        return None
+    parts = [
+        item.weight.new_zeros(item.outputs) if item.bias is None else item.bias.detach()
+        for item in members
+    ]
+    return torch.cat(parts)

@@ -1,0 +1,75 @@
+"""How many items a list has, as far as the ops that build it say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import ForOp, IfOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp
+
+Bounds = tuple[int | Value, int | Value, int]
+"""start, stop and step of a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """`items`, and one more for each iteration of a loop over `loop`, if any."""
+
+    items: int
+    loop: Bounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListLengths:
+    """Lengths of the lists of one function; `makers` says which op makes a value."""
+
+    makers: Mapping[Value, Op]
+
+    @staticmethod
+    def of(body: Block) -> ListLengths:
+        return ListLengths({value: op for op in body.walk() for value in op.results})
+
+    def length(self, value: Value) -> Length | None:
+        """The list's length, or None when it is not known."""
+        return self._length(value, {})
+
+    def _length(self, value: Value, given: dict[Value, Length]) -> Length | None:
+        if value in given:
+            return given[value]
+        match self.makers.get(value):
+            case ListNewOp() as op:
+                return Length(len(op.items))
+            case ListPushOp() as op:
+                return _plus(self._length(op.list, given), 1)
+            case ListSetOp() as op:
+                return self._length(op.list, given)
+            case ListPopOp() as op:
+                return _plus(self._length(op.list, given), -1)
+            case IfOp() as op:
+                place = op.results.index(value)
+                one = self._length(op.then.yields[place], given)
+                other = self._length(op.orelse.yields[place], given)
+                return one if one == other else None
+            case ForOp() as op:
+                return self._after_loop(op, op.results.index(value), given)
+            case _:
+                return None
+
+    def _after_loop(self, op: ForOp, place: int, given: dict[Value, Length]) -> Length | None:
+        before = self._length(op.inits[place], given)
+        inside = self._length(op.body.yields[place], {op.carried[place]: Length(0)})
+        if before is None or inside is None or inside.loop is not None:
+            return None
+        trips = op.trip_count()
+        if trips is not None:
+            return _plus(before, trips * inside.items)
+        if inside.items == 0:
+            return before
+        if inside.items == 1 and before.loop is None:
+            return Length(before.items, (op.start, op.stop, op.step))
+        return None
+
+
+def _plus(length: Length | None, items: int) -> Length | None:
+    return None if length is None else replace(length, items=length.items + items)

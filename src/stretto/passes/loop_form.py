@@ -1,0 +1,51 @@
+"""Counted loops in canonical form, `for k in range(0, trips, 1)`, so that the index is the iteration number."""
+
+from __future__ import annotations
+
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import ForOp, TensorOp
+from stretto.ir.rewrite import all_blocks, substitute, uses
+from stretto.ir.types import INDEX
+from stretto.ops.infer import tensor_op
+
+
+def innermost_blocks(body: Block) -> list[Block]:
+    """Every block of a function, each after the blocks nested in it."""
+    return list(all_blocks(body))[::-1]
+
+
+def normalise(loop: ForOp) -> None:
+    """Make a loop of known trip count run from 0 in steps of 1; its old index becomes arithmetic."""
+    trips = loop.trip_count()
+    if trips is None or (loop.start == 0 and loop.step == 1):
+        return
+    assert isinstance(loop.start, int)
+    number, index = Value(INDEX, loop.index.hint), loop.index
+    if uses(loop.body).get(index):
+        ops = _affine_ops(number, loop.step, loop.start)
+        loop.body.ops[:0] = ops
+        substitute(loop.body, {index: ops[-1].result})
+    loop.body.params = (number, *loop.carried)
+    loop.start, loop.stop, loop.step = 0, trips, 1
+
+
+def _affine_ops(number: Value, scale: int, offset: int) -> list[Op]:
+    """Ops whose last result is scale * number + offset."""
+    ops: list[Op] = []
+    if scale != 1:
+        ops.append(tensor_op("aten.mul.Tensor", number, scale))
+    if offset or not ops:
+        ops.append(tensor_op("aten.add.Tensor", ops[-1].result if ops else number, offset))
+    return ops
+
+
+def iteration_number(loop: ForOp, index: Value) -> tuple[list[TensorOp], Value]:
+    """How often the body has run before, from `index`, the index of the loop or of a copy of it."""
+    ops: list[TensorOp] = []
+    if loop.start != 0:
+        ops.append(tensor_op("aten.sub.Tensor", index, loop.start))
+        index = ops[-1].result
+    if loop.step != 1:
+        ops.append(tensor_op("aten.floor_divide.default", index, loop.step))
+        index = ops[-1].result
+    return ops, index

@@ -1,0 +1,65 @@
+"""Arguments of tensor ops by their names in the operator's schema, with defaults filled in."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from stretto.ir.core import Value
+from stretto.ir.ops import Argument, TensorOp
+from stretto.ops.infer import named_arguments, resolve, tensor_op
+
+
+def argument(op: TensorOp, name: str) -> Argument:
+    """The argument of that name; where it is left out, the schema's default, or None."""
+    for parameter, value in named_arguments(op.target, op.args, op.kwargs):
+        if parameter.name == name:
+            return value
+    return _defaults(op.target).get(name)
+
+
+def value_argument(op: TensorOp, name: str) -> Value | None:
+    """The argument of that name when it is a Value."""
+    value = argument(op, name)
+    return value if isinstance(value, Value) else None
+
+
+def int_argument(op: TensorOp, name: str) -> int | None:
+    """The argument of that name when it is an int."""
+    value = argument(op, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def with_arguments(op: TensorOp, changed: dict[str, Argument]) -> TensorOp:
+    """A new op of the same operator with some arguments replaced; VerifyError when torch refuses them."""
+    given = named_arguments(op.target, op.args, op.kwargs)
+    values = {parameter.name: value for parameter, value in given} | changed
+    positional: list[Argument] = []
+    keywords: dict[str, Argument] = {}
+    for name, keyword_only in _parameters(op.target).items():
+        if name not in values:
+            continue
+        if keyword_only or len(positional) < list(_parameters(op.target)).index(name):
+            keywords[name] = values[name]
+        else:
+            positional.append(values[name])
+    return tensor_op(op.target, *positional, **keywords)
+
+
+@cache
+def _parameters(target: str) -> dict[str, bool]:
+    """Names in the schema's order, and whether each is keyword only."""
+    return {item.name: item.kwarg_only for item in resolve(target)._schema.arguments}
+
+
+@cache
+def _defaults(target: str) -> dict[str, Argument]:
+    found: dict[str, Argument] = {}
+    for item in resolve(target)._schema.arguments:
+        if item.has_default_value():
+            found[item.name] = _frozen(item.default_value)
+    return found
+
+
+def _frozen(value: Any) -> Argument:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,173 @@
+"""Splitting a product of concatenated inputs: W [x; h] becomes W_x x + W_h h where that frees a part.
+
+An RNN cell often multiplies one matrix with the concatenation of its input and its state. The product
+then has to wait for the state, though only a part of it does. Split, the part of the input no longer
+belongs to the recurrence: it can be batched over the iterations, hoisted, or computed by another loop.
+
+Changes: products with a constant matrix (`contractions.Linear`) in loop bodies whose input is a `cat`
+along the contracted dim, of values that differ in what they wait for: the recurrence of the product
+itself, other work of the iteration, or nothing in the loop. Values that wait for the same stay
+concatenated. Needs: constants folded, so that the weight is seen. Guarantees: the same result up to
+the order of floating-point additions. With `calls`, also products of results of different calls.
+
+    %c = cat([%x_t, %h], -1)                %w = linear(%x_t, %W_x, %b)
+    %y = linear(%c, %W, %b)          =>     %u = linear(%h, %W_h)
+    %n = tanh(%y)                           %y = add(%w, %u)
+    yield %n                                %n = tanh(%y)
+                                            yield %n
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import CallOp, ForOp, TensorOp, WhileOp
+from stretto.ir.rewrite import all_blocks, users
+from stretto.ops.infer import tensor_op
+from stretto.passes.contractions import Constants, Linear, as_linear, is_contraction, new_constant
+from stretto.passes.loop_dependence import LoopDependence, loop_dependence
+from stretto.passes.operator_arguments import argument
+
+RECURRENT = "recurrent"
+VARYING = "varying"
+INVARIANT = "invariant"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitConcat:
+    """`calls`: split also where the concatenated values are results of different calls."""
+
+    calls: bool = False
+    name: str = "split_concat"
+
+    def apply(self, program: Program) -> Program:
+        for function in program.functions.values():
+            constants = Constants.of(program, function.body)
+            for block in all_blocks(function.body):
+                for op in block.ops:
+                    if isinstance(op, (ForOp, WhileOp)):
+                        _split_in_loop(program, op, constants)
+            if self.calls:
+                _split_between_calls(program, function.body, constants)
+        return program
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenated:
+    """A product whose input is `cat(parts)` along the contracted dim."""
+
+    linear: Linear
+    parts: tuple[Value, ...]
+
+
+def concatenated(op: Op, constants: Constants) -> Concatenated | str:
+    """The op as a product of concatenated values, or why it is none."""
+    linear = as_linear(op, constants)
+    if isinstance(linear, str):
+        return linear
+    maker = constants.makers.get(linear.input)
+    if not isinstance(maker, TensorOp) or maker.target != "aten.cat.default":
+        return "its input is not a concatenation"
+    dim, parts = argument(maker, "dim"), maker.args[0]
+    rank = linear.input.tensor.rank
+    if not isinstance(dim, int) or dim % rank != rank - 1 or not isinstance(parts, tuple):
+        return "its input is not concatenated along the contracted dim"
+    values = tuple(value for value in parts if isinstance(value, Value))
+    if any(not isinstance(v.tensor.shape[-1:], tuple) or v.tensor.rank != rank for v in values):
+        return "the concatenated values differ in rank"
+    if any(not isinstance(value.tensor.shape[-1], int) for value in values):
+        return "a concatenated dim is not static"
+    return Concatenated(linear, values)
+
+
+def waits_for(part: Value, op: Op, dependence: LoopDependence, body: Block) -> str:
+    """What a part of the product's input waits for, in one loop body."""
+    component = dependence.component(part)
+    if component is None:
+        return VARYING if part in body.params else INVARIANT
+    if dependence.is_recurrent(op) and component == dependence.component_of[op]:
+        return RECURRENT
+    return VARYING
+
+
+def _split_in_loop(program: Program, loop: ForOp | WhileOp, constants: Constants) -> None:
+    body = loop.body
+    carried = loop.carried if isinstance(loop, ForOp) else body.params
+    candidates = [op for op in body.ops if isinstance(concatenated(op, constants), Concatenated)]
+    if not candidates:
+        return
+    dependence = loop_dependence(body, carried)
+    for op in candidates:
+        found = concatenated(op, constants)
+        assert isinstance(found, Concatenated)
+        classes = [waits_for(part, op, dependence, body) for part in found.parts]
+        if len(set(classes)) > 1:
+            order = [name for name in (INVARIANT, VARYING, RECURRENT) if name in classes]
+            _replace(program, body, found, [order.index(name) for name in classes])
+
+
+def _split_between_calls(program: Program, body: Block, constants: Constants) -> None:
+    readers = users(body)
+    for block in all_blocks(body):
+        for op in list(block.ops):
+            found = concatenated(op, constants)
+            if isinstance(found, str):
+                continue
+            contractions = [user for user in readers[found.linear.input] if is_contraction(user)]
+            makers = [constants.makers.get(part) for part in found.parts]
+            calls = {maker for maker in makers if isinstance(maker, CallOp)}
+            if len(contractions) == 1 and len(calls) == len(makers) > 1:
+                _replace(program, block, found, list(range(len(makers))))
+
+
+def _replace(program: Program, block: Block, found: Concatenated, groups: list[int]) -> None:
+    """Put the sum of the groups' products in the place of the product."""
+    op = found.linear.op
+    ops: list[Op] = []
+    total: Value | None = None
+    for number in range(max(groups) + 1):
+        parts = tuple(p for p, group in zip(found.parts, groups, strict=True) if group == number)
+        product = _product(program, found, parts, total is None, ops)
+        if total is not None:
+            ops.append(tensor_op("aten.add.Tensor", total, product))
+            product = ops[-1].result
+        total = product
+    assert ops[-1].result.type == op.result.type
+    for new in ops:
+        new.location = op.location
+    ops[-1].results = op.results
+    place = block.ops.index(op)
+    block.ops[place : place + 1] = ops
+
+
+def _product(
+    program: Program, found: Concatenated, parts: tuple[Value, ...], with_bias: bool, ops: list[Op]
+) -> Value:
+    """Appends to `ops` the product of some of the parts with their columns of the weight."""
+    weight = new_constant(program, "weight_columns", _columns(found, parts))
+    ops.append(weight)
+    operands = [parts[0], weight.result]
+    if len(parts) > 1:
+        ops.append(tensor_op("aten.cat.default", parts, -1))
+        operands[0] = ops[-1].result
+    bias = found.linear.bias
+    if with_bias and bias is not None:
+        ops.append(new_constant(program, "bias", bias.detach()))
+        operands.append(ops[-1].result)
+    ops.append(tensor_op("aten.linear.default", *operands))
+    return ops[-1].result
+
+
+def _columns(found: Concatenated, parts: tuple[Value, ...]) -> torch.Tensor:
+    columns: list[torch.Tensor] = []
+    start = 0
+    for part in found.parts:
+        width = part.tensor.shape[-1]
+        assert isinstance(width, int)
+        if part in parts:
+            columns.append(found.linear.weight.detach()[:, start : start + width])
+        start += width
+    return torch.cat(columns, 1)

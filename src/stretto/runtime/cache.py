@@ -1,0 +1,179 @@
+"""Files kept between processes, found by the hash of everything they were made from.
+
+An entry is one file, `<folder>/<xx>/<key>-<digest><suffix>`. The digest of its content is part of
+its name, so one rename publishes both, two processes that make the same entry cannot spoil each
+other's, and a damaged entry is recognised, removed and made again.
+"""
+
+import atexit
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from stretto.errors import BuildError, StrettoWarning
+
+Producer = Callable[[Path], None]
+"""Writes the entry to the path it is given; that path's folder is private to it and temporary."""
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BUILD_PREFIX = "building-"
+_STALE_AFTER_SECONDS = 24 * 3600
+
+# Stands in for a folder that cannot be written, until the process ends.
+_private_folders: dict[Path, Path] = {}
+
+
+def content_key(*parts: str | bytes) -> str:
+    """A name for everything that `parts` say: equal only if all parts are equal."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.hexdigest()[:40]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """A folder of entries that any number of threads and processes may share.
+
+    A folder that cannot be written is read, and a private temporary folder takes what is new; a
+    `StrettoWarning` says so once.
+    """
+
+    folder: Path
+
+    def get(self, key: str, suffix: str) -> Path | None:
+        """The intact entry of this key, or None. A damaged one is removed."""
+        for folder in (self.folder, _private_folders.get(self.folder)):
+            if folder is None:
+                continue
+            for path in (folder / key[:2]).glob(f"{key}-*{suffix}"):
+                if _is_intact(path, key, suffix):
+                    return path
+                with suppress(OSError):
+                    path.unlink()
+        return None
+
+    def put(self, key: str, suffix: str, producer: Producer) -> Path:
+        """Makes the entry, whether or not there is one. Raises BuildError where the disk is full,
+        and what `producer` raises."""
+        with self._disk_full_explained(), self._build_folder() as (folder, build):
+            product = build / f"entry{suffix}"
+            producer(product)
+            path = folder / key[:2] / f"{key}-{_digest(product)}{suffix}"
+            path.parent.mkdir(exist_ok=True)
+            os.replace(product, path)
+        return path
+
+    def get_or_put(self, key: str, suffix: str, producer: Producer) -> tuple[Path, bool]:
+        """The entry, and whether it was there already. Of several processes that need the same
+        missing entry, one makes it and the others wait."""
+        if path := self.get(key, suffix):
+            return path, True
+        with self._only_maker(key):
+            if path := self.get(key, suffix):
+                return path, True
+            return self.put(key, suffix, producer), False
+
+    @contextmanager
+    def _build_folder(self) -> Iterator[tuple[Path, Path]]:
+        """A folder to store into, and a fresh one for the making, on the same file system."""
+        folder = _private_folders.get(self.folder, self.folder)
+        try:
+            build = _new_build_folder(folder)
+        except OSError as error:
+            if error.errno in _DISK_FULL:
+                raise
+            folder = self._private_folder(error)
+            build = _new_build_folder(folder)
+        try:
+            yield folder, build
+        finally:
+            shutil.rmtree(build, ignore_errors=True)
+
+    def _private_folder(self, reason: OSError) -> Path:
+        if (folder := _private_folders.get(self.folder)) and folder.is_dir():
+            return folder
+        folder = Path(tempfile.mkdtemp(prefix="stretto-"))
+        _private_folders[self.folder] = folder
+        atexit.register(_remove_if_owner, folder, os.getpid())
+        warnings.warn(
+            f"the cache folder {self.folder} cannot be written ({reason.strerror}): what is "
+            "compiled now is lost when this process ends. Set STRETTO_CACHE or "
+            "Options(cache_dir=...) to a folder that can be written.",
+            StrettoWarning,
+            stacklevel=2,
+        )
+        return folder
+
+    @contextmanager
+    def _disk_full_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            raise disk_full_error(self.folder) from error
+
+    @contextmanager
+    def _only_maker(self, key: str) -> Iterator[None]:
+        """Excludes other makers of this key. It only saves work, so where it fails nobody cares."""
+        lock = self.folder / f"{key}.lock"
+        with ExitStack() as cleanup:
+            with suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+                cleanup.callback(os.close, descriptor)
+                cleanup.callback(lock.unlink, missing_ok=True)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+
+
+def disk_full_error(folder: Path) -> BuildError:
+    """The error for a disk without room for an entry in `folder`."""
+    return BuildError(
+        f"no space left on the disk to store a compiled program in {folder}",
+        remedy="free some space, or name a folder on another disk with Options(cache_dir=...) or "
+        "the environment variable STRETTO_CACHE",
+    )
+
+
+def _new_build_folder(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    build = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=folder))
+    _remove_stale(folder)
+    return build
+
+
+def _remove_stale(folder: Path) -> None:
+    """Removes what processes that were killed while they built have left behind."""
+    for path in folder.glob(f"{_BUILD_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE_AFTER_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_if_owner(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+
+
+def _is_intact(path: Path, key: str, suffix: str) -> bool:
+    try:
+        return path.name == f"{key}-{_digest(path)}{suffix}"
+    except OSError:
+        return False

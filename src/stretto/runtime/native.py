@@ -1,0 +1,298 @@
+"""Runs a compiled program: the Python side of codegen/cpp/abi.h.
+
+One call is one Python-to-native transition. What a call needs (a Context and the arrays it points
+to, the arena) is a frame; frames are made once and kept, and concurrent callers get one each.
+"""
+
+import ctypes
+import mmap
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from stretto.errors import RunError
+from stretto.options import Options
+from stretto.runtime.pool import launcher, load_library
+
+LibraryCall = Callable[[int, int], object]
+"""`library(call, operands)`: the number of the call and the address of its array of pointers. Runs
+on the thread of the unit that calls, with the GIL."""
+
+_FIRST_EVENTS = 1 << 14
+_HUGE_PAGE_BYTES = 2 << 20
+
+
+class Status(IntEnum):
+    """How a run ended: enum Status of abi.h."""
+
+    OK = 0
+    LIST_FULL = 1
+    ARENA_FULL = 2
+    INTERRUPTED = 3
+    LIBRARY_FAILED = 4
+    ASSERTION = 5
+    STACK_FULL = 6
+    STUCK = 7
+    TOO_DEEP = 8
+    NO_THREADS = 9
+
+
+class ProgramStopped(RunError):
+    """A program ended early. `detail` is what abi.h says for the status: which list, ..."""
+
+    def __init__(self, status: Status, detail: int, message: str, remedy: str | None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.status, self.detail, self.message, self.remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What a program expects in its Context.
+
+    buffers, limits, results: lengths of those arrays. `arena_bytes` grows, up to `arena_limit`,
+    when the program finds it too small. deep: the program recurses on the native stack.
+    wait_limit_ns: a wait that takes longer is an error; 0 is no limit.
+    """
+
+    units: int
+    buffers: int
+    limits: int = 0
+    results: int = 0
+    arena_bytes: int = 0
+    arena_limit: int = 1 << 34
+    deep: bool = False
+    max_depth: int = 100_000
+    wait_limit_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """One task on one unit; times in nanoseconds of the monotonic clock."""
+
+    unit: int
+    kernel: int
+    task: int
+    start: int
+    end: int
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("kernel", "task", "start", "end")]
+
+
+class _Context(ctypes.Structure):
+    _fields_ = [
+        ("buffers", ctypes.c_void_p),
+        ("arena", ctypes.c_void_p),
+        ("arena_bytes", ctypes.c_int64),
+        ("limits", ctypes.c_void_p),
+        ("results", ctypes.c_void_p),
+        ("progress", ctypes.c_void_p),
+        ("units", ctypes.c_int32),
+        ("deep", ctypes.c_int32),
+        ("stop", ctypes.c_int32),
+        ("status", ctypes.c_int32),
+        ("detail", ctypes.c_int64),
+        ("library", ctypes.c_void_p),
+        ("poll", ctypes.c_void_p),
+        ("next_poll", ctypes.c_int64),
+        ("spin_ns", ctypes.c_int64),
+        ("max_depth", ctypes.c_int64),
+        ("wait_limit_ns", ctypes.c_int64),
+        ("events", ctypes.c_void_p),
+        ("event_capacity", ctypes.c_int64),
+        ("event_count", ctypes.c_void_p),
+        ("callable", ctypes.c_void_p),
+        ("exception", ctypes.c_void_p * 3),
+    ]
+
+
+_PROGRESS_BYTES = 128
+
+
+class _Memory:
+    """Zeroed memory on a page boundary that exists only where it is touched."""
+
+    def __init__(self, size: int) -> None:
+        self._pages = mmap.mmap(-1, max(size, 1))
+        if size >= 2 * _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._pages.madvise(mmap.MADV_HUGEPAGE)
+        self.size = size
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+
+
+class _Frame:
+    """Everything that one call at a time needs; attributes keep alive what `context` points to."""
+
+    def __init__(self, interface: Interface, library: LibraryCall | None) -> None:
+        self.buffers = (ctypes.c_void_p * interface.buffers)()
+        self.limits = (ctypes.c_int64 * interface.limits)()
+        self.results = (ctypes.c_int64 * interface.results)()
+        self.event_count = (ctypes.c_int64 * interface.units)()
+        self.progress = _Memory(_PROGRESS_BYTES * interface.units)
+        self.library = library
+        self.context = context = _Context(
+            buffers=ctypes.addressof(self.buffers),
+            limits=ctypes.addressof(self.limits),
+            results=ctypes.addressof(self.results),
+            progress=self.progress.address,
+            units=interface.units,
+            deep=interface.deep,
+            max_depth=interface.max_depth,
+            wait_limit_ns=interface.wait_limit_ns,
+            event_count=ctypes.addressof(self.event_count),
+            callable=None if library is None else id(library),
+        )
+        self.pointer = ctypes.c_void_p(ctypes.addressof(context))
+        self.set_arena(interface.arena_bytes)
+
+    def set_arena(self, size: int) -> None:
+        self.arena = _Memory(size)
+        self.context.arena = self.arena.address
+        self.context.arena_bytes = size
+
+    def set_events(self, capacity: int) -> None:
+        self.events = (_Event * (capacity * self.context.units))()
+        self.context.events = ctypes.addressof(self.events)
+        self.context.event_capacity = capacity
+
+
+class NativeProgram:
+    """A compiled program, ready to run, from any number of threads at once.
+
+    path: a shared object that exports `stretto_run` (see abi.h).
+    library: runs the program's library calls.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        interface: Interface,
+        options: Options,
+        library: LibraryCall | None = None,
+    ) -> None:
+        self.interface = interface
+        self._library = library
+        self._shared_object = load_library(path)
+        self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
+        self._launch = launcher(options)
+        self._pack_buffers = struct.Struct(f"{interface.buffers}Q").pack_into
+        self._pack_limits = struct.Struct(f"{interface.limits}q").pack_into
+        self._arena_bytes = interface.arena_bytes
+        self._idle: list[_Frame] = []  # appending and popping are atomic
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena of one call, as far as it had to grow until now."""
+        return self._arena_bytes
+
+    def run(self, buffers: Sequence[int], limits: Sequence[int] = ()) -> list[int]:
+        """Runs the program once; the GIL is released meanwhile.
+
+        buffers: an address for every entry of Context.buffers; the caller keeps the memory alive.
+        limits: capacities of the lists. Returns Context.results.
+        Raises ProgramStopped (LIST_FULL: run again with a longer list), and what a signal handler
+        raises, such as KeyboardInterrupt.
+        """
+        try:
+            frame = self._idle.pop()
+        except IndexError:
+            frame = self._new_frame()
+        try:
+            self._pack_buffers(frame.buffers, 0, *buffers)
+            if limits:
+                self._pack_limits(frame.limits, 0, *limits)
+            if self._launch(self._entry, frame.pointer) != 0:
+                self._retry_or_raise(frame)
+            return frame.results[:]
+        except Exception as error:
+            if frame.context.status != Status.LIBRARY_FAILED or isinstance(error, ProgramStopped):
+                raise
+            raise _stopped(frame, self.interface) from error
+        finally:
+            self._idle.append(frame)
+
+    def profile(
+        self, buffers: Sequence[int], limits: Sequence[int] = ()
+    ) -> tuple[list[int], list[TaskEvent]]:
+        """As `run`, of a program built with Options(profile=True): also gives when each task ran.
+        The program runs again where there were more tasks than expected."""
+        frame = self._new_frame()
+        capacity = _FIRST_EVENTS
+        while True:
+            frame.set_events(capacity)
+            self._idle.append(frame)
+            results = self.run(buffers, limits)
+            self._idle.remove(frame)
+            capacity = max(frame.event_count)
+            if capacity <= frame.context.event_capacity:
+                return results, _events(frame)
+
+    def _new_frame(self) -> _Frame:
+        frame = _Frame(self.interface, self._library)
+        if self._arena_bytes > frame.arena.size:
+            frame.set_arena(self._arena_bytes)
+        return frame
+
+    def _retry_or_raise(self, frame: _Frame) -> None:
+        """After a run that did not end well: grows the arena and runs again, or raises."""
+        limit = self.interface.arena_limit
+        while frame.context.status == Status.ARENA_FULL and frame.arena.size < limit:
+            wanted = max(2 * frame.arena.size, frame.context.detail, mmap.PAGESIZE)
+            frame.set_arena(min(wanted, limit))
+            self._arena_bytes = max(self._arena_bytes, frame.arena.size)
+            self._launch(self._entry, frame.pointer)
+        if frame.context.status != Status.OK:
+            raise _stopped(frame, self.interface)
+
+
+def _events(frame: _Frame) -> list[TaskEvent]:
+    capacity = frame.context.event_capacity
+    return [
+        TaskEvent(unit, event.kernel, event.task, event.start, event.end)
+        for unit, count in enumerate(frame.event_count)
+        for event in frame.events[unit * capacity : unit * capacity + count]
+    ]
+
+
+def _stopped(frame: _Frame, interface: Interface) -> ProgramStopped:
+    status, detail = Status(frame.context.status), int(frame.context.detail)
+    message, remedy = _explain(status, detail, interface)
+    return ProgramStopped(status, detail, message, remedy)
+
+
+def _explain(status: Status, detail: int, interface: Interface) -> tuple[str, str | None]:
+    """Message and remedy for a status."""
+    recursion = "check that the recursion reaches its base case"
+    match status:
+        case Status.LIST_FULL:
+            return f"list {detail} is longer than the room made for it", None
+        case Status.ARENA_FULL:
+            room = f"{interface.arena_limit / 2**20:.0f} MiB"
+            return f"the intermediate values of the program need more than {room}", recursion
+        case Status.LIBRARY_FAILED:
+            return f"library call {detail} failed", None
+        case Status.ASSERTION:
+            return f"assertion {detail} of the program does not hold", None
+        case Status.STACK_FULL:
+            return "the recursion has used up the stack of an execution unit", recursion
+        case Status.TOO_DEEP:
+            limit = interface.max_depth
+            return f"the recursion is deeper than {limit} calls", (
+                f"{recursion}, or raise Options(max_depth=...)"
+            )
+        case Status.STUCK:
+            unit, step = divmod(detail, 1 << 40)
+            return f"a wait for unit {unit} to reach step {step} took too long", None
+        case Status.NO_THREADS:
+            return f"the system allows only {detail} worker threads", (
+                "use fewer units: Options(threads=...)"
+            )
+        case Status.OK | Status.INTERRUPTED:
+            return f"the program ended with status {status.name}", None

@@ -1,0 +1,92 @@
+"""The DeviceProgram: what every front half produces and every machine runs.
+
+A control tree whose leaves are *schedules*: for each unit a list of items. Synchronisation is one progress
+counter per unit, written by its owner only. Every unit keeps a register `base`; in a leaf, `Signal(s)` publishes
+base + s, `Wait(u, s)` lasts until unit u has published at least base + s, and at the end of the leaf every unit
+publishes base + steps and adds `steps` to its base. Steps are at most 0 for what lies before the leaf: the
+wait (u, 0) is for all that unit u did before. After a branch every unit adds the longer arm's length (and
+publishes it), so the units agree without talking; counters only grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.kernels.expr import Buffer
+from stretto.kernels.operator import Kernel
+from stretto.kernels.tree import Check, Let, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Runs tasks first, first + stride, ... below the kernel's number of tasks, at most `count` of them.
+
+    `count` is None for a kernel with a dynamic grid: all tasks of that stride, however many there are.
+    """
+
+    kernel: str
+    first: int
+    count: int | None = 1
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until unit `unit` has published base + step."""
+
+    unit: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Publishes base + step: everything of this unit before it is visible to who waits for it."""
+
+    step: int
+
+
+Item = Run | Wait | Signal | Let | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """units[u]: the items of unit u. Every unit has the same Let and Check items in the same order."""
+
+    units: tuple[tuple[Item, ...], ...]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a local buffer lies in its function's frame, in bytes."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The memory of one activation of a function: placements by buffer name, total bytes (aligned)."""
+
+    nbytes: int
+    placements: tuple[tuple[str, Placement], ...]
+
+    def __getitem__(self, name: str) -> Placement:
+        return dict(self.placements)[name]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProgram:
+    """`units` units run `tree`; `kernels` by name; `frames` by function name."""
+
+    units: int
+    tree: Tree[Schedule]
+    kernels: tuple[Kernel, ...]
+    frames: tuple[tuple[str, Frame], ...]
+    lists: tuple[Buffer, ...] = ()
+
+    def kernel(self, name: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.name == name)
+
+    def frame(self, function: str) -> Frame:
+        return dict(self.frames)[function]

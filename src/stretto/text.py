@@ -1,0 +1,116 @@
+"""Plain text: an indenting writer, carets under source, quantities, tables."""
+
+import math
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+_BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_SECOND_UNITS = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"))
+_NUMBER = re.compile(r"[-+]?\.?\d")
+
+
+class Writer:
+    """Collects lines of text, each indented by the blocks that are open.
+
+    >>> w = Writer()
+    >>> w.write("while (true) {")
+    >>> with w.indent():
+    ...     w.write("wait(unit, step);")
+    >>> w.write("}")
+    >>> print(w.text(), end="")
+    while (true) {
+      wait(unit, step);
+    }
+    """
+
+    def __init__(self, indent: str = "  ") -> None:
+        self._unit = indent
+        self._depth = 0
+        self._lines: list[str] = []
+
+    def write(self, text: str = "") -> None:
+        """Add `text`, one line or several, each indented; a line that is blank stays empty."""
+        prefix = self._unit * self._depth
+        for line in text.split("\n"):
+            self._lines.append(prefix + line if line.strip() else "")
+
+    @contextmanager
+    def indent(self) -> Generator[None]:
+        """Indent what is written inside the block by one more unit."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def text(self) -> str:
+        """Everything written so far, each line ended by a newline."""
+        return "".join(line + "\n" for line in self._lines)
+
+
+def caret(source_line: str, column: int, end: int | None = None) -> str:
+    """The line that underlines characters `column..end` of `source_line` with carets.
+
+    Tabs before the column are kept, so the carets stand under the text however wide tabs are
+    shown. Without `end` one caret is drawn; an `end` past the line is cut back to it.
+    """
+    line = source_line.rstrip()
+    column = max(0, min(column, len(line)))
+    stop = column + 1 if end is None else min(end, len(line))
+    lead = "".join(char if char == "\t" else " " for char in line[:column])
+    return lead + "^" * max(1, stop - column)
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes for people: `0 B`, `1023 B`, `1.5 KiB`, `2.0 GiB`."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    # What rounds to 1024.0 of a unit is 1.0 of the next one.
+    powers = range(1, len(_BYTE_UNITS))
+    power = next((p for p in powers if abs(count) < 1023.95 * 1024**p), len(_BYTE_UNITS))
+    return f"{count / 1024**power:.1f} {_BYTE_UNITS[power - 1]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time for people, to three digits: `850 ns`, `12.3 us`, `4.56 ms`, `2 min 05 s`."""
+    if seconds == 0 or not math.isfinite(seconds):
+        return f"{seconds:g} s"
+    if abs(seconds) >= 99.5:
+        minutes, rest = divmod(round(abs(seconds)), 60)
+        return f"{'-' if seconds < 0 else ''}{minutes} min {rest:02d} s"
+    scale, unit = next(
+        (scale, unit) for scale, unit in _SECOND_UNITS if abs(seconds) < 999.5 * scale
+    )
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def table(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
+    """A plain-text table, columns two spaces apart; a column of numbers is set to the right.
+
+    Raises `ValueError` for a row whose length is not that of `headers`.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    for row in cells:
+        if len(row) != len(headers):
+            raise ValueError(
+                f"a row of {len(row)} cells in a table of {len(headers)} columns: {row}"
+            )
+    columns = [[header, *(row[i] for row in cells)] for i, header in enumerate(headers)]
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [_is_numeric(column[1:]) for column in columns]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        return "  ".join(padded).rstrip() + "\n"
+
+    rule = ["-" * width for width in widths]
+    return "".join(line(row) for row in [list(headers), rule, *cells])
+
+
+def _is_numeric(column: Sequence[str]) -> bool:
+    filled = [cell for cell in column if cell not in ("", "-")]
+    return bool(filled) and all(_NUMBER.match(cell) for cell in filled)

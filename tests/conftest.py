@@ -1,0 +1,72 @@
+"""Fixtures and settings shared by all tests."""
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+GOLDEN_FOLDER = Path(__file__).parent / "golden"
+
+# Property tests compile; how long one takes says nothing about its being right.
+hypothesis.settings.register_profile("stretto", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "stretto")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite golden files instead of comparing"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # One thread for eager PyTorch: its pool would fight with the workers of the CPU machine for
+    # the same cores, does not survive the fork that some tests make, and changes sums.
+    torch.set_num_threads(1)
+    if config.cache is not None:  # leave the cache of the user who runs the tests alone
+        os.environ["STRETTO_CACHE"] = str(config.cache.mkdir("stretto"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    no_gpu = pytest.mark.skip(reason="no NVIDIA GPU that torch can use")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(text, name)`: `text` must be what `tests/golden/<name>` holds.
+
+    With `--update-golden` (`make golden`) the file is rewritten instead; read the diff before
+    committing it.
+    """
+    return golden_check(GOLDEN_FOLDER, update=request.config.getoption("--update-golden"))
+
+
+def golden_check(folder: Path, *, update: bool) -> Callable[[str, str], None]:
+    """What the `golden` fixture gives, for any folder."""
+
+    def check(text: str, name: str) -> None:
+        path = folder / name
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        elif not path.exists():
+            pytest.fail(f"no golden file {name}: run `make golden`, read it, commit it")
+        elif (expected := path.read_text()) != text:
+            diff = difflib.unified_diff(
+                expected.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm=""
+            )
+            pytest.fail(
+                "\n".join([f"{name} changed; if it should, run `make golden`", *diff]),
+                pytrace=False,
+            )
+
+    return check

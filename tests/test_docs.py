@@ -1,0 +1,51 @@
+"""Each relative link in the Markdown leads to a file, and to a heading if it names one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+_CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")
+_HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
+
+
+def broken_links(document: Path) -> list[str]:
+    """The link targets in `document` that do not exist; links to other sites are not followed."""
+    text = _CODE.sub("", document.read_text())
+    return [target for target in _LINK.findall(text) if not _resolves(document, target)]
+
+
+def _resolves(document: Path, target: str) -> bool:
+    if re.match(r"[a-z][a-z0-9+.-]*:", target):
+        return True
+    name, _, anchor = target.partition("#")
+    file = document.parent / name if name else document
+    if not file.exists():
+        return False
+    return not anchor or anchor in _anchors(file)
+
+
+def _anchors(file: Path) -> set[str]:
+    """The anchors that a Markdown viewer derives from headings: lower case, dashes for spaces."""
+    headings = _HEADING.findall(file.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_resolve(document: Path) -> None:
+    assert broken_links(document) == []
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A `heading`, here\n")
+    document = tmp_path / "page.md"
+    document.write_text(
+        "# Top\n[a](other.md) [b](other.md#a-heading-here) [c](#top) [d](https://example.org/x)\n"
+        "![gone](gone.png) [e](other.md#nowhere)\n"
+        "`[in](code.md)`\n```\n[in a](block.md)\n```\n"
+    )
+    assert broken_links(document) == ["gone.png", "other.md#nowhere"]

@@ -1,0 +1,148 @@
+"""The dependency order of the design, enforced: every import in `src/stretto`, wherever it stands.
+
+A module may import modules of its own layer's folder and of the layers below. Layers side by
+side on one level do not know each other.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "stretto"
+
+# From the bottom up. `text` stands below its siblings because errors are made of text.
+LEVELS: tuple[tuple[str, ...], ...] = (
+    ("text",),
+    ("errors", "options"),
+    ("ir",),
+    ("ops",),
+    ("interp",),
+    ("passes",),
+    ("kernels",),
+    ("schedule",),
+    ("codegen",),
+    ("runtime",),
+    ("batching", "graphs"),
+    ("tools",),
+)
+# The modules that know all stages. Below them only the tools may import them.
+TOP: tuple[str, ...] = ("__init__", "__main__", "compile")
+
+
+def allowed_imports() -> dict[str, frozenset[str]]:
+    """For each layer, the other layers that it may import."""
+    allowed: dict[str, frozenset[str]] = {}
+    below: frozenset[str] = frozenset()
+    for level in LEVELS:
+        allowed |= dict.fromkeys(level, below)
+        below |= frozenset(level)
+    allowed["capture"] = frozenset({"text", "errors", "options", "ir", "ops"})
+    everything = below | {"capture"} | frozenset(TOP)
+    allowed["tools"] = everything
+    return allowed | dict.fromkeys(TOP, everything)
+
+
+def violations(source: Path) -> list[str]:
+    """Every import under the package folder `source` that the order forbids, `file:line: why`."""
+    allowed = allowed_imports()
+    found: list[str] = []
+    for path in sorted(source.rglob("*.py")):
+        module = path.relative_to(source).with_suffix("").parts
+        layer = module[0]
+        if layer not in allowed:
+            found.append(f"{path.relative_to(source)}: `{layer}` has no place in LEVELS or TOP")
+            continue
+        for line, target in imported_layers(ast.parse(path.read_text()), module):
+            if target != layer and target not in allowed[layer]:
+                found.append(
+                    f"{path.relative_to(source)}:{line}: `{layer}` must not import `{target}`"
+                )
+    return found
+
+
+def imported_layers(tree: ast.Module, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Line and layer of each import of stretto in `tree`, the source of `stretto.<module>`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                targets = [alias.name.split(".") for alias in names]
+            case ast.ImportFrom(names=names):
+                base = from_base(node, module)
+                targets = [[*base, alias.name] for alias in names]
+            case _:
+                continue
+        for target in targets:
+            if target[0] == "stretto":
+                yield node.lineno, layer_of(target[1:])
+
+
+def from_base(node: ast.ImportFrom, module: tuple[str, ...]) -> list[str]:
+    """The absolute module that `from ... import` names, relative dots resolved."""
+    named = node.module.split(".") if node.module else []
+    if node.level == 0:
+        return named
+    # The package of a module is its name less the last part, for an `__init__` too.
+    package = ["stretto", *module[:-1]]
+    return package[: len(package) - node.level + 1] + named
+
+
+def layer_of(path: list[str]) -> str:
+    """The layer of `stretto.<path>`; a name that is no layer comes from `stretto/__init__.py`."""
+    known = allowed_imports()
+    return path[0] if path and path[0] in known else "__init__"
+
+
+def test_imports_follow_the_order() -> None:
+    assert violations(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "reason"),
+    [
+        ("ir/core.py", "from stretto.passes import fuse", "`ir` must not import `passes`"),
+        ("ir/core.py", "import stretto.ops.pointwise", "`ir` must not import `ops`"),
+        ("ir/core.py", "from stretto import runtime", "`ir` must not import `runtime`"),
+        ("ir/core.py", "from .. import kernels", "`ir` must not import `kernels`"),
+        ("ir/a/b.py", "from ...codegen.cpp import emit", "`ir` must not import `codegen`"),
+        ("ir/__init__.py", "from ..ops import x", "`ir` must not import `ops`"),
+        ("ir/core.py", "def f():\n    from stretto.ops import x", "`ir` must not import `ops`"),
+        ("ir/core.py", "from stretto import Options", "`ir` must not import `__init__`"),
+        ("ops/x.py", "import stretto", "`ops` must not import `__init__`"),
+        ("capture/trace.py", "import stretto.interp", "`capture` must not import `interp`"),
+        ("passes/fuse.py", "import stretto.capture", "`passes` must not import `capture`"),
+        ("batching/a.py", "import stretto.graphs", "`batching` must not import `graphs`"),
+        ("runtime/cpu.py", "import stretto.compile", "`runtime` must not import `compile`"),
+        ("errors.py", "from stretto.ir import Op", "`errors` must not import `ir`"),
+        ("misc/x.py", "", "`misc` has no place in LEVELS or TOP"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, file: str, code: str, reason: str) -> None:
+    plant(tmp_path, file, code)
+    (found,) = violations(tmp_path)
+    assert found.startswith(file) and found.endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("__init__.py", "from stretto.compile import compile\nfrom stretto.tools import cli"),
+        ("compile.py", "import stretto.capture, stretto.runtime, stretto.batching"),
+        ("errors.py", "from stretto.text import caret"),
+        ("ir/core.py", "from .types import Type\nfrom stretto.errors import VerifyError"),
+        ("ir/core.py", "import torch\nfrom torch import passes"),
+        ("capture/trace.py", "from stretto.ops import pointwise\nfrom ..ir import core"),
+        ("graphs/plan.py", "from stretto.runtime import cpu"),
+        ("tools/cli.py", "import stretto\nfrom stretto.capture import trace"),
+    ],
+)
+def test_what_the_order_allows_passes(tmp_path: Path, file: str, code: str) -> None:
+    plant(tmp_path, file, code)
+    assert violations(tmp_path) == []
+
+
+def plant(folder: Path, file: str, code: str) -> None:
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code)
