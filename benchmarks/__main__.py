@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .harness import Observer, run
+from .harness import run
 from .measure import Protocol
 from .models import CORE, ZOO
 from .peers import PEERS
-from .report import publish
+from .report import publish, shown_progress
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,8 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     peers = options.peers.split(",")
     protocol = Protocol.quick() if options.quick else Protocol()
-    with console.status("starting") as status:
-        observe: Observer = status.update
+    with shown_progress(console) as observe:
         record = run(
             options.models or CORE,
             peers,

@@ -9,18 +9,20 @@ import datetime
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from .floor import FloorError, Rates, floor_seconds, measure_rates
+from .floor import FloorError, Rates, best_rates, floor_seconds, measure_rates
 from .machine import git_commit, machine_line, versions
 from .measure import (
     Protocol,
     TimeLimitError,
+    Timing,
     interleave,
     limit_cpus,
     once,
@@ -34,8 +36,8 @@ from .record import ModelResult, Record, SystemResult
 TOLERANCE = 1e-4
 SEED = 0
 
-# Told what is going on, model by model and system by system.
-Observer = Callable[[str], None]
+# Told what is going on, and which fraction of the models is done.
+Observer = Callable[[str, float], None]
 
 
 def run(
@@ -48,7 +50,7 @@ def run(
     protocol: Protocol | None = None,
     zoo: Mapping[str, ZooEntry] = ZOO,
     systems: Mapping[str, Peer] = PEERS,
-    observe: Observer = lambda text: None,
+    observe: Observer = lambda text, done: None,
 ) -> Record:
     """Measure `peers` on `models` and give the record. Raises ValueError for unknown names.
 
@@ -57,28 +59,21 @@ def run(
     _require_known("model", models, zoo)
     _require_known("peer", peers, systems)
     protocol = protocol or Protocol()
+    measured = [systems[name] for name in peers]
     chosen = [zoo[name] for name in models if batch == 1 or zoo[name].batched]
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with limit_cpus(threads):
-            observe("measuring the physical floor")
-            rates = _rates_or_none(threads, observe)
-            results = []
+            observe("measuring the physical floor", 0.0)
+            before = _rates_or_none(threads, observe)
+            results: list[ModelResult] = []
             for entry in chosen:
-                config = _configured(entry, preset, batch)
-                results.append(
-                    _measure_model(
-                        entry,
-                        preset,
-                        config,
-                        [systems[name] for name in peers],
-                        threads,
-                        protocol,
-                        rates,
-                        observe,
-                    )
-                )
+                tell = partial(_tell, observe, entry.name, len(results) / len(chosen))
+                settings = _Settings(measured, threads, preset, batch, protocol, tell)
+                results.append(_measure_model(entry, settings))
+            observe("measuring the physical floor again", 1.0)
+            rates = before and best_rates(before, measure_rates(threads))
     finally:
         torch.set_num_threads(threads_before)
     return Record(
@@ -91,40 +86,60 @@ def run(
         protocol=protocol,
         tolerance=TOLERANCE,
         rates=rates,
-        models=tuple(results),
+        models=tuple(map(partial(_with_floor, rates), chosen, results)),
     )
 
 
-def _measure_model(
-    entry: ZooEntry,
-    preset: str,
-    config: Any,
-    peers: Sequence[Peer],
-    threads: int,
-    protocol: Protocol,
-    rates: Rates | None,
-    observe: Observer,
-) -> ModelResult:
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """How to measure one model; `tell` reports each step."""
+
+    peers: Sequence[Peer]
+    threads: int
+    preset: str
+    batch: int
+    protocol: Protocol
+    tell: Callable[[str], None]
+
+
+def _tell(observe: Observer, model: str, done: float, step: str) -> None:
+    observe(f"{model}: {step}", done)
+
+
+def _with_floor(rates: Rates | None, entry: ZooEntry, result: ModelResult) -> ModelResult:
+    if rates is None:
+        return result
+    return replace(result, floor_ms=1e3 * floor_seconds(entry.work(result.config), rates))
+
+
+def _measure_model(entry: ZooEntry, settings: _Settings) -> ModelResult:
+    config = _configured(entry, settings.preset, settings.batch)
     module, inputs = entry.make(config, SEED)
-    case = Case(entry.name, config, module, inputs, threads)
-    reference = reference_outputs(module, inputs)
+    case = Case(entry.name, config, module, inputs, settings.threads)
+    try:
+        systems = _measure_systems(case, settings)
+    finally:
+        for peer in settings.peers:
+            peer.release()
+    return ModelResult(entry.name, entry.summary, settings.preset, config, None, systems)
+
+
+def _measure_systems(case: Case, settings: _Settings) -> tuple[SystemResult, ...]:
+    reference = reference_outputs(case.module, case.inputs)
     results: dict[str, SystemResult] = {}
     calls: dict[str, Callable[[], object]] = {}
-    try:
-        for peer in peers:
-            observe(f"{entry.name}: preparing {peer.name}")
-            results[peer.name], prepared = _prepare(peer, case, reference, protocol)
-            if prepared is not None:
-                calls[peer.name] = prepared.call
-        timings = interleave(calls, protocol, lambda name: observe(f"{entry.name}: timing {name}"))
-        for name, timing in timings.items():
+    for peer in settings.peers:
+        settings.tell(f"preparing {peer.name}")
+        results[peer.name], prepared = _prepare(peer, case, reference, settings.protocol)
+        if prepared is not None:
+            calls[peer.name] = prepared.call
+    timings = interleave(calls, settings.protocol, lambda name: settings.tell(f"timing {name}"))
+    for name, timing in timings.items():
+        if isinstance(timing, Timing):
             results[name] = replace(results[name], timing=timing)
-    finally:
-        for peer in peers:
-            peer.release()
-    floor = floor_seconds(entry.work(config), rates) * 1e3 if rates else None
-    ordered = tuple(results[peer.name] for peer in peers)
-    return ModelResult(entry.name, entry.summary, preset, asdict(config), floor, ordered)
+        else:
+            results[name] = replace(results[name], status="failed", reason=_one_line(timing))
+    return tuple(results.values())
 
 
 def _prepare(
@@ -196,7 +211,7 @@ def _rates_or_none(threads: int, observe: Observer) -> Rates | None:
     try:
         return measure_rates(threads)
     except FloorError as error:
-        observe(f"no physical floor: {error}")
+        observe(f"no physical floor: {error}", 0.0)
         return None
 
 

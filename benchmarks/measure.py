@@ -121,20 +121,27 @@ def interleave(
     calls: Mapping[str, Callable[[], object]],
     protocol: Protocol,
     on_turn: Callable[[str], None] = lambda name: None,
-) -> dict[str, Timing]:
+) -> dict[str, Timing | Exception]:
     """Time all `calls` in rounds: in each one every system has a turn, in the same order.
 
     A turn starts with a pause, in which the threads of the system before go to sleep, and with
-    one run that does not count.
+    one run that does not count. A call that raises is dropped; its exception is its result.
     """
-    per_round = {
-        name: protocol.runs_per_round(warm_up(call, protocol)) for name, call in calls.items()
-    }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(protocol.rounds):
+    runs: dict[str, int] = {}
+    failed: dict[str, Timing | Exception] = {}
+    for turn in range(protocol.rounds + 1):
         for name, call in calls.items():
-            time.sleep(SETTLE_S)
-            call()
-            seconds[name] += [once(call) for _ in range(per_round[name])]
+            if name in failed:
+                continue
             on_turn(name)
-    return {name: summarize(values) for name, values in seconds.items()}
+            try:
+                if turn == 0:
+                    runs[name] = protocol.runs_per_round(warm_up(call, protocol))
+                    continue
+                time.sleep(SETTLE_S)
+                call()
+                seconds[name] += [once(call) for _ in range(runs[name])]
+            except Exception as error:
+                failed[name] = error
+    return {name: failed.get(name) or summarize(seconds[name]) for name in calls}

@@ -33,12 +33,13 @@ class SystemResult:
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """All systems on one model. `floor_ms` is None where the rates could not be measured."""
+    """All systems on one model. `config` is the model's configuration, a dataclass; `floor_ms` is
+    None where the rates could not be measured."""
 
     model: str
     summary: str
     preset: str
-    config: dict[str, Any]
+    config: Any
     floor_ms: float | None
     systems: tuple[SystemResult, ...]
 

@@ -1,10 +1,16 @@
 """A record as a table for the terminal and as a picture."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from .harness import Observer
 from .record import OWN_SYSTEM, ModelResult, Record, SystemResult
 
 BAR_COLORS = {
@@ -15,6 +21,19 @@ BAR_COLORS = {
     "jax": "#7b5aa6",
     "stretto": "#2a9d5c",
 }
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Observer]:
+    """A progress bar in the terminal; the value is what `harness.run` takes as `observe`."""
+    columns = (SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=1.0)
+
+        def observe(text: str, done: float) -> None:
+            progress.update(task, description=text, completed=done)
+
+        yield observe
 
 
 def publish(
@@ -36,17 +55,17 @@ def publish(
 
 
 def summary_table(record: Record) -> Table:
-    """A row per model and system: times, speed-up over eager, error, compile time."""
-    table = Table(title=f"threads {record.threads}, batch {record.batch}", title_justify="left")
-    for title in ("model", "system"):
-        table.add_column(title)
-    for title in ("median ms", "IQR ms", "x eager", "x floor", "error", "compile s"):
-        table.add_column(title, justify="right")
+    """Per model its floor, and a row per system: times, ratios, error, time to compile."""
+    title = f"threads {record.threads}, batch {record.batch}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("system", no_wrap=True)
+    for name in ("median ms", "IQR ms", "x eager", "x floor", "error", "compile s"):
+        table.add_column(name, justify="right", no_wrap=True)
     for model in record.models:
-        floor = f"{model.floor_ms:.3g}" if model.floor_ms is not None else "unknown"
-        table.add_row(model.model, "(floor)", floor, style="dim")
+        floor = f"{model.floor_ms:.3f}" if model.floor_ms is not None else "unknown"
+        table.add_row(f"[bold]{model.model}[/bold]", floor, "(floor)")
         for result in model.systems:
-            table.add_row("", result.system, *_cells(model, result))
+            table.add_row(f"  {result.system}", *_cells(model, result))
         table.add_section()
     return table
 
@@ -68,7 +87,12 @@ def _cells(model: ModelResult, result: SystemResult) -> list[str]:
 
 def ratio_table(record: Record) -> Table:
     """stretto against the fastest of all others, model by model."""
-    table = Table(title="stretto against the fastest peer", title_justify="left")
+    table = Table(
+        title="stretto against the fastest peer",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("model")
     table.add_column("fastest peer")
     for title in ("peer ms", "stretto ms", "ratio"):
@@ -94,13 +118,10 @@ def reasons(record: Record) -> list[str]:
 
 def draw(record: Record, path: Path) -> None:
     """Bars of speed-up over eager, grouped by model, on a logarithmic axis."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    systems = list(dict.fromkeys(r.system for m in record.models for r in m.systems))
-    figure, axes = pyplot.subplots(figsize=(max(6.0, 1.5 * len(record.models) + 1.5), 4.8))
+    ran = (r.system for m in record.models for r in m.systems if r.timing is not None)
+    systems = list(dict.fromkeys(ran))
+    figure = Figure(figsize=(max(6.0, 1.5 * len(record.models) + 1.5), 4.8))
+    axes = figure.subplots()
     width = 0.84 / max(len(systems), 1)
     for place, system in enumerate(systems):
         points = [
@@ -125,7 +146,6 @@ def draw(record: Record, path: Path) -> None:
     figure.tight_layout(rect=(0, 0.02, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def _mark_floors(axes, record: Record) -> None:

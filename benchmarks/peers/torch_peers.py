@@ -1,6 +1,7 @@
 """Peers that take the module as it is: eager PyTorch, torch.compile, and stretto itself."""
 
 import importlib
+import logging
 import tempfile
 from contextlib import ExitStack
 from typing import ClassVar
@@ -31,6 +32,8 @@ class CompilePeer(Peer):
 
     def prepare(self, case: Case) -> Prepared:
         torch._dynamo.reset()
+        # Graph breaks are to be expected here, and would be reported one by one.
+        torch._logging.set_logs(dynamo=logging.ERROR, inductor=logging.ERROR)
         self._held.enter_context(fresh_cache())
         return without_gradients(torch.compile(case.module), case.inputs)
 

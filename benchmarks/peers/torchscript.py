@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.jit.frontend import FrontendError
 
 from ..models.rae import RAE
 from ..models.seq2seq import EOS, SOS, Seq2Seq
@@ -113,7 +114,7 @@ class TorchScriptPeer(Peer):
             warnings.simplefilter("ignore")  # torch.jit is deprecated
             try:
                 scripted = torch.jit.freeze(torch.jit.script(module))
-            except (RuntimeError, torch.jit.frontend.NotSupportedError) as error:
+            except (RuntimeError, FrontendError) as error:
                 first = str(error).strip().splitlines()[0]
                 raise Skipped(f"does not script: {first}") from error
         note = "" if module is case.module else f"adapted by hand: {type(module).__name__}"

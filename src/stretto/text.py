@@ -44,6 +44,14 @@ class Writer:
         finally:
             self._depth -= 1
 
+    @contextmanager
+    def block(self) -> Generator[None]:
+        """A block in braces: `{`, the indented lines, `}`."""
+        self.write("{")
+        with self.indent():
+            yield
+        self.write("}")
+
     def text(self) -> str:
         """Everything written so far, each line ended by a newline."""
         return "".join(line + "\n" for line in self._lines)

@@ -1,7 +1,7 @@
 """The C++ templates under the printed kernels (contract.h, conv.h) against float64 references.
 
 One driver is built per instruction set and takes run-time sizes, so a single build covers every
-odd shape. Each input ends right before a page that must not be touched: a read past the end is a crash.
+odd shape. Each input ends right before a page that must not be touched: a read past it crashes.
 """
 
 import ctypes
@@ -35,13 +35,14 @@ using namespace stretto;
 extern "C" int lanes_f() { return kLanes<float>; }
 extern "C" int lanes_d() { return kLanes<double>; }
 #define ENTRY(NAME, T, MR, NV) \\
-  extern "C" void packed_##NAME(const T* a, int64_t am, int64_t ak, const T* b, T* c, int64_t ldc, \\
-                                int m, int n, int k, bool accumulate) { \\
+  extern "C" void packed_##NAME(const T* a, int64_t am, int64_t ak, const T* b, T* c, \\
+                                int64_t ldc, int m, int n, int k, bool accumulate) { \\
     contract_packed_many<T, MR, NV * kLanes<T>>(a, am, ak, b, c, ldc, m, k, n, accumulate); \\
   } \\
-  extern "C" void packed_ab_##NAME(const T* a, const T* b, T* c, int64_t ldc, int m, int n, int k, \\
-                                   bool accumulate) { \\
-    contract_packed_ab<T, MR, NV * kLanes<T>>(a, int64_t(k) * MR, b, c, ldc, m, k, accumulate, n); \\
+  extern "C" void packed_ab_##NAME(const T* a, const T* b, T* c, int64_t ldc, int m, int n, \\
+                                   int k, bool accumulate) { \\
+    constexpr int width = NV * kLanes<T>; \\
+    contract_packed_ab<T, MR, width>(a, int64_t(k) * MR, b, c, ldc, m, k, accumulate, n); \\
   } \\
   extern "C" void rows_##NAME(const T* a, int64_t am, int64_t ak, const T* b, int64_t ldb, T* c, \\
                               int64_t ldc, int m, int n, int k, bool accumulate) { \\
@@ -53,13 +54,13 @@ extern "C" int lanes_d() { return kLanes<double>; }
   }
 """
 
-CONV_ENTRY = """
+CONV_DRIVER = """
 template <class T, class S, int MR, int NR>
-static void whole_conv(const T* x, const T* w, T* out, int oc, bool accumulate) {{
+static void whole_conv(const T* x, const T* w, T* out, int oc, bool accumulate) {
   alignas(64) static T scratch[conv_scratch<T, S, NR> + 1];
   for (int p = 0; p < S::pixels; p += NR)
     conv_tile<T, S, MR, NR>(x, w, scratch, out + p, S::pixels, oc, p, accumulate);
-}}
+}
 """
 
 
@@ -80,9 +81,7 @@ class ConvCase:
 
     @property
     def output(self) -> tuple[int, int]:
-        extents = zip(
-            self.size, self.kernel, self.stride, self.padding, self.dilation, strict=True
-        )
+        extents = zip(self.size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         rows, columns = ((h + 2 * p - d * (k - 1) - 1) // s + 1 for h, k, s, p, d in extents)
         return rows, columns
 
@@ -117,7 +116,7 @@ CONVS = [
 
 
 def driver_source() -> str:
-    entries = [DRIVER, CONV_ENTRY.format()]
+    entries = [DRIVER, CONV_DRIVER]
     for (code, ctype), (mr, nv) in itertools.product((("f", "float"), ("d", "double")), TILES):
         entries.append(f"ENTRY({code}_{mr}_{nv}, {ctype}, {mr}, {nv})")
     for (code, ctype), (i, case) in itertools.product(
@@ -125,9 +124,10 @@ def driver_source() -> str:
     ):
         entries.append(
             textwrap.dedent(f"""
-            extern "C" void conv_{code}_{i}(const {ctype}* x, const {ctype}* w, {ctype}* out, int oc,
-                                            bool accumulate) {{
-              whole_conv<{ctype}, {case.template()}, 3, 4 * kLanes<{ctype}>>(x, w, out, oc, accumulate);
+            extern "C" void conv_{code}_{i}(const {ctype}* x, const {ctype}* w, {ctype}* out,
+                                            int oc, bool accumulate) {{
+              using S = {case.template()};
+              whole_conv<{ctype}, S, 3, 4 * kLanes<{ctype}>>(x, w, out, oc, accumulate);
             }}
             extern "C" void depthwise_{code}_{i}(const {ctype}* x, const {ctype}* w, {ctype}* out,
                                                  int row, int rows, bool accumulate) {{
@@ -159,7 +159,9 @@ class Kernels:
         return call
 
 
-def convert(arg: np.ndarray | int | bool) -> ctypes._SimpleCData:
+def convert(
+    arg: np.ndarray | int | bool,
+) -> ctypes.c_void_p | ctypes.c_bool | ctypes.c_int64:
     if isinstance(arg, np.ndarray):
         return ctypes.c_void_p(arg.ctypes.data)
     return ctypes.c_bool(arg) if isinstance(arg, bool) else ctypes.c_int64(arg)
@@ -175,7 +177,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     source, built = folder / "driver.cpp", folder / "driver.so"
     source.write_text(driver_source())
     flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    command = [COMPILER, *flags, *TARGETS[request.param], f"-I{INCLUDE}", source, "-o", built]
+    command = [COMPILER, *flags, *TARGETS[request.param], "-iquote", INCLUDE, source, "-o", built]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(built))
@@ -267,9 +269,7 @@ def test_both_sides_packed(kernels: Kernels, tile: tuple[int, int], accumulate: 
 @EVERY_TILE
 @EDGES
 @pytest.mark.parametrize("transposed", [False, True])
-def test_rows(
-    kernels: Kernels, tile: tuple[int, int], accumulate: bool, transposed: bool
-) -> None:
+def test_rows(kernels: Kernels, tile: tuple[int, int], accumulate: bool, transposed: bool) -> None:
     call = kernels.entry(f"rows_{kernels.code}_{tile[0]}_{tile[1]}")
     rng = np.random.default_rng(2)
     for m, n, k in SIZES:

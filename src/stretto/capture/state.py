@@ -66,17 +66,11 @@ def refill(box: Any, values: dict[Any, Any]) -> None:
     """Put contents back, in place."""
     if isinstance(box, list):
         box[:] = values.values()
-    elif isinstance(box, dict):
-        if box.keys() != values.keys() or any(box[k] is not v for k, v in values.items()):
-            box.clear()
-            box.update(values)
-    elif vars(box) != values:
-        vars(box).clear()
-        vars(box).update(values)
-
-
-def is_plain_tuple(value: Any) -> bool:
-    return isinstance(value, tuple)
+        return
+    table = box if isinstance(box, dict) else vars(box)
+    if table.keys() != values.keys() or any(table[k] is not v for k, v in values.items()):
+        table.clear()
+        table.update(values)
 
 
 def rebuild_tuple(old: Any, items: list[Any]) -> Any:

@@ -7,7 +7,7 @@ Exactly one tracer is active per thread. It knows nothing of Python control flow
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +43,13 @@ class Region:
 
     scope: Scope
     before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
+    is_transaction: bool = False
+
+    def undo(self) -> None:
+        """Put the storages back that were written inside."""
+        for storage, state in self.before.items():
+            storage.state = state
+        self.before.clear()
 
 
 @dataclass(eq=False, slots=True)
@@ -80,10 +87,11 @@ class Tracer:
         self.owners: dict[int, Owner] = {}
         self.inputs: dict[int, TracedTensor] = {}
         self.symbols: dict[str, Value] = {}
+        self.symbol_dims: dict[str, torch.SymInt] = {}
         self.tries = 0
         self.calls: list[Any] = []
         self.outlines: dict[Any, Any] = {}
-        self.loop_count = 0
+        self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.mode: Any = None
         self.fake_mode = FakeTensorMode(
             shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True
@@ -114,10 +122,26 @@ class Tracer:
         finally:
             self.tries = tries
             del self.frames[depth:]
-            for storage, state in region.before.items():
-                storage.state = state
+            region.undo()
             region.scope.open = False
             del self.regions[region.scope.depth :]
+
+    @contextmanager
+    def transaction(self) -> Iterator[Callable[[], None]]:
+        """Go on in the current block; the function given takes back what was done inside."""
+        region = Region(self.scope, is_transaction=True)
+        ops, depth, frames = len(self.scope.block.ops), len(self.regions), len(self.frames)
+        self.regions.append(region)
+
+        def rollback() -> None:
+            region.undo()
+            del region.scope.block.ops[ops:]
+            del self.frames[frames:]
+
+        try:
+            yield rollback
+        finally:
+            del self.regions[depth:]
 
     @contextmanager
     def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Iterator[None]:
@@ -143,6 +167,12 @@ class Tracer:
         for value in op.results:
             self.home[value] = self.scope
         return op.results
+
+    def place(self, op: Op, results: tuple[Value, ...]) -> None:
+        """Append an op whose results exist already."""
+        op.results = results
+        op.location = user_location()
+        self.scope.block.ops.append(op)
 
     def param(self, type: Type, hint: str = "") -> Value:
         """A fresh block parameter of the current scope; the caller puts it into the block."""
@@ -193,7 +223,7 @@ class Tracer:
         if storage.frozen is not None:
             fail(storage.frozen, "change a copy instead: use clone() before, or out-of-place ops")
         for region in reversed(self.regions):
-            if region.scope is storage.scope:
+            if region.scope is storage.scope and not region.is_transaction:
                 break
             region.before.setdefault(storage, storage.state)
         storage.state = StorageState(base, length)
@@ -321,8 +351,14 @@ class Tracer:
         symbol = shape_env.create_unbacked_symint()
         torch._check(symbol >= 0)
         shape_env.pending_fresh_unbacked_symbols.clear()
-        self.symbols[str(symbol.node.expr)] = length
+        name = str(symbol.node.expr)
+        self.symbols[name] = length
+        self.symbol_dims[name] = symbol
         return symbol
+
+    def symbolic_dim(self, dim: Dim) -> int | torch.SymInt:
+        """A dim as shapes of fake tensors have it."""
+        return dim if isinstance(dim, int) else self.symbol_dims[dim.name]
 
     def tensor_op(
         self,
@@ -336,6 +372,15 @@ class Tracer:
 
     def list_length(self, value: Value) -> Value:
         return self.emit(ListLengthOp(value), (TensorType(DType.I64),))[0]
+
+    def number_of_dim(self, dim: torch.SymInt) -> Any:
+        """A symbolic dim as a traced number."""
+        value = self.dim_argument(dim)
+        return value if isinstance(value, int) else self.number(value)  # type: ignore[arg-type]
+
+    def loop_of(self, source: object) -> int:
+        """A number that names a loop."""
+        return self.loop_numbers.setdefault(id(source), (len(self.loop_numbers), source))[0]
 
     def note(self, text: str) -> None:
         """A line for `explain()`, with the user's line; each text once."""

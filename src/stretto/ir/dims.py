@@ -62,11 +62,13 @@ def evaluate(dim: Dim, values: Mapping[str, Number]) -> int | Number:
 
 def rename_dim(dim: Dim, renaming: Mapping[str, Dim]) -> Dim:
     """The dim with base names replaced by other dims, in canonical form again."""
-    names = base_names(dim)
-    if isinstance(dim, int) or not any(name in renaming for name in names):
+    if isinstance(dim, int):
         return dim
     if dim.name in renaming:
         return renaming[dim.name]
+    names = base_names(dim)
+    if not any(name in renaming for name in names):
+        return dim
     values = {name: to_sympy(renaming.get(name, Symbol(name))) for name in names}
     return from_sympy(_evaluate(_formula(dim.name), values, _FORMULA_CALLS))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import ForOp, IfOp, WhileOp
 
 Definitions = dict[Value, Op]
 """The op that makes each value, as far as a walk has come. Parameters of blocks are absent."""
@@ -103,6 +104,25 @@ def rewrite_block(
     block.ops = ops
     block.yields = tuple(mapping.get(value, value) for value in block.yields)
     return changed
+
+
+def narrow(op: IfOp | ForOp | WhileOp, keep: Sequence[bool]) -> None:
+    """Drops results whose `keep` is False, and what an if yields or a loop carries for them."""
+
+    def select(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(value for value, kept in zip(values, keep, strict=True) if kept)
+
+    op.results = select(op.results)
+    match op:
+        case IfOp():
+            op.then.yields, op.orelse.yields = select(op.then.yields), select(op.orelse.yields)
+        case ForOp():
+            op.inits, op.body.yields = select(op.inits), select(op.body.yields)
+            op.body.params = (op.index, *select(op.carried))
+        case WhileOp():
+            op.inits, op.body.yields = select(op.inits), select(op.body.yields)
+            op.condition.params = select(op.condition.params)
+            op.body.params = select(op.body.params)
 
 
 def all_blocks(block: Block) -> Iterator[Block]:

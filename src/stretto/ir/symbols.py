@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.ir.core import Block
-from stretto.ir.dims import rename_dim
+from stretto.ir.core import Block, Op
+from stretto.ir.dims import base_names, rename_dim
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.rewrite import defined_values
 from stretto.ir.types import Dim, ListType, Symbol, TensorType, Type
@@ -52,14 +52,37 @@ def rename_symbols(block: Block, renaming: Renaming) -> None:
             op.kwargs = tuple((key, _rename_argument(item, renaming)) for key, item in op.kwargs)
 
 
-def symbols_of(types: Iterable[Type]) -> dict[str, None]:
-    """The plain names among the types' dims, in order; formulas are left out."""
-    found: dict[str, None] = {}
-    for type in types:
-        shape = type.element.shape if isinstance(type, ListType) else type.shape
-        for dim in shape:
-            if isinstance(dim, Symbol) and dim.name.isidentifier():
-                found[dim.name] = None
+def symbols_of_types(types: Iterable[Type]) -> set[str]:
+    """The base names of the types' dims."""
+    shapes = (type.element.shape if isinstance(type, ListType) else type.shape for type in types)
+    return {name for shape in shapes for dim in shape for name in base_names(dim)}
+
+
+def symbols_of_op(op: Op) -> set[str]:
+    """The base names in the types of the op's results and in its arguments, in its blocks too."""
+    found = symbols_of_types(value.type for value in op.results)
+    for block in op.blocks:
+        found |= symbols_of_block(block)
+    if isinstance(op, TensorOp):
+        items = [*op.args, *(item for _, item in op.kwargs)]
+        found |= {name for item in items for name in _symbols_of_argument(item)}
+    return found
+
+
+def symbols_of_block(block: Block) -> set[str]:
+    """The base names in the block, and in the types of its parameters."""
+    found = symbols_of_types(value.type for value in block.params)
+    for op in block.ops:
+        found |= symbols_of_op(op)
+    return found
+
+
+def bound_symbols(block: Block) -> set[str]:
+    """Names that ops in the block bind: those in result types of all but tensor ops."""
+    found: set[str] = set()
+    for op in block.walk():
+        if not isinstance(op, TensorOp):
+            found |= symbols_of_types(value.type for value in op.results)
     return found
 
 
@@ -90,3 +113,9 @@ def _rename_argument(argument: Argument, renaming: Renaming) -> Argument:
     if isinstance(argument, tuple):
         return tuple(_rename_argument(item, renaming) for item in argument)
     return rename_dim(argument, renaming) if isinstance(argument, Symbol) else argument
+
+
+def _symbols_of_argument(argument: Argument) -> tuple[str, ...]:
+    if isinstance(argument, tuple):
+        return tuple(name for item in argument for name in _symbols_of_argument(item))
+    return base_names(argument) if isinstance(argument, Symbol) else ()

@@ -1,14 +1,15 @@
 """What operators mean: they are run here with torch, exactly and without any cleverness.
 
-The emulator runs tasks with it, and tests of printed code take it as their oracle. Memory is a
-function from a buffer to the flat tensor of its elements; registers are numbers by name.
+The emulator runs tasks with it, and tests of printed code take it as their oracle. Registers are
+numbers by name; memory is read and written through an object that may look at every access.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,12 +37,43 @@ from stretto.kernels.functions import FUNCTIONS
 from stretto.kernels.operator import Kernel, Operator, Span
 
 Number = bool | int | float
-Memory = Callable[[Buffer], Tensor]
 Registers = Mapping[str, Number]
 Ranges = tuple[tuple[int, int], ...]
 
 LARGEST_GRID = 1 << 22
 """Points evaluated at once; a larger box is cut."""
+
+
+class CheckFailed(RunError):
+    """An index that the program checks (`checked` in an expression) is out of range."""
+
+
+class Memory(Protocol):
+    """Flat buffers. Offsets are i64 tensors of any shape, in elements."""
+
+    def elements(self, buffer: Buffer) -> int:
+        """The number of elements, of a list its capacity times the size of an item."""
+        ...
+
+    def read(self, buffer: Buffer, offsets: Tensor) -> Tensor: ...
+
+    def write(self, buffer: Buffer, offsets: Tensor, values: Tensor) -> None: ...
+
+
+class Tensors:
+    """Memory of plain tensors, contiguous, by name of the buffer."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._flat = {name: tensor.view(-1) for name, tensor in tensors.items()}
+
+    def elements(self, buffer: Buffer) -> int:
+        return self._flat[buffer.name].numel()
+
+    def read(self, buffer: Buffer, offsets: Tensor) -> Tensor:
+        return self._flat[buffer.name][offsets]
+
+    def write(self, buffer: Buffer, offsets: Tensor, values: Tensor) -> None:
+        self._flat[buffer.name][offsets] = values
 
 
 def evaluate(expr: Expr, registers: Registers, memory: Memory) -> Number:
@@ -168,27 +200,28 @@ def _first(value: Tensor, extreme: Tensor) -> Tensor:
 
 
 def _store(operator: Operator, value: Tensor, shape: tuple[int, ...], scope: Scope) -> None:
-    out = operator.out
-    memory = scope.memory(out.buffer)
-    offset = _offset(out, scope, None).expand(shape).reshape(-1)
+    buffer, memory = operator.out.buffer, scope.memory
+    offsets = _offsets(operator.out, scope).expand(shape).reshape(-1)
     value = value.reshape(-1)
-    dtype = out.buffer.dtype.torch
     if _stores_dynamically(operator):
-        _store_in_order(memory, offset, value, operator.accumulate)
+        offsets, value = _in_order(operator, offsets, value, memory)
     elif operator.accumulate:
-        memory[offset] = (_computed(memory[offset]) + value).to(dtype)
-    else:
-        memory[offset] = value.to(dtype)
+        value = _computed(memory.read(buffer, offsets)) + value
+    memory.write(buffer, offsets, value.to(buffer.dtype.torch))
 
 
-def _store_in_order(memory: Tensor, offset: Tensor, value: Tensor, accumulate: bool) -> None:
-    """Element after element, so that of two stores to one place the last one stays."""
-    places, which = offset.unique(return_inverse=True)
-    current = _computed(memory[places])
+def _in_order(
+    operator: Operator, offsets: Tensor, value: Tensor, memory: Memory
+) -> tuple[Tensor, Tensor]:
+    """Distinct offsets and their values: of two stores to one place the last one stays."""
+    places, which = offsets.unique(return_inverse=True)
+    current = torch.zeros(len(places), dtype=value.dtype)
+    if operator.accumulate:
+        current = _computed(memory.read(operator.out.buffer, places)).clone()
     value = value.to(current.dtype)
     for position, element in zip(which.tolist(), value, strict=True):
-        current[position] = current[position] + element if accumulate else element
-    memory[places] = current.to(memory.dtype)
+        current[position] = current[position] + element if operator.accumulate else element
+    return places, current
 
 
 def evaluate_tensor(expr: Expr, scope: Scope, mask: Tensor | None = None) -> Tensor:
@@ -209,6 +242,12 @@ def evaluate_tensor(expr: Expr, scope: Scope, mask: Tensor | None = None) -> Ten
                 evaluate_tensor(then, scope, inside),
                 evaluate_tensor(orelse, scope, outside),
             )
+        case Apply("checked", (index, size), _):
+            position = evaluate_tensor(index, scope, mask)
+            wrong = (position < 0) | (position >= evaluate_tensor(size, scope, mask))
+            if bool((wrong if mask is None else wrong & mask).any()):
+                raise CheckFailed(f"an index is out of range in {expr}")
+            return position
         case Apply("cast", (argument,), dtype):
             return _computed(evaluate_tensor(argument, scope, mask).to(dtype.torch))
         case Apply(function, args, dtype):
@@ -245,10 +284,10 @@ def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
     return total
 
 
-def _offset(access: Access, scope: Scope, mask: Tensor | None) -> Tensor:
-    """Positions in the flat buffer; 0 outside of the mask. Raises RunError for one out of range."""
+def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor:
+    """Positions in the flat buffer, where `mask` holds. Raises RunError for one out of range."""
     total = torch.zeros((), dtype=torch.int64)
-    elements = scope.memory(access.buffer).numel()
+    elements = scope.memory.elements(access.buffer)
     strides = row_major(access.shape)
     for dim, (index, stride) in enumerate(zip(access.index, strides, strict=True)):
         extent = access.shape[dim]
@@ -261,12 +300,15 @@ def _offset(access: Access, scope: Scope, mask: Tensor | None) -> Tensor:
             bad = position.expand(wrong.shape)[wrong][0].item()
             raise RunError(f"index {bad} of dim {dim} is out of range in {access}")
         total = total + position * stride
-    return total if mask is None else torch.where(mask, total, 0)
+    return total
 
 
 def _load(access: Access, scope: Scope, mask: Tensor | None) -> Tensor:
-    memory = scope.memory(access.buffer)
-    offset = _offset(access, scope, mask)
-    if memory.numel() == 0:
-        return torch.zeros(offset.shape, dtype=computed_dtype(access.buffer.dtype))
-    return _computed(memory[offset])
+    offsets = _offsets(access, scope, mask)
+    if mask is None:
+        return _computed(scope.memory.read(access.buffer, offsets))
+    shape = torch.broadcast_shapes(offsets.shape, mask.shape)
+    inside = mask.expand(shape)
+    value = torch.zeros(shape, dtype=computed_dtype(access.buffer.dtype))
+    value[inside] = _computed(scope.memory.read(access.buffer, offsets.expand(shape)[inside]))
+    return value

@@ -34,8 +34,9 @@ class Result(Enum):
 class ScalarFunction:
     """`evaluate` maps broadcastable tensors (f16 and bf16 already as f32) element by element.
 
-    `cast` and `where` have none: the first needs the dtype of its Apply, the second evaluates one
-    arm only.
+    `cast`, `where` and `checked` have none: the first needs the dtype of its Apply, the second
+    evaluates one arm only, the third is its first argument if that is in 0 .. second - 1, and else
+    stops the run.
     """
 
     name: str
@@ -132,6 +133,7 @@ _ALL: list[ScalarFunction] = [
     # A right shift keeps the sign.
     *_binary(Result.INTEGER, shl=torch.bitwise_left_shift, shr=torch.bitwise_right_shift),
     ScalarFunction("where", 3, Result.ARMS, None),
+    ScalarFunction("checked", 2, Result.INTEGER, None),
     ScalarFunction("cast", 1, Result.CHOSEN, None),
 ]
 

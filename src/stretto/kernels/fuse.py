@@ -198,7 +198,7 @@ def join(groups: list[Group], operator: Operator) -> Group | None:
     kept = _kept_dims(needed, operator)
     members: list[Member] = []
     for group, assignments in zip(groups, needed, strict=True):
-        fixed = sorted({_fix(a, kept) for a in assignments}, key=repr)
+        fixed = _complete(group, sorted({_fix(a, kept) for a in assignments}, key=repr))
         if not _covers(group, fixed, operator):
             return None
         members.extend(_rebase(group, fixed, kept))
@@ -259,12 +259,40 @@ def _assign(
         if ranges[span.grid] not in (None, shifted):
             return None
         ranges[span.grid] = shifted
-    if any(r is None for r in ranges):
+    if any(r is None or not _within(r, e) for r, e in zip(ranges, group.grid, strict=True)):
         return None
     dims = [r.dim for r in ranges if r is not None and r.dim is not None]
     if len(dims) != len(set(dims)):
         return None
     return tuple(r for r in ranges if r is not None)
+
+
+def _within(found: Range, extent: Extent) -> bool:
+    if isinstance(found.extent, int) and isinstance(extent, int):
+        return 0 <= found.offset and found.offset + found.extent <= extent
+    return found.extent == extent and found.offset == 0
+
+
+def _complete(group: Group, assignments: list[Assignment]) -> list[Assignment]:
+    """Adds the parts that only a later consumer needs, where the wanted ones are equal slices of one dim.
+
+    The cell state of an LSTM wants three of four gates; the fourth belongs into the same task.
+    """
+    first = assignments[0]
+    for place, extent in enumerate(group.grid):
+        size = first[place].extent
+        if not isinstance(extent, int) or not isinstance(size, int) or size == extent:
+            continue
+        same = all(
+            (a[:place], a[place + 1 :], a[place].dim, a[place].extent)
+            == (first[:place], first[place + 1 :], first[place].dim, size)
+            for a in assignments
+        )
+        if not same or size == 1 or extent % size or any(a[place].offset % size for a in assignments):
+            return assignments
+        ranges = [Range(first[place].dim, offset, size) for offset in range(0, extent, size)]
+        return [(*first[:place], r, *first[place + 1 :]) for r in ranges]
+    return assignments
 
 
 def _inside(found: Range | None, span: Span) -> bool:

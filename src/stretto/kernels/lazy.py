@@ -64,10 +64,27 @@ def variables(shape: tuple[Extent, ...], first: int = 0) -> tuple[Index, ...]:
     )
 
 
+def memory_shape(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    """The dims in the order they have in memory: a dynamic one first, as strides are numbers."""
+    dynamic = [dim for dim in shape if not isinstance(dim, int)]
+    return (*dynamic, *(dim for dim in shape if isinstance(dim, int)))
+
+
+def placed(buffer: Buffer, shape: tuple[Extent, ...]) -> Access:
+    """Element (Var(0), Var(1), ...) of a tensor of `shape` that has the whole of `buffer`."""
+    return placed_at(buffer, shape, variables(shape))
+
+
+def placed_at(buffer: Buffer, shape: tuple[Extent, ...], indices: tuple[Index, ...]) -> Access:
+    """Element `indices` of a tensor of `shape` that has the whole of `buffer`."""
+    order = sorted(range(len(shape)), key=lambda dim: (isinstance(shape[dim], int), dim))
+    return Access(buffer, memory_shape(shape), tuple(indices[dim] for dim in order))
+
+
 def stored(buffer: Buffer, shape: tuple[Extent, ...] | None = None) -> Lazy:
     """The whole of a buffer as a tensor."""
     shape = buffer.shape if shape is None else shape
-    return Lazy(buffer.dtype, shape, Load(Access(buffer, shape, variables(shape))))
+    return Lazy(buffer.dtype, shape, Load(placed(buffer, shape)))
 
 
 def constant(value: bool | int | float, dtype: DType, shape: tuple[Extent, ...] = ()) -> Lazy:
@@ -138,7 +155,7 @@ def reshape(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
     if shape == lazy.shape:
         return lazy
     whole = whole_buffer(lazy)
-    if whole is not None:
+    if whole is not None and memory_shape(shape) == shape:
         return Lazy(lazy.dtype, shape, Load(Access(whole, shape, variables(shape))))
     moved = _reshape_run(lazy, shape)
     if moved is not None:

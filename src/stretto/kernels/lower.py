@@ -31,8 +31,18 @@ from stretto.kernels.expr import (
     dynamic_index,
     loads,
 )
-from stretto.kernels.lazy import Lazy, cast, constant, contiguous_base, stored, variables, whole_buffer
+from stretto.kernels.lazy import (
+    Lazy,
+    cast,
+    constant,
+    contiguous_base,
+    memory_shape,
+    placed,
+    stored,
+    whole_buffer,
+)
 from stretto.kernels.operator import LibraryCall, Operator
+from stretto.kernels.sizes import formula_index
 from stretto.kernels.tree import Check, Leaf, Let, Node, Seq, Tree, TreeFunction
 
 LeafItem = Operator | LibraryCall | Let | Check
@@ -113,8 +123,16 @@ class Lowering:
         return Reg(self.fresh(hint), dtype)
 
     def new_buffer(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        """A buffer in the frame. A dynamic dim needs memory whose size is known at run time only."""
+        """A buffer in the frame. A dynamic dim needs memory whose size is known at run time only.
+
+        A dynamic dim becomes the first one of the buffer (see `placed`); there can be only one.
+        """
         if not all(isinstance(dim, int) for dim in shape):
+            shape = memory_shape(shape)
+            if not all(isinstance(dim, int) for dim in shape[1:]):
+                raise CodegenError(
+                    "a tensor with two dims that are known only at run time", location=self.location
+                )
             return self.externals.add(self.fresh(hint), dtype, shape, "list")
         buffer = Buffer(self.fresh(hint), dtype, shape)
         self.locals.append(buffer)
@@ -127,7 +145,17 @@ class Lowering:
         return self.new_buffer(value.hint, value.tensor.dtype, self.extents(value.tensor.shape))
 
     def extents(self, shape: tuple[Dim, ...]) -> tuple[Extent, ...]:
-        return tuple(self.symbols[dim] if isinstance(dim, Symbol) else dim for dim in shape)
+        return tuple(self.extent(dim) for dim in shape)
+
+    def extent(self, dim: Dim) -> Extent:
+        """The size of a dim. A formula over bound symbols is computed into a register."""
+        if isinstance(dim, int):
+            return dim
+        if dim not in self.symbols:
+            reg = self.let(Position(formula_index(dim, self.symbols)), "size")
+            self.ranges[reg] = (0, None)
+            self.symbols[dim] = reg
+        return self.symbols[dim]
 
     @property
     def source(self) -> str:
@@ -154,7 +182,9 @@ class Lowering:
 
     def store(self, lazy: Lazy, buffer: Buffer, name: str = "copy") -> Lazy:
         """Computes a tensor into the whole of `buffer`."""
-        out = Access(buffer, lazy.shape, variables(lazy.shape))
+        out = placed(buffer, lazy.shape)
+        if 0 in lazy.shape:
+            return stored(buffer, lazy.shape)
         self.emit(
             Operator(name, lazy.shape, (), "", cast(lazy.expr, buffer.dtype), out, source=self.source)
         )
@@ -207,12 +237,15 @@ class Lowering:
             return Index.of(self.let(cast(expr, DType.I64), "i"))
         return found
 
-    def position(self, argument: Argument, size: Extent, allow_end: bool = False) -> Index:
-        """A position in a dim of `size`: negative ones count from the end; checked when not known."""
+    def position(self, argument: Argument, size: Extent, length: Extent = 1) -> Index:
+        """Where `length` elements of a dim of `size` begin: negative positions count from the end.
+
+        Checked in the run when it is not known to be in range.
+        """
         index = self.index(argument)
-        if index.is_const and isinstance(size, int):
+        if index.is_const and isinstance(size, int) and isinstance(length, int):
             wrapped = index.const + size if index.const < 0 else index.const
-            if not 0 <= wrapped < size + allow_end:
+            if not 0 <= wrapped <= size - length:
                 self.check(Const(False, DType.BOOL), "index")
                 return Index()
             return Index(const=wrapped)
@@ -223,9 +256,9 @@ class Lowering:
             below = Apply("lt", (value, zero), DType.BOOL)
             index = Index.of(self.let(Apply("where", (below, Position(index + size), value), DType.I64), "i"))
             self.check(Apply("ge", (Position(index), zero), DType.BOOL), "index")
-        if high is None or not isinstance(size, int) or high >= size + allow_end:
-            bound = Position(Index.of(size) + int(allow_end))
-            self.check(Apply("lt", (Position(index), bound), DType.BOOL), "index")
+        room = Index.of(size) + Index.of(length) * -1
+        if high is None or not room.is_const or high > room.const:
+            self.check(Apply("le", (Position(index), Position(room)), DType.BOOL), "index")
         return index
 
     def interval(self, index: Index) -> tuple[int | None, int | None]:
@@ -267,6 +300,17 @@ class Lowering:
         if lazy.is_stored:
             return lazy
         return self.store(lazy, self.new_buffer(hint, lazy.dtype, lazy.shape), hint)
+
+    def materialised(self, argument: Argument) -> Lazy:
+        """A tensor argument with every element a plain load; later uses in this block see it stored."""
+        lazy = self.tensor(argument)
+        if lazy.is_stored:
+            return lazy
+        value = argument if isinstance(argument, Value) else None
+        lazy = self.materialise(lazy, value.hint if value and value.hint else "t")
+        if value is not None and self.home.get(value) is self.block:
+            self.env[value] = lazy
+        return lazy
 
     def contiguous(self, lazy: Lazy, hint: str = "t") -> Access:
         """The start of a row-major run of memory that holds the tensor; copied when it is not one yet."""

@@ -1,7 +1,7 @@
 """What a task, a register statement or a library call reads and writes.
 
-A region is a box of a buffer, found by interval arithmetic over index expressions; it may be larger than what
-is really touched, never smaller. A dim whose index depends on a register is taken whole.
+A region is a box of a buffer, found by interval arithmetic over index expressions; it may be larger
+than what is really touched, never smaller. A dim whose index depends on a register is taken whole.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def covers(a: Region, b: Region) -> bool:
     if a.shape != b.shape:
         return all(interval is None for interval in a.box)
     return all(
-        x is None or (y is not None and x[0] <= y[0] and y[1] <= x[1]) for x, y in zip(a.box, b.box)
+        x is None or (y is not None and x[0] <= y[0] and y[1] <= x[1])
+        for x, y in zip(a.box, b.box, strict=True)
     )
 
 

@@ -25,9 +25,9 @@ from stretto.kernels.lowered import Lowered
 from stretto.kernels.operator import Kernel, LibraryCall, Method, Operator, Stage, TileDim
 from stretto.kernels.tree import Check, Let, Tree, map_tree
 
-FLOPS = 110e9
+FLOPS = 220e9
 """Sustained float32 operations per second of one core in a register-tiled contraction."""
-BANDWIDTH = 60e9
+BANDWIDTH = 90e9
 """Bytes per second that one core streams from its second-level cache into a single-row contraction."""
 ELEMENT = 0.12e-9
 """Seconds per element and function application of vectorised pointwise work."""
@@ -158,8 +158,8 @@ def _plan_contraction(member: Member, found: Contraction, chosen: Selection) -> 
         height = 6 if rows > 1 else 1
         return Plan(Method("rows", (("mr", height), ("nr", 64))), tuple(multiples))
     if found.right_depth == 1 and found.left_depth == 1:
-        multiples[found.column] = min(4, count)
-        return Plan(Method("dots", (("mb", 4 if rows > 3 else 1), ("nb", 4))), tuple(multiples))
+        multiples[found.column] = min(8, count)
+        return Plan(Method("dots", (("mb", 2 if rows > 1 else 1), ("nb", 8))), tuple(multiples))
     return None
 
 
@@ -200,7 +200,7 @@ def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) 
     per_group = conv.out_channels // conv.groups
     depthwise = conv.groups > 1 and conv.in_channels == 1 and per_group == 1
     out_h, out_w = _out_size(operator)
-    lanes = 64 if out_w * out_h >= 128 else 32 if out_w * out_h >= 32 else 16
+    lanes = 64 if out_w * out_h >= 64 else 32 if out_w * out_h >= 32 else 16
     height = 6 if lanes == 64 else 12
     geometry = (
         ("c", conv.in_channels), ("h", conv.height), ("w", conv.width), ("kh", conv.kernel[0]), ("kw", conv.kernel[1]),
@@ -284,7 +284,7 @@ def member_seconds(member: Member, plan: Plan) -> float:
     if plan.method.template == "packed" and plan.method["mr"] == 1:
         return max(flops, out * depth * item / BANDWIDTH)
     if plan.method.template == "dots":
-        return flops * 3
+        return flops * 1.3
     return flops
 
 

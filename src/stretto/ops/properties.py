@@ -1,7 +1,6 @@
 """What a pass must know of a tensor op before it moves, merges, drops or evaluates it.
 
-All of it is read from torch's own tags and schemas; the two short lists below hold what those do not
-say.
+All of it is read from torch's own tags and schemas; two short lists hold what those do not say.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def _name(target: str) -> str:
 
 
 def is_lossless(source: DType, target: DType) -> bool:
-    """Whether every number of `source` is one of `target`, so that casting there and back is exact."""
+    """Whether every number of `source` is one of `target`: casting there and back is exact."""
     if source is target or source is DType.BOOL:
         return True
     if target is DType.BOOL or (source.is_float and not target.is_float):

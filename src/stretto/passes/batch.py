@@ -1,8 +1,8 @@
-"""A batch: the ops before a loop that compute some values of the loop body for all iterations at once.
+"""A batch: ops before a loop that compute values of its body for all iterations at once.
 
-The *twin* of a body value is the tensor of all its values, one per iteration along a new leading dim. A value
-that is the same in every iteration is *invariant* and has no twin; a rule (`batch_rules`) makes the twins of
-an op's results from twins and invariants.
+The *twin* of a body value is the tensor of all its values, one per iteration along a new leading
+dim. A value that is the same in every iteration is *invariant* and has no twin; a rule
+(`batch_rules`) makes the twins of an op's results from twins and invariants.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Batch:
     ops: list[Op] = field(default_factory=list[Op])
 
     def emit(self, target: str, *args: Argument, **kwargs: Argument) -> Value:
-        """The only result of a new op before the loop. VerifyError when torch refuses the arguments."""
+        """The only result of a new op before the loop. VerifyError for arguments torch refuses."""
         return self.add(tensor_op(target, *args, **kwargs)).result
 
     def add(self, op: Op) -> Op:
@@ -64,7 +64,7 @@ class Batch:
     def reshape(self, value: Value, shape: tuple[Dim, ...]) -> Value:
         if value.tensor.shape == shape:
             return value
-        return self.emit("aten.reshape.default", value, shape)
+        return self.emit("aten.view.default", value, shape)
 
     def permute(self, value: Value, dims: tuple[int, ...]) -> Value:
         if dims == tuple(range(len(dims))):
@@ -82,7 +82,8 @@ class Batch:
 
 
 Rule = Callable[[Batch, TensorOp], tuple[Value, ...] | str]
-"""The twins of the op's results, or why there are none. Some operand has a twin, all others are invariant."""
+"""The twins of the op's results, or why there are none. Some operands have twins, the others are
+invariant."""
 
 
 def _product(first: Dim, second: Dim) -> Dim:

@@ -1,7 +1,7 @@
 """Rules of `batch_rules` for contractions: rows of all iterations go through one product.
 
-Where one operand is the same in each iteration, the iterations become rows of the other one, so that a weight
-is read once for all of them. Where both differ, the product becomes a batched one.
+Where one operand is the same in each iteration, the iterations become rows of the other one, so
+that a weight is read once for all of them. Where both differ, the product becomes a batched one.
 """
 
 from __future__ import annotations
@@ -61,12 +61,11 @@ def _addmm(batch: Batch, op: TensorOp) -> tuple[Value, ...] | str:
     assert bias is not None and left is not None and right is not None
     result = op.result.tensor
     one_row = bias.tensor.rank == 1 or bias.tensor.shape[:1] == (1,)
-    if one_row and batch.is_batched(left) and not batch.is_batched(right):
-        if not batch.is_batched(bias):
-            rows = batch.merge_rows(batch.twins[left])
-            row_bias, weight = batch.operand(bias), batch.operand(right)
-            product = batch.emit("aten.addmm.default", row_bias, rows, weight)
-            return (batch.split_rows(product, result.shape),)
+    if one_row and not batch.is_batched(bias) and not batch.is_batched(right):
+        rows = batch.merge_rows(batch.twins[left])
+        row_bias, weight = batch.operand(bias), batch.operand(right)
+        product = batch.emit("aten.addmm.default", row_bias, rows, weight)
+        return (batch.split_rows(product, result.shape),)
     if not batch.is_batched(left) and not batch.is_batched(right):
         product = batch.emit("aten.mm.default", batch.operand(left), batch.operand(right))
     else:

@@ -1,12 +1,14 @@
-"""Loop batching: work of a loop that no iteration passes to the next is done for all iterations at once.
+"""Loop batching: what no iteration needs of the one before is done for all iterations at once.
 
-An op of a `for` body that depends on the loop index but on no carried value becomes one batched op before the
-loop, when that makes a contraction larger: the input projections of an RNN become one matrix product.
+An op of a `for` body that depends on the loop index but on no carried value becomes one batched op
+before the loop, when that makes a contraction larger: the input projections of an RNN become one
+matrix product.
 
-Changes: `for` loops anywhere in the program, inner ones first; a loop it batches runs from 0 in steps of 1
-afterwards. Needs: invariant ops hoisted, for what it finds to be complete. Guarantees: the same results up to
-the order of floating-point additions inside one product; one batched tensor takes at most `limit_bytes`.
-Loops of known trip count, and loops over all items of a list (these get an `if` that asks for a first item).
+Changes: `for` loops anywhere in the program, inner ones first; a loop it batches runs from 0 in
+steps of 1 afterwards. Needs: invariant ops hoisted, for what it finds to be complete. Guarantees:
+the same results up to the order of floating-point additions inside one product; one batched tensor
+takes at most `limit_bytes`. Loops of known trip count, and loops over all items of a list (these
+get an `if` that asks for a first item).
 
     for %t in range(0, 64) carry (%h = %h0) {     %w = linear(%x, %W)                  # [64, 256]
       %x_t = select(%x, 0, %t)                    for %t in range(0, 64) carry (%h = %h0) {
@@ -20,9 +22,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
+from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import ForOp, IfOp, ListPushOp
+from stretto.ir.ops import ForOp, IfOp, ListPushOp, TensorOp
 from stretto.ir.rewrite import defined_values, free_values_of_op
 from stretto.ir.types import Dim, Symbol
 from stretto.ops.infer import tensor_op
@@ -39,16 +42,18 @@ class BatchLoops:
     """`limit_bytes` bounds each tensor that holds a value of all iterations."""
 
     limit_bytes: int = 64 * MEBIBYTE
-    name: str = "batch_loops"
+    name: ClassVar[str] = "batch_loops"
 
-    def apply(self, program: Program) -> Program:
+    def apply(self, program: Program) -> bool:
+        changed = False
         for function in program.functions.values():
             for block in innermost_blocks(function.body):
                 for loop in [op for op in block.ops if isinstance(op, ForOp)]:
                     ops = self._loop(loop, ListLengths.of(function.body), program)
                     place = block.ops.index(loop)
                     block.ops[place : place + 1] = ops
-        return program
+                    changed |= len(ops) > 1
+        return changed
 
     def _loop(self, loop: ForOp, lengths: ListLengths, program: Program) -> list[Op]:
         length = batch_length(loop, program)
@@ -85,8 +90,8 @@ def fresh_symbol(program: Program, stem: str) -> Symbol:
 def profitable(loop: ForOp, twins: Twins) -> frozenset[Op] | str:
     """The ops whose results should come from before the loop, or why batching would not pay.
 
-    These are contractions, what is computed from them without growing, and everything where the loop has
-    nothing else to do. Views and positions in larger tensors cost nothing inside the loop and stay there.
+    These are contractions, what is computed from them without growing, and everything where the
+    loop has nothing else to do. Views cost nothing inside the loop and stay there.
     """
     work = [op for op in loop.body.ops if op in twins.of_op and not (is_view(op) or is_source(op))]
     staying = [op for op in loop.body.ops if op not in twins.of_op and op not in twins.index_ops]
@@ -130,7 +135,7 @@ def _replace(loop: ForOp, twins: Twins, kept: frozenset[Op], before: set[Op]) ->
     ops: list[Op] = []
     for op in reversed(loop.body.ops):
         results = [value for value in op.results if value in needed]
-        if op in twins.of_op and not results:
+        if isinstance(op, TensorOp) and not results:
             continue
         twin = dict(zip(op.results, twins.of_op.get(op, ()), strict=False))
         free = is_view(op) or is_source(op)

@@ -1,18 +1,19 @@
-"""How each tensor operator is computed for all iterations of a loop at once: one rule per operator.
+"""How each tensor operator is computed for all iterations of a loop at once: one rule per
+operator.
 
-A rule reads the op of the loop body and makes the same computation on twins, tensors with a leading dim for
-the iteration. Families: operators element by element (torch's own tag says which), operators whose dims
-shift by one, operators that work on trailing dims only, and a few with a rule of their own. Contractions
-have theirs in `batch_contractions`. An operator without a rule stays in the loop.
+A rule reads the op of the loop body and makes the same computation on twins, tensors with a
+leading dim for the iteration. Families: operators element by element (torch's own tag says which),
+operators whose dims shift by one, operators that work on trailing dims only, and a few with a rule
+of their own. Contractions have theirs in `batch_contractions`. An operator without a rule stays in
+the loop.
 """
 
 from __future__ import annotations
 
-import torch
-
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp, argument_values
-from stretto.ops.infer import parameters, resolve
+from stretto.ops.infer import parameters
+from stretto.ops.properties import is_pointwise
 from stretto.passes.batch import Batch, Rule
 from stretto.passes.batch_contractions import CONTRACTION_RULES
 from stretto.passes.operator_arguments import argument, value_argument, with_arguments
@@ -28,7 +29,7 @@ def rule_for(target: str) -> Rule | None:
         return _shift_dims
     if target in _TRAILING:
         return _keep_dims
-    if target.startswith("aten.") and torch.Tag.pointwise in resolve(target).tags:
+    if is_pointwise(target):
         return _pointwise
     return None
 

@@ -1,4 +1,4 @@
-"""Which values of a loop body can be computed before the loop for all iterations, and the ops that do it."""
+"""Which values of a loop body can be computed for all iterations before the loop, and how."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from stretto.ir.ops import (
 )
 from stretto.ir.rewrite import clone_op
 from stretto.ir.types import INDEX, Dim, TensorType
+from stretto.ops.properties import is_random
 from stretto.passes.affine import Affine, affine_result
 from stretto.passes.batch import Batch
 from stretto.passes.batch_rules import rule_for
@@ -29,7 +30,7 @@ from stretto.passes.operator_arguments import int_argument, value_argument
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """What was found for one loop. `reasons` says for each other op why it must stay in the loop."""
+    """What was found for one loop. `reasons` says why each other op must stay in the loop."""
 
     batch: Batch
     of_op: dict[Op, tuple[Value, ...]] = field(default_factory=dict[Op, tuple[Value, ...]])
@@ -54,7 +55,7 @@ def is_source(op: Op) -> bool:
 
 
 class _Finder:
-    """Goes through one body in order. A value is invariant, affine in the iteration, batched, or unknown."""
+    """Goes through one body in order. A value is invariant, affine, batched, or unknown."""
 
     def __init__(self, loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> None:
         self.loop = loop
@@ -124,14 +125,12 @@ class _Finder:
         try:
             if isinstance(op, ListGetOp):
                 return self.items(op)
-            if not isinstance(op, TensorOp):
-                return f"`{op.name}` is not a tensor operator"
+            if not isinstance(op, TensorOp) or is_random(op):
+                return f"`{op.name}` cannot be batched"
             source = value_argument(op, "self")
-            if source is not None and not self.batch.is_batched(source):
-                if op.target in ("aten.select.int", "stretto.narrow"):
-                    position = value_argument(op, _POSITION[op.target])
-                    if position in self.affine:
-                        return self.slices(op, source, self.affine[position])
+            position = value_argument(op, _POSITION.get(op.target, ""))
+            if source is not None and not self.batch.is_batched(source) and position in self.affine:
+                return self.slices(op, source, self.affine[position])
             return self.by_rule(op)
         except VerifyError as error:
             return error.message
@@ -209,7 +208,7 @@ class _Finder:
     ) -> tuple[Value, ...] | str:
         """Twin of `narrow(source, dim, position, width)` where the windows lie side by side."""
         length, size = self.batch.length, source.tensor.shape[dim]
-        if not isinstance(length, int) or not isinstance(size, int):
+        if not isinstance(length, int) or not isinstance(size, int) or width is None:
             return "the trip count or the size is not known"
         if affine.scale != width or affine.offset < 0 or affine.last(length) + width > size:
             return "the slices do not lie side by side"
@@ -231,6 +230,7 @@ class _Finder:
                 return f"the batched result would be {twin.type}, not {expected}"
             if not is_view(op) and not is_source(op) and type_bytes(expected) > self.limit_bytes:
                 return f"the batched result takes {type_bytes(expected)} bytes"
+            twin.hint = twin.hint or value.hint
         self.batch.twins.update(zip(op.results, twins, strict=True))
         self.found.of_op[op] = twins
         return None

@@ -1,7 +1,7 @@
 """Recognising contractions: which operators they are, and those with one constant operand.
 
-`linear`, `mm`, `addmm`, `mv` and `matmul` with a constant matrix all are `input @ weight.T + bias` over the
-last dim of the input, so passes treat them as one (`Linear`).
+`linear`, `mm`, `addmm`, `mv` and `matmul` with a constant matrix all are `input @ weight.T + bias`
+over the last dim of the input, so passes treat them as one (`Linear`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import Argument, ConstantOp, TensorOp
+from stretto.ir.ops import Argument, ConstantOp, TensorOp, argument_values
 from stretto.ir.types import DType, TensorType
 from stretto.ops.infer import resolve
+from stretto.ops.properties import is_view as is_view_target
 from stretto.passes.operator_arguments import argument, value_argument
 
 CONTRACTIONS: frozenset[str] = frozenset(
@@ -33,9 +34,7 @@ def is_contraction(op: Op) -> bool:
 def is_view(op: Op) -> bool:
     """True for operators that only rename elements; they cost nothing wherever they stand."""
     return isinstance(op, TensorOp) and (
-        op.target == "stretto.narrow"
-        or op.target.startswith("aten.")
-        and (op.target == "aten._unsafe_view.default" or bool(resolve(op.target).is_view))
+        op.target in ("stretto.narrow", "aten._unsafe_view.default") or is_view_target(op.target)
     )
 
 
@@ -66,7 +65,7 @@ class Constants:
 
 
 def _has_value(item: Argument) -> bool:
-    return isinstance(item, Value) or isinstance(item, tuple) and any(map(_has_value, item))
+    return bool(argument_values(item))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Common subexpression elimination (CSE): what was computed already is not computed again.
 
-An op is dropped when an op of the same class, with the same operands and attributes, stands before it
-in the same block or in an enclosing one, so that its results are there whenever the second would run.
-Everything is by value, so the results are equal; random operators and ops with blocks are kept.
-Needs nothing; leaves types and the order of ops as they are.
+An op is dropped when an op of the same class, with the same operands and attributes, stands before
+it in the same block or in an enclosing one, so that its results are there whenever the second would
+run. Everything is by value, so the results are equal. Random operators, ops with blocks and new
+lists are kept. Needs nothing; leaves types and the order of ops as they are.
 
     %a = aten.exp.default(%x)                 %a = aten.exp.default(%x)
     %r = if %c {                              %r = if %c {
@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import Argument, CallOp, ConstantOp, ListStackOp, LiteralOp, TensorOp
-from stretto.ir.rewrite import all_blocks
+from stretto.ir.ops import Argument, CallOp, ConstantOp, ListNewOp, LiteralOp, TensorOp
 from stretto.ir.types import Type
 from stretto.ops.properties import is_random
 
@@ -42,6 +41,8 @@ def keep_reason(op: Op) -> str | None:
     """Why an op is computed again although an equal one stands before it, or None."""
     if op.blocks:
         return "its blocks are not compared"
+    if isinstance(op, ListNewOp):
+        return "a list of its own can be pushed to in place"
     if isinstance(op, TensorOp) and is_random(op):
         return "it is random"
     return None
@@ -66,7 +67,7 @@ def _merge(block: Block, seen: dict[Key, tuple[Value, ...]], renamed: dict[Value
 
 
 def _key(op: Op) -> Key:
-    """Equal for ops that compute the same. Result types belong to it: they may name other symbols."""
+    """Equal for ops that compute the same; with result types, which may name other symbols."""
     types: tuple[Type, ...] = tuple(value.type for value in op.results)
     attributes: Hashable = None
     match op:

@@ -1,15 +1,17 @@
 """Loop distribution: a loop over several recurrences becomes consecutive loops, one for each.
 
-A recurrence is a cycle of dependences through carried values (`loop_dependence`). Where one feeds a
-contraction whose result another one needs, that contraction has to wait for nothing but the first:
-with a loop of its own for each recurrence, `batch_loops` can run it for all iterations at once, and
-each loop reads only the weights of its own recurrence again and again (Kennedy and Allen, "Automatic
-Translation of FORTRAN Programs to Vector Form", 1987, with lists in the place of expanded scalars).
+A recurrence is a cycle of dependences through carried values (`loop_dependence`). Where one feeds
+a contraction whose result another one needs, that contraction has to wait for nothing but the
+first: with a loop of its own for each recurrence, `batch_loops` can run it for all iterations at
+once, and each loop reads only the weights of its own recurrence again and again (Kennedy and
+Allen, "Automatic Translation of FORTRAN Programs to Vector Form", 1987, with lists in the place of
+expanded scalars).
 
-Changes: `for` loops anywhere in the program, inner ones first. Needs: nothing; small loops inside the
-body unrolled and invariant ops hoisted, for more to be found. Guarantees: every op runs as often and
-on the same values as before, except that index arithmetic and views are repeated in each loop; values
-that flow from one loop to the next take at most `limit_bytes`, if the trip count is known.
+Changes: `for` loops anywhere in the program, inner ones first. Needs: nothing; small loops inside
+the body unrolled and invariant ops hoisted, for more to be found. Guarantees: every op runs as
+often and on the same values as before, except that index arithmetic and views are repeated in each
+loop; values that flow from one loop to the next take at most `limit_bytes`, if the trip count is
+known.
 
     for %t in range(0, 64) carry (%h, %g) {   for %t in range(0, 64) carry (%h, %l = list.new()) {
       %y = cell(%x_t, %h)                       %y = cell(%x_t, %h); yield %y, list.push(%l, %y) }
@@ -21,13 +23,14 @@ that flow from one loop to the next take at most `limit_bytes`, if the trip coun
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp, ListGetOp, ListNewOp, ListPushOp
 from stretto.ir.rewrite import clone_op
 from stretto.ir.types import ListType
 from stretto.passes.distribution_plan import Part, plan_distribution
-from stretto.passes.loop_form import innermost_blocks, iteration_number, normalise
+from stretto.passes.loop_form import innermost_blocks, normalise
 
 MEBIBYTE = 1 << 20
 
@@ -37,22 +40,31 @@ class Distribute:
     """`limit_bytes` bounds what the loops made from one loop hand over to each other."""
 
     limit_bytes: int = 64 * MEBIBYTE
-    name: str = "distribute"
+    name: ClassVar[str] = "distribute"
 
-    def apply(self, program: Program) -> Program:
+    def apply(self, program: Program) -> bool:
+        changed = False
         for function in program.functions.values():
             for block in innermost_blocks(function.body):
                 for loop in [op for op in block.ops if isinstance(op, ForOp)]:
-                    parts = plan_distribution(loop, self.limit_bytes)
-                    if not isinstance(parts, str):
-                        place = block.ops.index(loop)
-                        block.ops[place : place + 1] = distribute(loop, parts)
-        return program
+                    ops = self._loop(loop)
+                    place = block.ops.index(loop)
+                    block.ops[place : place + 1] = ops
+                    changed |= len(ops) > 1
+        return changed
+
+    def _loop(self, loop: ForOp) -> list[Op]:
+        parts = plan_distribution(loop, self.limit_bytes)
+        if isinstance(parts, str):
+            return [loop]
+        if normalise(loop):
+            parts = plan_distribution(loop, self.limit_bytes)
+            assert not isinstance(parts, str)
+        return distribute(loop, parts)
 
 
 def distribute(loop: ForOp, parts: tuple[Part, ...]) -> list[Op]:
-    """The loops that take the place of `loop`; its results become theirs."""
-    normalise(loop)
+    """The loops that take the place of a loop in canonical form; its results become theirs."""
     ops: list[Op] = []
     lists: dict[Value, Value] = {}
     for part in parts:
@@ -61,13 +73,16 @@ def distribute(loop: ForOp, parts: tuple[Part, ...]) -> list[Op]:
 
 
 def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
-    """One loop, and the empty lists for what it hands over. `lists` gains those lists' final values."""
+    """One loop after the empty lists for what it hands over. `lists` gains their final values."""
     mapping: dict[Value, Value] = {}
     body = Block()
     index = mapping[loop.index] = Value(loop.index.type, loop.index.hint)
-    carried = tuple(Value(loop.carried[place].type, loop.carried[place].hint) for place in part.carried)
-    mapping.update(zip((loop.carried[place] for place in part.carried), carried, strict=True))
-    body.ops.extend(_received(loop, part, lists, mapping))
+    old = [loop.carried[place] for place in part.carried]
+    carried = tuple(Value(value.type, value.hint) for value in old)
+    mapping.update(zip(old, carried, strict=True))
+    for value in part.received:
+        item = mapping[value] = Value(value.type, value.hint)
+        body.ops.append(ListGetOp(lists[value], index, results=(item,)))
     body.ops.extend(clone_op(op, mapping) for op in loop.body.ops if op in part.ops)
     empty = [_empty_list(value) for value in part.sent]
     growing = tuple(Value(op.result.type, op.result.hint) for op in empty)
@@ -86,21 +101,6 @@ def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
         loop.start, loop.stop, loop.step, inits, body, results=results, location=loop.location
     )
     return [*empty, new]
-
-
-def _received(
-    loop: ForOp, part: Part, lists: dict[Value, Value], mapping: dict[Value, Value]
-) -> list[Op]:
-    """Reads this iteration's values of earlier parts; `mapping` gains them."""
-    if not part.received:
-        return []
-    arithmetic, number = iteration_number(loop, mapping[loop.index])
-    ops: list[Op] = [*arithmetic]
-    for value in part.received:
-        item = Value(value.type, value.hint)
-        ops.append(ListGetOp(lists[value], number, results=(item,)))
-        mapping[value] = item
-    return ops
 
 
 def _empty_list(value: Value) -> Op:

@@ -1,9 +1,9 @@
 """How a loop would be distributed: which part of the body goes to which loop, and whether it pays.
 
-Recurrences are taken in the order of their dependences. One starts a new loop when a contraction on
-the way to it then depends on earlier loops alone; otherwise it joins the last loop that it depends on.
-Ops on no cycle go with the first recurrence that needs them. What depends on the index alone and costs
-nothing is repeated wherever it is read.
+Recurrences are taken in the order of their dependences. One starts a new loop when a contraction
+on the way to it then depends on earlier loops alone; otherwise it joins the last loop that it
+depends on. Ops on no cycle go with the first recurrence that needs them. What depends on the index
+alone and costs nothing is repeated wherever it is read.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
         return "it runs less than twice"
     if len(loop.carried) < 2:
         return "it carries one value"
+    if trips is None and (loop.start != 0 or loop.step != 1):
+        return "its trip count is not known, and it does not count from 0 in steps of 1"
     dependence = loop_dependence(loop.body, loop.carried)
     plan = _Planner(loop, dependence)
     plan.place_all()
@@ -88,7 +90,7 @@ class _Planner:
             self.loop_of[node] = number
 
     def feeding(self, recurrence: tuple[Node, ...]) -> tuple[list[Op], list[Node]]:
-        """Ops without a loop that the recurrence needs, in body order, and what they get from loops."""
+        """Ops without a loop that the recurrence needs, in body order, and what feeds them."""
         found: set[Node] = set()
         sources: dict[Node, None] = {}
         stack = list(recurrence)
@@ -183,5 +185,3 @@ def _is_free(op: Op) -> bool:
 
 def _can_be_item(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static
-
-

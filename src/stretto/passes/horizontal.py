@@ -1,12 +1,13 @@
-"""Horizontal fusion: contractions of one input with several constant weights become one contraction.
+"""Horizontal fusion: contractions of one input with several constant weights become one.
 
-The weights are concatenated at compile time and the results are slices of one tensor, so the input is
-read once and one large kernel stands for several small ones: the gates of an LSTM written as separate
-layers, the projections of attention, the 1 x 1 convolutions of an Inception block.
+The weights are concatenated at compile time and the results are slices of one tensor, so the input
+is read once and one large kernel stands for several small ones: the gates of an LSTM written as
+separate layers, the projections of attention, the 1 x 1 convolutions of an Inception block.
 
-Changes: any block; the one contraction stands where the first of them stood, which is legal since all
-read the same value besides constants. Needs: common subexpressions merged, so that inputs shared are
-one value. Guarantees: the same sums in the same order, up to how a library blocks a larger product.
+Changes: any block; the one contraction stands where the first of them stood, which is legal since
+all read the same value besides constants. Needs: common subexpressions merged, so that inputs
+shared are one value. Guarantees: the same sums in the same order, up to how a library blocks a
+larger product.
 
     %q = linear(%x, %Q)                     %qk = linear(%x, %QK)       # constants, [Q; K]
     %u = relu(%q)                    =>     %q = slice(%qk, -1, 0, 64)
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -34,8 +36,8 @@ from stretto.passes.operator_arguments import argument, value_argument, with_arg
 class Member:
     """A contraction that can be one of several. Members with the same `key` belong together.
 
-    `weight` has the outputs along `weight_dim`; the results have them along `result_dim`. `join` makes
-    the one contraction from the concatenated weight and bias.
+    `weight` has the outputs along `weight_dim`, the results have them along `result_dim`. `join`
+    makes the one contraction from the concatenated weight and bias.
     """
 
     op: TensorOp
@@ -53,14 +55,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Horizontal:
-    name: str = "horizontal"
+    name: ClassVar[str] = "horizontal"
 
-    def apply(self, program: Program) -> Program:
+    def apply(self, program: Program) -> bool:
+        count = 0
         for function in program.functions.values():
             constants = Constants.of(program, function.body)
             for block in all_blocks(function.body):
-                _fuse_block(program, block, constants)
-        return program
+                count += _fuse_block(program, block, constants)
+        return count > 0
 
 
 def member(op: Op, constants: Constants) -> Member | str:
@@ -138,18 +141,20 @@ def _convolution(op: TensorOp, constants: Constants) -> Member | str:
     return Member(op, (*key, settings), weight, known, 0, channel, join)
 
 
-def _fuse_block(program: Program, block: Block, constants: Constants) -> None:
+def _fuse_block(program: Program, block: Block, constants: Constants) -> int:
+    """How many contractions took the place of several."""
     groups: dict[Hashable, list[Member]] = {}
     for op in block.ops:
         found = member(op, constants)
         if isinstance(found, Member):
             groups.setdefault(found.key, []).append(found)
-    for members in groups.values():
-        if len(members) > 1:
-            place = block.ops.index(members[0].op)
-            fused = {item.op for item in members}
-            block.ops[place:place] = _fused(program, members)
-            block.ops = [op for op in block.ops if op not in fused]
+    several = [members for members in groups.values() if len(members) > 1]
+    for members in several:
+        place = block.ops.index(members[0].op)
+        fused = {item.op for item in members}
+        block.ops[place:place] = _fused(program, members)
+        block.ops = [op for op in block.ops if op not in fused]
+    return len(several)
 
 
 def _fused(program: Program, members: list[Member]) -> list[Op]:

@@ -1,9 +1,10 @@
 """Dependences between the parts of a loop body, and the cycles among them.
 
-A node is an op of the body (with all that is nested in it) or a carried parameter. An edge leads from what
-makes a value to what reads it; a carried parameter reads what the iteration before yielded for it. The
-strongly connected components are the recurrences of the loop: what lies on no cycle need not wait for the
-iteration before (Allen and Kennedy, "Optimizing Compilers for Modern Architectures", section 2.3).
+A node is an op of the body (with all that is nested in it) or a carried parameter. An edge leads
+from what makes a value to what reads it; a carried parameter reads what the iteration before
+yielded for it. The strongly connected components are the recurrences of the loop: what lies on no
+cycle need not wait for the iteration before (Allen and Kennedy, "Optimizing Compilers for Modern
+Architectures", section 2.3).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Node = Op | Value
 
 @dataclass(frozen=True, slots=True)
 class LoopDependence:
-    """The components of one loop body in an order that respects all edges between them."""
+    """The components of one loop body, in an order that respects all edges."""
 
     components: tuple[tuple[Node, ...], ...]
     component_of: dict[Node, int]
@@ -35,13 +36,13 @@ class LoopDependence:
         return self.component_of[node] in self.cyclic
 
     def component(self, value: Value) -> int | None:
-        """The component that makes the value; None for what comes from outside and for the index."""
+        """The component that makes the value; None for the index and for values from outside."""
         node = self.maker.get(value)
         return None if node is None else self.component_of[node]
 
 
 def loop_dependence(body: Block, carried: tuple[Value, ...]) -> LoopDependence:
-    """Analyse the body of a `for` or `while` whose parameters `carried` take the block's yields."""
+    """Analyse a loop body whose parameters `carried` take what the block yields."""
     maker: dict[Value, Node] = {value: value for value in carried}
     for op in body.ops:
         maker.update(dict.fromkeys(op.results, op))
@@ -75,6 +76,6 @@ def _components(
     cyclic = frozenset(
         place
         for place, nodes in enumerate(components)
-        if len(nodes) > 1 or graph.has_edge(nodes[0], nodes[0])
+        if len(nodes) > 1 or any(graph.has_edge(node, node) for node in nodes)
     )
     return LoopDependence(components, component_of, reads, maker, cyclic)

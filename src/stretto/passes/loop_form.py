@@ -1,4 +1,4 @@
-"""Counted loops in canonical form, `for k in range(0, trips, 1)`, so that the index is the iteration number."""
+"""Loops in canonical form, `for k in range(0, trips, 1)`: the index is the iteration number."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ def innermost_blocks(body: Block) -> list[Block]:
     return list(all_blocks(body))[::-1]
 
 
-def normalise(loop: ForOp) -> None:
-    """Make a loop of known trip count run from 0 in steps of 1; its old index becomes arithmetic."""
+def normalise(loop: ForOp) -> bool:
+    """Make a loop of known trip count run from 0 in steps of 1; the old index is computed.
+
+    True when that changed the loop.
+    """
     trips = loop.trip_count()
     if trips is None or (loop.start == 0 and loop.step == 1):
-        return
+        return False
     assert isinstance(loop.start, int)
     number, index = Value(INDEX, loop.index.hint), loop.index
     if uses(loop.body).get(index):
@@ -27,6 +30,7 @@ def normalise(loop: ForOp) -> None:
         substitute(loop.body, {index: ops[-1].result})
     loop.body.params = (number, *loop.carried)
     loop.start, loop.stop, loop.step = 0, trips, 1
+    return True
 
 
 def _affine_ops(number: Value, scale: int, offset: int) -> list[Op]:
@@ -37,15 +41,3 @@ def _affine_ops(number: Value, scale: int, offset: int) -> list[Op]:
     if offset or not ops:
         ops.append(tensor_op("aten.add.Tensor", ops[-1].result if ops else number, offset))
     return ops
-
-
-def iteration_number(loop: ForOp, index: Value) -> tuple[list[TensorOp], Value]:
-    """How often the body has run before, from `index`, the index of the loop or of a copy of it."""
-    ops: list[TensorOp] = []
-    if loop.start != 0:
-        ops.append(tensor_op("aten.sub.Tensor", index, loop.start))
-        index = ops[-1].result
-    if loop.step != 1:
-        ops.append(tensor_op("aten.floor_divide.default", index, loop.step))
-        index = ops[-1].result
-    return ops, index

@@ -67,10 +67,11 @@ def run_passes(
 
 
 def _repeat(repeat: Repeat, run: Callable[[Pass], bool]) -> bool:
-    rounds = 0
-    while rounds < repeat.limit and any([run(step) for step in repeat.passes]):
-        rounds += 1
-    return rounds > 0
+    for rounds in range(repeat.limit):
+        changed = [run(step) for step in repeat.passes]  # all of them, whatever the first says
+        if not any(changed):
+            return rounds > 0
+    return repeat.limit > 0
 
 
 def _verify_after(step: Pass, program: Program) -> None:

@@ -31,7 +31,7 @@ def int_argument(op: TensorOp, name: str) -> int | None:
 
 
 def with_arguments(op: TensorOp, changed: dict[str, Argument]) -> TensorOp:
-    """A new op of the same operator with some arguments replaced; VerifyError when torch refuses them."""
+    """A new op of the operator with some arguments replaced. VerifyError where torch refuses."""
     given = named_arguments(op.target, op.args, op.kwargs)
     values = {parameter.name: value for parameter, value in given} | changed
     positional: list[Argument] = []

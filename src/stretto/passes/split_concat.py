@@ -1,14 +1,16 @@
-"""Splitting a product of concatenated inputs: W [x; h] becomes W_x x + W_h h where that frees a part.
+"""Splitting products of concatenated inputs: W [x; h] becomes W_x x + W_h h to free a part.
 
-An RNN cell often multiplies one matrix with the concatenation of its input and its state. The product
-then has to wait for the state, though only a part of it does. Split, the part of the input no longer
-belongs to the recurrence: it can be batched over the iterations, hoisted, or computed by another loop.
+An RNN cell often multiplies one matrix with the concatenation of its input and its state. The
+product then has to wait for the state, though only a part of it does. Split, the part of the input
+no longer belongs to the recurrence: it can be batched over the iterations, hoisted, or computed by
+another loop.
 
-Changes: products with a constant matrix (`contractions.Linear`) in loop bodies whose input is a `cat`
-along the contracted dim, of values that differ in what they wait for: the recurrence of the product
-itself, other work of the iteration, or nothing in the loop. Values that wait for the same stay
-concatenated. Needs: constants folded, so that the weight is seen. Guarantees: the same result up to
-the order of floating-point additions. With `calls`, also products of results of different calls.
+Changes: products with a constant matrix (`contractions.Linear`) in loop bodies whose input is a
+`cat` along the contracted dim, of values that differ in what they wait for: the recurrence of the
+product itself, other work of the iteration, or nothing in the loop. Values that wait for the same
+stay concatenated. Needs: constants folded, so that the weight is seen. Guarantees: the same result
+up to the order of floating-point additions. With `calls`, also products of results of different
+calls.
 
     %c = cat([%x_t, %h], -1)                %w = linear(%x_t, %W_x, %b)
     %y = linear(%c, %W, %b)          =>     %u = linear(%h, %W_h)
@@ -20,6 +22,7 @@ the order of floating-point additions. With `calls`, also products of results of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -41,18 +44,18 @@ class SplitConcat:
     """`calls`: split also where the concatenated values are results of different calls."""
 
     calls: bool = False
-    name: str = "split_concat"
+    name: ClassVar[str] = "split_concat"
 
-    def apply(self, program: Program) -> Program:
+    def apply(self, program: Program) -> bool:
+        count = 0
         for function in program.functions.values():
             constants = Constants.of(program, function.body)
-            for block in all_blocks(function.body):
-                for op in block.ops:
-                    if isinstance(op, (ForOp, WhileOp)):
-                        _split_in_loop(program, op, constants)
+            for op in list(function.body.walk()):
+                if isinstance(op, (ForOp, WhileOp)):
+                    count += _split_in_loop(program, op, constants)
             if self.calls:
-                _split_between_calls(program, function.body, constants)
-        return program
+                count += _split_between_calls(program, function.body, constants)
+        return count > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def concatenated(op: Op, constants: Constants) -> Concatenated | str:
     if not isinstance(dim, int) or dim % rank != rank - 1 or not isinstance(parts, tuple):
         return "its input is not concatenated along the contracted dim"
     values = tuple(value for value in parts if isinstance(value, Value))
-    if any(not isinstance(v.tensor.shape[-1:], tuple) or v.tensor.rank != rank for v in values):
+    if any(value.tensor.rank != rank for value in values):
         return "the concatenated values differ in rank"
     if any(not isinstance(value.tensor.shape[-1], int) for value in values):
         return "a concatenated dim is not static"
@@ -93,13 +96,14 @@ def waits_for(part: Value, op: Op, dependence: LoopDependence, body: Block) -> s
     return VARYING
 
 
-def _split_in_loop(program: Program, loop: ForOp | WhileOp, constants: Constants) -> None:
+def _split_in_loop(program: Program, loop: ForOp | WhileOp, constants: Constants) -> int:
+    """How many products of the loop body were split."""
     body = loop.body
     carried = loop.carried if isinstance(loop, ForOp) else body.params
     candidates = [op for op in body.ops if isinstance(concatenated(op, constants), Concatenated)]
     if not candidates:
-        return
-    dependence = loop_dependence(body, carried)
+        return 0
+    dependence, count = loop_dependence(body, carried), 0
     for op in candidates:
         found = concatenated(op, constants)
         assert isinstance(found, Concatenated)
@@ -107,10 +111,12 @@ def _split_in_loop(program: Program, loop: ForOp | WhileOp, constants: Constants
         if len(set(classes)) > 1:
             order = [name for name in (INVARIANT, VARYING, RECURRENT) if name in classes]
             _replace(program, body, found, [order.index(name) for name in classes])
+            count += 1
+    return count
 
 
-def _split_between_calls(program: Program, body: Block, constants: Constants) -> None:
-    readers = users(body)
+def _split_between_calls(program: Program, body: Block, constants: Constants) -> int:
+    readers, count = users(body), 0
     for block in all_blocks(body):
         for op in list(block.ops):
             found = concatenated(op, constants)
@@ -121,6 +127,8 @@ def _split_between_calls(program: Program, body: Block, constants: Constants) ->
             calls = {maker for maker in makers if isinstance(maker, CallOp)}
             if len(contractions) == 1 and len(calls) == len(makers) > 1:
                 _replace(program, block, found, list(range(len(makers))))
+                count += 1
+    return count
 
 
 def _replace(program: Program, block: Block, found: Concatenated, groups: list[int]) -> None:
@@ -129,8 +137,8 @@ def _replace(program: Program, block: Block, found: Concatenated, groups: list[i
     ops: list[Op] = []
     total: Value | None = None
     for number in range(max(groups) + 1):
-        parts = tuple(p for p, group in zip(found.parts, groups, strict=True) if group == number)
-        product = _product(program, found, parts, total is None, ops)
+        places = [place for place, group in enumerate(groups) if group == number]
+        product = _product(program, found, places, total is None, ops)
         if total is not None:
             ops.append(tensor_op("aten.add.Tensor", total, product))
             product = ops[-1].result
@@ -144,10 +152,11 @@ def _replace(program: Program, block: Block, found: Concatenated, groups: list[i
 
 
 def _product(
-    program: Program, found: Concatenated, parts: tuple[Value, ...], with_bias: bool, ops: list[Op]
+    program: Program, found: Concatenated, places: list[int], with_bias: bool, ops: list[Op]
 ) -> Value:
     """Appends to `ops` the product of some of the parts with their columns of the weight."""
-    weight = new_constant(program, "weight_columns", _columns(found, parts))
+    parts = tuple(found.parts[place] for place in places)
+    weight = new_constant(program, "weight_columns", _columns(found, places))
     ops.append(weight)
     operands = [parts[0], weight.result]
     if len(parts) > 1:
@@ -161,13 +170,7 @@ def _product(
     return ops[-1].result
 
 
-def _columns(found: Concatenated, parts: tuple[Value, ...]) -> torch.Tensor:
-    columns: list[torch.Tensor] = []
-    start = 0
-    for part in found.parts:
-        width = part.tensor.shape[-1]
-        assert isinstance(width, int)
-        if part in parts:
-            columns.append(found.linear.weight.detach()[:, start : start + width])
-        start += width
-    return torch.cat(columns, 1)
+def _columns(found: Concatenated, places: list[int]) -> torch.Tensor:
+    widths = [part.tensor.shape[-1] for part in found.parts]
+    blocks = found.linear.weight.detach().split([w for w in widths if isinstance(w, int)], 1)
+    return torch.cat([blocks[place] for place in places], 1).contiguous()

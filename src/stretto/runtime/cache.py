@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +86,7 @@ class DiskCache:
             return self.put(key, suffix, producer), False
 
     @contextmanager
-    def _build_folder(self) -> Iterator[tuple[Path, Path]]:
+    def _build_folder(self) -> Generator[tuple[Path, Path], None, None]:
         """A folder to store into, and a fresh one for the making, on the same file system."""
         folder = _private_folders.get(self.folder, self.folder)
         try:
@@ -117,7 +117,7 @@ class DiskCache:
         return folder
 
     @contextmanager
-    def _disk_full_explained(self) -> Iterator[None]:
+    def _disk_full_explained(self) -> Generator[None, None, None]:
         try:
             yield
         except OSError as error:
@@ -126,7 +126,7 @@ class DiskCache:
             raise disk_full_error(self.folder) from error
 
     @contextmanager
-    def _only_maker(self, key: str) -> Iterator[None]:
+    def _only_maker(self, key: str) -> Generator[None, None, None]:
         """Excludes other makers of this key. It only saves work, so where it fails nobody cares."""
         lock = self.folder / f"{key}.lock"
         with ExitStack() as cleanup:

@@ -161,8 +161,9 @@ def _run(command: tuple[str, ...], scratch: Path, cache_folder: Path) -> None:
     try:
         output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         raise BuildError(
@@ -190,5 +191,5 @@ def _failure(command: tuple[str, ...], code: int, output: str) -> BuildError:
         "\n".join((f"the C++ compiler {reason}:", shlex.join(command), *lines)),
         remedy="it probably ran out of memory: free some, or close other programs, and try again"
         if killed
-        else f"check that the compiler works and knows C++17, or {_INSTALL}",
+        else f"check that this compiler works and knows C++17, else {_INSTALL}",
     )

@@ -37,6 +37,7 @@ class Status(IntEnum):
     STUCK = 7
     TOO_DEEP = 8
     NO_THREADS = 9
+    INDEX = 10
 
 
 class ProgramStopped(RunError):
@@ -120,7 +121,8 @@ class _Memory:
     """Zeroed memory on a page boundary that exists only where it is touched."""
 
     def __init__(self, size: int) -> None:
-        self._pages = mmap.mmap(-1, max(size, 1))
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # not shared with a forked child
+        self._pages = mmap.mmap(-1, max(size, 1), flags=flags)
         if size >= 2 * _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
             self._pages.madvise(mmap.MADV_HUGEPAGE)
         self.size = size
@@ -130,8 +132,12 @@ class _Memory:
 class _Frame:
     """Everything that one call at a time needs; attributes keep alive what `context` points to."""
 
-    def __init__(self, interface: Interface, library: LibraryCall | None) -> None:
+    def __init__(
+        self, interface: Interface, constants: Sequence[int], library: LibraryCall | None
+    ) -> None:
         self.buffers = (ctypes.c_void_p * interface.buffers)()
+        if constants:
+            self.buffers[-len(constants) :] = constants
         self.limits = (ctypes.c_int64 * interface.limits)()
         self.results = (ctypes.c_int64 * interface.results)()
         self.event_count = (ctypes.c_int64 * interface.units)()
@@ -150,7 +156,6 @@ class _Frame:
             callable=None if library is None else id(library),
         )
         self.pointer = ctypes.c_void_p(ctypes.addressof(context))
-        self.set_arena(interface.arena_bytes)
 
     def set_arena(self, size: int) -> None:
         self.arena = _Memory(size)
@@ -167,6 +172,8 @@ class NativeProgram:
     """A compiled program, ready to run, from any number of threads at once.
 
     path: a shared object that exports `stretto_run` (see abi.h).
+    constants: addresses for the last entries of Context.buffers, the same in every run; the
+        caller keeps the memory alive.
     library: runs the program's library calls.
     """
 
@@ -175,14 +182,17 @@ class NativeProgram:
         path: Path,
         interface: Interface,
         options: Options,
+        *,
+        constants: Sequence[int] = (),
         library: LibraryCall | None = None,
     ) -> None:
         self.interface = interface
+        self._constants = constants
         self._library = library
         self._shared_object = load_library(path)
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
         self._launch = launcher(options)
-        self._pack_buffers = struct.Struct(f"{interface.buffers}Q").pack_into
+        self._pack_buffers = struct.Struct(f"{interface.buffers - len(constants)}Q").pack_into
         self._pack_limits = struct.Struct(f"{interface.limits}q").pack_into
         self._arena_bytes = interface.arena_bytes
         self._idle: list[_Frame] = []  # appending and popping are atomic
@@ -195,7 +205,8 @@ class NativeProgram:
     def run(self, buffers: Sequence[int], limits: Sequence[int] = ()) -> list[int]:
         """Runs the program once; the GIL is released meanwhile.
 
-        buffers: an address for every entry of Context.buffers; the caller keeps the memory alive.
+        buffers: an address for every entry of Context.buffers but the constants; the caller keeps
+            the memory alive.
         limits: capacities of the lists. Returns Context.results.
         Raises ProgramStopped (LIST_FULL: run again with a longer list), and what a signal handler
         raises, such as KeyboardInterrupt.
@@ -205,16 +216,7 @@ class NativeProgram:
         except IndexError:
             frame = self._new_frame()
         try:
-            self._pack_buffers(frame.buffers, 0, *buffers)
-            if limits:
-                self._pack_limits(frame.limits, 0, *limits)
-            if self._launch(self._entry, frame.pointer) != 0:
-                self._retry_or_raise(frame)
-            return frame.results[:]
-        except Exception as error:
-            if frame.context.status != Status.LIBRARY_FAILED or isinstance(error, ProgramStopped):
-                raise
-            raise _stopped(frame, self.interface) from error
+            return self._run(frame, buffers, limits)
         finally:
             self._idle.append(frame)
 
@@ -224,32 +226,41 @@ class NativeProgram:
         """As `run`, of a program built with Options(profile=True): also gives when each task ran.
         The program runs again where there were more tasks than expected."""
         frame = self._new_frame()
-        capacity = _FIRST_EVENTS
-        while True:
-            frame.set_events(capacity)
-            self._idle.append(frame)
-            results = self.run(buffers, limits)
-            self._idle.remove(frame)
-            capacity = max(frame.event_count)
-            if capacity <= frame.context.event_capacity:
-                return results, _events(frame)
+        frame.set_events(_FIRST_EVENTS)
+        results = self._run(frame, buffers, limits)
+        while (count := max(frame.event_count)) > frame.context.event_capacity:
+            frame.set_events(count)
+            results = self._run(frame, buffers, limits)
+        return results, _events(frame)
+
+    def _run(self, frame: _Frame, buffers: Sequence[int], limits: Sequence[int]) -> list[int]:
+        self._pack_buffers(frame.buffers, 0, *buffers)
+        if limits:
+            self._pack_limits(frame.limits, 0, *limits)
+        try:
+            if self._launch(self._entry, frame.pointer) != 0:
+                self._grow_and_retry(frame)
+        except Exception as error:
+            if frame.context.status == Status.LIBRARY_FAILED:
+                raise _stopped(frame, self.interface) from error
+            raise
+        if frame.context.status != Status.OK:
+            raise _stopped(frame, self.interface)
+        return frame.results[:]
 
     def _new_frame(self) -> _Frame:
-        frame = _Frame(self.interface, self._library)
-        if self._arena_bytes > frame.arena.size:
-            frame.set_arena(self._arena_bytes)
+        frame = _Frame(self.interface, self._constants, self._library)
+        frame.set_arena(self._arena_bytes)
         return frame
 
-    def _retry_or_raise(self, frame: _Frame) -> None:
-        """After a run that did not end well: grows the arena and runs again, or raises."""
+    def _grow_and_retry(self, frame: _Frame) -> None:
+        """As long as the arena is what was too small: makes it larger and runs again."""
         limit = self.interface.arena_limit
         while frame.context.status == Status.ARENA_FULL and frame.arena.size < limit:
             wanted = max(2 * frame.arena.size, frame.context.detail, mmap.PAGESIZE)
             frame.set_arena(min(wanted, limit))
             self._arena_bytes = max(self._arena_bytes, frame.arena.size)
             self._launch(self._entry, frame.pointer)
-        if frame.context.status != Status.OK:
-            raise _stopped(frame, self.interface)
 
 
 def _events(frame: _Frame) -> list[TaskEvent]:
@@ -294,5 +305,7 @@ def _explain(status: Status, detail: int, interface: Interface) -> tuple[str, st
             return f"the system allows only {detail} worker threads", (
                 "use fewer units: Options(threads=...)"
             )
+        case Status.INDEX:
+            return "an index is out of range", "check the values of index tensors"
         case Status.OK | Status.INTERRUPTED:
             return f"the program ended with status {status.name}", None

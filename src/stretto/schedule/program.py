@@ -1,11 +1,11 @@
 """The DeviceProgram: what every front half produces and every machine runs.
 
-A control tree whose leaves are *schedules*: for each unit a list of items. Synchronisation is one progress
-counter per unit, written by its owner only. Every unit keeps a register `base`; in a leaf, `Signal(s)` publishes
-base + s, `Wait(u, s)` lasts until unit u has published at least base + s, and at the end of the leaf every unit
-publishes base + steps and adds `steps` to its base. Steps are at most 0 for what lies before the leaf: the
-wait (u, 0) is for all that unit u did before. After a branch every unit adds the longer arm's length (and
-publishes it), so the units agree without talking; counters only grow.
+A control tree whose leaves are *schedules*: for each unit a list of items. Synchronisation is one
+progress counter per unit, written by its owner only. Every unit keeps a register `base`; in a leaf,
+`Signal(s)` publishes base + s, `Wait(u, s)` lasts until unit u has published at least base + s, and
+at the end of the leaf every unit publishes base + steps and adds `steps` to its base. Step 0 is what
+lies before the leaf: the wait (u, 0) is for all that unit u did before. All units go the same way
+through the tree, so their bases agree without talking, and counters only grow.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from stretto.kernels.tree import Check, Let, Tree
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Runs tasks first, first + stride, ... below the kernel's number of tasks, at most `count` of them.
+    """Runs tasks first, first + stride, ... below the kernel's number, at most `count` of them.
 
-    `count` is None for a kernel with a dynamic grid: all tasks of that stride, however many there are.
+    `count` is None for a kernel with a dynamic grid: all tasks of that stride.
     """
 
     kernel: str
@@ -50,7 +50,7 @@ Item = Run | Wait | Signal | Let | Check
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """units[u]: the items of unit u. Every unit has the same Let and Check items in the same order."""
+    """units[u]: the items of unit u. Every unit has the same Lets and Checks in the same order."""
 
     units: tuple[tuple[Item, ...], ...]
     steps: int
@@ -66,7 +66,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The memory of one activation of a function: placements by buffer name, total bytes (aligned)."""
+    """The memory of one activation of a function: placements by buffer name, bytes (aligned)."""
 
     nbytes: int
     placements: tuple[tuple[str, Placement], ...]

@@ -32,6 +32,7 @@ enum Status : int32_t {
     STUCK = 7,  // a wait took longer than wait_limit_ns; detail: unit * 2^40 + step waited for
     TOO_DEEP = 8,  // recursion deeper than Context::max_depth; detail: the depth
     NO_THREADS = 9,  // the system refused a worker thread; detail: how many there are
+    INDEX = 10,      // a position read from memory is outside its dim; detail: what the caller says
 };
 
 struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds

@@ -1,4 +1,5 @@
-// Convolution inside one task, as a contraction: out[oc][p] (+)= sum over k of w[oc][k] * patch[k][p]
+// Convolution inside one task, as a contraction:
+//   out[oc][p] (+)= sum over k of w[oc][k] * patch[k][p]
 // where k runs over (input channel, ky, kx) and p over the output pixels of one image, NCHW.
 //
 // A task owns some output channels and NR consecutive pixels. It copies the patches of those pixels

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace stretto {
 
@@ -29,16 +30,10 @@ STRETTO_INLINE To bits_as(From from) {
 }
 
 // a * b + c; rounded once where the machine can (a libm call would not vectorise).
-STRETTO_INLINE float fma(float a, float b, float c) {
+template <class T>
+STRETTO_INLINE T fma(T a, T b, T c) {
 #if defined(__FMA__) || defined(__aarch64__)
-    return __builtin_fmaf(a, b, c);
-#else
-    return a * b + c;
-#endif
-}
-STRETTO_INLINE double fma(double a, double b, double c) {
-#if defined(__FMA__) || defined(__aarch64__)
-    return __builtin_fma(a, b, c);
+    return std::fma(a, b, c);
 #else
     return a * b + c;
 #endif
@@ -74,11 +69,13 @@ template <class T>
 STRETTO_INLINE T sign(T x) {  // sign(NaN) is 0, as in torch
     return T((T(0) < x) - (x < T(0)));
 }
-STRETTO_INLINE float abs(float x) { return __builtin_fabsf(x); }
-STRETTO_INLINE double abs(double x) { return __builtin_fabs(x); }
-STRETTO_INLINE int64_t abs(int64_t x) { return x < 0 ? int64_t(0 - uint64_t(x)) : x; }
-STRETTO_INLINE int32_t abs(int32_t x) { return x < 0 ? int32_t(0 - uint32_t(x)) : x; }
-STRETTO_INLINE uint8_t abs(uint8_t x) { return x; }
+template <class T>
+STRETTO_INLINE T abs(T x) {
+    if constexpr (std::is_floating_point_v<T>)
+        return std::fabs(x);
+    else
+        return x < T(0) ? T(0 - uint64_t(x)) : x;
+}
 
 // Reductions for `#pragma omp simd reduction(stretto::nan_max : acc)`.
 #pragma omp declare reduction(nan_max : float : omp_out = stretto::maximum(omp_out, omp_in)) \
@@ -322,10 +319,26 @@ STRETTO_INLINE float pow(float x, float y) {
 }
 
 // ---- the rest ---------------------------------------------------------------------------------
-STRETTO_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
-STRETTO_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
-STRETTO_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
-STRETTO_INLINE double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+template <class T>
+STRETTO_INLINE T sqrt(T x) {
+    return std::sqrt(x);
+}
+template <class T>
+STRETTO_INLINE T rsqrt(T x) {
+    return T(1) / std::sqrt(x);
+}
+template <class T>
+STRETTO_INLINE T round(T x) {  // half to even, as torch
+    return std::rint(x);
+}
+template <class T>
+STRETTO_INLINE T fmod(T a, T b) {
+    return std::fmod(a, b);
+}
+template <class T>
+STRETTO_INLINE T atan2(T y, T x) {
+    return std::atan2(y, x);
+}
 STRETTO_INLINE double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 STRETTO_INLINE double gelu(double x) { return x * 0.5 * (1.0 + std::erf(x * M_SQRT1_2)); }
 STRETTO_INLINE double gelu_tanh(double x) {
@@ -347,12 +360,6 @@ STRETTO_BOTH(atan) STRETTO_BOTH(sinh) STRETTO_BOTH(cosh) STRETTO_BOTH(asinh) STR
 STRETTO_BOTH(atanh) STRETTO_BOTH(floor) STRETTO_BOTH(ceil) STRETTO_BOTH(trunc)
 #undef STRETTO_BOTH
 #undef STRETTO_DOUBLE
-STRETTO_INLINE float atan2(float y, float x) { return std::atan2(y, x); }
-STRETTO_INLINE double atan2(double y, double x) { return std::atan2(y, x); }
-STRETTO_INLINE float fmod(float a, float b) { return std::fmod(a, b); }
-STRETTO_INLINE double fmod(double a, double b) { return std::fmod(a, b); }
-STRETTO_INLINE float round(float x) { return __builtin_rintf(x); }  // half to even, as torch
-STRETTO_INLINE double round(double x) { return __builtin_rint(x); }
 
 // ---- division with Python's signs -------------------------------------------------------------
 // Integers: a divisor of 0 gives 0 (eager raises: the caller must check), instead of a signal that
@@ -360,45 +367,35 @@ STRETTO_INLINE double round(double x) { return __builtin_rint(x); }
 template <class T>
 STRETTO_INLINE T trunc_div(T a, T b) {
     if (b == 0) return 0;
-    if (T(b + 1) == 0 && T(-1) < T(0)) return T(0 - uint64_t(a));
-    return T(a / b);
+    return T(b + 1) == 0 && T(-1) < T(0) ? T(0 - uint64_t(a)) : T(a / b);
 }
 template <class T>
 STRETTO_INLINE T trunc_mod(T a, T b) {
     return b == 0 || (T(b + 1) == 0 && T(-1) < T(0)) ? T(0) : T(a % b);
 }
 template <class T>
-STRETTO_INLINE T floor_div(T a, T b) {
-    T rest = trunc_mod(a, b);
-    return T(trunc_div(a, b) - T(rest != 0 && (rest < 0) != (b < 0)));
-}
-template <class T>
 STRETTO_INLINE T remainder(T a, T b) {
-    T rest = trunc_mod(a, b);
+    T rest;
+    if constexpr (std::is_floating_point_v<T>)
+        rest = std::fmod(a, b);
+    else
+        rest = trunc_mod(a, b);
     return rest != 0 && (rest < 0) != (b < 0) ? T(rest + b) : rest;
 }
-
-namespace detail {
 template <class T>
-STRETTO_INLINE T float_remainder(T a, T b) {
-    T rest = std::fmod(a, b);
-    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+STRETTO_INLINE T floor_div(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {  // eager's way, c10/util/generic_math.h
+        if (b == 0) return a / b;
+        T rest = std::fmod(a, b);
+        T quotient = (a - rest) / b - T(rest != 0 && (b < 0) != (rest < 0));
+        if (quotient == 0) return std::copysign(T(0), a / b);
+        T down = std::floor(quotient);
+        return quotient - down > T(0.5) ? down + 1 : down;
+    } else {
+        T rest = trunc_mod(a, b);
+        return T(trunc_div(a, b) - T(rest != 0 && (rest < 0) != (b < 0)));
+    }
 }
-template <class T>
-STRETTO_INLINE T float_floor_div(T a, T b) {
-    if (b == 0) return a / b;
-    T rest = std::fmod(a, b);
-    T quotient = (a - rest) / b;
-    if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
-    if (quotient == 0) return std::copysign(T(0), a / b);
-    T down = std::floor(quotient);
-    return quotient - down > T(0.5) ? down + 1 : down;
-}
-}  // namespace detail
-STRETTO_INLINE float remainder(float a, float b) { return detail::float_remainder(a, b); }
-STRETTO_INLINE double remainder(double a, double b) { return detail::float_remainder(a, b); }
-STRETTO_INLINE float floor_div(float a, float b) { return detail::float_floor_div(a, b); }
-STRETTO_INLINE double floor_div(double a, double b) { return detail::float_floor_div(a, b); }
 
 // ---- 16-bit floats: stored, never computed with ------------------------------------------------
 // Conversion from float rounds to the nearest even; NaN stays NaN, what is too large is infinite.

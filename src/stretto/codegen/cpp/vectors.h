@@ -13,8 +13,10 @@
 // A register array such as c[MR][NV] lives in registers only if the loops over it are unrolled.
 #if defined(__clang__)
 #define STRETTO_UNROLL _Pragma("clang loop unroll(full)")
+#define STRETTO_UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
 #else
 #define STRETTO_UNROLL _Pragma("GCC unroll 64")
+#define STRETTO_UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
 namespace stretto {

@@ -21,7 +21,8 @@ from stretto.ir.types import DType
 from stretto.kernels.expr import Expr, Extent, Load, loads
 from stretto.kernels.lazy import Lazy
 from stretto.kernels.lower import Lowering, is_cheap
-from stretto.ops.infer import named_arguments, resolve
+from stretto.kernels.tree import Let
+from stretto.ops.infer import named_arguments, parameters, resolve
 
 Rule = Callable[[Lowering, TensorOp], tuple[Lazy, ...] | None]
 
@@ -65,6 +66,11 @@ class Call:
     def has(self, name: str) -> bool:
         """True when the argument exists and is not None."""
         return self.arguments.get(name) is not None
+
+    def is_number(self, name: str) -> bool:
+        """True for a number, also one known only at run time, as against a tensor."""
+        known = parameters(self.op.target)[name]
+        return not (known.is_tensor and isinstance(self.arguments[name], Value))
 
     def value(self, name: str) -> Value:
         argument = self.arguments[name]
@@ -187,7 +193,9 @@ def _adapt(body: Body) -> Rule:
             results = body(bind(low, op))
         except Decline:
             results = None
-        assert results is not None or len(low.items) == before, f"{op.target} declines too late"
+        if results is None:
+            emitted = [item for item in low.items[before:] if not isinstance(item, Let)]
+            assert not emitted, f"{op.target} declines too late"
         return (results,) if isinstance(results, Lazy) else results
 
     return run

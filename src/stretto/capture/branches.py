@@ -1,0 +1,194 @@
+"""Branches: `if`, conditional expressions, `and`, `or`, `not` on traced values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stretto.capture.frames import Frame
+from stretto.capture.join import Joiner, World
+from stretto.capture.scalars import cast_number, flag_of, known_value
+from stretto.capture.signals import UnknownResult, fail
+from stretto.capture.state import Snapshot, TracedList
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import Region, active, tracer
+from stretto.ir.core import Value
+from stretto.ir.ops import TensorOp, argument_values
+from stretto.ir.types import FLAG
+
+Thunk = Callable[[], Any]
+
+
+def is_traced(value: Any) -> bool:
+    """Whether the truth of `value` is known only at run time."""
+    if isinstance(value, TracedList):
+        return value.storage.state.length is None or value.storage.state.length.static is None
+    return isinstance(value, TracedTensor) and known_value(value) is None
+
+
+def truth(value: Any) -> bool:
+    """The truth of a value that is not traced."""
+    if isinstance(value, TracedTensor):
+        return bool(known_value(value))
+    if isinstance(value, TracedList):
+        length = value.storage.state.length
+        assert length is not None
+        return bool(length.static)
+    return bool(value)
+
+
+def condition_of(value: Any) -> Value:
+    """The truth of a traced value as an IR flag."""
+    if isinstance(value, TracedList):
+        state = tracer()
+        return flag_of(state.number(state.list_length(state.current(value.storage))))
+    return flag_of(value)
+
+
+def stage_if(frame: Frame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]) -> None:
+    """An `if` statement; `live` are the frame's variables read afterwards."""
+    if not is_traced(condition):
+        (then if truth(condition) else orelse)()
+        return
+    branch(condition, then, orelse, frame, frozenset(live))
+
+
+def branch(
+    condition: Any,
+    then: Thunk,
+    orelse: Thunk,
+    frame: Frame | None = None,
+    live: frozenset[str] = frozenset(),
+) -> Any:
+    """Trace both arms; the joint result."""
+    state = tracer()
+    if state.tries:
+        fail(
+            "a branch on a tensor lies inside try/except",
+            "move the branch out of the try block",
+        )
+    flag = condition_of(condition)
+    base = Snapshot.take()
+    outcomes = [_arm(base, arm) for arm in (then, orelse)]
+    base.restore()
+    first, second = outcomes
+    if isinstance(first, UnknownResult):
+        if isinstance(second, UnknownResult):
+            raise first
+        return orelse()
+    if isinstance(second, UnknownResult):
+        return then()
+    return Joiner(base, first, second, frame, live).run(flag)
+
+
+def _arm(base: Snapshot, arm: Thunk) -> World | UnknownResult:
+    """Trace one arm from `base`. Without the result type of a recursion it is left out."""
+    base.restore()
+    try:
+        with tracer().region() as region:
+            result = arm()
+            after = Snapshot.take((result,))
+            states = {storage: storage.state for storage in region.before}
+    except UnknownResult as unknown:
+        return unknown
+    return World(region, after, states, result)
+
+
+def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
+    """`then() if condition else orelse()`."""
+    if active() is None or not is_traced(condition):
+        return then() if truth(condition) else orelse()
+    return branch(condition, then, orelse)
+
+
+def stage_not(value: Any) -> Any:
+    if active() is None or not is_traced(value):
+        return not truth(value)
+    flag = condition_of(value)
+    state = tracer()
+    return state.number(state.tensor_op("aten.logical_not.default", (flag,), FLAG))
+
+
+def stage_and(first: Any, *rest: Thunk) -> Any:
+    return _logical(True, first, rest)
+
+
+def stage_or(first: Any, *rest: Thunk) -> Any:
+    return _logical(False, first, rest)
+
+
+def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
+    if not rest:
+        return first
+    if active() is None or not is_traced(first):
+        if truth(first) == is_and:
+            return _logical(is_and, rest[0](), rest[1:])
+        return first
+    flag = condition_of(first)
+
+    def following() -> Any:
+        return _logical(is_and, rest[0](), rest[1:])
+
+    if not isinstance(first, TracedTensor) or first.dtype != torch.bool:
+        return branch(first, *((following, lambda: first) if is_and else (lambda: first, following)))
+    spliced = _spliced(following)
+    if spliced is None:
+        keep = _boolean(first)
+        return branch(keep, *((following, lambda: False) if is_and else (lambda: True, following)))
+    state = tracer()
+    target = "aten.logical_and.default" if is_and else "aten.logical_or.default"
+    return state.number(state.tensor_op(target, (flag, spliced), FLAG))
+
+
+def _boolean(value: Any) -> Any:
+    return cast_number(value, bool)
+
+
+def _spliced(operand: Thunk) -> Value | None:
+    """The operand's flag computed without a branch, if it is cheap and cannot fail."""
+    state = tracer()
+    base = Snapshot.take()
+    with state.region() as region:
+        result = operand()
+        is_flag = isinstance(result, bool) or (
+            isinstance(result, torch.Tensor) and result.dtype == torch.bool and result.numel() == 1
+        )
+        if is_flag and not region.before and _is_harmless(region):
+            if isinstance(result, bool):
+                flag = state.literal(result, FLAG.dtype)
+            else:
+                traced = result if isinstance(result, TracedTensor) else state.promote(result)
+                flag = flag_of(traced)
+        else:
+            flag = None
+        after = Snapshot.take()
+    unchanged = all(after.cells[key] is value for key, value in base.cells.items())
+    base.restore()
+    if flag is None or not unchanged:
+        return None
+    for op in region.scope.block.ops:
+        state.scope.block.ops.append(op)
+        for value in op.results:
+            state.home[value] = state.scope
+    return flag
+
+
+_MAY_FAIL = ("select", "narrow", "index", "embedding", "gather", "scatter", "mm", "linear", "conv")
+
+
+def _is_harmless(region: Region) -> bool:
+    """Whether every op may also be run where the program would not have run it."""
+    ops = region.scope.block.ops
+    if len(ops) > 8:
+        return False
+    for op in ops:
+        if op.name in ("literal", "constant"):
+            continue
+        if not isinstance(op, TensorOp):
+            return False
+        risky = any(word in op.target for word in _MAY_FAIL)
+        if risky and (len(argument_values(op.args)) > 1 or "select" not in op.target):
+            return False
+    return True

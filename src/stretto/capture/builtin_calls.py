@@ -1,0 +1,306 @@
+"""Builtins, math and torch functions whose arguments may be traced numbers or lists."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_any, tree_map
+
+from stretto.capture import lists, sources, torch_control
+from stretto.capture.branches import stage_and, stage_ifexp, stage_not, stage_or
+from stretto.capture.leaves import to_traced_list
+from stretto.capture.scalars import cast_number, is_number, known_value
+from stretto.capture.signals import fail
+from stretto.capture.state import TracedList
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import tracer
+
+Rule = Callable[..., Any]
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, TracedTensor)
+
+
+def _cast(kind: type) -> Rule:
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.SymInt):
+            return cast_number(tracer().number_of_dim(args[0]), kind)
+        if len(args) != 1 or not _traced(args[0]):
+            return NotImplemented
+        known = known_value(args[0])
+        return kind(known) if known is not None else cast_number(args[0], kind)
+
+    return rule
+
+
+def _len(value: Any) -> Any:
+    if isinstance(value, TracedList):
+        return lists.traced_length(value)
+    if isinstance(value, sources.Source):
+        return value.length
+    if isinstance(value, torch.Tensor) and value.dim() and not isinstance(value.shape[0], int):
+        return tracer().number_of_dim(value.shape[0])
+    return NotImplemented
+
+
+def _range(*bounds: Any) -> Any:
+    known = [tracer().number_of_dim(b) if isinstance(b, torch.SymInt) else b for b in bounds]
+    known = [_known_or_self(bound) for bound in known]
+    if not any(_traced(bound) for bound in known):
+        return range(*known)
+    return sources.range_source(*known)
+
+
+def _known_or_self(bound: Any) -> Any:
+    if not _traced(bound):
+        return bound
+    known = known_value(bound)
+    return bound if known is None else known
+
+
+def _extreme(builtin: Any, smaller: bool) -> Rule:
+    """min and max of several arguments or of a sequence, with traced numbers among them."""
+
+    def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
+        items = args
+        if len(args) == 1:
+            items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
+        if key is not None or kwargs or not any(_traced(item) for item in items):
+            return NotImplemented
+        best = items[0]
+        for item in items[1:]:
+            best = _smaller(item, best) if smaller else _smaller(best, item, swap=True)
+        return best
+
+    return rule
+
+
+def _smaller(first: Any, second: Any, *, swap: bool = False) -> Any:
+    if all(is_number(x) or isinstance(x, int | float) for x in (first, second)):
+        traced = first if _traced(first) else second
+        make = torch.maximum if swap else torch.minimum
+        pair = [x if _traced(x) else _number_like(x, traced) for x in (first, second)]
+        if pair[0].dtype == pair[1].dtype:
+            return make(*pair)
+    chosen, other = (second, first) if swap else (first, second)
+    if swap:
+        return stage_ifexp(chosen > other, lambda: chosen, lambda: other)
+    return stage_ifexp(chosen < other, lambda: chosen, lambda: other)
+
+
+def _number_like(value: Any, traced: TracedTensor) -> Any:
+    from stretto.capture.leaves import kind_of
+
+    kind = kind_of(value)
+    state = tracer()
+    dtype = state.type_of(traced).dtype
+    if kind is None or (isinstance(value, float) and not dtype.is_float):
+        return traced.new_zeros(()).to(torch.get_default_dtype()) + value
+    return state.number(state.literal(value, dtype))
+
+
+def _isinstance(value: Any, kinds: Any) -> Any:
+    """A traced number is an instance of what eager code would have."""
+    every = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(value, TracedList):
+        return builtins.any(issubclass(list, kind) for kind in every)
+    if not is_number(value):
+        return NotImplemented
+    kind = {torch.bool: bool, torch.int64: int}.get(value.dtype, float)
+    return any(issubclass(kind, item) for item in every if isinstance(item, type))
+
+
+def _list(*args: Any) -> Any:
+    if args and isinstance(args[0], TracedList):
+        return lists.copied(args[0])
+    return NotImplemented
+
+
+def _sum(items: Any, start: Any = 0) -> Any:
+    if not isinstance(items, TracedList):
+        return NotImplemented
+    return lists.stack(items).sum(0) + start
+
+
+def _any(items: Any) -> Any:
+    found: Any = False
+    for item in items:
+        found = stage_or(found, lambda i=item: i)
+    return found if _traced(found) else bool(found)
+
+
+def _all(items: Any) -> Any:
+    found: Any = True
+    for item in items:
+        found = stage_and(found, lambda i=item: i)
+    return found if _traced(found) else bool(found)
+
+
+def _print(*args: Any, **kwargs: Any) -> Any:
+    if tree_any(lambda x: isinstance(x, TracedTensor | TracedList), args):
+        tracer().note("print of a traced value happens while capturing only")
+        return None
+    return NotImplemented
+
+
+def _math(function: Any, on_tensor: Rule, *, integer: bool = False) -> Rule:
+    def rule(*args: Any) -> Any:
+        if not any(_traced(arg) for arg in args):
+            return NotImplemented
+        given = [arg if _traced(arg) else arg for arg in args]
+        result = on_tensor(*given)
+        return cast_number(result, int) if integer else cast_number(result, float)
+
+    return rule
+
+
+def _stack(items: Any, dim: int = 0, *, out: Any = None) -> Any:
+    return lists.stack(items, dim) if isinstance(items, TracedList) else NotImplemented
+
+
+def _cat(items: Any, dim: int = 0, *, out: Any = None) -> Any:
+    return lists.concatenate(items, dim) if isinstance(items, TracedList) else NotImplemented
+
+
+def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+    """torch.tensor of traced numbers, also nested in lists."""
+    if isinstance(data, TracedList):
+        return lists.stack(data)
+    if not tree_any(_traced, data):
+        return NotImplemented
+
+    def build(item: Any) -> Any:
+        if isinstance(item, list | tuple):
+            return torch.stack([build(part) for part in item])
+        return item.clone() if _traced(item) else torch.tensor(item)
+
+    made = build(data)
+    made = made.to(dtype) if dtype is not None else made
+    if isinstance(made, TracedTensor):
+        made.number = None
+    return made
+
+
+def _full(size: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    if not _traced(fill_value):
+        return NotImplemented
+    return torch.empty(size, dtype=dtype or fill_value.dtype, **kwargs).fill_(fill_value)
+
+
+def _full_like(like: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    if not _traced(fill_value):
+        return NotImplemented
+    return torch.empty_like(like, dtype=dtype).fill_(fill_value)
+
+
+def _arange(*args: Any, **kwargs: Any) -> Any:
+    if any(_traced(arg) and known_value(arg) is None for arg in args):
+        from stretto.capture.scalars import concrete
+
+        for arg in args:
+            if _traced(arg):
+                concrete(arg, "int")
+    return NotImplemented
+
+
+RULES: dict[Any, Rule] = {
+    int: _cast(int),
+    float: _cast(float),
+    bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
+    len: _len,
+    range: _range,
+    min: _extreme(min, True),
+    max: _extreme(max, False),
+    isinstance: _isinstance,
+    list: _list,
+    sum: _sum,
+    any: _any,
+    all: _all,
+    print: _print,
+    enumerate: sources.enumerated,
+    zip: sources.zipped,
+    reversed: sources.backwards,
+    math.sqrt: _math(math.sqrt, torch.sqrt),
+    math.exp: _math(math.exp, torch.exp),
+    math.log: _math(math.log, torch.log),
+    math.tanh: _math(math.tanh, torch.tanh),
+    math.sin: _math(math.sin, torch.sin),
+    math.cos: _math(math.cos, torch.cos),
+    math.floor: _math(math.floor, torch.floor, integer=True),
+    math.ceil: _math(math.ceil, torch.ceil, integer=True),
+    operator.getitem: lambda holder, index: _getitem(holder, index),
+    torch.stack: _stack,
+    torch.cat: _cat,
+    torch.concat: _cat,
+    torch.tensor: _tensor,
+    torch.as_tensor: _tensor,
+    torch.full: _full,
+    torch.full_like: _full_like,
+    torch.arange: _arange,
+    torch.cond: torch_control.cond,
+    torch.while_loop: torch_control.while_loop,
+}
+
+
+def _getitem(holder: Any, index: Any) -> Any:
+    from stretto.capture.staging import getitem
+
+    return getitem(holder, index)
+
+
+_LIST_METHODS: dict[str, Rule] = {
+    "append": lists.push,
+    "extend": lists.extend,
+    "pop": lists.pop,
+    "clear": lists.clear,
+    "copy": lists.copied,
+}
+
+
+def list_method(function: Any) -> Rule | None:
+    """A method of a Python list that takes a traced position."""
+    if function.__name__ == "pop":
+        return _pop(function.__self__)
+    return None
+
+
+def _pop(items: list[Any]) -> Rule:
+    def rule(index: Any = -1) -> Any:
+        if not _traced(index):
+            return NotImplemented
+        return items.pop(int(index))
+
+    return rule
+
+
+def traced_list_attribute(items: TracedList, name: str) -> Any:
+    """A bound method of a traced list."""
+    if name not in _LIST_METHODS:
+        fail(
+            f"list.{name} on a list that grows in a traced loop is not captured",
+            "use append, pop, indexing, len() and torch.stack",
+        )
+    method = _LIST_METHODS[name]
+    return lambda *args: method(items, *args)
+
+
+def needs_items(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for a function that knows nothing of traced lists."""
+    if not any(isinstance(item, TracedList) for item in (*args, *kwargs.values())):
+        return args, kwargs
+
+    def convert(item: Any) -> Any:
+        return lists.to_python(item) if isinstance(item, TracedList) else item
+
+    return tree_map(convert, args), tree_map(convert, kwargs)
+
+
+__all__ = ["RULES", "list_method", "needs_items", "to_traced_list", "traced_list_attribute"]

@@ -1,0 +1,156 @@
+"""Calls made by the user's code: user functions are traced inline, builtins know traced values."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.capture import recursion
+from stretto.capture.builtin_calls import RULES, list_method, needs_items
+from stretto.capture.locations import is_user_file
+from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
+from stretto.capture.signals import fail
+from stretto.capture.state import TracedList
+from stretto.capture.tracer import active, tracer
+
+_CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
+
+
+def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """`function(*args, **kwargs)` as written in the user's code."""
+    if active() is None:
+        return function(*args, **kwargs)
+    return traced_call(function, args, kwargs)
+
+
+def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Choose how a call is traced by what is called."""
+    rule = _rule(function)
+    if rule is not None:
+        outcome = rule(*args, **kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    match function:
+        case nn.Module():
+            return _call_module(function, args, kwargs)
+        case functools.partial():
+            return traced_call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+        case types.MethodType():
+            if isinstance(function.__self__, TracedList):
+                return function(*args, **kwargs)
+            return traced_call(function.__func__, (function.__self__, *args), kwargs)
+        case types.FunctionType():
+            return _call_function(function, args, kwargs)
+        case _:
+            return _call_other(function, args, kwargs)
+
+
+def _rule(function: Any) -> Callable[..., Any] | None:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, list | TracedList) and not isinstance(function, types.MethodType):
+        return list_method(function)
+    try:
+        return RULES.get(function)
+    except TypeError:
+        return None
+
+
+def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Builtins, classes, callable objects."""
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is not None and type(function).__module__.split(".")[0] == "stretto":
+        return traced_call(wrapped, args, kwargs)
+    method = getattr(type(function), "__call__", None)
+    if not isinstance(function, type) and is_user_function(method):
+        return traced_call(method, (function, *args), kwargs)
+    return _native(function, args, kwargs)
+
+
+def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = needs_items(function, args, kwargs)
+    return function(*args, **kwargs)
+
+
+def _call_function(
+    function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if not is_rewritten(function) and not is_user_file(function.__code__.co_filename):
+        inner = _under_context(function)
+        return _native(function, args, kwargs) if inner is None else traced_call(inner, args, kwargs)
+    if inspect.isgeneratorfunction(function):
+        fail(
+            f"'{function.__name__}' is a generator function, which cannot be captured",
+            "return a list instead of using yield",
+        )
+    if inspect.iscoroutinefunction(function):
+        fail(
+            f"'{function.__name__}' is an async function, which cannot be captured",
+            "use a plain function",
+        )
+    try:
+        staged = rewritten(function)
+    except NoSource:
+        name = function.__qualname__
+        tracer().note(f"'{name}' has no source that can be read: its control flow runs natively")
+        return _native(function, args, kwargs)
+    return recursion.call_user(function, staged, args, kwargs)
+
+
+def _under_context(function: types.FunctionType) -> Any:
+    """The function that `@torch.no_grad()` and its like are put on."""
+    inner = getattr(function, "__wrapped__", None)
+    if inner is None or not function.__code__.co_filename.endswith("_contextlib.py"):
+        return None
+    for cell in function.__closure__ or ():
+        held = cell.cell_contents
+        owner = getattr(held, "__self__", held)
+        if isinstance(owner, _CONTEXTS):
+            return inner
+    return None
+
+
+def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        return _with_hooks(module, functools.partial(_sequential, module), args, kwargs)
+    forward = module.forward
+    inner = getattr(forward, "__func__", forward)
+    if is_user_function(inner) or is_user_function(getattr(inner, "__wrapped__", None)):
+        return _with_hooks(module, functools.partial(call, forward), args, kwargs)
+    return _native(module, args, kwargs)
+
+
+def _sequential(module: nn.Sequential, value: Any) -> Any:
+    for part in module:
+        value = traced_call(part, (value,), {})
+    return value
+
+
+def _with_hooks(
+    module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What `Module.__call__` does, with hooks traced like other user functions."""
+    with_kwargs = module._forward_pre_hooks_with_kwargs
+    for key, hook in module._forward_pre_hooks.items():
+        if key in with_kwargs:
+            outcome = call(hook, module, args, kwargs)
+            if outcome is not None:
+                args, kwargs = outcome
+        else:
+            outcome = call(hook, module, args)
+            if outcome is not None:
+                args = outcome if isinstance(outcome, tuple) else (outcome,)
+    result = forward(*args, **kwargs)
+    for key, hook in module._forward_hooks.items():
+        if key in module._forward_hooks_with_kwargs:
+            outcome = call(hook, module, args, kwargs, result)
+        else:
+            outcome = call(hook, module, args, result)
+        if outcome is not None:
+            result = outcome
+    return result

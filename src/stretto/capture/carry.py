@@ -1,0 +1,369 @@
+"""What a region that may run many times carries: found by tracing it and comparing the state.
+
+A *slot* is a place of the state: a variable or an item of a container, with a path through tuples.
+`begin` puts block parameters into the slots known to be carried, `end` compares and learns more
+slots; when it learns nothing, the region is complete. Storages written inside are carried too, and
+lists whose length changes become TracedLists wherever they are referred to.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.capture.frames import UNDEFINED, Frame, is_internal
+from stretto.capture.leaves import (
+    device_of,
+    items_kind,
+    kind_of,
+    list_kind,
+    loops_of,
+    materialize,
+    placeholder,
+    wrap,
+)
+from stretto.capture.poison import Poison
+from stretto.capture.scalars import Kind, unify
+from stretto.capture.signals import NeedsPeel, abort
+from stretto.capture.state import (
+    Snapshot,
+    TracedList,
+    contents,
+    describe,
+    equal_leaves,
+    is_box,
+    rebuild_tuple,
+    refill,
+)
+from stretto.capture.tensor import Length, Number, Storage, StorageState, TracedTensor
+from stretto.capture.tracer import Region, tracer
+from stretto.ir.core import Value
+from stretto.ir.types import ListType, TensorType
+
+Slot = tuple[Any, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """A carried slot: its kind, its value before the region, and that at the end of the body."""
+
+    kind: Kind
+    init: Any
+    end: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class Grown:
+    """A Python list that becomes an IR list: identity `box`, contents before the region."""
+
+    box: list[Any]
+    items: list[Any]
+    kind: Kind | None = None
+    end: Any = None
+
+
+@dataclass(eq=False)
+class Carry:
+    """State carried around a loop (or through a recursion); see the module's docstring."""
+
+    base: Snapshot
+    frame: Frame | None
+    live: frozenset[str]
+    runs_once: bool
+    loops: frozenset[int] = frozenset()
+    leaves: dict[Slot, Leaf] = field(default_factory=dict[Slot, Leaf])
+    rebuilt: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
+    grown: dict[int, Grown] = field(default_factory=dict[int, Grown])
+    storages: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
+    lengths: dict[Storage, object] = field(default_factory=dict[Storage, object])
+    deltas: dict[Any, int | None] = field(default_factory=dict[Any, int | None])
+    poisoned: dict[Slot, Poison] = field(default_factory=dict[Slot, Poison])
+    changed: bool = False
+    made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    # -- entering -------------------------------------------------------------------------------
+
+    def kinds(self) -> list[Kind]:
+        """Kinds of all carried values, in the order of params, inits and yields."""
+        known = [leaf.kind for leaf in self.leaves.values()]
+        lists = [grown.kind for grown in self.grown.values() if grown.kind is not None]
+        stored = [Kind(_stored_type(state), False) for state in self.storages.values()]
+        return known + lists + stored
+
+    def inits(self) -> list[Value]:
+        """The carried values before the region, in the current scope."""
+        self.base.restore()
+        made = [
+            placeholder(leaf.kind) if leaf.init is UNDEFINED else materialize(leaf.init, leaf.kind)
+            for leaf in self.leaves.values()
+        ]
+        made += [materialize(g.items, g.kind) for g in self.grown.values() if g.kind is not None]
+        return made + [tracer().current(storage) for storage in self.storages]
+
+    def begin(self) -> tuple[Value, ...]:
+        """Restore the state with fresh params in the carried slots; the params."""
+        state = tracer()
+        params = tuple(state.param(kind.type) for kind in self.kinds())
+        self.place(params, self.loops, in_body=True)
+        return params
+
+    def place(
+        self,
+        values: tuple[Value, ...],
+        loops: frozenset[int] = frozenset(),
+        *,
+        in_body: bool = False,
+        trips: int | None = None,
+    ) -> None:
+        """Set the state to `base` with `values` in the carried slots."""
+        self.base.restore()
+        supply = iter(values)
+        self.made = {}
+        for slot, leaf in self.leaves.items():
+            marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
+            self.made[slot] = wrap(
+                next(supply), leaf.kind, device=device_of(leaf.init, leaf.end), loops=marked
+            )
+        for key, grown in self.grown.items():
+            if grown.kind is not None:
+                length = self._length(grown, Length(None, len(grown.items)), in_body, trips)
+                self.made[key] = wrap(
+                    next(supply), grown.kind, device=device_of(grown.items, grown.end), length=length
+                )
+        for storage, before in self.storages.items():
+            length = before.length and self._length(storage, before.length, in_body, trips)
+            tracer().write(storage, next(supply), length)
+        self._substitute()
+
+    def _length(self, key: Any, before: Length, in_body: bool, trips: int | None) -> Length:
+        """Length of a list at the start of the body, or after `trips` rounds."""
+        if in_body:
+            marker = object()
+            self.lengths[key] = marker
+            return Length(marker, 0)
+        delta = self.deltas.get(key)
+        if delta == 0:
+            return before
+        if delta is None or trips is None:
+            return Length(object(), 0)
+        return Length(before.base, before.offset + delta * trips)
+
+    def _substitute(self) -> None:
+        for (number, name), value in self.base.cells.items():
+            placed = self._placed((("cell", number, name),), value)
+            if placed is not value:
+                self.base.frames[number].set(name, placed)
+        for key, (box, values) in self.base.boxes.items():
+            if key in self.grown:
+                continue
+            placed = {k: self._placed((("box", key), k), v) for k, v in values.items()}
+            if any(placed[k] is not v for k, v in values.items()):
+                refill(box, placed)
+
+    def _placed(self, slot: Slot, value: Any) -> Any:
+        if slot in self.made:
+            return self.made[slot]
+        if isinstance(value, list) and id(value) in self.made:
+            return self.made[id(value)]
+        if slot in self.rebuilt:
+            made = copy.copy(value)
+            items = contents(value)
+            refill(made, {k: self._placed((*slot, k), v) for k, v in items.items()})
+            return made
+        if isinstance(value, tuple):
+            items = [self._placed((*slot, i), v) for i, v in enumerate(value)]
+            if any(a is not b for a, b in zip(items, value, strict=True)):
+                return rebuild_tuple(value, items)
+        return value
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    def end(self, region: Region) -> bool:
+        """Compare the state with that at the start; True when nothing new has to be carried."""
+        self.changed = False
+        self.poisoned = {}
+        after = Snapshot.take()
+        for key, before in self.base.cells.items():
+            number, name = key
+            dead = self.base.frames[number] is self.frame and name not in self.live
+            if not dead:
+                self._compare((("cell", number, name),), before, after.cells.get(key, UNDEFINED), name)
+        for key, (box, values) in self.base.boxes.items():
+            found = after.boxes.get(key)
+            if found is not None and key not in self.grown:
+                self._compare_box((("box", key),), box, values, found[1])
+        self._compare_storages(region)
+        return not self.changed
+
+    def yields(self) -> tuple[Value, ...]:
+        """The carried values at the end of the body."""
+        made = [materialize(leaf.end, leaf.kind) for leaf in self.leaves.values()]
+        made += [materialize(g.end, g.kind) for g in self.grown.values() if g.kind is not None]
+        return (*made, *(tracer().current(storage) for storage in self.storages))
+
+    def finish(self, results: tuple[Value, ...], trips: int | None = None) -> None:
+        """Set the state after the region: results in the carried slots, poison where unknown."""
+        self.place(results, self.loops_after(), trips=trips)
+        for slot, poison in self.poisoned.items():
+            kind, *rest = slot[0]
+            if kind == "cell" and len(slot) == 1:
+                self.base.frames[rest[0]].set(rest[1], poison)
+            elif kind == "box" and len(slot) == 2:
+                box = self.base.boxes[rest[0]][0]
+                refill(box, {**contents(box), slot[1]: poison})
+
+    def loops_after(self) -> frozenset[int]:
+        return self.loops
+
+    def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        if slot in self.leaves:
+            self._compare_leaf(slot, self.leaves[slot], before, after, name)
+        elif isinstance(before, list) and id(before) in self.grown:
+            if after is not self.made.get(id(before)) and after is not before:
+                self._peel(name, before, after)
+            self._compare_grown(before, name)
+        elif slot in self.rebuilt:
+            self._compare_rebuilt(slot, before, after, name)
+        elif before is after:
+            if isinstance(before, tuple):
+                for i, item in enumerate(before):
+                    self._compare((*slot, i), item, item, f"{name}[{i}]")
+        elif not equal_leaves(before, after):
+            self._learn(slot, before, after, name)
+
+    def _learn(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        """A slot that was not carried has changed."""
+        if isinstance(after, Poison):
+            self.poisoned[slot] = after
+            return
+        if before is UNDEFINED:
+            self._learn_defined(slot, after, name)
+            return
+        if isinstance(before, list) and isinstance(after, TracedList):
+            self._grow(before, after)
+            return
+        kind = self._unified(before, after)
+        if kind is not None:
+            self.leaves[slot] = Leaf(kind, before, after)
+            self.changed = True
+            return
+        if type(before) is type(after):
+            if isinstance(before, tuple) and len(before) == len(after):
+                for i, item in enumerate(before):
+                    self._compare((*slot, i), item, after[i], f"{name}[{i}]")
+                return
+            if is_box(before) and contents(before).keys() == contents(after).keys():
+                self.rebuilt[slot] = before
+                self.changed = True
+                return
+        self._peel(name, before, after)
+
+    def _learn_defined(self, slot: Slot, after: Any, name: str) -> None:
+        """A variable got its first value in the body."""
+        kind = kind_of(after)
+        if is_internal(name) or self.runs_once:
+            if kind is not None:
+                self.leaves[slot] = Leaf(kind, UNDEFINED, after)
+                self.changed = True
+                return
+            self._peel(name, UNDEFINED, after)
+        self.poisoned[slot] = Poison(
+            f"'{name}' has no value if the loop runs zero times",
+            f"assign '{name}' before the loop",
+        )
+
+    def _compare_leaf(self, slot: Slot, leaf: Leaf, before: Any, after: Any, name: str) -> None:
+        if isinstance(after, Poison):
+            after.fail()
+        kind = kind_of(after)
+        joint = None if kind is None else unify(leaf.kind, kind, promote=True)
+        if joint is None:
+            self._peel(name, before, after)
+            return
+        leaf.end = after
+        if joint != leaf.kind:
+            leaf.kind = joint
+            self.changed = True
+
+    def _compare_rebuilt(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        items = contents(before)
+        if type(after) is not type(before) or contents(after).keys() != items.keys():
+            self._peel(name, before, after)
+            return
+        for key, item in contents(after).items():
+            self._compare((*slot, key), items[key], item, f"{name}[{key!r}]")
+
+    def _compare_box(self, slot: Slot, box: Any, before: dict[Any, Any], after: dict[Any, Any]) -> None:
+        if before.keys() == after.keys():
+            for key, item in before.items():
+                self._compare((*slot, key), item, after[key], f"[{key!r}]")
+            return
+        if isinstance(box, list):
+            items = list(after.values())
+            kind = items_kind(items or list(before.values()))
+            if kind is not None and isinstance(kind.type, TensorType):
+                self.grown[id(box)] = Grown(
+                    box, list(before.values()), Kind(ListType(kind.type), kind.number), items
+                )
+                self.changed = True
+                return
+        self._peel("a container", list(before.values()), list(after.values()))
+
+    def _grow(self, box: list[Any], after: TracedList) -> None:
+        items = list(self.base.boxes[id(box)][1].values())
+        self.grown[id(box)] = Grown(box, items, list_kind(after), after)
+        self.changed = True
+
+    def _compare_grown(self, box: list[Any], name: str) -> None:
+        grown = self.grown[id(box)]
+        made = self.made.get(id(box))
+        grown.end = made
+        if isinstance(made, TracedList):
+            self._count(grown, made.storage)
+
+    def _count(self, key: Any, storage: Storage) -> None:
+        length = storage.state.length
+        same = length is not None and length.base is self.lengths.get(key)
+        self.deltas[key] = length.offset if same and length is not None else None
+
+    def _compare_storages(self, region: Region) -> None:
+        for grown in self.grown.values():
+            made = self.made.get(id(grown.box))
+            if isinstance(made, TracedList):
+                grown.end = made
+                self._count(grown, made.storage)
+        for storage in self.storages:
+            if storage.state.length is not None:
+                self._count(storage, storage)
+        for storage, before in region.before.items():
+            outside = storage.scope is not region.scope and storage.scope.open
+            if outside and storage not in self.storages and storage.state != before:
+                self.storages[storage] = before
+                self.changed = True
+
+    def _unified(self, before: Any, after: Any) -> Kind | None:
+        first, second = kind_of(before), kind_of(after)
+        if first is None or second is None:
+            return None
+        return unify(first, second, promote=True)
+
+    def _peel(self, name: str, before: Any, after: Any) -> None:
+        raise NeedsPeel(
+            abort(
+                f"'{name}' is {describe(before)} before a traced loop and {describe(after)} after "
+                "one round",
+                f"give '{name}' the same structure, shape and dtype before the loop",
+            )
+        )
+
+
+def _stored_type(state: StorageState) -> TensorType | ListType:
+    if isinstance(state.base, Value):
+        return state.base.type
+    return tracer().constant_value(state.base).type
+
+
+def is_known_number(value: Any) -> bool:
+    return isinstance(value, TracedTensor) and isinstance(value.number, Number)

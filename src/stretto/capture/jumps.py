@@ -1,0 +1,222 @@
+"""Lowers `break`, `continue` and `return` to flags and nesting, so that branches can be staged.
+
+    for x in xs:                   __stretto_break_0 = False
+        if c: break                for x in xs:            # stop flag: __stretto_break_0
+        f(x)                           if c: __stretto_break_0 = True
+    return y                           else: f(x)
+                                   __stretto_value = y
+
+Where one arm of an `if` always jumps, the statements behind the `if` move into the other arm. Where
+an arm may jump or not, they are guarded by the flags. A `for` loop gets the attribute `stop_flags`;
+the test of a `while` loop gets them as conjuncts.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+VALUE = "__stretto_value"
+RETURNED = "__stretto_returned"
+
+
+@dataclass(slots=True)
+class _LoopFlags:
+    stop: str
+    skip: str
+    stop_used: bool = False
+    skip_used: bool = False
+
+
+@dataclass(slots=True)
+class Lowered:
+    """Statements without jumps; the flags they may set; whether their end is never reached."""
+
+    statements: list[ast.stmt] = field(default_factory=list[ast.stmt])
+    flags: frozenset[str] = frozenset()
+    jumps: bool = False
+
+
+def name(identifier: str, like: ast.AST, *, store: bool = False) -> ast.Name:
+    return ast.copy_location(ast.Name(identifier, ast.Store() if store else ast.Load()), like)
+
+
+def assign(identifier: str, value: ast.expr, like: ast.AST) -> ast.stmt:
+    target = name(identifier, like, store=True)
+    return ast.copy_location(ast.Assign([target], value), like)
+
+
+def constant(value: object, like: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Constant(value), like)  # type: ignore[arg-type]
+
+
+class JumpLowering:
+    """Lowers one function's body."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.loops = list[_LoopFlags]()
+        self.guards_return = False
+
+    def function(self, body: Sequence[ast.stmt], like: ast.AST) -> list[ast.stmt]:
+        """The body, ending with `__stretto_value` assigned on every path."""
+        last = ast.copy_location(ast.Return(constant(None, like)), body[-1] if body else like)
+        lowered = self.block([*body, last])
+        if self.guards_return:
+            first = body[0] if body else like
+            return [assign(RETURNED, constant(False, first), first), *lowered.statements]
+        return lowered.statements
+
+    def block(self, statements: Sequence[ast.stmt]) -> Lowered:
+        out, flags = list[ast.stmt](), frozenset[str]()
+        for position, statement in enumerate(statements):
+            rest = statements[position + 1 :]
+            if isinstance(statement, ast.If):
+                lowered = self._branch(statement, rest)
+                if lowered is not None:
+                    return Lowered(out + lowered.statements, flags | lowered.flags, lowered.jumps)
+            one = self._one(statement)
+            out += one.statements
+            flags |= one.flags
+            if one.jumps:
+                return Lowered(out, flags, True)
+            if one.flags and rest:
+                guarded = self._guarded(one.flags, rest, statement)
+                return Lowered(out + guarded.statements, flags | guarded.flags, guarded.jumps)
+        return Lowered(out, flags, False)
+
+    def _one(self, statement: ast.stmt) -> Lowered:
+        match statement:
+            case ast.Return(value=value):
+                given = value if value is not None else constant(None, statement)
+                done = assign(RETURNED, constant(True, statement), statement)
+                return Lowered([assign(VALUE, given, statement), done], frozenset({RETURNED}), True)
+            case ast.Break():
+                self.loops[-1].stop_used = True
+                return self._flag(self.loops[-1].stop, statement)
+            case ast.Continue():
+                self.loops[-1].skip_used = True
+                return self._flag(self.loops[-1].skip, statement)
+            case ast.Raise():
+                return Lowered([statement], frozenset(), True)
+            case ast.While() | ast.For():
+                return self._loop(statement)
+            case ast.If():
+                body, orelse = self.block(statement.body), self.block(statement.orelse)
+                statement.body, statement.orelse = body.statements, orelse.statements
+                return Lowered([statement], body.flags | orelse.flags, body.jumps and orelse.jumps)
+            case ast.With():
+                body = self.block(statement.body)
+                statement.body = body.statements
+                return Lowered([statement], body.flags, body.jumps)
+            case ast.Try():
+                return self._try(statement)
+            case ast.Match():
+                flags = frozenset[str]()
+                for case in statement.cases:
+                    body = self.block(case.body)
+                    case.body = body.statements
+                    flags |= body.flags
+                return Lowered([statement], flags, False)
+            case _:
+                return Lowered([statement])
+
+    def _flag(self, flag: str, like: ast.stmt) -> Lowered:
+        return Lowered([assign(flag, constant(True, like), like)], frozenset({flag}), True)
+
+    def _branch(self, statement: ast.If, rest: Sequence[ast.stmt]) -> Lowered | None:
+        """An `if` of which exactly one arm always jumps: the other takes what follows."""
+        first, second = _always_jumps(statement.body), _always_jumps(statement.orelse)
+        if first == second:
+            return None
+        if first:
+            statement.orelse = [*statement.orelse, *rest]
+        else:
+            statement.body = [*statement.body, *rest]
+        return self._one(statement)
+
+    def _guarded(
+        self, flags: frozenset[str], rest: Sequence[ast.stmt], like: ast.stmt
+    ) -> Lowered:
+        """`rest`, if none of the flags is set."""
+        self.guards_return |= RETURNED in flags
+        lowered = self.block(rest)
+        guard = ast.If(_none_of(flags, like), lowered.statements, [])
+        made = ast.fix_missing_locations(ast.copy_location(guard, rest[0]))
+        return Lowered([made], lowered.flags, False)
+
+    def _loop(self, statement: ast.While | ast.For) -> Lowered:
+        flags = _LoopFlags(f"__stretto_break_{self.count}", f"__stretto_continue_{self.count}")
+        self.count += 1
+        self.loops.append(flags)
+        body = self.block(statement.body)
+        self.loops.pop()
+        returns = RETURNED in body.flags
+        self.guards_return |= returns
+        stops = ([flags.stop] if flags.stop_used else []) + ([RETURNED] if returns else [])
+        statement.body = body.statements or [ast.copy_location(ast.Pass(), statement)]
+        out = list[ast.stmt]()
+        if flags.skip_used:
+            clear = assign(flags.skip, constant(False, statement), statement)
+            statement.body = [clear, *statement.body]
+        if flags.stop_used:
+            out.append(assign(flags.stop, constant(False, statement), statement))
+        orelse, statement.orelse = statement.orelse, []
+        test = statement.test if isinstance(statement, ast.While) else None
+        if stops and isinstance(statement, ast.While):
+            going = _none_of(frozenset(stops), statement)
+            statement.test = ast.copy_location(
+                ast.BoolOp(ast.And(), [going, statement.test]), statement.test
+            )
+        statement.stop_flags = stops  # type: ignore[union-attr]
+        out.append(statement)
+        escaping = body.flags - {flags.stop, flags.skip}
+        if orelse:
+            tail = self._guarded(frozenset(stops), orelse, statement) if stops else self.block(orelse)
+            return Lowered(out + tail.statements, escaping | tail.flags, tail.jumps and not stops)
+        endless = isinstance(statement, ast.While) and _is_true(test) and not flags.stop_used
+        return Lowered(out, escaping, endless)
+
+    def _try(self, statement: ast.Try) -> Lowered:
+        flags = frozenset[str]()
+        body = self.block(statement.body)
+        statement.body, flags = body.statements, flags | body.flags
+        for handler in statement.handlers:
+            lowered = self.block(handler.body)
+            handler.body, flags = lowered.statements, flags | lowered.flags
+        orelse = self.block(statement.orelse)
+        if orelse.statements and body.flags:
+            guard = ast.If(_none_of(body.flags, statement), orelse.statements, [])
+            orelse.statements = [ast.copy_location(guard, statement)]
+            self.guards_return |= RETURNED in body.flags
+        statement.orelse = orelse.statements
+        final = self.block(statement.finalbody)
+        statement.finalbody = final.statements
+        return Lowered([statement], flags | orelse.flags | final.flags, False)
+
+
+def _none_of(flags: frozenset[str], like: ast.AST) -> ast.expr:
+    tests = [ast.UnaryOp(ast.Not(), name(flag, like)) for flag in sorted(flags)]
+    tests = [ast.copy_location(test, like) for test in tests]
+    return tests[0] if len(tests) == 1 else ast.copy_location(ast.BoolOp(ast.And(), tests), like)
+
+
+def _is_true(test: ast.expr | None) -> bool:
+    return isinstance(test, ast.Constant) and bool(test.value)
+
+
+def _always_jumps(statements: Sequence[ast.stmt]) -> bool:
+    """Whether the end of the statements is never reached."""
+    for statement in statements:
+        match statement:
+            case ast.Return() | ast.Break() | ast.Continue() | ast.Raise():
+                return True
+            case ast.If(body=body, orelse=orelse) if orelse:
+                if _always_jumps(body) and _always_jumps(orelse):
+                    return True
+            case ast.With(body=body) if _always_jumps(body):
+                return True
+            case _:
+                pass
+    return False

@@ -1,0 +1,139 @@
+"""Which local variables are read later: backward data flow over structured statements.
+
+Works on lowered code (`jumps`): no break, continue or return is left, except at a function's end.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+Names = frozenset[str]
+EMPTY: Names = frozenset()
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def loads(node: ast.AST) -> Names:
+    """Names read anywhere inside, nested functions included."""
+    return frozenset(
+        item.id
+        for item in ast.walk(node)
+        if isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Store)
+    )
+
+
+def stores(nodes: Iterable[ast.AST]) -> Names:
+    """Local names bound by statements; nested functions and comprehensions are not entered."""
+    found = set[str]()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        found |= _bound(node)
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            pending += getattr(node, "decorator_list", [])
+            continue
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            pending += [n for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+            continue
+        pending += ast.iter_child_nodes(node)
+    return frozenset(found)
+
+
+def _bound(node: ast.AST) -> set[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return {name}
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.ExceptHandler(name=str(name)):
+            return {name}
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return {name}
+        case ast.MatchMapping(rest=str(name)):
+            return {name}
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return {(alias.asname or alias.name).split(".")[0] for alias in names}
+        case _:
+            return set()
+
+
+def captured(nodes: Iterable[ast.AST]) -> Names:
+    """Names that nested functions and lambdas read: they may run at any later time."""
+    found = EMPTY
+    for node in nodes:
+        for item in ast.walk(node):
+            if isinstance(item, _FUNCTIONS):
+                found |= loads(item)
+    return found
+
+
+def live_before(statements: Sequence[ast.stmt], after: Names) -> Names:
+    """Names that may be read before they are written, from the start of `statements` on."""
+    for statement in reversed(statements):
+        after = live_before_one(statement, after)
+    return after
+
+
+def live_before_one(statement: ast.stmt, after: Names) -> Names:
+    match statement:
+        case ast.If(test=test, body=body, orelse=orelse):
+            return loads(test) | live_before(body, after) | live_before(orelse, after)
+        case ast.While() | ast.For():
+            return live_at_head(statement, after)
+        case ast.With(items=items, body=body):
+            inside = live_before(body, after)
+            return inside.union(*(loads(item) for item in items))
+        case ast.Try():
+            return _live_before_try(statement, after)
+        case ast.Match(subject=subject, cases=cases):
+            arms = (live_before(case.body, after) | loads(case.pattern) for case in cases)
+            guards = (loads(case.guard) for case in cases if case.guard)
+            return (loads(subject) | after).union(*arms, *guards)
+        case ast.AugAssign():
+            return after | loads(statement) | stores([statement])
+        case ast.Delete():
+            return after | stores([statement])
+        case _:
+            return (after - _surely_stored(statement)) | loads(statement)
+
+
+def _surely_stored(statement: ast.stmt) -> Names:
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return frozenset({statement.name})
+    if isinstance(statement, ast.Assign):
+        return stores(statement.targets)
+    return EMPTY
+
+
+def live_at_head(loop: ast.While | ast.For, after: Names) -> Names:
+    """Names live where a loop decides whether to go on."""
+    match loop:
+        case ast.While(test=test):
+            head = after | loads(test)
+            stored = EMPTY
+        case ast.For(iter=iterable, target=target):
+            head = after | loads(iterable) | loads(target) | stop_names(loop)
+            stored = stores([target])
+    while True:
+        grown = head | (live_before(loop.body, head) - stored)
+        if grown == head:
+            return head
+        head = grown
+
+
+def stop_names(loop: ast.For) -> Names:
+    """The flags that end a `for` loop early."""
+    return frozenset(getattr(loop, "stop_flags", ()))
+
+
+def _live_before_try(statement: ast.Try, after: Names) -> Names:
+    final = live_before(statement.finalbody, after)
+    orelse = live_before(statement.orelse, final)
+    handlers = EMPTY
+    for handler in statement.handlers:
+        handlers |= live_before(handler.body, final)
+        handlers |= loads(handler.type) if handler.type else EMPTY
+    inside = live_before(statement.body, orelse)
+    everything = frozenset[str]().union(*(loads(s) for s in statement.body))
+    return inside | handlers | orelse | final | everything

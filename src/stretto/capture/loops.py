@@ -1,0 +1,290 @@
+"""Loops: `while` and `for`, kept as WhileOp and ForOp where possible, else run natively."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.capture.branches import branch, condition_of, is_traced, stage_not, truth
+from stretto.capture.carry import Carry
+from stretto.capture.frames import Frame
+from stretto.capture.scalars import Kind
+from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
+from stretto.capture.sources import Source, as_source
+from stretto.capture.state import Snapshot
+from stretto.capture.tracer import tracer
+from stretto.ir.core import Value
+from stretto.ir.ops import ForOp, WhileOp
+from stretto.ir.types import FLAG, INDEX
+
+_ATTEMPTS = 30
+
+Test = Callable[[], Any]
+Body = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A loop of the user's source. `stop` tells whether break or return has been met."""
+
+    frame: Frame
+    body: Body
+    live: frozenset[str]
+    stop: Test | None = None
+
+
+def stage_while(frame: Frame, test: Test, body: Callable[[], None], live: tuple[str, ...]) -> None:
+    """`while test(): body()`. Runs natively as long as the test is a Python value."""
+    loop = Loop(frame, lambda _: body(), frozenset(live))
+    if _runs_natively(loop, test):
+        return
+    _fail_in_try()
+    _traced_while(loop, test)
+
+
+def _runs_natively(loop: Loop, test: Test) -> bool:
+    """Run rounds until the test is False (True) or traced (False).
+
+    A test that becomes traced in the first round is taken back to before it, so that the round
+    need not be copied in front of the loop, where its variables allow that.
+    """
+    state, start = tracer(), Snapshot.take()
+    with state.transaction() as rollback:
+        condition = test()
+        if is_traced(condition):
+            rollback()
+            start.restore()
+            return False
+        if not truth(condition):
+            return True
+        loop.body(None)
+        if is_traced(test()):
+            rollback()
+            start.restore()
+            if _kept_whole(loop, test):
+                return True
+            start.restore()
+            loop.body(None)
+            return False
+    while not is_traced(condition := test()):
+        if not truth(condition):
+            return True
+        loop.body(None)
+    return False
+
+
+def _kept_whole(loop: Loop, test: Test) -> bool:
+    _fail_in_try()
+    start = Snapshot.take()
+    with tracer().transaction() as rollback:
+        try:
+            _traced_while(loop, test, runs_once=True)
+        except Abort:
+            rollback()
+            start.restore()
+            return False
+    return True
+
+
+def _fail_in_try() -> None:
+    if tracer().tries:
+        fail("a loop on a tensor lies inside try/except", "move the loop out of the try block")
+
+
+def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
+    state = tracer()
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once)
+    try:
+        for _ in range(_ATTEMPTS):
+            carry.base.restore()
+            with state.region() as head:
+                head_params = carry.begin()
+                head.scope.block.yields = (_flag(test()),)
+                head.scope.block.params = head_params
+            with state.region() as region:
+                params = carry.begin()
+                test()
+                loop.body(None)
+                done = carry.end(region)
+                if done:
+                    region.scope.block.params, region.scope.block.yields = params, carry.yields()
+            if done:
+                break
+        else:
+            fail("a loop's variables keep changing their types", "give them one type before the loop")
+    except NeedsPeel as peel:
+        carry.base.restore()
+        raise peel.abort from None
+    except UnknownResult:
+        carry.base.restore()
+        return
+    inits = carry.inits()
+    op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
+    results = state.emit(op, [kind.type for kind in carry.kinds()])
+    carry.finish(results)
+    _run_test_again(test, carry)
+
+
+def _run_test_again(test: Test, carry: Carry) -> None:
+    """The last test may have assigned variables (`while (x := f()) > 0`)."""
+    block = tracer().scope.block
+    count, before = len(block.ops), Snapshot.take()
+    with tracer().region():
+        test()
+        after = Snapshot.take()
+    del block.ops[count:]
+    changed = any(after.cells.get(key) is not value for key, value in before.cells.items())
+    before.restore()
+    if changed:
+        test()
+
+
+def _flag(condition: Any) -> Value:
+    if is_traced(condition):
+        return condition_of(condition)
+    return tracer().literal(truth(condition), FLAG.dtype)
+
+
+def stage_for(
+    frame: Frame, iterable: Any, body: Body, live: tuple[str, ...], stop: Test | None = None
+) -> None:
+    """`for item in iterable: body(item)`, until `stop()`."""
+    source = as_source(iterable)
+    loop = Loop(frame, body, frozenset(live), stop)
+    if source is None:
+        _native(iter(iterable), loop)
+        return
+    static = source.length if isinstance(source.length, int) else None
+    if static is not None and static <= tracer().options.unroll:
+        _unrolled(source, loop, 0)
+        return
+    _fail_in_try()
+    _keep_or_unroll(source, loop, static)
+
+
+def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
+    state = tracer()
+    base = Snapshot.take()
+    block, count = state.scope.block, len(state.scope.block.ops)
+    first = 0
+    while True:
+        try:
+            _traced_for(source, loop, first)
+            state.note(f"loop kept ({'tensor-dependent' if static is None else static} trips)")
+            return
+        except UnknownResult:
+            _rewind(base, block, count)
+            return
+        except NeedsPeel as peel:
+            if static is None or first >= 1:
+                raise peel.abort from None
+            _rewind(base, block, count)
+            loop.body(source.item(0))
+            first = 1
+            if loop.stop is not None and is_traced(loop.stop()):
+                _stop_or(loop, lambda: _unrolled(source, loop, 1))
+                return
+            if loop.stop is not None and truth(loop.stop()):
+                return
+        except NeedsUnroll as unroll:
+            if state.loop_of(source) not in unroll.loops or static is None:
+                raise
+            _rewind(base, block, count)
+            reason = unroll.abort.error.message
+            line = unroll.abort.error.location
+            state.note(f"loop unrolled ({static} trips), as in line {line and line.line}: {reason}")
+            _unrolled(source, loop, 0)
+            return
+
+
+def _rewind(base: Snapshot, block: Any, count: int) -> None:
+    base.restore()
+    del block.ops[count:]
+
+
+def _native(items: Any, loop: Loop) -> None:
+    for item in items:
+        loop.body(item)
+        if loop.stop is None:
+            continue
+        stopped = loop.stop()
+        if is_traced(stopped):
+            _stop_or(loop, lambda: _native(items, loop))
+            return
+        if truth(stopped):
+            return
+
+
+def _unrolled(source: Source, loop: Loop, first: int) -> None:
+    assert isinstance(source.length, int)
+    _native((source.item(index) for index in range(first, source.length)), loop)
+
+
+def _stop_or(loop: Loop, rest: Callable[[], None]) -> None:
+    """Go on only if a traced break has not happened."""
+    assert loop.stop is not None
+    branch(stage_not(loop.stop()), rest, lambda: None, loop.frame, loop.live)
+
+
+def _traced_for(source: Source, loop: Loop, first: int) -> None:
+    """Trace a loop with a symbolic index from iteration `first` on."""
+    state = tracer()
+    static = isinstance(source.length, int)
+    number = state.loop_of(source)
+    runs = isinstance(source.length, int) and source.length > first
+    loops = frozenset({number}) if static else frozenset[int]()
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops)
+    for _ in range(_ATTEMPTS):
+        carry.base.restore()
+        with state.region() as region:
+            index = state.param(INDEX, "i")
+            params = carry.begin()
+            loop.body(source.item(state.number(index, loops=loops)))
+            done = carry.end(region)
+            stopped = loop.stop is not None and is_traced(loop.stop())
+            if done:
+                region.scope.block.params = (index, *params)
+                region.scope.block.yields = carry.yields()
+                if stopped:
+                    one = state.literal(1, INDEX.dtype)
+                    following = state.tensor_op("aten.add.Tensor", (index, one), INDEX)
+                    region.scope.block.yields = (following, *region.scope.block.yields)
+        if done:
+            break
+    else:
+        fail("a loop's variables keep changing their types", "give them one type before the loop")
+    if stopped:
+        _emit_while(source, loop, carry, region.scope.block, first)
+    else:
+        _emit_for(source, carry, region.scope.block, first)
+
+
+def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:
+    state = tracer()
+    inits = carry.inits()
+    length = source.length
+    stop = length if isinstance(length, int) else state.read(length)
+    op = ForOp(first, stop, 1, tuple(inits), body)
+    results = state.emit(op, [kind.type for kind in carry.kinds()])
+    carry.finish(results, trips=length - first if isinstance(length, int) else None)
+
+
+def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int) -> None:
+    """A `for` that may stop early: a while loop that carries the index."""
+    state = tracer()
+    assert loop.stop is not None
+    with state.region() as head:
+        index = state.param(INDEX, "i")
+        params = carry.begin()
+        length = source.length
+        bound = state.literal(length, INDEX.dtype) if isinstance(length, int) else state.read(length)
+        more = state.tensor_op("aten.lt.Tensor", (index, bound), FLAG)
+        going = state.tensor_op("aten.logical_not.default", (_flag(loop.stop()),), FLAG)
+        both = state.tensor_op("aten.logical_and.default", (more, going), FLAG)
+        head.scope.block.params, head.scope.block.yields = (index, *params), (both,)
+    inits = (state.literal(first, INDEX.dtype), *carry.inits())
+    kinds = [Kind(INDEX, True), *carry.kinds()]
+    results = state.emit(WhileOp(inits, head.scope.block, body), [kind.type for kind in kinds])
+    carry.finish(results[1:])
+

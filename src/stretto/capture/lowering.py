@@ -1,0 +1,410 @@
+"""From a user's function, as AST, to one whose control flow and calls go through `staging`.
+
+Each `if`, `while` and `for` turns its parts into local functions that share the variables with the
+function around them (nonlocal), so that `staging` may trace them, restore the variables, and trace
+them again:
+
+    def f(x):                      def f(x):
+        if x.sum() > 0:                frame = __stretto.enter("f", lambda: (x, y, ...))
+            y = x                      def then(): nonlocal y; y = x
+        else:                          def orelse(): nonlocal y; y = __stretto.call(g, x)
+            y = g(x)                   __stretto.if_(frame, x.sum() > 0, then, orelse, ("y",))
+        return y                       __stretto_value = y ...
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from stretto.capture import liveness
+from stretto.capture.jumps import VALUE, JumpLowering, name
+from stretto.capture.liveness import Names
+
+STAGING = "__stretto"
+FRAME = "__stretto_frame"
+
+
+def staged(function: str, arguments: Sequence[ast.expr], like: ast.AST) -> ast.Call:
+    """`__stretto.function(arguments)` at the place of `like`."""
+    target = ast.copy_location(ast.Attribute(name(STAGING, like), function, ast.Load()), like)
+    return ast.copy_location(ast.Call(target, list(arguments), []), like)
+
+
+def thunk(body: ast.expr) -> ast.Lambda:
+    none = ast.arguments([], [], None, [], [], None, [])
+    return ast.copy_location(ast.Lambda(none, body), body)
+
+
+def _text(value: object, like: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Constant(value), like)  # type: ignore[arg-type]
+
+
+class ExpressionLowering(ast.NodeTransformer):
+    """Calls, subscripts, boolean operators and conditional expressions of one function."""
+
+    def __init__(self, self_name: str | None) -> None:
+        self.self_name = self_name
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return lower_function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        self.generic_visit(node)
+        return staged("local", [node], node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super":
+            if not node.args and self.self_name:
+                node.args = [name("__class__", node), name(self.self_name, node)]
+            return node
+        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "vars"):
+            return node
+        call = staged("call", [node.func, *node.args], node)
+        call.keywords = node.keywords
+        return call
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        return staged("getitem", [node.value, _index(node.slice)], node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        if _has_walrus(node.values[1:]):
+            self.generic_visit(node)
+            return node
+        self.generic_visit(node)
+        function = "and_" if isinstance(node.op, ast.And) else "or_"
+        rest: list[ast.expr] = [thunk(value) for value in node.values[1:]]
+        return staged(function, [node.values[0], *rest], node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        return staged("not_", [node.operand], node) if isinstance(node.op, ast.Not) else node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        walrus = _has_walrus([node.body, node.orelse])
+        self.generic_visit(node)
+        if walrus:
+            return node
+        return staged("ifexp", [node.test, thunk(node.body), thunk(node.orelse)], node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            if isinstance(node.ops[0], ast.In | ast.NotIn):
+                found = staged("contains", [node.comparators[0], node.left], node)
+                return found if isinstance(node.ops[0], ast.In) else staged("not_", [found], node)
+            return node
+        operators = [_text(type(operator).__name__, node) for operator in node.ops]
+        names = ast.copy_location(ast.Tuple(list(operators), ast.Load()), node)
+        operands: list[ast.expr] = [thunk(operand) for operand in node.comparators]
+        return staged("chain", [names, node.left, *operands], node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return self._assigned(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        return self._assigned(node)
+
+    def _assigned(self, node: ast.Assign) -> ast.stmt:
+        """Stores into attributes and items are staged, also inside of tuples."""
+        node.value = self.visit(node.value)
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute | ast.Subscript):
+            call = self._stored(node.targets[0], node.value)
+            return ast.copy_location(ast.Expr(call), node)
+        node.targets = [self.visit(target) for target in node.targets]
+        return node
+
+    def _stored(self, target: ast.Attribute | ast.Subscript, value: ast.expr) -> ast.expr:
+        holder = self.visit(target.value)
+        if isinstance(target, ast.Attribute):
+            return staged("setattr", [holder, _text(target.attr, target), value], target)
+        return staged("setitem", [holder, _index(self.visit(target.slice)), value], target)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        node.value = self.visit(node.value)
+        operator = _text(type(node.op).__name__, node)
+        match node.target:
+            case ast.Subscript(value=holder, slice=index):
+                arguments = [self.visit(holder), _index(self.visit(index)), operator, node.value]
+                return ast.copy_location(ast.Expr(staged("augment_item", arguments, node)), node)
+            case ast.Attribute(value=holder, attr=attribute):
+                arguments = [self.visit(holder), _text(attribute, node), operator, node.value]
+                return ast.copy_location(ast.Expr(staged("augment_attr", arguments, node)), node)
+            case ast.Name():
+                return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        self.generic_visit(node)
+        message = thunk(node.msg or _text(None, node))
+        shown = thunk(_text(node.msg is not None, node))
+        call = staged("assert_", [node.test, message, shown], node)
+        return ast.copy_location(ast.Expr(call), node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
+        self.generic_visit(node)
+        if node.exc is not None:
+            node.exc = staged("raised", [node.exc], node)
+        return node
+
+
+def _has_walrus(nodes: Sequence[ast.AST]) -> bool:
+    return any(isinstance(item, ast.NamedExpr) for node in nodes for item in ast.walk(node))
+
+
+def _index(index: ast.expr) -> ast.expr:
+    """A subscript as an expression: slices become calls of `slice`."""
+    if isinstance(index, ast.Slice):
+        none = _text(None, index)
+        parts = [index.lower or none, index.upper or none, index.step or none]
+        return staged("slice", parts, index)
+    if isinstance(index, ast.Tuple):
+        items = [_index(item) for item in index.elts]
+        return ast.copy_location(ast.Tuple(items, ast.Load()), index)
+    return index
+
+
+class StatementLowering:
+    """Structured statements of one function, with known liveness."""
+
+    def __init__(self, local: Names, always: Names) -> None:
+        self.local = local
+        self.always = always
+        self.count = 0
+
+    def block(self, statements: Sequence[ast.stmt], after: Names) -> list[ast.stmt]:
+        """Lower statements; `after` are the names live behind them."""
+        out = list[list[ast.stmt]]()
+        for statement in reversed(statements):
+            out.append(self._one(statement, after))
+            after = liveness.live_before_one(statement, after)
+        return [statement for group in reversed(out) for statement in group]
+
+    def _one(self, statement: ast.stmt, after: Names) -> list[ast.stmt]:
+        match statement:
+            case ast.If():
+                return self._if(statement, after)
+            case ast.While():
+                return self._while(statement, after)
+            case ast.For():
+                return self._for(statement, after)
+            case ast.With():
+                statement.body = self.block(statement.body, after)
+                return [statement]
+            case ast.Try():
+                return [self._try(statement, after)]
+            case ast.Match():
+                for case in statement.cases:
+                    case.body = self.block(case.body, after)
+                return [statement]
+            case _:
+                return [statement]
+
+    def _if(self, statement: ast.If, after: Names) -> list[ast.stmt]:
+        then = self._part("then", self.block(statement.body, after), statement)
+        orelse = self._part("else", self.block(statement.orelse, after), statement)
+        arguments = [statement.test, name(then.name, statement), name(orelse.name, statement)]
+        call = staged("if_", [name(FRAME, statement), *arguments, self._live(after, statement)], statement.test)
+        return [then, orelse, ast.copy_location(ast.Expr(call), statement)]
+
+    def _while(self, statement: ast.While, after: Names) -> list[ast.stmt]:
+        head = liveness.live_at_head(statement, after)
+        value = ast.copy_location(ast.Return(statement.test), statement.test)
+        test = self._part("test", [value], statement)
+        body = self._part("body", self.block(statement.body, head), statement)
+        arguments = [name(test.name, statement), name(body.name, statement)]
+        call = staged("while_", [name(FRAME, statement), *arguments, self._live(head, statement)], statement.test)
+        return [test, body, ast.copy_location(ast.Expr(call), statement)]
+
+    def _for(self, statement: ast.For, after: Names) -> list[ast.stmt]:
+        head = liveness.live_at_head(statement, after | liveness.stop_names(statement))
+        item = name("__stretto_item", statement.target)
+        first = ast.copy_location(ast.Assign([statement.target], item), statement.target)
+        lowered = self.block(statement.body, head)
+        body = self._part("body", [first, *lowered], statement, argument="__stretto_item")
+        flags = [name(flag, statement) for flag in getattr(statement, "stop_flags", ())]
+        arguments: list[ast.expr] = [statement.iter, name(body.name, statement)]
+        live = self._live(head - (liveness.stores([statement.target]) - after), statement)
+        call = staged("for_", [name(FRAME, statement), *arguments, live], statement.iter)
+        if flags:
+            rest: list[ast.expr] = [thunk(flag) for flag in flags[1:]]
+            stop = staged("or_", [flags[0], *rest], statement) if rest else flags[0]
+            call.args.append(thunk(stop))
+        return [body, ast.copy_location(ast.Expr(call), statement)]
+
+    def _try(self, statement: ast.Try, after: Names) -> ast.stmt:
+        statement.body = self.block(statement.body, after)
+        for handler in statement.handlers:
+            handler.body = self.block(handler.body, after)
+        statement.orelse = self.block(statement.orelse, after)
+        statement.finalbody = self.block(statement.finalbody, after)
+        if statement.handlers:
+            entered = ast.copy_location(ast.Expr(staged("enter_try", [], statement)), statement)
+            left = ast.copy_location(ast.Expr(staged("leave_try", [], statement)), statement)
+            inner = ast.copy_location(ast.Try(statement.body, [], [], [left]), statement)
+            statement.body = [entered, inner]
+        return statement
+
+    def _part(
+        self, kind: str, body: list[ast.stmt], like: ast.stmt, argument: str | None = None
+    ) -> ast.FunctionDef:
+        """A local function for a part of a statement."""
+        self.count += 1
+        assigned = sorted(liveness.stores(body) & self.local)
+        parameters = [ast.copy_location(ast.arg(argument), like)] if argument else []
+        arguments = ast.arguments([], parameters, None, [], [], None, [])
+        head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
+        made = ast.FunctionDef(f"__stretto_{kind}_{self.count}", arguments, [*head, *body], [], None)
+        made.body = made.body or [ast.Pass()]
+        if hasattr(made, "type_params") or "type_params" in ast.FunctionDef._fields:
+            made.type_params = []  # type: ignore[attr-defined]
+        return ast.fix_missing_locations(ast.copy_location(made, like))
+
+    def _live(self, after: Names, like: ast.AST) -> ast.expr:
+        names = sorted((after | self.always) & self.local)
+        return _text(tuple(names), like)
+
+
+def parameters(arguments: ast.arguments) -> list[str]:
+    """Names of all parameters, positional ones first."""
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    extra = [item for item in (arguments.vararg, arguments.kwarg) if item is not None]
+    return [item.arg for item in (*every, *extra)]
+
+
+def lower_function(node: ast.FunctionDef, *, is_outer: bool = False) -> ast.FunctionDef:
+    """The staged form of a function definition."""
+    if _is_generator(node):
+        return node
+    names = parameters(node.args)
+    body = _without_docstring(node.body)
+    body = JumpLowering().function(body, node)
+    outer = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
+    local = (liveness.stores(body) | set(names)) - outer
+    always = liveness.captured(node.body) | frozenset({VALUE})
+    expressions = ExpressionLowering(names[0] if names else None)
+    body = [expressions.visit(statement) for statement in _watch_outer(body, node)]
+    lowered = StatementLowering(local, always).block(body, frozenset({VALUE}))
+    _strip_annotations(node.args)
+    if not is_outer:
+        expressions.generic_visit(node.args)
+    node.body = _framed(node, lowered, local, names, _declared(node, ast.Nonlocal))
+    node.returns = None
+    if is_outer:
+        node.decorator_list = []
+    else:
+        node.decorator_list = [*node.decorator_list, _attribute("local", node)]
+    return ast.fix_missing_locations(node)
+
+
+def _strip_annotations(arguments: ast.arguments) -> None:
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for item in (*every, arguments.vararg, arguments.kwarg):
+        if item is not None:
+            item.annotation = None
+
+
+def _attribute(function: str, like: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Attribute(name(STAGING, like), function, ast.Load()), like)
+
+
+def _framed(
+    node: ast.FunctionDef, body: list[ast.stmt], local: Names, names: list[str], outer: Names
+) -> list[ast.stmt]:
+    """The body between `enter` and `leave`, with every local variable declared."""
+    first = body[0] if body else node
+    unbound = sorted(local - set(names))
+    declared = [ast.Assign([ast.Name(item, ast.Store())], ast.Constant(None)) for item in unbound]
+    binding: list[ast.stmt] = [ast.If(ast.Constant(False), list(declared), [])] if declared else []
+    visible = sorted(local | outer)
+    probe = thunk(ast.copy_location(ast.Tuple([name(v, first) for v in visible], ast.Load()), first))
+    enter = staged("enter", [_text(node.name, first), probe], first)
+    entered = ast.Assign([ast.Name(FRAME, ast.Store())], enter)
+    left = ast.Expr(staged("leave", [name(FRAME, first)], first))
+    guarded = ast.Try([*body, ast.Return(name(VALUE, first))], [], [], [left])
+    head = [item for item in _own(node) if isinstance(item, ast.Nonlocal | ast.Global)]
+    made: list[ast.stmt] = [*binding, entered, guarded]
+    for statement in made:
+        ast.copy_location(statement, first)
+        for item in ast.walk(statement):
+            if "lineno" in item._attributes and not hasattr(item, "lineno"):
+                ast.copy_location(item, first)
+    return [*head, *made]
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        return body[1:]
+    return body
+
+
+def _declared(node: ast.FunctionDef, kind: type[Any]) -> Names:
+    return frozenset(
+        declared for item in _own(node) if isinstance(item, kind) for declared in item.names
+    )
+
+
+def _own(node: ast.AST) -> list[ast.AST]:
+    """All nodes of a function but those of nested functions and classes."""
+    found = list[ast.AST]()
+    pending = list(ast.iter_child_nodes(node))
+    while pending:
+        item = pending.pop()
+        found.append(item)
+        if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            pending += ast.iter_child_nodes(item)
+    return found
+
+
+def _is_generator(node: ast.FunctionDef) -> bool:
+    return any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in _own(node))
+
+
+class _OuterWatch(ast.NodeTransformer):
+    """After a write to a global or nonlocal variable, `staging` looks at what was written."""
+
+    def __init__(self, node: ast.FunctionDef) -> None:
+        self.outer = {kind: _declared(node, kind) for kind in (ast.Global, ast.Nonlocal)}
+
+    def visit_Global(self, node: ast.Global) -> None:
+        return None
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
+        return None
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return node
+
+    def _watched(self, node: ast.stmt) -> Any:
+        self.generic_visit(node)
+        checks = list[ast.stmt]()
+        for kind, names in self.outer.items():
+            for written in sorted(liveness.stores([node]) & names):
+                call = staged(
+                    "wrote_outer",
+                    [_text(kind.__name__.lower(), node), _text(written, node), name(written, node)],
+                    node,
+                )
+                checks.append(ast.copy_location(ast.Expr(call), node))
+        return [node, *checks] if checks else node
+
+    visit_Assign = visit_AugAssign = visit_AnnAssign = _watched
+
+
+def _watch_outer(body: list[ast.stmt], node: ast.FunctionDef) -> list[ast.stmt]:
+    if not (_declared(node, ast.Global) or _declared(node, ast.Nonlocal)):
+        return body
+    module = _OuterWatch(node).visit(ast.Module(body, []))
+    return module.body

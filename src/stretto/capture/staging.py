@@ -1,0 +1,274 @@
+"""What rewritten code calls. Rewritten functions reach this module as `__stretto`.
+
+Outside of a capture (a closure that outlives it), everything behaves as plain Python.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.capture import branches, indexing, lists, loops
+from stretto.capture.calls import call
+from stretto.capture.frames import Frame
+from stretto.capture.leaves import to_traced_list
+from stretto.capture.poison import Poison
+from stretto.capture.rewrite import mark as local
+from stretto.capture.scalars import concrete, known_value
+from stretto.capture.signals import NeedsUnroll, fail
+from stretto.capture.state import TracedList, is_box
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import active, tracer
+
+slice = builtins.slice
+if_ = branches.stage_if
+ifexp = branches.stage_ifexp
+and_ = branches.stage_and
+or_ = branches.stage_or
+not_ = branches.stage_not
+
+
+def enter(name: str, probe: Callable[[], object]) -> Frame:
+    """Start of a rewritten function: its variables become part of the state."""
+    frame = Frame.of(name, probe)
+    if active() is not None:
+        tracer().frames.append(frame)
+    return frame
+
+
+def leave(frame: Frame) -> None:
+    """End of a rewritten function."""
+    state = active()
+    if state is not None and frame in state.frames:
+        del state.frames[state.frames.index(frame) :]
+
+
+def while_(frame: Frame, test: Any, body: Any, live: tuple[str, ...]) -> None:
+    if active() is None:
+        while test():
+            body()
+        return
+    loops.stage_while(frame, test, body, live)
+
+
+def for_(frame: Frame, iterable: Any, body: Any, live: tuple[str, ...], stop: Any = None) -> None:
+    if active() is None:
+        for item in iterable:
+            body(item)
+            if stop is not None and stop():
+                return
+        return
+    loops.stage_for(frame, iterable, body, live, stop)
+
+
+def enter_try() -> None:
+    if active() is not None:
+        tracer().tries += 1
+
+
+def leave_try() -> None:
+    if active() is not None:
+        tracer().tries -= 1
+
+
+def getitem(holder: Any, index: Any) -> Any:
+    """`holder[index]`."""
+    if isinstance(holder, TracedList):
+        return lists.get_item(holder, index)
+    if isinstance(holder, TracedTensor) or not indexing.has_position(index):
+        return holder[index]
+    if isinstance(holder, torch.Tensor):
+        return indexing.getitem(tracer().promote(holder), index)
+    if isinstance(holder, builtins.list | tuple | nn.ModuleList | nn.ParameterList):
+        return _item_of_sequence(holder, index)
+    if isinstance(index, TracedTensor):
+        return holder[concrete(index, "int")]
+    return holder[index]
+
+
+def _item_of_sequence(holder: Any, index: Any) -> Any:
+    """An item of a Python sequence at a traced position."""
+    if isinstance(index, builtins.slice):
+        parts = (index.start, index.stop, index.step)
+        known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in parts]
+        return holder[builtins.slice(*known)]
+    known = known_value(index)
+    if known is not None:
+        return holder[known]
+    unroll: NeedsUnroll | None = None
+    try:
+        concrete(index, "int")
+    except NeedsUnroll as signal:
+        unroll = signal
+    except BaseException:
+        unroll = None
+    if unroll is not None:
+        raise unroll
+    if isinstance(holder, nn.ModuleList):
+        fail(
+            "a module is chosen by a traced index",
+            "choose with if/elif over a Python index, or stack the parameters into one tensor",
+        )
+    return lists.get_item(to_traced_list(builtins.list(holder)), index)
+
+
+def setitem(holder: Any, index: Any, value: Any) -> None:
+    """`holder[index] = value`."""
+    if isinstance(holder, TracedList):
+        lists.set_item(holder, index, value)
+    elif isinstance(holder, torch.Tensor):
+        if active() is not None and not isinstance(holder, TracedTensor):
+            holder = tracer().promote(holder)
+        holder[index] = value
+    elif isinstance(index, TracedTensor):
+        holder[concrete(index, "int")] = value
+    else:
+        holder[index] = value
+
+
+def setattr(holder: Any, name: str, value: Any) -> None:
+    """`holder.name = value`."""
+    if active() is None or is_box(holder):
+        builtins.setattr(holder, name, value)
+        return
+    if _holds_traced(value):
+        shown = type(holder).__name__
+        fail(
+            f"a tensor of the compiled function is kept in the attribute '{name}' of a {shown}",
+            "return it, or register a buffer and call its copy_()",
+        )
+    if isinstance(holder, nn.Module) and builtins.getattr(holder, name, None) is not value:
+        if len(tracer().regions) > 1 and not all(r.is_transaction for r in tracer().regions[1:]):
+            fail(
+                f"the attribute '{name}' of a module is set inside a traced branch or loop",
+                "keep it in a local variable",
+            )
+        tracer().note(f"attribute '{name}' is set while capturing only, not on each call")
+    builtins.setattr(holder, name, value)
+
+
+def _holds_traced(value: Any) -> bool:
+    if isinstance(value, TracedTensor | TracedList | Poison):
+        return True
+    if isinstance(value, builtins.list | tuple):
+        return any(_holds_traced(item) for item in value)
+    return isinstance(value, dict) and any(_holds_traced(item) for item in value.values())
+
+
+_INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.iadd,
+    "Sub": operator.isub,
+    "Mult": operator.imul,
+    "MatMult": operator.imatmul,
+    "Div": operator.itruediv,
+    "FloorDiv": operator.ifloordiv,
+    "Mod": operator.imod,
+    "Pow": operator.ipow,
+    "LShift": operator.ilshift,
+    "RShift": operator.irshift,
+    "BitOr": operator.ior,
+    "BitXor": operator.ixor,
+    "BitAnd": operator.iand,
+}
+
+
+def augment_item(holder: Any, index: Any, operation: str, value: Any) -> None:
+    """`holder[index] op= value`."""
+    setitem(holder, index, _INPLACE[operation](getitem(holder, index), value))
+
+
+def augment_attr(holder: Any, name: str, operation: str, value: Any) -> None:
+    """`holder.name op= value`."""
+    before = builtins.getattr(holder, name)
+    after = _INPLACE[operation](before, value)
+    if after is not before and not (isinstance(before, torch.Tensor) and _is_of(before, after)):
+        setattr(holder, name, after)
+
+
+def _is_of(before: torch.Tensor, after: Any) -> bool:
+    """Whether an in-place operator on a real tensor returned its traced form."""
+    state = active()
+    known = None if state is None else state.constants.get(id(before))
+    return known is not None and isinstance(after, TracedTensor) and after.storage is known.storage
+
+
+def contains(container: Any, item: Any) -> Any:
+    """`item in container`."""
+    if active() is None:
+        return item in container
+    if isinstance(container, builtins.list | tuple | range | set) and (
+        isinstance(item, TracedTensor) or any(isinstance(i, TracedTensor) for i in container)
+    ):
+        found: Any = False
+        for other in container:
+            found = branches.stage_or(item is other or item == other, lambda f=found: f)
+        return found
+    return item in container
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Is": operator.is_,
+    "IsNot": operator.is_not,
+    "In": lambda item, container: contains(container, item),
+    "NotIn": lambda item, container: not_(contains(container, item)),
+}
+
+
+def chain(operators: tuple[str, ...], first: Any, *operands: Callable[[], Any]) -> Any:
+    """`first op operand op operand ...`, each operand evaluated at most once."""
+    second = operands[0]()
+    outcome = _COMPARE[operators[0]](first, second)
+    if len(operands) == 1:
+        return outcome
+    return and_(outcome, lambda: chain(operators[1:], second, *operands[1:]))
+
+
+def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[], bool]) -> None:
+    """`assert condition, message`. On a traced value it is not checked, which is noted."""
+    if active() is not None and branches.is_traced(condition):
+        tracer().note("assert on a traced value is not checked")
+        return
+    if not branches.truth(condition):
+        raise AssertionError(message()) if has_message() else AssertionError()
+
+
+def raised(error: Any) -> Any:
+    """The operand of a `raise` statement."""
+    state = active()
+    if state is not None and any(not r.is_transaction for r in state.regions[1:]):
+        fail(
+            "an exception is raised depending on the value of a tensor",
+            "check the condition outside of the compiled function, or return a flag",
+        )
+    return error
+
+
+def wrote_outer(kind: str, name: str, value: Any) -> None:
+    """After `name`, declared global or nonlocal, was assigned."""
+    state = active()
+    if state is None or not _holds_traced(value):
+        return
+    if kind == "nonlocal" and any(name in frame.cells for frame in state.frames[:-1]):
+        return
+    fail(
+        f"a tensor of the compiled function is kept in the {kind} variable '{name}'",
+        "return it instead",
+    )
+
+
+__all__ = [
+    "and_", "assert_", "augment_attr", "augment_item", "call", "chain", "contains", "enter",
+    "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local", "not_", "or_",
+    "raised", "setattr", "setitem", "slice", "while_", "wrote_outer",
+]  # fmt: skip

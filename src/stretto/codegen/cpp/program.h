@@ -1,0 +1,65 @@
+// Small functions that printed programs use beside math.h: typed forms of scalar functions whose meaning depends
+// on the argument's type, positions, and checks.
+#pragma once
+
+#include "abi.h"
+#include "math.h"
+
+namespace stretto {
+
+// Positions: floor semantics for any sign; the divisor is a positive constant.
+STRETTO_INLINE int64_t index_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+STRETTO_INLINE int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; }
+
+// A position read from memory. Out of range stops the run; 0 keeps this task inside the buffer until it does.
+STRETTO_INLINE int64_t checked(Context* ctx, int64_t index, int64_t size) {
+    if (STRETTO_LIKELY(index >= 0 && index < size)) return index;
+    fail(ctx, INDEX, 0);
+    return 0;
+}
+
+STRETTO_INLINE bool is_nan(float x) { return x != x; }
+STRETTO_INLINE bool is_nan(double x) { return x != x; }
+template <class T>
+STRETTO_INLINE bool is_nan(T) { return false; }
+STRETTO_INLINE bool is_inf(float x) { return abs(x) == std::numeric_limits<float>::infinity(); }
+STRETTO_INLINE bool is_inf(double x) { return abs(x) == std::numeric_limits<double>::infinity(); }
+template <class T>
+STRETTO_INLINE bool is_inf(T) { return false; }
+
+template <class T>
+STRETTO_INLINE T reciprocal(T x) { return T(1) / x; }
+STRETTO_INLINE bool maximum(bool a, bool b) { return a | b; }
+STRETTO_INLINE bool minimum(bool a, bool b) { return a & b; }
+template <class T>
+STRETTO_INLINE T fmax_any(T a, T b) { return b != b || a > b ? a : b; }
+template <class T>
+STRETTO_INLINE T fmin_any(T a, T b) { return b != b || a < b ? a : b; }
+
+STRETTO_INLINE float fmod_any(float a, float b) { return std::fmod(a, b); }
+STRETTO_INLINE double fmod_any(double a, double b) { return std::fmod(a, b); }
+template <class T>
+STRETTO_INLINE T fmod_any(T a, T b) { return trunc_mod(a, b); }
+STRETTO_INLINE float trunc_quotient(float a, float b) { return std::trunc(a / b); }
+STRETTO_INLINE double trunc_quotient(double a, double b) { return std::trunc(a / b); }
+template <class T>
+STRETTO_INLINE T trunc_quotient(T a, T b) { return trunc_div(a, b); }
+
+// Float to integer as torch on this machine: what does not fit gives the smallest number, not a trap.
+template <class To, class From>
+STRETTO_INLINE To to_integer(From x) { return To(int64_t(x)); }
+
+STRETTO_INLINE float power(float a, float b) { return pow(a, b); }
+STRETTO_INLINE double power(double a, double b) { return std::pow(a, b); }
+template <class T>
+STRETTO_INLINE T power(T base, T exponent) {
+    if (exponent < 0) return base == 1 ? T(1) : (base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0));
+    T result = 1;
+    for (; exponent > 0; exponent >>= 1) {
+        if (exponent & 1) result = T(result * base);
+        base = T(base * base);
+    }
+    return result;
+}
+
+}  // namespace stretto

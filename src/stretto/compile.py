@@ -1,0 +1,298 @@
+"""`stretto.compile`: the drop-in wrapper around a function or module, and its table of signatures."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stretto.build import Executable, Stages, build
+from stretto.capture import ArgumentLeaf, Captured, Mutation, build_output, capture
+from stretto.errors import BuildError, CaptureError, StrettoWarning
+from stretto.ir.types import DType
+from stretto.options import Options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BACKENDS = ("auto", "cpu", "emulator", "interpreter")
+
+Key = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One compiled signature. `arguments` is the number of tensor leaves of a call."""
+
+    key: Key
+    captured: Captured
+    executable: Executable
+    stages: Stages
+    seconds: float
+    keep: object
+    plain: bool = False
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        bindings = self.captured.inputs
+        self.plain = not self.captured.mutations and all(
+            isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
+        )
+
+    def is_current(self) -> bool:
+        """Whether the parameters and buffers that the program was compiled with are unchanged."""
+        return all(source.is_current() for source in self.captured.constants)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        self.calls += 1
+        bound = list(tensors) if self.plain else self.bind(tensors)
+        if self.plain and len(bound) != len(self.captured.inputs):
+            bound = bound[: len(self.captured.inputs)]
+        ready = [t if t.is_contiguous() else t.contiguous() for t in bound]
+        results = self.executable(ready)
+        for mutation in self.captured.mutations:
+            self.write_back(bound, results, mutation)
+        return build_output(self.captured.output, results, bound)
+
+    def bind(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [
+            tensors[b.index] if isinstance(b, ArgumentLeaf) else b.tensor
+            for b in self.captured.inputs
+        ]
+
+    def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
+        with torch.no_grad():
+            bound[mutation.input].copy_(results[mutation.result])
+
+
+class Compiled:
+    """A function or module that runs compiled. Made by `stretto.compile`; other attributes are the original's."""
+
+    def __init__(self, function: Callable[..., Any], backend: str, options: Options) -> None:
+        self._function = function
+        self._backend = backend
+        self._options = options
+        self._entries: dict[Key, Entry] = {}
+        self._lock = threading.RLock()
+        self._warned_grad = False
+        self._warned_signatures = False
+        self._last: Entry | None = None
+        if not isinstance(function, torch.nn.Module):
+            functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        entry, tensors = self._entry(args, kwargs)
+        if entry is None:
+            return self._function(*args, **kwargs)
+        return entry(tensors)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Compiled methods: bound to the instance, one table of signatures per function."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_function"], name)
+
+    def __repr__(self) -> str:
+        return f"<stretto.compile of {self._function!r}>"
+
+    # ---- signatures --------------------------------------------------------------------------
+    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry | None, Sequence[torch.Tensor]]:
+        grad = torch.is_grad_enabled()
+        key: Key | None = None
+        tensors: Sequence[torch.Tensor] = args
+        if not kwargs and all(type(a) is torch.Tensor for a in args):
+            key = tuple((a.shape, a.dtype, a.device) for a in args)
+        else:
+            key, tensors = self._general_key(args, kwargs)
+        if grad and any(t.requires_grad for t in tensors):
+            self._warn_grad()
+            return None, tensors
+        if isinstance(self._function, torch.nn.Module):
+            key = (self._function.training, key)
+        entry = self._entries.get(key)
+        if entry is not None and entry.captured.mutations and _overlap(entry.bind(tensors)):
+            key = ("overlapping", key)
+            entry = self._entries.get(key)
+        if entry is None or not entry.is_current():
+            entry = self._compile(key, tensors, args, kwargs)
+        self._last = entry
+        return entry, tensors
+
+    def _general_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Key, list[torch.Tensor]]:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return (spec, *(_leaf_key(leaf) for leaf in leaves)), tensors
+
+    def _compile(self, key: Key, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and entry.is_current():
+                return entry
+            backend = _choose(self._backend, tensors)
+            start = time.perf_counter()
+            captured = capture(self._function, args, kwargs, self._options)
+            traced = time.perf_counter() - start
+            executable, stages = build(captured, backend, self._options)
+            stages.seconds = {"capture": traced, **stages.seconds}
+            entry = Entry(key, captured, executable, stages, time.perf_counter() - start, (args, kwargs))
+            self._entries[key] = entry
+            self._warn_signatures()
+            return entry
+
+    # ---- warnings ----------------------------------------------------------------------------
+    def _warn_grad(self) -> None:
+        if not self._warned_grad:
+            self._warned_grad = True
+            warnings.warn(
+                "an input requires grad and training is not supported yet: running eager. "
+                "Call it under torch.no_grad() to run compiled.",
+                StrettoWarning,
+                stacklevel=4,
+            )
+
+    def _warn_signatures(self) -> None:
+        limit = self._options.max_signatures_before_warning
+        if len(self._entries) > limit and not self._warned_signatures:
+            self._warned_signatures = True
+            warnings.warn(
+                f"{len(self._entries)} signatures compiled: {varying(list(self._entries))}. Each new one is "
+                "compiled from the start; pad or bucket what varies, or raise "
+                "Options(max_signatures_before_warning=...).",
+                StrettoWarning,
+                stacklevel=6,
+            )
+
+    # ---- what users ask ----------------------------------------------------------------------
+    @property
+    def signatures(self) -> tuple[Entry, ...]:
+        """Everything compiled so far, oldest first."""
+        return tuple(self._entries.values())
+
+    def explain(self) -> str:
+        """What was captured, fused, scheduled and built, per signature, and what was not and why."""
+        from stretto.tools.explain import explain
+
+        return explain(self)
+
+    def timeline(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
+        """Profiles one run and draws it: tasks on units over time, as `.html`, `.json` (Perfetto) or `.png`.
+
+        Without further arguments the last compiled signature runs on the inputs it was compiled with.
+        """
+        from stretto.tools.timeline import write_timeline
+
+        if args or kwargs:
+            self(*args, **kwargs)
+        if self._last is None:
+            raise BuildError("nothing has been compiled yet", remedy="call the function once, or give its inputs")
+        write_timeline(self._last, self._options, path)
+
+
+def _leaf_key(leaf: object) -> object:
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.shape, leaf.dtype, leaf.device)
+    if leaf is None or isinstance(leaf, bool | int | str | bytes):
+        return (type(leaf), leaf)
+    if isinstance(leaf, float):
+        return (float, leaf.hex())
+    return (type(leaf), id(leaf))
+
+
+def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise BuildError(
+                f"an input is on {tensor.device}: only the CPU machine is there in this version",
+                remedy="move the inputs with .cpu()",
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise CaptureError(f"an input has layout {tensor.layout}", remedy="pass dense tensors (.to_dense())")
+        try:
+            DType.from_torch(tensor.dtype)
+        except KeyError:
+            raise CaptureError(
+                f"an input has dtype {tensor.dtype}, which is not supported",
+                remedy="cast it to a real float, integer or bool dtype",
+            ) from None
+    return "cpu" if backend == "auto" else backend
+
+
+def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """True when two inputs share memory."""
+    seen: set[int] = set()
+    for tensor in tensors:
+        address = tensor.untyped_storage().data_ptr()
+        if address in seen and address:
+            return True
+        seen.add(address)
+    return False
+
+
+def varying(keys: list[Key]) -> str:
+    """Which part of the signatures differs, in words."""
+    shapes = [_shapes(key) for key in keys]
+    count = min(len(s) for s in shapes)
+    found: list[str] = []
+    for number in range(count):
+        ranks = {len(s[number]) for s in shapes}
+        if len(ranks) > 1:
+            found.append(f"the number of dims of tensor {number} varies")
+            continue
+        for dim in range(ranks.pop()):
+            sizes = sorted({s[number][dim] for s in shapes})
+            if len(sizes) > 1:
+                shown = ", ".join(str(size) for size in sizes[:6])
+                found.append(f"dimension {dim} of tensor {number} varies ({shown}{', ...' if len(sizes) > 6 else ''})")
+    return "; ".join(found) or "a value that is not a tensor varies"
+
+
+def _shapes(key: Any) -> list[tuple[int, ...]]:
+    if isinstance(key, torch.Size):
+        return [tuple(key)]
+    if isinstance(key, tuple):
+        return [shape for part in key for shape in _shapes(part)]  # pyright: ignore[reportUnknownVariableType]
+    return []
+
+
+@overload
+def compile(function: Callable[..., Any], example_inputs: tuple[Any, ...] | None = None, *, backend: str = "auto", options: Options | None = None) -> Compiled: ...  # fmt: skip
+@overload
+def compile(function: None = None, example_inputs: tuple[Any, ...] | None = None, *, backend: str = "auto", options: Options | None = None) -> Callable[[Callable[..., Any]], Compiled]: ...  # fmt: skip
+def compile(
+    function: Callable[..., Any] | None = None,
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
+    """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
+
+    function: what to compile; without it a decorator is returned.
+    example_inputs: positional arguments; given, the signature is compiled now instead of at the first call.
+    backend: "auto" (by the inputs' device), "cpu", "emulator" (runs the schedule step by step in Python and
+        looks for races), "interpreter" (op by op, the oracle).
+    options: see `Options`.
+
+    The result takes and returns what the original does. One program is compiled per signature: shapes, dtypes
+    and devices of tensors, values of everything else. Raises ValueError for an unknown backend, and at a call
+    CaptureError, BuildError or RunError with the user's source line and a remedy.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    settings = options if options is not None else Options()
+    if function is None:
+        return lambda f: compile(f, example_inputs, backend=backend, options=settings)
+    if not callable(function):
+        raise TypeError(f"stretto.compile takes a function or an nn.Module, not {type(function).__name__}")
+    compiled = Compiled(function, backend, settings)
+    if example_inputs is not None:
+        compiled._entry(tuple(example_inputs), {})  # pyright: ignore[reportPrivateUsage]
+    return compiled

@@ -1,0 +1,190 @@
+"""Pooling: the maximum or mean over windows of the last dims; windows past the edge by `where`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from stretto.ir.types import DType
+from stretto.kernels.expr import Const, Expr, Extent, Index, Position
+from stretto.kernels.lazy import Lazy, cast, variables
+from stretto.kernels.rules.emit import emit
+from stretto.kernels.rules.scalar import (
+    apply,
+    compute_dtype,
+    conjunction,
+    like,
+    lowest,
+    number,
+    sum_dtype,
+    where,
+    within,
+)
+from stretto.kernels.rules.table import Call, Decline, rule, static_dims
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One dim: taps of the input from `start` (an index of the output position) on, `dilation` apart."""
+
+    size: int
+    taps: int
+    start: Index
+    end: Index
+    dilation: int
+    guarded: bool
+
+    def inside(self, place: Index) -> list[Expr]:
+        """The conditions for `place` to be in the window and in the input."""
+        return within(place, self.size) if self.guarded else []
+
+
+def _amounts(call: Call, name: str, count: int, default: tuple[int, ...]) -> tuple[int, ...]:
+    if name not in call.arguments or call.arguments[name] == ():
+        return default
+    return call.integers(name, count)
+
+
+def _windows(call: Call, lazy: Lazy, count: int) -> tuple[Window, ...]:
+    sizes = static_dims(lazy.shape[-count:])
+    outs = static_dims(call.shape[-count:])
+    taps = call.integers("kernel_size", count)
+    strides = _amounts(call, "stride", count, taps)
+    paddings = _amounts(call, "padding", count, (0,) * count)
+    dilations = _amounts(call, "dilation", count, (1,) * count)
+    places = variables(call.shape)[-count:]
+    windows: list[Window] = []
+    for n, place in enumerate(places):
+        start = place * strides[n] + -paddings[n]
+        last = (outs[n] - 1) * strides[n] - paddings[n] + (taps[n] - 1) * dilations[n]
+        guarded = paddings[n] > 0 or last >= sizes[n]
+        end = start + taps[n] * dilations[n]
+        windows.append(Window(sizes[n], taps[n], start, end, dilations[n], guarded))
+    return tuple(windows)
+
+
+def _pool(
+    call: Call, lazy: Lazy, windows: tuple[Window, ...], combine: str, dtype: DType, out: bool
+) -> Lazy:
+    """The input combined over each window, in `dtype`; positions outside count as nothing."""
+    dims = call.shape
+    reduce = tuple(window.taps for window in windows)
+    taps = variables(reduce, len(dims))
+    places = [w.start + t * w.dilation for w, t in zip(windows, taps, strict=True)]
+    conditions = [c for w, p in zip(windows, places, strict=True) for c in w.inside(p)]
+    lead = variables(dims)[: len(dims) - len(windows)]
+    value = cast(lazy.at(*lead, *places), dtype)
+    condition = conjunction(conditions)
+    if condition is not None:
+        neutral = number(0 if combine == "sum" else lowest(dtype), dtype)
+        value = where(condition, value, neutral)
+    return emit(call.low, "pool", dims, reduce, combine, value, call.result if out else None)
+
+
+# ---- maximum ---------------------------------------------------------------------------------
+
+
+def _maximum(call: Call, count: int) -> Lazy:
+    lazy = call.stored("self")
+    windows = _windows(call, lazy, count)
+    raw = _pool(call, lazy, windows, "max", compute_dtype(lazy.dtype), out=True)
+    return Lazy(call.dtype, call.shape, cast(raw.expr, call.dtype))
+
+
+def _check_static(call: Call) -> None:
+    static_dims(call.tensor("self").shape)
+
+
+@rule("aten.max_pool1d.default")
+def _max_pool1d(call: Call) -> Lazy:
+    _check_static(call)
+    return _maximum(call, 1)
+
+
+@rule("aten.max_pool2d.default")
+def _max_pool2d(call: Call) -> Lazy:
+    _check_static(call)
+    return _maximum(call, 2)
+
+
+@rule("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+def _max_pool_with_indices(call: Call) -> tuple[Lazy, ...]:
+    _check_static(call)
+    count = 2 if "2d" in call.op.target else 3
+    values = _maximum(call, count)
+    if not call.used(1):
+        return values, Lazy(DType.I64, call.shape, Const(0, DType.I64))
+    lazy = call.stored("self")
+    windows = _windows(call, lazy, count)
+    tap = _pool(call, lazy, windows, "argmax", compute_dtype(lazy.dtype), out=False)
+    return values, Lazy(DType.I64, call.shape, _flat_position(tap.expr, windows))
+
+
+def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
+    """Number of the pixel at tap number `tap` (row-major in the window)."""
+    total: Expr = Const(0, DType.I64)
+    for n, window in enumerate(windows):
+        inner = prod(w.taps for w in windows[n + 1 :])
+        place = apply("remainder", apply("floordiv", tap, like(inner, tap)), like(window.taps, tap))
+        offset = apply("mul", place, like(window.dilation, tap))
+        pixel = apply("maximum", apply("add", Position(window.start), offset), like(0, tap))
+        total = apply("add", apply("mul", total, like(window.size, tap)), pixel)
+    return total
+
+
+# ---- mean ------------------------------------------------------------------------------------
+
+
+@rule("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
+def _avg_pool(call: Call) -> Lazy:
+    _check_static(call)
+    count = int(call.op.target[len("aten.avg_pool")])
+    lazy = call.tensor("self")
+    windows = _windows(call, lazy, count)
+    divisor = _divisor(call, windows, count)
+    lazy = call.cheap("self")
+    total = _pool(call, lazy, windows, "sum", sum_dtype(call.dtype), out=False)
+    return _mean(call, total, divisor)
+
+
+def _mean(call: Call, total: Lazy, divisor: Expr) -> Lazy:
+    dtype = total.dtype
+    if isinstance(divisor, Const):
+        size = int(divisor.value)
+        exact = size > 0 and size & (size - 1) == 0
+        name, by = ("mul", 1 / size) if exact else ("div", size)
+        expr = apply(name, total.expr, number(by, dtype))
+    else:
+        expr = apply("div", total.expr, cast(divisor, dtype))
+    return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
+
+
+def _divisor(call: Call, windows: tuple[Window, ...], count: int) -> Expr:
+    """By what a window's sum is divided: constant where all windows are alike."""
+    if call.arguments.get("divisor_override") is not None:
+        return Const(call.integer("divisor_override"), DType.I64)
+    paddings = _amounts(call, "padding", count, (0,) * count)
+    padded = call.flag("count_include_pad")
+    total: Expr = Const(1, DType.I64)
+    for window, padding in zip(windows, paddings, strict=True):
+        total = apply("mul", total, _width(window, padding if padded else 0, padding))
+    return total
+
+
+def _width(window: Window, allowed: int, padding: int) -> Expr:
+    """The number of counted positions: those up to `allowed` outside of the input."""
+    if not window.guarded or (allowed == padding and not _past_end(window, padding)):
+        return Const(window.taps, DType.I64)
+    end = apply("minimum", Position(window.end), Const(window.size + allowed, DType.I64))
+    start = apply("maximum", Position(window.start), Const(-allowed, DType.I64))
+    return apply("sub", end, start)
+
+
+def _past_end(window: Window, padding: int) -> bool:
+    """Whether a window reaches beyond the padding (`ceil_mode`)."""
+    return window.guarded and window_last(window) > window.size + padding
+
+
+def window_last(window: Window) -> int:
+    """A bound on the end of the last window; unknown variables count as their largest value."""
+    return window.last

@@ -1,0 +1,59 @@
+"""Softmax: the maximum and the sum of each row as operators, the result lazily on top of them."""
+
+from __future__ import annotations
+
+from stretto.kernels.expr import Expr
+from stretto.kernels.lazy import Lazy, cast
+from stretto.kernels.rules.emit import computed, mapped, reduction, spread_over
+from stretto.kernels.rules.scalar import apply, compute_dtype
+from stretto.kernels.rules.table import Call, rule
+
+
+def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
+    """(exp's argument x - max, the maxima, the sums of exponentials) along `dim`."""
+    kept = tuple(d for d in range(lazy.rank) if d != dim)
+    top = reduction(call.low, lazy, (dim,), "max", "max")
+    raised = apply("sub", lazy.expr, spread_over(top, kept, lazy.shape))
+    total = reduction(call.low, mapped(lazy, apply("exp", raised)), (dim,), "sum", "sum")
+    return raised, top, total
+
+
+def softmax(call: Call, lazy: Lazy, dim: int) -> Expr:
+    """Element of softmax(lazy) along `dim`, in the dtype of `lazy`."""
+    raised, _, total = row_statistics(call, lazy, dim)
+    kept = tuple(d for d in range(lazy.rank) if d != dim)
+    return apply("div", apply("exp", raised), spread_over(total, kept, lazy.shape))
+
+
+def _source(call: Call) -> tuple[Lazy, int]:
+    """The input in the dtype of computation, and the dim."""
+    lazy = call.cheap("self")
+    if call.has("dtype"):
+        lazy = computed(lazy, call.dtype)
+    return computed(lazy, compute_dtype(lazy.dtype)), call.axis(lazy.rank)
+
+
+@rule("aten._softmax.default", "aten.softmax.int", "aten._safe_softmax.default")
+def _softmax(call: Call) -> Lazy | None:
+    if call.op.target.startswith("aten._safe"):
+        return None
+    lazy, dim = _source(call)
+    if 0 in call.shape:
+        return call.tensor("self")
+    expr = apply("div", lazy.expr, lazy.expr) if not lazy.rank else softmax(call, lazy, dim)
+    return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
+
+
+@rule("aten._log_softmax.default", "aten.log_softmax.int")
+def _log_softmax(call: Call) -> Lazy:
+    lazy, dim = _source(call)
+    if 0 in call.shape:
+        return call.tensor("self")
+    if not lazy.rank:
+        expr = apply("sub", lazy.expr, lazy.expr)
+    else:
+        raised, _, total = row_statistics(call, lazy, dim)
+        kept = tuple(d for d in range(lazy.rank) if d != dim)
+        log = mapped(total, apply("log", total.expr))
+        expr = apply("sub", raised, spread_over(log, kept, lazy.shape))
+    return Lazy(call.dtype, call.shape, cast(expr, call.dtype))

@@ -1,0 +1,148 @@
+"""Dead code elimination (DCE): what no result of `main` depends on is dropped.
+
+A value is live when main returns it or a live op reads it. Results of an `if` and carried values
+of a loop are judged one by one: a carried value that only feeds itself goes, together with all that
+computes it, and so does a list that is pushed to but never read. Functions that are not called and
+constants that are not named go too; parameters of functions stay. A dead op is dropped even if it
+would stop the run, or never end.
+
+    %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
+        carry (%a = %x, %b = %l) {                carry (%a = %x) {
+      %c = aten.sin.default(%a)        ->       %c = aten.sin.default(%a)
+      %d = list.push(%b, %c)                    yield %c
+      yield %c, %d                            }
+    }                                         return %r
+    return %r
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, WhileOp
+from stretto.ir.rewrite import all_blocks, narrow
+
+
+@dataclass(frozen=True, slots=True)
+class EliminateDeadCode:
+    name: ClassVar[str] = "dce"
+
+    def apply(self, program: Program) -> bool:
+        changed = False
+        for function in program.functions.values():
+            changed |= _prune(function.body, live_values(function))
+        return _drop_functions(program) | _drop_constants(program) | changed
+
+
+def live_values(function: Function) -> set[Value]:
+    """The values that the function's results depend on, inside loops and arms too."""
+    sources = _sources(function.body)
+    live: set[Value] = set()
+    waiting = list(function.body.yields)
+    while waiting:
+        value = waiting.pop()
+        if value not in live:
+            live.add(value)
+            waiting.extend(sources.get(value, ()))
+    return live
+
+
+def _sources(body: Block) -> dict[Value, tuple[Value, ...]]:
+    """For each value, the values that it is made of."""
+    sources: dict[Value, tuple[Value, ...]] = {}
+    for op in body.walk():
+        match op:
+            case IfOp():
+                for place, result in enumerate(op.results):
+                    arms = (op.then.yields[place], op.orelse.yields[place])
+                    sources[result] = (op.condition, *arms)
+            case ForOp():
+                bounds = tuple(item for item in (op.start, op.stop) if isinstance(item, Value))
+                _loop_sources(sources, op, op.inits, (op.carried,), op.body.yields, bounds)
+            case WhileOp():
+                params = (op.condition.params, op.body.params)
+                _loop_sources(sources, op, op.inits, params, op.body.yields, op.condition.yields)
+            case _:
+                sources.update(dict.fromkeys(op.results, _all_read(op)))
+    return sources
+
+
+def _loop_sources(
+    sources: dict[Value, tuple[Value, ...]],
+    op: Op,
+    inits: tuple[Value, ...],
+    params: tuple[tuple[Value, ...], ...],
+    yields: tuple[Value, ...],
+    control: tuple[Value, ...],
+) -> None:
+    """A carried value is made of its start and its next; a result needs the loop to end too."""
+    for place, result in enumerate(op.results):
+        carried = (inits[place], yields[place], *(block[place] for block in params))
+        sources[result] = (*carried, *control)
+        for block in params:
+            sources[block[place]] = carried
+
+
+def _all_read(op: Op) -> tuple[Value, ...]:
+    """What an op of any other class reads, in its blocks as well."""
+    nested = (item for block in op.blocks for item in all_blocks(block))
+    inside = [value for item in nested for value in item.yields]
+    return (*op.operands, *inside)
+
+
+def _prune(block: Block, live: set[Value]) -> bool:
+    """Drops dead ops, and dead results of the others."""
+    kept = [op for op in block.ops if any(value in live for value in op.results)]
+    changed = len(kept) != len(block.ops)
+    block.ops = kept
+    for op in kept:
+        changed |= _prune_results(op, live)
+        for nested in op.blocks:
+            changed |= _prune(nested, live)
+    return changed
+
+
+def _prune_results(op: Op, live: set[Value]) -> bool:
+    """Narrows an if or a loop to its live results; a carried value is live as a whole."""
+    if not isinstance(op, IfOp | ForOp | WhileOp):
+        return False
+    keep = [_is_live(op, place, live) for place in range(len(op.results))]
+    if all(keep):
+        return False
+    narrow(op, keep)
+    return True
+
+
+def _is_live(op: IfOp | ForOp | WhileOp, place: int, live: set[Value]) -> bool:
+    match op:
+        case IfOp():
+            return op.results[place] in live
+        case ForOp():
+            return op.results[place] in live or op.carried[place] in live
+        case WhileOp():
+            params = (op.condition.params[place], op.body.params[place])
+            return op.results[place] in live or any(value in live for value in params)
+
+
+def _drop_functions(program: Program) -> bool:
+    reached = {"main"}
+    waiting = ["main"]
+    while waiting:
+        for op in program.functions[waiting.pop()].body.walk():
+            if isinstance(op, CallOp) and op.function not in reached:
+                reached.add(op.function)
+                waiting.append(op.function)
+    dead = [name for name in program.functions if name not in reached]
+    for name in dead:
+        del program.functions[name]
+    return bool(dead)
+
+
+def _drop_constants(program: Program) -> bool:
+    named = {op.key for op in program.walk() if isinstance(op, ConstantOp)}
+    dead = [key for key in program.constants if key not in named]
+    for key in dead:
+        del program.constants[key]
+    return bool(dead)

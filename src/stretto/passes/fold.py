@@ -1,0 +1,204 @@
+"""Constant folding: what depends on constants only is computed now.
+
+A tensor op whose operands are constants and literals is run by the interpreter; the result becomes
+a literal when it has no dims, or else a new constant, unless it would be larger than its operands
+together and than `max_bytes`. A run-time number that is known becomes an attribute, a known bound
+of a loop an int. An `if` with a known condition becomes that arm, a loop of no or one iteration
+its starting values or its body. What would stop the run is left for the run to stop at.
+
+    %a = constant "w" : f32[8, 64]            %t = constant "folded_0" : f32[64, 8]
+    %t = aten.t.default(%a)                   %y = aten.mm.default(%x, %t)
+    %c = literal True : bool[]         ->
+    %y = if %c {
+      %z = aten.mm.default(%x, %t)
+      yield %z
+    } else { ... }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar
+
+import torch
+
+from stretto.errors import RunError, VerifyError
+from stretto.interp.interpreter import evaluate
+from stretto.ir.core import Op, Program, Value
+from stretto.ir.ops import (
+    Argument,
+    ConstantOp,
+    ForOp,
+    IfOp,
+    LiteralOp,
+    TensorOp,
+    WhileOp,
+)
+from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
+from stretto.ir.types import INDEX, TensorType
+from stretto.ops.infer import infer, named_arguments
+from stretto.ops.properties import is_random
+
+
+@dataclass(frozen=True, slots=True)
+class FoldConstants:
+    """`max_bytes` is the size up to which a result may be larger than its operands together."""
+
+    max_bytes: int = 64 * 1024
+    name: ClassVar[str] = "fold"
+
+    def apply(self, program: Program) -> bool:
+        folder = _Folder(program, self.max_bytes)
+        changed = [
+            rewrite_block(function.body, folder.visit) for function in program.functions.values()
+        ]
+        return any(changed) or folder.changed
+
+
+def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str | None:
+    """Why the op is left for the run, or None."""
+    operands = [definitions.get(value) for value in op.operands]
+    if not all(isinstance(item, ConstantOp | LiteralOp) for item in operands):
+        return "it reads what is not constant"
+    if is_random(op):
+        return "it is random"
+    types = [value.tensor for value in (*op.results, *op.operands)]
+    if not all(type.is_static for type in types):
+        return "it has symbolic dims"
+    size = sum(_bytes(value.tensor) for value in op.results)
+    if size > max(max_bytes, sum(_bytes(value.tensor) for value in set(op.operands))):
+        return f"its result of {size} bytes is larger than its operands"
+    return None
+
+
+def _bytes(type: TensorType) -> int:
+    size = type.dtype.itemsize
+    for dim in type.static_shape():
+        size *= dim
+    return size
+
+
+class _Folder:
+    def __init__(self, program: Program, max_bytes: int) -> None:
+        self.program = program
+        self.max_bytes = max_bytes
+        self.changed = False
+        """Whether an op was changed in place: an attribute or a bound became known."""
+
+    def visit(self, op: Op, definitions: Definitions) -> Replacement | None:
+        fold = _FOLDS.get(type(op))
+        return fold(self, op, definitions) if fold is not None else None
+
+    def constant(self, op: ConstantOp, _: Definitions) -> Replacement | None:
+        tensor = self.program.constants[op.key]
+        return self.known(op, (tensor,)) if tensor.dim() == 0 else None
+
+    def tensor(self, op: TensorOp, definitions: Definitions) -> Replacement | None:
+        if keep_reason(op, definitions, self.max_bytes) is None:
+            values = {item: self.value(definitions[item]) for item in op.operands}
+            try:
+                return self.known(op, evaluate(op, values, {}))
+            except RunError:
+                return None
+        self.numbers(op, definitions)
+        return None
+
+    def numbers(self, op: TensorOp, definitions: Definitions) -> None:
+        """Writes known run-time numbers into the op's arguments."""
+
+        def number(value: Value) -> Argument:
+            maker = definitions.get(value)
+            return maker.value if isinstance(maker, LiteralOp) else value
+
+        named = named_arguments(op.target, op.args, op.kwargs)
+        new = [item if one.is_tensor else _map(item, number) for one, item in named]
+        if all(old is item for (_, old), item in zip(named, new, strict=True)):
+            return
+        args = tuple(new[: len(op.args)])
+        kwargs = tuple(zip((key for key, _ in op.kwargs), new[len(op.args) :], strict=True))
+        if _keeps_types(op, args, kwargs):
+            op.args, op.kwargs, self.changed = args, kwargs, True
+
+    def value(self, maker: Op) -> torch.Tensor:
+        if isinstance(maker, LiteralOp):
+            return torch.tensor(maker.value, dtype=maker.result.tensor.dtype.torch)
+        assert isinstance(maker, ConstantOp)
+        return self.program.constants[maker.key].detach()
+
+    def known(self, op: Op, tensors: tuple[Any, ...]) -> Replacement:
+        """Literals and constants that stand for the results of an op."""
+        ops: list[Op] = []
+        for old, tensor in zip(op.results, tensors, strict=True):
+            result = Value(old.type, old.hint)
+            if tensor.dim() == 0:
+                ops.append(LiteralOp(tensor.item(), results=(result,), location=op.location))
+                continue
+            key = next(k for i in count() if (k := f"folded_{i}") not in self.program.constants)
+            self.program.constants[key] = tensor
+            ops.append(ConstantOp(key, results=(result,), location=op.location))
+        return ops, tuple(item.result for item in ops)
+
+    def branch(self, op: IfOp, definitions: Definitions) -> Replacement | None:
+        condition = definitions.get(op.condition)
+        if not isinstance(condition, LiteralOp):
+            return None
+        arm = op.then if condition.value else op.orelse
+        if any(one.type != other.type for one, other in zip(arm.yields, op.results, strict=True)):
+            return None  # the arm has other names for its symbols
+        return inline_block(arm, ())
+
+    def while_loop(self, op: WhileOp, definitions: Definitions) -> Replacement | None:
+        flag = definitions.get(op.condition.yields[0])
+        if isinstance(flag, LiteralOp) and not flag.value:
+            return [], op.inits
+        return None
+
+    def for_loop(self, op: ForOp, definitions: Definitions) -> Replacement | None:
+        start, stop = _bound(op.start, definitions), _bound(op.stop, definitions)
+        if start is not op.start or stop is not op.stop:
+            op.start, op.stop, self.changed = start, stop, True
+        trips = op.trip_count()
+        if trips == 0:
+            return [], op.inits
+        if trips != 1:
+            return None
+        assert isinstance(op.start, int)
+        index = LiteralOp(op.start, results=(Value(INDEX, op.index.hint),), location=op.location)
+        ops, values = inline_block(op.body, (index.result, *op.inits))
+        return [index, *ops], values
+
+
+def _keeps_types(
+    op: TensorOp, args: tuple[Argument, ...], kwargs: tuple[tuple[str, Argument], ...]
+) -> bool:
+    """False for a position out of range: it stops the run, but as an attribute it is wrong."""
+    try:
+        return infer(op.target, args, kwargs) == tuple(value.type for value in op.results)
+    except VerifyError:
+        return False
+
+
+def _bound(bound: int | Value, definitions: Definitions) -> int | Value:
+    maker = definitions.get(bound) if isinstance(bound, Value) else None
+    return int(maker.value) if isinstance(maker, LiteralOp) else bound
+
+
+def _map(argument: Argument, number: Callable[[Value], Argument]) -> Argument:
+    """The argument with values replaced; the same object when none is."""
+    if isinstance(argument, tuple):
+        items = tuple(_map(item, number) for item in argument)
+        same = all(old is new for old, new in zip(argument, items, strict=True))
+        return argument if same else items
+    return number(argument) if isinstance(argument, Value) else argument
+
+
+# Each takes its own op class, which a dict cannot say.
+_FOLDS: dict[type[Op], Callable[[_Folder, Any, Definitions], Replacement | None]] = {
+    ConstantOp: _Folder.constant,
+    TensorOp: _Folder.tensor,
+    IfOp: _Folder.branch,
+    WhileOp: _Folder.while_loop,
+    ForOp: _Folder.for_loop,
+}

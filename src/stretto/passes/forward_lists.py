@@ -1,0 +1,135 @@
+"""List forwarding: what is read from a list that a loop copied out of a tensor is read from that tensor.
+
+Once all work of a loop is batched, the loop only pushes item after item of the batched result. Stacking
+that list gives the batched result again; its length is the trip count; an item at a position that is
+known to be in range is the tensor's item.
+
+Changes: readers of lists that a loop fills from empty, with `select(%tensor, 0, %index)` in each
+iteration, where the tensor has as many items as the loop has iterations. Needs: loops in canonical form,
+as `batch_loops` leaves them. Guarantees: the same results; `dce` then drops the list, and the loop when
+nothing else is left of it.
+
+    %l = list.new()                                     %s = relu(%ys)
+    %m = for %t in (0, 64, 1) carry (%c = %l) {
+      %y = select(%ys, 0, %t)                    =>
+      %n = list.push(%c, %y)
+      yield %n }
+    %s = relu(list.stack(%m))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import (
+    ForOp,
+    ListGetOp,
+    ListLengthOp,
+    ListNewOp,
+    ListPushOp,
+    ListStackOp,
+    LiteralOp,
+    TensorOp,
+)
+from stretto.ir.rewrite import substitute
+from stretto.ir.types import INDEX
+from stretto.ops.infer import tensor_op
+from stretto.passes.loop_form import innermost_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardLists:
+    name: ClassVar[str] = "forward_lists"
+
+    def apply(self, program: Program) -> bool:
+        return sum(_forward_function(item.body) for item in program.functions.values()) > 0
+
+
+def copied_tensor(loop: ForOp, place: int, makers: Mapping[Value, Op]) -> Value | str:
+    """The tensor whose items the loop's carried list number `place` gets, or why there is none."""
+    start = makers.get(loop.inits[place])
+    if not isinstance(start, ListNewOp) or start.items:
+        return "the list is not empty before the loop"
+    push = makers.get(loop.body.yields[place])
+    if not isinstance(push, ListPushOp) or push.list is not loop.carried[place]:
+        return "the loop does more to the list than to push one item"
+    if push not in loop.body.ops or (loop.start, loop.step) != (0, 1):
+        return "the loop does not push in each iteration, or does not count from 0"
+    item = makers.get(push.item)
+    if not isinstance(item, TensorOp) or item.target != "aten.select.int":
+        return "the item is not an item of a tensor"
+    match item.args:
+        case (Value() as source, 0, Value() as position) if position is loop.index:
+            inside = any(source in op.results for op in loop.body.ops)
+            if not inside and source.tensor.shape[0] == loop.trip_count():
+                return source
+    return "the item is not the one of this iteration"
+
+
+def _forward_function(body: Block) -> bool:
+    makers = {value: op for op in body.walk() for value in op.results}
+    sources: dict[Value, Value] = {}
+    for loop in [op for op in body.walk() if isinstance(op, ForOp)]:
+        for place, result in enumerate(loop.results):
+            source = copied_tensor(loop, place, makers)
+            if isinstance(source, Value):
+                sources[result] = source
+    if not sources:
+        return False
+    ranges = dict(_ranges(body))
+    return sum(_forward(item, sources, ranges, body) for item in innermost_blocks(body)) > 0
+
+
+def _ranges(body: Block) -> Iterator[tuple[Value, range]]:
+    """Integers of known range: indices of loops, and literals."""
+    for op in body.walk():
+        if isinstance(op, LiteralOp) and op.result.type == INDEX:
+            yield op.result, range(int(op.value), int(op.value) + 1)
+        if isinstance(op, ForOp) and isinstance(op.start, int) and isinstance(op.stop, int):
+            yield op.index, range(op.start, op.stop, op.step)
+
+
+def _forward(
+    block: Block, sources: dict[Value, Value], ranges: dict[Value, range], body: Block
+) -> bool:
+    """Replace the readers in one block; values that are tensors already are renamed in `body`."""
+    renamed: dict[Value, Value] = {}
+    kept: list[Op] = []
+    for op in block.ops:
+        new = _reader(op, sources, ranges)
+        if isinstance(new, Value):
+            renamed[op.result] = new
+            continue
+        if new is not None:
+            new.results, new.location = op.results, op.location
+        kept.append(new or op)
+    changed = any(new is not old for new, old in zip(kept, block.ops, strict=False))
+    block.ops = kept
+    substitute(body, renamed)
+    return changed or bool(renamed)
+
+
+def _reader(op: Op, sources: dict[Value, Value], ranges: dict[Value, range]) -> Op | Value | None:
+    """What an op that reads a forwarded list becomes: a tensor that is there, or another op."""
+    match op:
+        case ListStackOp() if op.list in sources:
+            source = sources[op.list]
+            return source if source.type == op.result.type else None
+        case ListLengthOp() if op.list in sources:
+            length = sources[op.list].tensor.shape[0]
+            return LiteralOp(length) if isinstance(length, int) else None
+        case ListGetOp() if op.list in sources and op.index in ranges:
+            source, positions = sources[op.list], ranges[op.index]
+            length = source.tensor.shape[0]
+            if isinstance(length, int) and _inside(positions, length):
+                return tensor_op("aten.select.int", source, 0, op.index)
+            return None
+        case _:
+            return None
+
+
+def _inside(positions: range, length: int) -> bool:
+    return not positions or (min(positions) >= -length and max(positions) < length)

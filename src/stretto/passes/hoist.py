@@ -1,0 +1,94 @@
+"""Loop-invariant code motion: what a loop computes alike in every iteration moves before it.
+
+An op is invariant when all it reads is made outside the loop. It moves out of the body of a `for`
+or `while`, out of a while's condition, and out of branches inside them, from the innermost loop on.
+Since it may then run although the loop or the branch would not have, only ops that cannot stop the
+run move: no list access, no index that may be out of range, no call, nothing random.
+
+    for %i in (0, 8, 1) carry (%a = %x) {     %w = aten.mm.default(%u, %v)
+      %w = aten.mm.default(%u, %v)            for %i in (0, 8, 1) carry (%a = %x) {
+      %b = aten.add.Tensor(%a, %w)     ->       %b = aten.add.Tensor(%a, %w)
+      yield %b                                  yield %b
+    }                                         }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
+from stretto.ir.rewrite import defined_values, free_values_of_op
+from stretto.ir.symbols import bound_symbols, symbols_of_op
+from stretto.ops.properties import is_random, stop_reason
+
+
+@dataclass(frozen=True, slots=True)
+class HoistInvariants:
+    name: ClassVar[str] = "hoist"
+
+    def apply(self, program: Program) -> bool:
+        moved = [_hoist_in(function.body) for function in program.functions.values()]
+        return any(moved)
+
+
+def stay_reason(op: Op) -> str | None:
+    """Why an op must not run more often or earlier than it stands, or None."""
+    match op:
+        case ConstantOp() | LiteralOp():
+            return None
+        case TensorOp():
+            return "it is random" if is_random(op) else stop_reason(op)
+        case IfOp() | ForOp():
+            nested = (stay_reason(inner) for block in op.blocks for inner in block.walk())
+            return next((reason for reason in nested if reason is not None), None)
+        case _:
+            return f"a {op.name} may stop the run, or never end"
+
+
+def _hoist_in(block: Block) -> bool:
+    changed = False
+    ops: list[Op] = []
+    for op in block.ops:
+        for nested in op.blocks:
+            changed |= _hoist_in(nested)
+        if isinstance(op, ForOp | WhileOp):
+            moved = _take_invariants(op)
+            changed |= bool(moved)
+            ops.extend(moved)
+        ops.append(op)
+    block.ops = ops
+    return changed
+
+
+def _take_invariants(loop: ForOp | WhileOp) -> list[Op]:
+    """Removes the invariant ops from the loop; they are in an order in which they can run."""
+    inside = {value for block in loop.blocks for value in defined_values(block)}
+    names = {name for block in loop.blocks for name in bound_symbols(block)}
+    moved: list[Op] = []
+    for block in loop.blocks:
+        _take(block, inside, names, moved)
+    return moved
+
+
+def _take(block: Block, inside: set[Value], names: set[str], moved: list[Op]) -> None:
+    """`inside` are the values that the loop makes, `names` the symbols that it binds."""
+    ops: list[Op] = []
+    for op in block.ops:
+        if stay_reason(op) is None and _is_invariant(op, inside, names):
+            moved.append(op)
+            inside.difference_update(op.results)
+            continue
+        if isinstance(op, IfOp):
+            for nested in op.blocks:
+                _take(nested, inside, names, moved)
+        ops.append(op)
+    block.ops = ops
+
+
+def _is_invariant(op: Op, inside: set[Value], names: set[str]) -> bool:
+    read = free_values_of_op(op) if op.blocks else op.operands
+    if any(value in inside for value in read):
+        return False
+    return not names or names.isdisjoint(symbols_of_op(op))

@@ -1,0 +1,136 @@
+"""Inlining: a call becomes a copy of the function's body.
+
+Functions that call themselves, directly or through others, stay functions. The others are copied
+into each place that calls them, callees first, until a function holds more than `limit` ops.
+Symbols that a copy binds get names of their own. The functions themselves stay, for `dce` to
+drop.
+
+    func @main(%x: f32[4]) -> (f32[4]) {      func @main(%x: f32[4]) -> (f32[4]) {
+      %y = call @f(%x) : f32[4]        ->       %y = aten.sin.default(%x) : f32[4]
+      return %y                                 return %y
+    }                                         }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import ClassVar
+
+import networkx as nx
+
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import CallOp
+from stretto.ir.rewrite import Definitions, Replacement, clone_block, rewrite_block, substitute
+from stretto.ir.symbols import (
+    Renaming,
+    match_types,
+    rename_symbols,
+    symbols_of_block,
+    symbols_of_types,
+)
+from stretto.ir.types import Dim, Symbol, Type
+
+
+@dataclass(frozen=True, slots=True)
+class InlineFunctions:
+    """`limit` is the number of ops, with nested ones, that inlining may fill a function up to."""
+
+    limit: int = 20_000
+    name: ClassVar[str] = "inline"
+
+    def apply(self, program: Program) -> bool:
+        recursive = recursive_functions(program)
+        changed = False
+        for name in _callees_first(program):
+            changed |= _Inliner(program, program.functions[name], recursive, self.limit).run()
+        return changed
+
+
+def keep_reason(program: Program, op: CallOp, recursive: frozenset[str]) -> str | None:
+    """Why a call stays a call, or None."""
+    if op.function in recursive:
+        return f"@{op.function} is recursive"
+    body = program.functions[op.function].body
+    known: Renaming = {}
+    match_types(_types(body.params), _types(op.arguments), known)
+    if not symbols_of_types(_types(body.params)) <= known.keys():
+        return f"a parameter of @{op.function} has a formula as dim"
+    match_types(_types(body.yields), _types(op.results), known)
+    if not symbols_of_types(_types(body.yields)) <= known.keys():
+        return f"a result of @{op.function} has a formula as dim"
+    return None
+
+
+def recursive_functions(program: Program) -> frozenset[str]:
+    """Functions that may call themselves, directly or through others."""
+    graph = _call_graph(program)
+    cycles = (group for group in nx.strongly_connected_components(graph) if len(group) > 1)
+    return frozenset(name for group in cycles for name in group) | frozenset(
+        name for name in graph if graph.has_edge(name, name)
+    )
+
+
+def _call_graph(program: Program) -> nx.DiGraph[str]:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(program.functions)
+    for name, function in program.functions.items():
+        calls = (op.function for op in function.body.walk() if isinstance(op, CallOp))
+        graph.add_edges_from((name, callee) for callee in calls)
+    return graph
+
+
+def _callees_first(program: Program) -> list[str]:
+    return list(nx.dfs_postorder_nodes(_call_graph(program)))
+
+
+class _Inliner:
+    """Inlines the calls in one function."""
+
+    def __init__(
+        self, program: Program, function: Function, recursive: frozenset[str], limit: int
+    ) -> None:
+        self.program = program
+        self.function = function
+        self.recursive = recursive
+        self.left = limit - _size(function.body)
+        self.taken: set[str] = set()
+        for item in program.functions.values():
+            self.taken |= symbols_of_block(item.body)
+
+    def run(self) -> bool:
+        return rewrite_block(self.function.body, self.visit)
+
+    def visit(self, op: Op, _: Definitions) -> Replacement | None:
+        if not isinstance(op, CallOp) or keep_reason(self.program, op, self.recursive) is not None:
+            return None
+        callee = self.program.functions[op.function].body
+        size = _size(callee)
+        if size > self.left:
+            return None
+        self.left -= size
+        copy = clone_block(callee, {})
+        rename_symbols(copy, self.renaming(callee, op))
+        substitute(copy, dict(zip(copy.params, op.arguments, strict=True)))
+        return copy.ops, copy.yields
+
+    def renaming(self, callee: Block, op: CallOp) -> Renaming:
+        """What the callee's symbols are called in a copy: as at the call, or else by a new name."""
+        known: Renaming = {}
+        match_types(_types(callee.params), _types(op.arguments), known)
+        match_types(_types(callee.yields), _types(op.results), known)
+        unknown = symbols_of_block(callee) - known.keys()
+        return known | {name: self.fresh(name) for name in sorted(unknown)}
+
+    def fresh(self, name: str) -> Dim:
+        new = next(text for i in count(1) if (text := f"{name}_{i}") not in self.taken)
+        self.taken.add(new)
+        return Symbol(new)
+
+
+def _types(values: tuple[Value, ...]) -> tuple[Type, ...]:
+    return tuple(value.type for value in values)
+
+
+def _size(block: Block) -> int:
+    return sum(1 for _ in block.walk())

@@ -1,0 +1,90 @@
+"""Which unit produced what, so that consumers can stay where their inputs are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stretto.kernels.expr import Buffer
+from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Region, covers, overlap, task_regions
+
+MOST_TASKS = 256
+"""Kernels with more tasks are not looked at task by task."""
+
+
+class Producers:
+    """The latest writers of each buffer, in the order of the program text."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, list[tuple[int, Region]]] = {}
+
+    def add(self, unit: int, regions: Iterable[Region]) -> None:
+        for region in regions:
+            if region.write:
+                written = self._written.setdefault(region.buffer.name, [])
+                written[:] = [item for item in written if not covers(region, item[1])]
+                written.append((unit, region))
+
+    def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> None:
+        """The buffers of each pair trade places."""
+        for current, following in pairs:
+            names = current.name, following.name
+            ahead, behind = (self._written.pop(name, []) for name in names)
+            self._written[names[1]] = [(unit, _renamed(r, following)) for unit, r in ahead]
+            self._written[names[0]] = [(unit, _renamed(r, current)) for unit, r in behind]
+
+    def shares(self, regions: Iterable[Region], units: int) -> list[int]:
+        """How many elements of what is read each unit has produced."""
+        shares = [0] * units
+        for region in regions:
+            if not region.write:
+                for unit, produced in self._written.get(region.buffer.name, ()):
+                    if overlap(region, produced):
+                        shares[unit] += _common(region, produced)
+        return shares
+
+    def others(self, unit: int, regions: Iterable[Region]) -> bool:
+        """Does `unit` read something that another unit has produced?"""
+        return any(
+            writer != unit and overlap(region, produced)
+            for region in regions
+            if not region.write
+            for writer, produced in self._written.get(region.buffer.name, ())
+        )
+
+
+def favourites(kernel: Kernel, producers: Producers, units: int) -> list[int | None]:
+    """For each task the unit that produced most of what only some tasks read; None: no preference.
+
+    What all tasks read (the vector of a matrix-vector product) prefers no unit.
+    """
+    if kernel.tasks > MOST_TASKS:
+        return [None] * kernel.tasks
+    shares = [producers.shares(task_regions(kernel, t), units) for t in range(kernel.tasks)]
+    common = [min(column) for column in zip(*shares, strict=True)]
+    found: list[int | None] = []
+    for row in shares:
+        own = [share - base for share, base in zip(row, common, strict=True)]
+        best = max(own)
+        found.append(own.index(best) if best > 0 and own.count(best) == 1 else None)
+    return found
+
+
+def _renamed(region: Region, buffer: Buffer) -> Region:
+    return Region(buffer, region.shape, region.box, region.write)
+
+
+def _common(a: Region, b: Region) -> int:
+    """About how many elements two overlapping regions have in common."""
+    if a.shape != b.shape:
+        first, second = a.span, b.span
+        if first is None or second is None:
+            return 1
+        return min(first[1], second[1]) - max(first[0], second[0])
+    total = 1
+    for x, y, extent in zip(a.box, b.box, a.shape, strict=True):
+        size = extent if isinstance(extent, int) else 1
+        low = max(x[0] if x else 0, y[0] if y else 0)
+        high = min(x[1] if x else size, y[1] if y else size)
+        total *= max(high - low, 1)
+    return total

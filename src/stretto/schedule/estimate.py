@@ -1,0 +1,71 @@
+"""The estimated time of a planned tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stretto.kernels.expr import Const, Expr, Position
+from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While
+from stretto.schedule.costs import MachineCosts
+from stretto.schedule.wavefront import LeafPlan
+
+
+def tree_seconds(bodies: Mapping[str, Node[LeafPlan]], costs: MachineCosts) -> float:
+    """Seconds of one run of `main`, the longer arm of every branch taken."""
+    return _Estimator(bodies, costs).function("main")
+
+
+def trip_count(node: For[LeafPlan]) -> int | None:
+    """How many iterations, where the bounds are numbers."""
+    start, stop = _number(node.start), _number(node.stop)
+    if start is None or stop is None:
+        return None
+    return len(range(start, stop, node.step))
+
+
+def _number(expr: Expr) -> int | None:
+    match expr:
+        case Const(value, _):
+            return int(value)
+        case Position(index) if index.is_const:
+            return index.const
+        case _:
+            return None
+
+
+class _Estimator:
+    def __init__(self, bodies: Mapping[str, Node[LeafPlan]], costs: MachineCosts) -> None:
+        self._bodies = bodies
+        self._costs = costs
+        self._active: set[str] = set()
+        self._recursive: set[str] = set()
+        self._known: dict[str, float] = {}
+
+    def function(self, name: str) -> float:
+        if name in self._active:
+            self._recursive.add(name)
+            return 0.0
+        if name not in self._known:
+            self._active.add(name)
+            seconds = self._node(self._bodies[name])
+            self._active.remove(name)
+            times = self._costs.unknown_trips if name in self._recursive else 1
+            self._known[name] = seconds * times
+        return self._known[name]
+
+    def _node(self, node: Node[LeafPlan]) -> float:
+        match node:
+            case Leaf(plan):
+                return plan.seconds
+            case Seq(children):
+                return sum(self._node(child) for child in children)
+            case For(body=body):
+                trips = trip_count(node)
+                trips = self._costs.unknown_trips if trips is None else trips
+                return trips * self._node(body)
+            case While(head=head, body=body):
+                return self._costs.unknown_trips * (self._node(head) + self._node(body))
+            case If(then=then, orelse=orelse):
+                return max(self._node(then), self._node(orelse))
+            case Call(function=name):
+                return self.function(name)

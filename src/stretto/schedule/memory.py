@@ -1,0 +1,142 @@
+"""Memory of a function's frame: which local buffers share bytes, and where each lies.
+
+Two buffers share bytes only if one is done with before the other begins: on the same unit, in an
+earlier wave, or in an earlier leaf. The waits that reuse needs are found later like all others,
+since hazards compare bytes. Buffers that rotate are placed as one block and share nothing with each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stretto.errors import ScheduleError
+from stretto.kernels.expr import Buffer, Reg
+from stretto.kernels.regions import Interval
+from stretto.kernels.tree import Node, TreeFunction
+from stretto.schedule.dependence import Body
+from stretto.schedule.hazards import Layout
+from stretto.schedule.liveness import Life, liveness
+from stretto.schedule.program import Frame, Placement
+from stretto.schedule.wavefront import LeafPlan
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlan:
+    """`separate`: the bytes that the frame would take if nothing were shared."""
+
+    frame: Frame
+    layout: Layout
+    separate: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Buffers placed together: one, or a group that rotates. `life` is None for unused memory."""
+
+    buffers: tuple[Buffer, ...]
+    life: Life | None
+    small: bool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(_aligned(buffer.nbytes) for buffer in self.buffers)
+
+    def may_share(self, other: _Block) -> bool:
+        if self.small or other.small:
+            return False
+        if self.life is None or other.life is None:
+            return True
+        return self.life.before(other.life) or other.life.before(self.life)
+
+
+def plan_frame(
+    function: TreeFunction[Body], body: Node[LeafPlan], units: int, share_bytes: int
+) -> FramePlan:
+    """Places the locals of `function`, best fit, the largest first.
+
+    Blocks of less than `share_bytes` get memory of their own.
+    """
+    for buffer in function.locals:
+        if any(isinstance(dim, Reg) for dim in buffer.shape):
+            raise ScheduleError(f"the size of local buffer {buffer.name} is not static")
+    live = liveness(body, units)
+    blocks: list[_Block] = []
+    for group in _groups(function.locals, live.pairs):
+        events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
+        small = sum(_aligned(buffer.nbytes) for buffer in group) < share_bytes
+        blocks.append(_Block(group, Life.of(events) if events else None, small))
+    placed: list[tuple[int, _Block]] = []
+    for block in sorted(blocks, key=lambda block: -block.nbytes):
+        taken = [(o, o + other.nbytes) for o, other in placed if not block.may_share(other)]
+        placed.append((_best_gap(taken, block.nbytes), block))
+    separate = sum(block.nbytes for block in blocks)
+    return FramePlan(_frame(function, placed), _layout(placed), separate)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _groups(
+    buffers: tuple[Buffer, ...], pairs: Iterable[tuple[Buffer, Buffer]]
+) -> list[tuple[Buffer, ...]]:
+    """The buffers, those that trade places with each other together."""
+    group = {buffer.name: [buffer] for buffer in buffers}
+    for current, following in pairs:
+        if current.name not in group or following.name not in group:
+            continue
+        one, two = group[current.name], group[following.name]
+        if one is not two:
+            one.extend(two)
+            group |= {buffer.name: one for buffer in two}
+    return [
+        tuple(members) for members in {id(members): members for members in group.values()}.values()
+    ]
+
+
+def _best_gap(taken: list[Interval], nbytes: int) -> int:
+    """The offset of the smallest gap that fits, else the end of what is taken."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for first, last in sorted(taken):
+        gap = first - end
+        if gap >= nbytes and (best is None or gap < best[0]):
+            best = gap, end
+        end = max(end, last)
+    return end if best is None else best[1]
+
+
+def _frame(function: TreeFunction[Body], placed: list[tuple[int, _Block]]) -> Frame:
+    offsets: dict[str, Placement] = {}
+    for start, block in placed:
+        for buffer in block.buffers:
+            offsets[buffer.name] = Placement(start, buffer.nbytes)
+            start += _aligned(buffer.nbytes)
+    nbytes = max((offset + block.nbytes for offset, block in placed), default=0)
+    return Frame(nbytes, tuple((b.name, offsets[b.name]) for b in function.locals))
+
+
+def _layout(placed: list[tuple[int, _Block]]) -> Layout:
+    extents: dict[str, Interval] = {}
+    moving: set[str] = set()
+    sharing: dict[str, tuple[str, ...]] = {}
+    for offset, block in placed:
+        names = tuple(buffer.name for buffer in block.buffers)
+        extents |= dict.fromkeys(names, (offset, offset + block.nbytes))
+        if len(names) > 1:
+            moving |= set(names)
+        others = tuple(
+            buffer.name
+            for start, other in placed
+            if other is not block
+            and offset < start + other.nbytes
+            and start < offset + block.nbytes
+            for buffer in other.buffers
+        )
+        sharing |= dict.fromkeys(names, others)
+    return Layout(extents, frozenset(moving), sharing)

@@ -1,0 +1,192 @@
+"""From a tree of kernels to a DeviceProgram: plan leaves, place memory, insert waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stretto.errors import ScheduleError
+from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import kernel_regions
+from stretto.kernels.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    While,
+    leaves,
+    walk,
+)
+from stretto.schedule.costs import MachineCosts
+from stretto.schedule.dependence import Body
+from stretto.schedule.estimate import tree_seconds
+from stretto.schedule.memory import FramePlan, plan_frame
+from stretto.schedule.normalize import normalize
+from stretto.schedule.program import DeviceProgram, Item, Schedule, Signal, Wait
+from stretto.schedule.synchronize import Synchronizer
+from stretto.schedule.wavefront import LeafPlan, WavefrontPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `explain()` says of a schedule.
+
+    seconds: the estimated time of a launch, without waking workers; alone: the same on one unit.
+    waits, signals: items in the text, of all units; implied: conflicts between units that needed
+    no wait of their own. frame_bytes: of all functions; separate_bytes: if nothing were shared.
+    """
+
+    units: int
+    seconds: float
+    alone: float
+    leaves: int
+    waves: int
+    waits: int
+    implied: int
+    signals: int
+    frame_bytes: int
+    separate_bytes: int
+
+
+def schedule(tree: Tree[Body], units: int, costs: MachineCosts | None = None) -> DeviceProgram:
+    """A program for `units` units, or for one where several would not gain what waking them costs.
+
+    Raises ScheduleError for a tree that cannot be scheduled (a local buffer of dynamic size).
+    """
+    return schedule_with_report(tree, units, costs)[0]
+
+
+def schedule_with_report(
+    tree: Tree[Body], units: int, costs: MachineCosts | None = None
+) -> tuple[DeviceProgram, Report]:
+    """As `schedule`, with what it decided."""
+    costs = costs or MachineCosts()
+    tree = normalize(tree)
+    alone = _Plan.of(tree, 1, costs)
+    chosen = alone
+    if units > 1:
+        many = _Plan.of(tree, units, costs)
+        if many.seconds + costs.wake_seconds <= alone.seconds:
+            chosen = many
+    return _realise(tree, chosen, costs, alone.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Every function's body with planned leaves, and the estimated time of `main`."""
+
+    units: int
+    bodies: dict[str, Node[LeafPlan]]
+    seconds: float
+
+    @staticmethod
+    def of(tree: Tree[Body], units: int, costs: MachineCosts) -> _Plan:
+        bodies = {
+            function.name: _plan_node(function.body, WavefrontPolicy(units, costs))
+            for function in tree.functions
+        }
+        return _Plan(units, bodies, tree_seconds(bodies, costs))
+
+
+def _plan_node(node: Node[Body], policy: WavefrontPolicy) -> Node[LeafPlan]:
+    match node:
+        case Leaf(body):
+            return Leaf(policy.plan(body))
+        case Seq(children):
+            return Seq(tuple(_plan_node(child, policy) for child in children))
+        case For(index, start, stop, step, body, rotate):
+            planned = _plan_node(body, policy)
+            policy.rotate(rotate)
+            return For(index, start, stop, step, planned, rotate)
+        case While(head, condition, body, rotate):
+            first, planned = _plan_node(head, policy), _plan_node(body, policy)
+            policy.rotate(rotate)
+            return While(first, condition, planned, rotate)
+        case If(condition, then, orelse):
+            return If(condition, _plan_node(then, policy), _plan_node(orelse, policy))
+        case Call(function, registers, tensors, results):
+            return Call(function, registers, tensors, results)
+
+
+def _realise(
+    tree: Tree[Body], plan: _Plan, costs: MachineCosts, alone: float
+) -> tuple[DeviceProgram, Report]:
+    kernels = _kernels(tree)
+    written = _written_externals(tree, kernels)
+    functions: list[TreeFunction[Schedule]] = []
+    frames: list[tuple[str, FramePlan]] = []
+    implied = 0
+    for function in tree.functions:
+        body = plan.bodies[function.name]
+        memory = plan_frame(function, body, plan.units, costs.share_bytes)
+        frames.append((function.name, memory))
+        synchronizer = Synchronizer(function, plan.units, memory.layout, written)
+        functions.append(_with_body(function, synchronizer.function(body)))
+        implied += sum(synchronizer.implied.values())
+    program = DeviceProgram(
+        plan.units,
+        Tree(tuple(functions), tree.externals),
+        kernels,
+        tuple((name, memory.frame) for name, memory in frames),
+        tuple(buffer for buffer in tree.externals if buffer.kind == "list"),
+    )
+    schedules = [leaf for function in functions for leaf in leaves(function.body)]
+    items = [item for leaf in schedules for unit in leaf.units for item in unit]
+    report = Report(
+        plan.units,
+        plan.seconds,
+        alone,
+        len(schedules),
+        sum(leaf.steps for leaf in schedules),
+        _number_of(Wait, items),
+        implied,
+        _number_of(Signal, items),
+        sum(memory.frame.nbytes for _, memory in frames),
+        sum(memory.separate for _, memory in frames),
+    )
+    return program, report
+
+
+def _number_of(kind: type[Item], items: list[Item]) -> int:
+    return sum(isinstance(item, kind) for item in items)
+
+
+def _with_body(function: TreeFunction[Body], body: Node[Schedule]) -> TreeFunction[Schedule]:
+    return TreeFunction(
+        function.name,
+        function.params,
+        function.tensors,
+        function.written,
+        function.results,
+        function.locals,
+        body,
+    )
+
+
+def _kernels(tree: Tree[Body]) -> tuple[Kernel, ...]:
+    """All kernels, in the order of the text; one that is named twice must be one kernel."""
+    found: dict[str, Kernel] = {}
+    for kernel in _kernel_items(tree):
+        if found.setdefault(kernel.name, kernel) != kernel:
+            raise ScheduleError(f"two different kernels have the name {kernel.name}")
+    return tuple(found.values())
+
+
+def _kernel_items(tree: Tree[Body]) -> Iterator[Kernel]:
+    for function in tree.functions:
+        for body in leaves(function.body):
+            yield from (item for item in body if isinstance(item, Kernel))
+
+
+def _written_externals(tree: Tree[Body], kernels: tuple[Kernel, ...]) -> frozenset[str]:
+    """Names of the external buffers that kernels write, themselves or as a function's param."""
+    buffers = [r.buffer for kernel in kernels for r in kernel_regions(kernel) if r.write]
+    for function in tree.functions:
+        for call in (node for node in walk(function.body) if isinstance(node, Call)):
+            written = tree.function(call.function).written
+            buffers.extend(access.buffer for param, access in call.tensors if param in written)
+    return frozenset(b.name for b in buffers if b.kind not in ("local", "param"))

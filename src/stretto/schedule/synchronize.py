@@ -1,0 +1,161 @@
+"""Inserts the waits into a planned function.
+
+The function is walked with the state of pending accesses. A loop is walked until the state at its
+head no longer grows, so that waits between iterations are found; the arms of a branch start from
+one state and their ends are merged. At the entry of a loop the units wait for what its body may touch,
+and before a call and at the end of a function for everything: what comes then may touch anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Region
+from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, leaves, walk
+from stretto.schedule.builder import LeafBuilder
+from stretto.schedule.dependence import Body, item_regions
+from stretto.schedule.hazards import Layout, State
+from stretto.schedule.program import Schedule
+from stretto.schedule.wavefront import LeafPlan
+
+Walked = tuple[Node[Schedule], State]
+
+
+class Synchronizer:
+    """Walks one function. `written`: names of the external buffers that the program writes.
+
+    `implied` maps each planned leaf (by `id`) to the number of its conflicts that needed no wait.
+    """
+
+    def __init__(
+        self, function: TreeFunction[Body], units: int, layout: Layout, written: frozenset[str]
+    ) -> None:
+        self._units = units
+        self._layout = layout
+        self._is_main = function.name == "main"
+        self._written = written
+        self.implied: dict[int, int] = {}
+
+    def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
+        """The body with waits. When a function other than `main` returns, nothing is pending."""
+        node, state = self._node(body, State())
+        if self._is_main:
+            return node
+        barrier, _ = self._barrier(state, lambda region: True)
+        return _sequence([node, *barrier])
+
+    def _node(self, node: Node[LeafPlan], state: State) -> Walked:
+        match node:
+            case Leaf(plan):
+                return self._leaf(plan, state)
+            case Seq(children):
+                nodes: list[Node[Schedule]] = []
+                for child in children:
+                    walked, state = self._node(child, state)
+                    nodes.append(walked)
+                return _sequence(nodes), state
+            case For():
+                return self._for(node, state)
+            case While():
+                return self._while(node, state)
+            case If(condition, then, orelse):
+                first, end = self._node(then, state)
+                second, other_end = self._node(orelse, state)
+                return If(condition, first, second), end.merge(other_end)
+            case Call(function, registers, tensors, results):
+                barrier, _ = self._barrier(state, lambda region: True)
+                call: Node[Schedule] = Call(function, registers, tensors, results)
+                return _sequence([*barrier, call]), State()
+
+    def _leaf(self, plan: LeafPlan, state: State) -> Walked:
+        builder = LeafBuilder(state, self._units, self._layout, self._is_relevant)
+        for wave in plan.waves:
+            for placed in wave:
+                if isinstance(placed.item, Kernel):
+                    builder.append(placed.item, placed.parts)
+                else:
+                    builder.state(placed.item)
+            builder.close_wave()
+        schedule, after = builder.finish()
+        self.implied[id(plan)] = builder.implied
+        return Leaf(schedule), after
+
+    def _for(self, node: For[LeafPlan], state: State) -> Walked:
+        barrier, head = self._barrier(state, self._touched_by(node))
+        while True:
+            body, end = self._node(node.body, head)
+            joined = head.merge(end.rotate(node.rotate))
+            if joined == head:
+                break
+            head = joined
+        loop = For(node.index, node.start, node.stop, node.step, body, node.rotate)
+        return _sequence([*barrier, loop]), head
+
+    def _while(self, node: While[LeafPlan], state: State) -> Walked:
+        barrier, start = self._barrier(state, self._touched_by(node))
+        while True:
+            head, tested = self._node(node.head, start)
+            body, end = self._node(node.body, tested)
+            joined = start.merge(end.rotate(node.rotate))
+            if joined == start:
+                break
+            start = joined
+        loop = While(head, node.condition, body, node.rotate)
+        return _sequence([*barrier, loop]), tested
+
+    def _barrier(
+        self, state: State, matters: Callable[[Region], bool]
+    ) -> tuple[list[Node[Schedule]], State]:
+        """A leaf in which every unit waits for the pending accesses that matter (if there are)."""
+        waits = {unit: state.unseen(unit, matters) for unit in range(self._units)}
+        if not any(waits.values()):
+            return [], state
+        builder = LeafBuilder(state, self._units, self._layout, self._is_relevant)
+        for unit, others in waits.items():
+            for other in others:
+                builder.wait(unit, other, 0)
+        schedule, after = builder.finish()
+        return [Leaf(schedule)], after
+
+    def _touched_by(self, loop: For[LeafPlan] | While[LeafPlan]) -> Callable[[Region], bool]:
+        """May an access outside of the loop conflict with one inside?"""
+        nodes = list(walk(loop))
+        if any(isinstance(node, Call) for node in nodes):
+            return lambda region: True
+        writes = {
+            buffer.name
+            for node in nodes
+            if isinstance(node, For | While)
+            for pair in node.rotate
+            for buffer in pair
+        }
+        reads: set[str] = set()
+        for plan in leaves(loop):
+            for region in _plan_regions(plan):
+                (writes if region.write else reads).add(region.buffer.name)
+
+        def matters(region: Region) -> bool:
+            names = {region.buffer.name, *self._layout.sharing.get(region.buffer.name, ())}
+            return bool(names & writes) or (region.write and bool(names & reads))
+
+        return matters
+
+    def _is_relevant(self, region: Region) -> bool:
+        """Can the region take part in a conflict between units at all?"""
+        if self._units == 1:
+            return False
+        if region.buffer.kind in ("local", "param"):
+            return True
+        return region.buffer.name in self._written
+
+
+def _plan_regions(plan: LeafPlan) -> list[Region]:
+    return [r for wave in plan.waves for placed in wave for r in item_regions(placed.item)]
+
+
+def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:
+    flat: list[Node[Schedule]] = []
+    for node in nodes:
+        flat.extend(node.children if isinstance(node, Seq) else (node,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))

@@ -1,0 +1,280 @@
+"""The wavefront policy: which unit runs what, and in which wave.
+
+Items of a leaf are taken level by level of their dependences, the longest of a level first (Rammer,
+section 4.2). Each kernel goes where it is estimated to finish first: in equal blocks on all units,
+with the producers of its inputs, filling up the units that are free earlier, or as a whole on one
+unit. Only a dependence *between units* starts a new wave: a consumer on the unit of its producer
+needs no wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from stretto.kernels.expr import Buffer
+from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Region
+from stretto.schedule.affinity import Producers, favourites
+from stretto.schedule.builder import Part, part_regions
+from stretto.schedule.costs import MachineCosts
+from stretto.schedule.dependence import Body, Node, Statement, leaf_nodes
+from stretto.schedule.hazards import Layout
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An item in its wave; `parts` is empty for a register statement, which every unit executes."""
+
+    item: Statement
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPlan:
+    """Waves of a leaf, and the estimated time from its start to its end."""
+
+    waves: tuple[tuple[Placed, ...], ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one unit does of an item, when it is done, in which wave."""
+
+    unit: int
+    wave: int
+    finish: float
+    regions: tuple[Region, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """An item as it would be placed. `after`: (unit, wave) pairs of other units it waits for."""
+
+    parts: Parts
+    shares: tuple[_Share, ...]
+    after: frozenset[tuple[int, int]]
+
+    @property
+    def finish(self) -> float:
+        return max((share.finish for share in self.shares), default=0.0)
+
+
+class WavefrontPolicy:
+    """Plans the leaves of one function, in the order of its text."""
+
+    def __init__(self, units: int, costs: MachineCosts) -> None:
+        self._units = units
+        self._costs = costs
+        self._producers = Producers()
+
+    def plan(self, body: Body) -> LeafPlan:
+        return _LeafPlanner(self._units, self._costs, self._producers).plan(body)
+
+    def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> None:
+        """The end of a loop body."""
+        self._producers.rotate(pairs)
+
+
+def task_seconds(kernel: Kernel, costs: MachineCosts) -> float:
+    if kernel.seconds > 0:
+        return kernel.seconds
+    return costs.call_seconds if kernel.call is not None else costs.task_seconds
+
+
+def expected_tasks(kernel: Kernel, costs: MachineCosts) -> int:
+    return kernel.tasks if kernel.is_static else costs.unknown_trips
+
+
+class _LeafPlanner:
+    def __init__(self, units: int, costs: MachineCosts, producers: Producers) -> None:
+        self._units = units
+        self._costs = costs
+        self._producers = producers
+        self._layout = Layout()
+        self._free = [0.0] * units
+        self._wave = [0] * units
+        # For each unit the waves and the finishing times of what it has, both never falling.
+        self._history: list[list[tuple[int, float]]] = [[] for _ in range(units)]
+        self._shares: dict[int, tuple[_Share, ...]] = {}
+        self._regions: dict[tuple[str, Part], tuple[Region, ...]] = {}
+        self._waves: list[list[Placed]] = []
+
+    def plan(self, body: Body) -> LeafPlan:
+        nodes = leaf_nodes(body)
+        for node in sorted(nodes, key=self._priority):
+            if isinstance(node.item, Kernel):
+                if node.item.is_static and node.item.tasks == 0:
+                    self._shares[node.index] = ()
+                    continue
+                fits = [self._fit(node, parts) for parts in self._candidates(node.item)]
+                self._place(node, self._best(node.item, fits))
+            else:
+                self._place(node, self._fit(node, ()))
+        return LeafPlan(tuple(tuple(wave) for wave in self._waves), max(self._free))
+
+    def _priority(self, node: Node) -> tuple[int, float, int]:
+        total = 0.0
+        if isinstance(node.item, Kernel):
+            total = self._total(node.item)
+        return node.depth, -total, node.index
+
+    def _total(self, kernel: Kernel) -> float:
+        return task_seconds(kernel, self._costs) * expected_tasks(kernel, self._costs)
+
+    def _is_small(self, kernel: Kernel) -> bool:
+        return self._total(kernel) < self._costs.small_waits * self._costs.wait_seconds
+
+    def _candidates(self, kernel: Kernel) -> Iterator[Parts]:
+        """Ways to share the tasks out, the preferred one of equals first."""
+        if kernel.call is not None:
+            yield (Part(0, 0),)
+        elif not kernel.is_static:
+            yield tuple(Part(u, u, None, self._units) for u in range(self._units))
+        elif self._units == 1:
+            yield (Part(0, 0, kernel.tasks),)
+        else:
+            blocks = equal_blocks(kernel.tasks, self._units)
+            if kernel.tasks > 1:
+                following = self._following(kernel, blocks)
+                if following is not None:
+                    yield following
+            if kernel.tasks > 1 and not self._is_small(kernel):
+                yield blocks
+                yield from self._levelled(kernel)
+            for unit in self._single_units(kernel):
+                yield (Part(unit, 0, kernel.tasks),)
+
+    def _following(self, kernel: Kernel, blocks: Parts) -> Parts | None:
+        """Each task on the unit of its inputs; None when that says nothing, or too many parts."""
+        wanted = favourites(kernel, self._producers, self._units)
+        if all(unit is None for unit in wanted):
+            return None
+        default = [part.unit for part in blocks for _ in range(part.count or 0)]
+        units = [d if w is None else w for w, d in zip(wanted, default, strict=True)]
+        parts: list[Part] = []
+        first = 0
+        for unit, group in groupby(units):
+            count = len(list(group))
+            parts.append(Part(unit, first, count))
+            first += count
+        return tuple(parts) if len(parts) <= 4 * self._units else None
+
+    def _levelled(self, kernel: Kernel) -> Iterator[Parts]:
+        """Blocks of such sizes that all units finish together."""
+        each = task_seconds(kernel, self._costs)
+        if max(self._free) - min(self._free) < each / 2:
+            return
+        count = kernel.tasks
+        loads = list(self._free)
+        sizes = [0] * self._units
+        for _ in range(count):
+            unit = loads.index(min(loads))
+            loads[unit] += each
+            sizes[unit] += 1
+        starts = [sum(sizes[:unit]) for unit in range(self._units)]
+        yield tuple(Part(u, starts[u], sizes[u]) for u in range(self._units) if sizes[u])
+
+    def _single_units(self, kernel: Kernel) -> list[int]:
+        """Units worth trying for the whole kernel: where most of its inputs are, the freest."""
+        regions = self._part_regions(kernel, Part(0, 0, kernel.tasks))
+        shares = self._producers.shares(regions, self._units)
+        if self._units <= 4:
+            return sorted(range(self._units), key=lambda unit: -shares[unit])
+        freest = self._free.index(min(self._free))
+        return list(dict.fromkeys((shares.index(max(shares)), freest)))
+
+    def _best(self, kernel: Kernel, fits: list[_Fit]) -> _Fit:
+        """The one that finishes first; a small kernel is split only where no unit has to wait."""
+        if self._is_small(kernel):
+            fits = [fit for fit in fits if len(fit.parts) == 1 or not fit.after] or fits
+        return min(fits, key=lambda fit: fit.finish)
+
+    def _part_regions(self, kernel: Kernel, part: Part) -> tuple[Region, ...]:
+        key = kernel.name, Part(0, part.first, part.count, part.stride)
+        if key not in self._regions:
+            self._regions[key] = part_regions(kernel, part)
+        return self._regions[key]
+
+    def _fit(self, node: Node, parts: Parts) -> _Fit:
+        """When and in which wave the item would run if it were shared out like this."""
+        after: set[tuple[int, int]] = set()
+        starts: list[tuple[int, float, float, tuple[Region, ...]]] = []
+        for unit, seconds, regions in self._work(node, parts):
+            waits = self._conflicts(node, unit, regions)
+            start = self._free[unit]
+            if waits:
+                ready = max(self._finished(*pair) for pair in waits)
+                start = max(start, ready + self._costs.wait_seconds)
+            elif self._producers.others(unit, regions):
+                start = max(start, self._costs.wait_seconds)
+            after |= waits
+            starts.append((unit, start, start + seconds, regions))
+        lowest = max((wave + 1 for _, wave in after), default=0)
+        wave = max([lowest, *(self._wave[unit] for unit, *_ in starts)])
+        shares = tuple(_Share(unit, wave, finish, r) for unit, _, finish, r in starts)
+        return _Fit(parts, shares, frozenset(after))
+
+    def _work(self, node: Node, parts: Parts) -> Iterator[tuple[int, float, tuple[Region, ...]]]:
+        """What each unit has to do: (unit, seconds, regions)."""
+        if not isinstance(node.item, Kernel):
+            yield from ((unit, 0.0, node.regions) for unit in range(self._units))
+            return
+        each = task_seconds(node.item, self._costs)
+        seconds = dict.fromkeys((part.unit for part in parts), 0.0)
+        regions: dict[int, tuple[Region, ...]] = dict.fromkeys(seconds, ())
+        for part in parts:
+            count = part.count
+            if count is None:
+                count = -(-self._costs.unknown_trips // self._units)
+            seconds[part.unit] += each * count
+            regions[part.unit] += self._part_regions(node.item, part)
+        yield from ((unit, seconds[unit], regions[unit]) for unit in seconds)
+
+    def _conflicts(
+        self, node: Node, unit: int, regions: tuple[Region, ...]
+    ) -> set[tuple[int, int]]:
+        """(unit, wave) of what other units have to finish first."""
+        conflict = self._layout.conflict
+        return {
+            (share.unit, share.wave)
+            for index in node.before
+            for share in self._shares[index]
+            if share.unit != unit and any(conflict(a, b) for a in share.regions for b in regions)
+        }
+
+    def _finished(self, unit: int, wave: int) -> float:
+        """When the unit is through with a wave."""
+        history = self._history[unit]
+        position = bisect_right(history, wave, key=lambda item: item[0])
+        return history[position - 1][1]
+
+    def _place(self, node: Node, fit: _Fit) -> None:
+        for unit, wave in fit.after:
+            # What comes later on that unit must not delay the signal that is waited for.
+            self._wave[unit] = max(self._wave[unit], wave + 1)
+        self._shares[node.index] = fit.shares
+        for share in fit.shares:
+            self._wave[share.unit] = share.wave
+            self._free[share.unit] = share.finish
+            self._history[share.unit].append((share.wave, share.finish))
+            self._producers.add(share.unit, share.regions)
+        wave = fit.shares[0].wave
+        while len(self._waves) <= wave:
+            self._waves.append([])
+        self._waves[wave].append(Placed(node.item, fit.parts))
+
+
+def equal_blocks(tasks: int, units: int) -> Parts:
+    """Task t on unit t * units // tasks: contiguous blocks, the same for kernels of one size."""
+    bounds = [-(-unit * tasks // units) for unit in range(units + 1)]
+    return tuple(
+        Part(unit, bounds[unit], bounds[unit + 1] - bounds[unit])
+        for unit in range(units)
+        if bounds[unit] < bounds[unit + 1]
+    )

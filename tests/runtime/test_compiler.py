@@ -1,0 +1,155 @@
+"""Compilers that are missing, fail, are killed or hang, and what a build depends on."""
+
+import ctypes
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stretto.errors import BuildError
+from stretto.options import Options
+from stretto.runtime import compiler
+from stretto.runtime.compiler import compile_shared, find_compiler
+
+ANSWER = 'extern "C" int answer() { return 42; }'
+FakeCompiler = Callable[[str], Path]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Options:
+    return Options(cache_dir=tmp_path / "cache")
+
+
+def test_builds_once(fresh: Options):
+    first = compile_shared(ANSWER, fresh)
+    assert not first.from_cache
+    assert ctypes.CDLL(str(first.path)).answer() == 42
+    second = compile_shared(ANSWER, fresh)
+    assert second.from_cache and second.path == first.path
+
+
+def test_damaged_shared_object_is_built_again(fresh: Options):
+    path = compile_shared(ANSWER, fresh).path
+    path.write_bytes(path.read_bytes()[:-100])
+    again = compile_shared(ANSWER, fresh)
+    assert not again.from_cache
+    assert ctypes.CDLL(str(again.path)).answer() == 42
+
+
+def test_build_depends_on_source_flags_headers_and_machine(
+    fresh: Options, monkeypatch: pytest.MonkeyPatch
+):
+    paths = {compile_shared(ANSWER, fresh).path}
+    paths.add(compile_shared(ANSWER + "\n", fresh).path)
+    paths.add(compile_shared(ANSWER, replace(fresh, profile=True)).path)
+    monkeypatch.setattr(compiler, "header_text", lambda: "other")
+    paths.add(compile_shared(ANSWER, fresh).path)
+    monkeypatch.setattr(compiler, "cpu", lambda: "other")
+    paths.add(compile_shared(ANSWER, fresh).path)
+    assert len(paths) == 5
+
+
+def _compile_and_call(options: Options) -> None:
+    assert ctypes.CDLL(str(compile_shared(ANSWER, options).path)).answer() == 42
+
+
+def test_concurrent_processes(fresh: Options):
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_compile_and_call, args=(fresh,)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert len(list(fresh.cache_path().rglob("*.so"))) == 1
+
+
+def test_compiler_that_cxx_names_is_missing(fresh: Options, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "/nonexistent/g++ -m64")
+    with pytest.raises(BuildError, match="cannot be run") as caught:
+        compile_shared(ANSWER, fresh)
+    assert "/nonexistent/g++ -m64" in str(caught.value)
+    assert "apt install g++" in str(caught.value)
+
+
+def test_no_compiler_at_all(fresh: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="no C\\+\\+ compiler found") as caught:
+        compile_shared(ANSWER, fresh)
+    for hint in ("apt install", "dnf install", "xcode-select", "conda install", "CXX"):
+        assert hint in str(caught.value)
+
+
+def test_cxx_may_have_arguments(monkeypatch: pytest.MonkeyPatch, fresh: Options):
+    monkeypatch.setenv("CXX", f"{find_compiler().command[0]} -DVALUE=7")
+    built = compile_shared('extern "C" int answer() { return VALUE; }', fresh)
+    assert ctypes.CDLL(str(built.path)).answer() == 7
+
+
+def test_failing_compiler_shows_the_command_and_what_it_said(fresh: Options):
+    with pytest.raises(BuildError, match="failed with exit code 1") as caught:
+        compile_shared("int main( {", fresh)
+    message = str(caught.value)
+    assert "-O3" in message and "program.cpp -o" in message
+    assert "error: expected" in message
+
+
+def test_long_output_is_cut(fresh: Options, fake_compiler: FakeCompiler):
+    fake_compiler("seq 1 100; exit 3")
+    with pytest.raises(BuildError, match="exit code 3") as caught:
+        compile_shared(ANSWER, fresh)
+    assert "\n30\n" in caught.value.message and "... 70 more lines" in caught.value.message
+    assert "\n31\n" not in caught.value.message
+
+
+def test_killed_compiler(fresh: Options, fake_compiler: FakeCompiler):
+    fake_compiler("kill -9 $$")
+    with pytest.raises(BuildError, match="was killed by SIGKILL") as caught:
+        compile_shared(ANSWER, fresh)
+    assert "out of memory" in str(caught.value)
+    assert not list(fresh.cache_path().rglob("*.*"))
+
+
+def test_killed_part_of_the_compiler(fresh: Options, fake_compiler: FakeCompiler):
+    fake_compiler("echo 'fatal error: Killed signal terminated program cc1plus' >&2; exit 1")
+    with pytest.raises(BuildError, match="exit code 1") as caught:
+        compile_shared(ANSWER, fresh)
+    assert "out of memory" in str(caught.value)
+
+
+def test_compiler_that_hangs_is_killed(
+    fresh: Options, fake_compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    fake_compiler(f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    monkeypatch.setattr(compiler, "TIMEOUT_SECONDS", 0.5)
+    with pytest.raises(BuildError, match="took more than 0 s"):
+        compile_shared(ANSWER, fresh)
+    assert not is_running(tmp_path / "child")
+
+
+def test_ctrl_c_kills_the_compiler(fresh: Options, fake_compiler: FakeCompiler, tmp_path: Path):
+    fake_compiler(
+        f"sleep 600 & echo $! > {tmp_path}/child; sleep 0.3; kill -INT {os.getpid()}; wait"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        compile_shared(ANSWER, fresh)
+    assert not is_running(tmp_path / "child")
+    assert not [path for path in fresh.cache_path().rglob("*") if path.is_file()]
+
+
+def is_running(pid_file: Path) -> bool:
+    command = Path("/proc") / pid_file.read_text().strip() / "cmdline"
+    time.sleep(0.05)
+    return command.exists() and command.read_bytes() != b""  # a zombie has none
+
+
+def test_full_disk_in_the_compiler(fresh: Options, fake_compiler: FakeCompiler):
+    fake_compiler("echo 'cannot write: No space left on device'; exit 1")
+    with pytest.raises(BuildError, match="no space left") as caught:
+        compile_shared(ANSWER, fresh)
+    assert str(fresh.cache_path()) in str(caught.value)

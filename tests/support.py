@@ -1,0 +1,100 @@
+"""What tests of Programs share: inputs, constants, and the check of one pass against expected text."""
+
+from __future__ import annotations
+
+import random
+import textwrap
+from collections.abc import Sequence
+
+import torch
+
+from stretto.interp.interpreter import Datum, run
+from stretto.ir.core import Program
+from stretto.ir.dims import base_names, evaluate
+from stretto.ir.ops import ConstantOp
+from stretto.ir.parser import parse_program
+from stretto.ir.printer import print_program
+from stretto.ir.types import DType, ListType, TensorType, Type
+from stretto.ir.verifier import verify
+from stretto.passes.manager import Pass, run_passes
+
+
+def program_of(text: str) -> Program:
+    """The verified Program that the text says, with random tensors for the constants it names."""
+    program = parse_program(textwrap.dedent(text))
+    for op in program.walk():
+        if isinstance(op, ConstantOp):
+            seed = random.Random(op.key).getrandbits(32)
+            program.constants[op.key] = random_tensor(op.result.tensor, seed, {})
+    verify(program)
+    return program
+
+
+def random_inputs(program: Program, seed: int = 0) -> tuple[Datum, ...]:
+    """One datum for each parameter of `main`; symbols and lengths of lists are 1 to 4."""
+    generator = random.Random(seed)
+    types = [value.type for value in program.main.params]
+    names = {name for type in types for dim in _shape(type) for name in base_names(dim)}
+    sizes = {name: generator.randint(1, 4) for name in sorted(names)}
+    data: list[Datum] = []
+    for type in types:
+        if isinstance(type, ListType):
+            count = generator.randint(1, 4)
+            seeds = [generator.getrandbits(32) for _ in range(count)]
+            data.append([random_tensor(type.element, item, sizes) for item in seeds])
+        else:
+            data.append(random_tensor(type, generator.getrandbits(32), sizes))
+    return tuple(data)
+
+
+def random_tensor(type: TensorType, seed: int, sizes: dict[str, int]) -> torch.Tensor:
+    """Normal floats, bools, and integers from 0 to 3, so that they can be positions and counts."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = [evaluate(dim, sizes) for dim in type.shape]
+    if type.dtype.is_float:
+        return torch.randn(shape, generator=generator).to(type.dtype.torch)
+    high = 2 if type.dtype is DType.BOOL else 4
+    return torch.randint(high, shape, generator=generator).to(type.dtype.torch)
+
+
+def _shape(type: Type) -> Sequence[object]:
+    return type.element.shape if isinstance(type, ListType) else type.shape
+
+
+def assert_same(found: Sequence[Datum], expected: Sequence[Datum]) -> None:
+    """Equal bit for bit, where any NaN equals any other; the sign of zero counts."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one, list) or isinstance(other, list):
+            assert isinstance(one, list) and isinstance(other, list)
+            assert_same(one, other)
+            continue
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+        if one.is_floating_point():
+            numbers = ~one.isnan()
+            assert torch.equal(one.signbit() & numbers, other.signbit() & numbers)
+
+
+def check_same_results(before: Program, after: Program, seeds: Sequence[int] = (0, 1, 2)) -> None:
+    """Both Programs give the same on random inputs."""
+    for seed in seeds:
+        inputs = random_inputs(before, seed)
+        assert_same(run(after, inputs), run(before, inputs))
+
+
+def check_pass(before: str, step: Pass, expected: str) -> None:
+    """The pass turns one text into the other, and the results stay the same on random inputs."""
+    program = program_of(before)
+    after = run_passes(program, [step])
+    verify(after)
+    wanted = print_program(parse_program(textwrap.dedent(expected)))
+    assert print_program(after) == wanted, print_program(after)
+    check_same_results(program, after)
+
+
+def check_unchanged(text: str, step: Pass) -> None:
+    """The pass finds nothing to do, and says so."""
+    program = program_of(text)
+    before = print_program(program)
+    assert step.apply(program) is False
+    assert print_program(program) == before
