@@ -28,7 +28,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("tools",),
 )
 # The modules that know all stages. Below them only the tools may import them.
-TOP: tuple[str, ...] = ("__init__", "__main__", "build", "compile")
+TOP: tuple[str, ...] = ("__init__", "__main__", "api", "build")
 
 
 def allowed_imports() -> dict[str, frozenset[str]]:

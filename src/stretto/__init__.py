@@ -21,7 +21,7 @@ from stretto.errors import (
 from stretto.options import Options
 
 if TYPE_CHECKING:
-    from stretto.compile import Compiled, compile
+    from stretto.api import Compiled, compile
 
 __version__ = "0.1.0"
 
@@ -44,7 +44,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """`compile` is imported on first use: it brings torch and every stage along."""
     if name in ("compile", "Compiled"):
-        from stretto import compile as module
+        from stretto import api as module
 
         globals()["Compiled"] = module.Compiled
         globals()["compile"] = module.compile

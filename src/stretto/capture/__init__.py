@@ -1,1 +1,33 @@
+"""Capture: ordinary PyTorch code with Python control flow into a Program."""
 
+from stretto.capture.entry import capture
+from stretto.capture.result import (
+    ArgumentLeaf,
+    Captured,
+    ConstantSource,
+    External,
+    InputBinding,
+    InputLeaf,
+    Mutation,
+    Node,
+    OutputSpec,
+    PythonLeaf,
+    ResultLeaf,
+    build_output,
+)
+
+__all__ = [
+    "ArgumentLeaf",
+    "Captured",
+    "ConstantSource",
+    "External",
+    "InputBinding",
+    "InputLeaf",
+    "Mutation",
+    "Node",
+    "OutputSpec",
+    "PythonLeaf",
+    "ResultLeaf",
+    "build_output",
+    "capture",
+]

@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_any, tree_map
 
 from stretto.capture import lists, sources, torch_control
 from stretto.capture.branches import stage_and, stage_ifexp, stage_not, stage_or
-from stretto.capture.leaves import to_traced_list
-from stretto.capture.scalars import cast_number, is_number, known_value
+from stretto.capture.leaves import kind_of
+from stretto.capture.scalars import cast_number, concrete, is_number, known_value
 from stretto.capture.signals import fail
 from stretto.capture.state import TracedList
-from stretto.capture.tensor import TracedTensor
+from stretto.capture.tensor import Hooks, TracedTensor
 from stretto.capture.tracer import tracer
 
 Rule = Callable[..., Any]
@@ -95,8 +95,6 @@ def _smaller(first: Any, second: Any, *, swap: bool = False) -> Any:
 
 
 def _number_like(value: Any, traced: TracedTensor) -> Any:
-    from stretto.capture.leaves import kind_of
-
     kind = kind_of(value)
     state = tracer()
     dtype = state.type_of(traced).dtype
@@ -201,8 +199,6 @@ def _full_like(like: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) 
 
 def _arange(*args: Any, **kwargs: Any) -> Any:
     if any(_traced(arg) and known_value(arg) is None for arg in args):
-        from stretto.capture.scalars import concrete
-
         for arg in args:
             if _traced(arg):
                 concrete(arg, "int")
@@ -234,7 +230,7 @@ RULES: dict[Any, Rule] = {
     math.cos: _math(math.cos, torch.cos),
     math.floor: _math(math.floor, torch.floor, integer=True),
     math.ceil: _math(math.ceil, torch.ceil, integer=True),
-    operator.getitem: lambda holder, index: _getitem(holder, index),
+    operator.getitem: lambda holder, index: Hooks.staging.getitem(holder, index),
     torch.stack: _stack,
     torch.cat: _cat,
     torch.concat: _cat,
@@ -246,12 +242,6 @@ RULES: dict[Any, Rule] = {
     torch.cond: torch_control.cond,
     torch.while_loop: torch_control.while_loop,
 }
-
-
-def _getitem(holder: Any, index: Any) -> Any:
-    from stretto.capture.staging import getitem
-
-    return getitem(holder, index)
 
 
 _LIST_METHODS: dict[str, Rule] = {
@@ -303,4 +293,12 @@ def needs_items(
     return tree_map(convert, args), tree_map(convert, kwargs)
 
 
-__all__ = ["RULES", "list_method", "needs_items", "to_traced_list", "traced_list_attribute"]
+
+def _static_length(items: TracedList) -> int:
+    length = lists.traced_length(items)
+    return length if isinstance(length, int) else int(concrete(length, "int"))
+
+
+Hooks.list_method = traced_list_attribute
+Hooks.list_items = lists.to_python
+Hooks.list_length = _static_length

@@ -17,6 +17,7 @@ from stretto.capture.locations import is_user_file
 from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
 from stretto.capture.signals import fail
 from stretto.capture.state import TracedList
+from stretto.capture.tensor import Hooks
 from stretto.capture.tracer import active, tracer
 
 _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
@@ -154,3 +155,6 @@ def _with_hooks(
         if outcome is not None:
             result = outcome
     return result
+
+
+Hooks.call = call

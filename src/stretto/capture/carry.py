@@ -37,7 +37,7 @@ from stretto.capture.state import (
     rebuild_tuple,
     refill,
 )
-from stretto.capture.tensor import Length, Number, Storage, StorageState, TracedTensor
+from stretto.capture.tensor import Length, Storage, StorageState
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Value
 from stretto.ir.types import ListType, TensorType
@@ -132,6 +132,9 @@ class Carry:
                 self.made[key] = wrap(
                     next(supply), grown.kind, device=device_of(grown.items, grown.end), length=length
                 )
+                state = tracer()
+                state.list_origins[id(self.made[key])] = key
+                state.kept_alive.append(self.made[key])
         for storage, before in self.storages.items():
             length = before.length and self._length(storage, before.length, in_body, trips)
             tracer().write(storage, next(supply), length)
@@ -205,7 +208,7 @@ class Carry:
 
     def finish(self, results: tuple[Value, ...], trips: int | None = None) -> None:
         """Set the state after the region: results in the carried slots, poison where unknown."""
-        self.place(results, self.loops_after(), trips=trips)
+        self.place(results, self.loops, trips=trips)
         for slot, poison in self.poisoned.items():
             kind, *rest = slot[0]
             if kind == "cell" and len(slot) == 1:
@@ -214,8 +217,18 @@ class Carry:
                 box = self.base.boxes[rest[0]][0]
                 refill(box, {**contents(box), slot[1]: poison})
 
-    def loops_after(self) -> frozenset[int]:
-        return self.loops
+    def update(self, values: tuple[Value, ...]) -> None:
+        """After a recursive call: put its results into the carried slots, lists in place."""
+        supply = iter(values)
+        for slot, leaf in self.leaves.items():
+            self.made[slot] = wrap(next(supply), leaf.kind, device=device_of(leaf.init, leaf.end))
+        for key, grown in self.grown.items():
+            made = self.made.get(key)
+            if grown.kind is not None and isinstance(made, TracedList):
+                tracer().write(made.storage, next(supply), Length(object(), 0))
+        for storage, before in self.storages.items():
+            tracer().write(storage, next(supply), before.length and Length(object(), 0))
+        self._substitute()
 
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
         if slot in self.leaves:
@@ -364,6 +377,3 @@ def _stored_type(state: StorageState) -> TensorType | ListType:
         return state.base.type
     return tracer().constant_value(state.base).type
 
-
-def is_known_number(value: Any) -> bool:
-    return isinstance(value, TracedTensor) and isinstance(value.number, Number)

@@ -133,7 +133,7 @@ def _lift_fresh(value: torch.Tensor) -> Any:
             number = value.item()
         dtype = state.type_of(value).dtype
         if isinstance(number, bool | int | float) and (math.isfinite(number) or dtype.is_float):
-            with state.fake_mode:
+            with state.faking():
                 fake = torch.empty((), dtype=value.dtype, device=value.device)
             return state.fresh(state.literal(number, dtype), fake)
     constant = state.promote(value, guarded=False)
@@ -147,7 +147,7 @@ def _clone(value: Any, *, memory_format: Any = None) -> Any:
     """A copy: the same value under a storage of its own."""
     state = tracer()
     traced = value if isinstance(value, TracedTensor) else state.promote(value)
-    with state.fake_mode:
+    with state.faking():
         fake = aten.clone.default(traced.fake, memory_format=memory_format)
     return state.fresh(state.read(traced), fake, traced.number)
 

@@ -47,7 +47,9 @@ def recording() -> Iterator[None]:
     """Record the calls made inside; the settings that choose fused kernels are off."""
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        mkldnn = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        stack.callback(torch._C._set_mkldnn_enabled, mkldnn)
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
@@ -134,7 +136,7 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
 def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """The fake results of `func`."""
     try:
-        with state.fake_mode:
+        with state.faking():
             return func(*tree_map(_fake_of, args), **tree_map(_fake_of, kwargs))
     except (DynamicOutputShapeException, DataDependentOutputException):
         raise data_dependent_shape(f"the result of {func}") from None

@@ -88,7 +88,7 @@ def fake_of_type(type: TensorType, device: torch.device | None = None) -> torch.
     """A contiguous fake tensor of `type`."""
     state = tracer()
     shape = [state.symbolic_dim(dim) for dim in type.shape]
-    with state.fake_mode:
+    with state.faking():
         return torch.empty(shape, dtype=type.dtype.torch, device=device)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from stretto.capture import lowering
 from stretto.capture.locations import is_user_file
+from stretto.capture.tensor import Hooks
 
 _MARK = "__stretto_rewritten__"
 _CACHE: dict[types.CodeType, types.CodeType | None] = {}
@@ -47,9 +48,7 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
     if lowered is None:
         raise NoSource(code.co_qualname)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    from stretto.capture import staging
-
-    cells[lowering.STAGING] = types.CellType(staging)
+    cells[lowering.STAGING] = types.CellType(Hooks.staging)
     closure = tuple(cells[name] for name in lowered.co_freevars)
     made = types.FunctionType(
         lowered, function.__globals__, function.__name__, function.__defaults__, closure

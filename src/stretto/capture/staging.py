@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,10 @@ from stretto.capture.frames import Frame
 from stretto.capture.leaves import to_traced_list
 from stretto.capture.poison import Poison
 from stretto.capture.rewrite import mark as local
-from stretto.capture.scalars import concrete, known_value
+from stretto.capture.scalars import concrete, known_value, to_number
 from stretto.capture.signals import NeedsUnroll, fail
 from stretto.capture.state import TracedList, is_box
-from stretto.capture.tensor import TracedTensor
+from stretto.capture.tensor import Hooks, TracedTensor
 from stretto.capture.tracer import active, tracer
 
 slice = builtins.slice
@@ -272,3 +273,9 @@ __all__ = [
     "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local", "not_", "or_",
     "raised", "setattr", "setitem", "slice", "while_", "wrote_outer",
 ]  # fmt: skip
+
+Hooks.staging = sys.modules[__name__]
+Hooks.getitem = indexing.getitem
+Hooks.setitem = indexing.setitem
+Hooks.item = to_number
+Hooks.concrete = concrete

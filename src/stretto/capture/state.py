@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from stretto.capture.frames import UNDEFINED, Frame
-from stretto.capture.tensor import Storage, TracedTensor
+from stretto.capture.tensor import Hooks, Storage, TracedTensor
 from stretto.capture.tracer import Tracer, tracer
 
 
@@ -31,6 +31,20 @@ class TracedList:
     numbers: bool = False
     fake: torch.Tensor | None = None
     """A fake tensor like each item."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Hooks.list_method(self, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Hooks.list_items(self)[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(Hooks.list_items(self))
+
+    def __len__(self) -> int:
+        return Hooks.list_length(self)
 
 
 def is_box(value: Any) -> bool:

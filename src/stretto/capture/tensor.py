@@ -18,7 +18,6 @@ import torch
 
 from stretto.capture.signals import fail
 from stretto.ir.core import Block, Value
-from stretto.ir.ops import Argument
 
 
 @dataclass(eq=False, slots=True)
@@ -127,6 +126,11 @@ class Hooks:
     setitem: Hook
     item: Hook
     concrete: Hook
+    list_method: Hook
+    list_items: Hook
+    list_length: Hook
+    call: Hook
+    staging: Any
 
 
 def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
@@ -246,5 +250,3 @@ class TracedTensor(torch.Tensor):
     __ior__ = _numeric("__or__", "__ior__")
     __ixor__ = _numeric("__xor__", "__ixor__")
 
-
-ViewArguments = tuple[Argument, ...]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
 
 from stretto.capture.locations import user_location
 from stretto.capture.frames import Frame
@@ -93,9 +94,17 @@ class Tracer:
         self.outlines: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.mode: Any = None
+        self.list_origins: dict[int, int] = {}
+        self.kept_alive: list[Any] = []
         self.fake_mode = FakeTensorMode(
             shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True
         )
+
+    @contextmanager
+    def faking(self) -> Iterator[None]:
+        """Run operators on fake tensors, unrecorded."""
+        with _disable_current_modes(), self.fake_mode:
+            yield
 
     # -- scopes ---------------------------------------------------------------------------------
 
@@ -277,7 +286,7 @@ class Tracer:
         if id(tensor) not in self.constants:
             self.type_of(tensor)
             key = self._constant_key(tensor)
-            with self.fake_mode:
+            with self.faking():
                 fake = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
             root = self.regions[0].scope
             storage = Storage(StorageState(key), root, fake)
@@ -295,6 +304,17 @@ class Tracer:
             key = f"{wanted}_{number}"
         return key
 
+    def close_function(self, context: FunctionContext, block: Block) -> None:
+        """Put the constants that a function uses in front of its body."""
+        used = {value for op in block.walk() for value in op.operands}
+        used |= {value for op in block.walk() for inner in op.blocks for value in inner.yields}
+        used |= set(block.yields)
+        block.ops[:0] = [
+            ConstantOp(key, results=(value,))
+            for key, value in context.constants.items()
+            if value in used and value not in block.params
+        ]
+
     # -- numbers --------------------------------------------------------------------------------
 
     def literal(self, value: bool | int | float, dtype: DType) -> Value:
@@ -308,7 +328,7 @@ class Tracer:
         """A traced number for a value without dims."""
         if linear is None and value.tensor.dtype is DType.I64:
             linear = Linear(frozenset({(value, 1)}), 0)
-        with self.fake_mode:
+        with self.faking():
             fake = torch.empty((), dtype=value.tensor.dtype.torch)
         return self.fresh(value, fake, Number(linear, loops))
 
@@ -395,10 +415,6 @@ def data_dependent_shape(what: str = "a shape") -> Abort:
         f"{what} depends on the content of a tensor",
         "use masks (torch.where, masked_fill), or tensors of fixed size",
     )
-
-
-def const_op(key: str, value: Value) -> ConstantOp:
-    return ConstantOp(key, results=(value,))
 
 
 _local = threading.local()

@@ -17,7 +17,7 @@ ViewRule = Callable[..., Any]
 
 
 def _fake(func: Any, tensor: TracedTensor, *args: Any) -> torch.Tensor:
-    with tracer().fake_mode:
+    with tracer().faking():
         return func(tensor.fake, *args)
 
 
@@ -52,7 +52,7 @@ def _reversed(func: Any) -> ViewRule:
             order.reverse()
         elif len(order) >= 2:
             order[-1], order[-2] = order[-2], order[-1]
-        with tracer().fake_mode:
+        with tracer().faking():
             fake = x.fake.permute(order)
         return views.permuted(x, fake, order)
 

@@ -76,7 +76,7 @@ def permuted(tensor: TracedTensor, fake: torch.Tensor, order: list[int]) -> Trac
 def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
     """`tensor.select(dim, index)`, also at a position known only at run time."""
     state = tracer()
-    with state.fake_mode:
+    with state.faking():
         fake = tensor.fake.select(dim, index if isinstance(index, int) else 0)
     dim %= tensor.dim()
     type = state.type_of(fake)
@@ -99,7 +99,7 @@ def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor
 def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
     """`length` elements of `dim` from a position known only at run time."""
     state = tracer()
-    with state.fake_mode:
+    with state.faking():
         fake = tensor.fake.narrow(dim, 0, length)
     type = state.type_of(fake)
 

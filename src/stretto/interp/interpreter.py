@@ -8,7 +8,8 @@ that is wrong.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,11 +101,11 @@ def run(
     sys.setrecursionlimit(max(sys.getrecursionlimit(), needed))
     arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
     frame = Frame(program, program.main, dtype, max_depth)
-    with torch.no_grad():
+    with torch.no_grad(), _default_dtype(dtype):
         try:
             results = _activate(frame, tuple(frame.cast(item) for item in arguments))
         except RecursionError:
-            raise RunError(f"recursion is deeper than {max_depth}") from None
+            raise RunError("recursion is deeper than Python's stack allows") from None
     return tuple(
         [item.clone() for item in result] if isinstance(result, list) else result.clone()
         for result in results
@@ -122,6 +123,17 @@ def evaluate(
     frame = Frame(Program({}), function, None, 0, dict(operands), dict(sizes))
     with torch.no_grad():
         return _run_op(frame, op)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype | None) -> Generator[None]:
+    """Makes torch promote integers to `dtype`, where one is given."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(before if dtype is None else dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _activate(frame: Frame, arguments: tuple[Datum, ...]) -> tuple[Datum, ...]:

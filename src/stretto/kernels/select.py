@@ -200,7 +200,7 @@ def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) 
     per_group = conv.out_channels // conv.groups
     depthwise = conv.groups > 1 and conv.in_channels == 1 and per_group == 1
     out_h, out_w = _out_size(operator)
-    lanes = 64 if out_w * out_h >= 64 else 32 if out_w * out_h >= 32 else 16
+    lanes = _pixel_lanes(out_h * out_w, per_group, chosen.units)
     height = 6 if lanes == 64 else 12
     geometry = (
         ("c", conv.in_channels), ("h", conv.height), ("w", conv.width), ("kh", conv.kernel[0]), ("kw", conv.kernel[1]),
@@ -221,6 +221,17 @@ def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) 
     buffer = chosen.pack(weight.buffer, weight.offset.const, batch, columns, depth, height)
     channels = per_group if conv.groups > 1 else height
     return Plan(Method("conv", geometry, buffer), (1, channels, *spatial))
+
+
+def _pixel_lanes(pixels: int, channels: int, units: int) -> int:
+    """Pixels per panel: four vectors, or fewer where that gives every unit the same share of an image.
+
+    Splitting channels instead balances only when there are many blocks of them, and packs patches twice.
+    """
+    if pixels < 32:
+        return 16
+    few_channels = channels < 48 * units
+    return 32 if pixels < 64 or (few_channels and pixels < 64 * units) else 64
 
 
 def _out_size(operator: Operator) -> tuple[int, int]:
@@ -291,27 +302,46 @@ def member_seconds(member: Member, plan: Plan) -> float:
 def _cut(
     group: Group, plans: list[Plan], multiples: list[int], seconds: float, units: int
 ) -> tuple[TileDim, ...]:
-    """Tiles for a target number of tasks: one per unit, more where tasks are long enough to balance."""
+    """Tiles for a target number of tasks: one per unit, more where tasks are long enough to balance.
+
+    Of the orders in which dims may be cut the one that balances best wins, the first of equals.
+    """
     per_unit = min(max(round(seconds / units / 4e-5), 1), 8)
     target = units * per_unit if seconds > 1e-6 else 1
+    first = _cut_order(group, plans)
+    orders = [first] if target == 1 else [first, list(range(len(group.grid))), [*reversed(range(len(group.grid)))]]
+    cuts = [_cut_in_order(group, order, multiples, target) for order in orders]
+    return max(cuts, key=lambda cut: round(_balance(cut, units), 2))
+
+
+def _balance(cut: tuple[TileDim, ...], units: int) -> float:
+    """The share of the units' time that is used when every unit takes as many tasks as any."""
+    if not all(isinstance(dim.extent, int) for dim in cut):
+        return 1.0
+    points = prod((dim.extent for dim in cut if isinstance(dim.extent, int)), start=1)
+    tasks = prod((dim.tiles for dim in cut), start=1)
+    largest = prod((dim.tile for dim in cut), start=1)
+    return points / (ceil(tasks / units) * units * largest) if points else 1.0
+
+
+def _cut_in_order(
+    group: Group, order: list[int], multiples: list[int], target: int
+) -> tuple[TileDim, ...]:
     tiles: dict[int, int] = {}
-    for dim in _cut_order(group, plans, multiples):
+    for dim in order:
         extent = group.grid[dim]
         if not isinstance(extent, int):
             tiles[dim] = max(multiples[dim], 8)
             continue
         multiple = multiples[dim] or extent
         possible = ceil(extent / multiple)
-        wanted = min(possible, target)
-        if wanted > 1 and possible < 4 * wanted and target % units == 0:
-            wanted = possible if possible < units else wanted
-        tile = ceil(possible / max(wanted, 1)) * multiple
-        tiles[dim] = min(tile, extent) if tile >= extent else tile
-        target = ceil(target / max(ceil(extent / tile), 1))
-    return tuple(TileDim(extent, max(tiles[n], 1)) for n, extent in enumerate(group.grid))
+        tile = ceil(possible / max(min(possible, target), 1)) * multiple
+        tiles[dim] = max(min(tile, extent), 1)
+        target = ceil(target / max(ceil(extent / tiles[dim]), 1))
+    return tuple(TileDim(extent, tiles[n]) for n, extent in enumerate(group.grid))
 
 
-def _cut_order(group: Group, plans: list[Plan], multiples: list[int]) -> list[int]:
+def _cut_order(group: Group, plans: list[Plan]) -> list[int]:
     """Outer dims first, but the columns of packed weights before rows: a unit keeps its weights."""
     columns: set[int] = set()
     for member, plan in zip(group.members, plans, strict=True):

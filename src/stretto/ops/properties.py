@@ -25,6 +25,7 @@ _NOT_CORE_BUT_TOTAL = frozenset(
         *("linear.default", "matmul.default", "baddbmm.default", "mv.default", "dot.default"),
         *("conv1d.default", "conv2d.default", "layer_norm.default", "group_norm.default"),
         *("batch_norm.default", "softmax.int", "log_softmax.int", "stack.default"),
+        *("sum.default", "var.default", "std.correction", "norm.ScalarOpt_dim"),
         *("tril.default", "triu.default", "roll.default", "_unsafe_view.default", "pad.default"),
         *("scaled_dot_product_attention.default", "rms_norm.default", "addmv.default"),
     )
@@ -90,7 +91,9 @@ def _run_time_number(op: TensorOp) -> str | None:
 
 
 def _tensor_types(op: TensorOp) -> list[TensorType]:
-    return [value.type for value in op.operands if isinstance(value.type, TensorType)]
+    named = named_arguments(op.target, op.args, op.kwargs)
+    values = (value for one, item in named if one.is_tensor for value in argument_values(item))
+    return [value.tensor for value in values]
 
 
 def _name(target: str) -> str:

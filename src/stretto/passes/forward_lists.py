@@ -1,13 +1,13 @@
-"""List forwarding: what is read from a list that a loop copied out of a tensor is read from that tensor.
+"""List forwarding: readers of a list that a loop copied out of a tensor read the tensor.
 
-Once all work of a loop is batched, the loop only pushes item after item of the batched result. Stacking
-that list gives the batched result again; its length is the trip count; an item at a position that is
-known to be in range is the tensor's item.
+Once all work of a loop is batched, the loop only pushes item after item of the batched result.
+Stacking that list gives the batched result again; its length is the trip count; an item at a
+position that is known to be in range is the tensor's item.
 
 Changes: readers of lists that a loop fills from empty, with `select(%tensor, 0, %index)` in each
-iteration, where the tensor has as many items as the loop has iterations. Needs: loops in canonical form,
-as `batch_loops` leaves them. Guarantees: the same results; `dce` then drops the list, and the loop when
-nothing else is left of it.
+iteration, where the tensor has as many items as the loop has iterations. Needs: loops in canonical
+form, as `batch_loops` leaves them. Guarantees: the same results; `dce` then drops the list, and
+the loop when nothing else is left of it.
 
     %l = list.new()                                     %s = relu(%ys)
     %m = for %t in (0, 64, 1) carry (%c = %l) {

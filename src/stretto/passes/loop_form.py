@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import ForOp, TensorOp
+from stretto.ir.ops import ForOp
 from stretto.ir.rewrite import all_blocks, substitute, uses
 from stretto.ir.types import INDEX
 from stretto.ops.infer import tensor_op

@@ -1,11 +1,11 @@
 """The DeviceProgram: what every front half produces and every machine runs.
 
 A control tree whose leaves are *schedules*: for each unit a list of items. Synchronisation is one
-progress counter per unit, written by its owner only. Every unit keeps a register `base`; in a leaf,
-`Signal(s)` publishes base + s, `Wait(u, s)` lasts until unit u has published at least base + s, and
-at the end of the leaf every unit publishes base + steps and adds `steps` to its base. Step 0 is what
-lies before the leaf: the wait (u, 0) is for all that unit u did before. All units go the same way
-through the tree, so their bases agree without talking, and counters only grow.
+progress counter per unit, written by its owner only. Every unit keeps a register `base`; in a
+leaf, `Signal(s)` publishes base + s, `Wait(u, s)` lasts until unit u has published at least
+base + s, and at the end of the leaf every unit publishes base + steps and adds `steps` to its base.
+Step 0 is what lies before the leaf: the wait (u, 0) is for all that unit u did before. All units go
+the same way through the tree, so their bases agree without talking, and counters only grow.
 """
 
 from __future__ import annotations

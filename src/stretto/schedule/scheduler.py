@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from stretto.errors import ScheduleError
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import kernel_regions
 from stretto.kernels.tree import (
     Call,
     For,
@@ -19,11 +18,11 @@ from stretto.kernels.tree import (
     TreeFunction,
     While,
     leaves,
-    walk,
 )
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Body
 from stretto.schedule.estimate import tree_seconds
+from stretto.schedule.externals import written_externals
 from stretto.schedule.memory import FramePlan, plan_frame
 from stretto.schedule.normalize import normalize
 from stretto.schedule.program import DeviceProgram, Item, Schedule, Signal, Wait
@@ -116,7 +115,7 @@ def _realise(
     tree: Tree[Body], plan: _Plan, costs: MachineCosts, alone: float
 ) -> tuple[DeviceProgram, Report]:
     kernels = _kernels(tree)
-    written = _written_externals(tree, kernels)
+    written = written_externals(tree, kernels)
     functions: list[TreeFunction[Schedule]] = []
     frames: list[tuple[str, FramePlan]] = []
     implied = 0
@@ -180,13 +179,3 @@ def _kernel_items(tree: Tree[Body]) -> Iterator[Kernel]:
     for function in tree.functions:
         for body in leaves(function.body):
             yield from (item for item in body if isinstance(item, Kernel))
-
-
-def _written_externals(tree: Tree[Body], kernels: tuple[Kernel, ...]) -> frozenset[str]:
-    """Names of the external buffers that kernels write, themselves or as a function's param."""
-    buffers = [r.buffer for kernel in kernels for r in kernel_regions(kernel) if r.write]
-    for function in tree.functions:
-        for call in (node for node in walk(function.body) if isinstance(node, Call)):
-            written = tree.function(call.function).written
-            buffers.extend(access.buffer for param, access in call.tensors if param in written)
-    return frozenset(b.name for b in buffers if b.kind not in ("local", "param"))

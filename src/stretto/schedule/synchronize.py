@@ -2,8 +2,9 @@
 
 The function is walked with the state of pending accesses. A loop is walked until the state at its
 head no longer grows, so that waits between iterations are found; the arms of a branch start from
-one state and their ends are merged. At the entry of a loop the units wait for what its body may touch,
-and before a call and at the end of a function for everything: what comes then may touch anything.
+one state and their ends are merged. At the entry of a loop the units wait for what its body may
+touch, and before a call and at the end of a function for everything: what comes then may touch
+anything.
 """
 
 from __future__ import annotations

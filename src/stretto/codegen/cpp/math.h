@@ -30,8 +30,7 @@ STRETTO_INLINE To bits_as(From from) {
 }
 
 // a * b + c; rounded once where the machine can (a libm call would not vectorise).
-template <class T>
-STRETTO_INLINE T fma(T a, T b, T c) {
+template <class T> STRETTO_INLINE T fma(T a, T b, T c) {
 #if defined(__FMA__) || defined(__aarch64__)
     return std::fma(a, b, c);
 #else
@@ -40,10 +39,7 @@ STRETTO_INLINE T fma(T a, T b, T c) {
 }
 
 // c[0] + c[1] x + ..., by Horner's rule.
-template <class T>
-STRETTO_INLINE T polynomial(T, T last) {
-    return last;
-}
+template <class T> STRETTO_INLINE T polynomial(T, T last) { return last; }
 template <class T, class... Rest>
 STRETTO_INLINE T polynomial(T x, T first, T second, Rest... rest) {
     return fma(polynomial(x, second, rest...), x, first);
@@ -51,26 +47,17 @@ STRETTO_INLINE T polynomial(T x, T first, T second, Rest... rest) {
 
 // ---- minimum, maximum, sign -------------------------------------------------------------------
 // NaN wins, as in torch. `|` instead of `||` keeps them free of branches.
-template <class T>
-STRETTO_INLINE T maximum(T a, T b) {
-    return ((a > b) | (a != a)) ? a : b;
-}
-template <class T>
-STRETTO_INLINE T minimum(T a, T b) {
-    return ((a < b) | (a != a)) ? a : b;
-}
+template <class T> STRETTO_INLINE T maximum(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
+template <class T> STRETTO_INLINE T minimum(T a, T b) { return ((a < b) | (a != a)) ? a : b; }
 // torch.clamp: NaN stays; a lower bound above the upper gives the upper.
-template <class T>
-STRETTO_INLINE T clamp(T x, T low, T high) {
+template <class T> STRETTO_INLINE T clamp(T x, T low, T high) {
     T raised = x < low ? low : x;
     return raised > high ? high : raised;
 }
-template <class T>
-STRETTO_INLINE T sign(T x) {  // sign(NaN) is 0, as in torch
+template <class T> STRETTO_INLINE T sign(T x) {  // sign(NaN) is 0, as in torch
     return T((T(0) < x) - (x < T(0)));
 }
-template <class T>
-STRETTO_INLINE T abs(T x) {
+template <class T> STRETTO_INLINE T abs(T x) {
     if constexpr (std::is_floating_point_v<T>)
         return std::fabs(x);
     else
@@ -319,26 +306,13 @@ STRETTO_INLINE float pow(float x, float y) {
 }
 
 // ---- the rest ---------------------------------------------------------------------------------
-template <class T>
-STRETTO_INLINE T sqrt(T x) {
-    return std::sqrt(x);
-}
-template <class T>
-STRETTO_INLINE T rsqrt(T x) {
-    return T(1) / std::sqrt(x);
-}
-template <class T>
-STRETTO_INLINE T round(T x) {  // half to even, as torch
+template <class T> STRETTO_INLINE T sqrt(T x) { return std::sqrt(x); }
+template <class T> STRETTO_INLINE T rsqrt(T x) { return T(1) / std::sqrt(x); }
+template <class T> STRETTO_INLINE T round(T x) {  // half to even, as torch
     return std::rint(x);
 }
-template <class T>
-STRETTO_INLINE T fmod(T a, T b) {
-    return std::fmod(a, b);
-}
-template <class T>
-STRETTO_INLINE T atan2(T y, T x) {
-    return std::atan2(y, x);
-}
+template <class T> STRETTO_INLINE T fmod(T a, T b) { return std::fmod(a, b); }
+template <class T> STRETTO_INLINE T atan2(T y, T x) { return std::atan2(y, x); }
 STRETTO_INLINE double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 STRETTO_INLINE double gelu(double x) { return x * 0.5 * (1.0 + std::erf(x * M_SQRT1_2)); }
 STRETTO_INLINE double gelu_tanh(double x) {
@@ -364,17 +338,14 @@ STRETTO_BOTH(atanh) STRETTO_BOTH(floor) STRETTO_BOTH(ceil) STRETTO_BOTH(trunc)
 // ---- division with Python's signs -------------------------------------------------------------
 // Integers: a divisor of 0 gives 0 (eager raises: the caller must check), instead of a signal that
 // would end the process; the quotient of the smallest number and -1 wraps around.
-template <class T>
-STRETTO_INLINE T trunc_div(T a, T b) {
+template <class T> STRETTO_INLINE T trunc_div(T a, T b) {
     if (b == 0) return 0;
     return T(b + 1) == 0 && T(-1) < T(0) ? T(0 - uint64_t(a)) : T(a / b);
 }
-template <class T>
-STRETTO_INLINE T trunc_mod(T a, T b) {
+template <class T> STRETTO_INLINE T trunc_mod(T a, T b) {
     return b == 0 || (T(b + 1) == 0 && T(-1) < T(0)) ? T(0) : T(a % b);
 }
-template <class T>
-STRETTO_INLINE T remainder(T a, T b) {
+template <class T> STRETTO_INLINE T remainder(T a, T b) {
     T rest;
     if constexpr (std::is_floating_point_v<T>)
         rest = std::fmod(a, b);
@@ -382,8 +353,7 @@ STRETTO_INLINE T remainder(T a, T b) {
         rest = trunc_mod(a, b);
     return rest != 0 && (rest < 0) != (b < 0) ? T(rest + b) : rest;
 }
-template <class T>
-STRETTO_INLINE T floor_div(T a, T b) {
+template <class T> STRETTO_INLINE T floor_div(T a, T b) {
     if constexpr (std::is_floating_point_v<T>) {  // eager's way, c10/util/generic_math.h
         if (b == 0) return a / b;
         T rest = std::fmod(a, b);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stretto.ir.core import Value
 from stretto.ir.types import DType
 from stretto.kernels.expr import Apply, Const, Expr, Extent, Index, Load
-from stretto.kernels.lazy import Lazy, cast, permute, placed, stored, variables
+from stretto.kernels.lazy import Lazy, cast, permute, placed, reshape, stored, variables
 from stretto.kernels.lower import Lowering
 from stretto.kernels.operator import Operator
 
@@ -58,8 +58,7 @@ def keep_dims(lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
     shape: list[Extent] = [1] * rank
     for place, dim in enumerate(kept):
         shape[dim] = lazy.shape[place]
-    indices = variables(tuple(shape))
-    return lazy.view(tuple(shape), *(indices[dim] for dim in kept))
+    return reshape(lazy, tuple(shape))
 
 
 def computed(lazy: Lazy, dtype: DType) -> Lazy:

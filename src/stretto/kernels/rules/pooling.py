@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stretto.ir.types import DType
-from stretto.kernels.expr import Const, Expr, Extent, Index, Position
+from stretto.kernels.expr import Const, Expr, Index, Position
 from stretto.kernels.lazy import Lazy, cast, variables
 from stretto.kernels.rules.emit import emit
 from stretto.kernels.rules.scalar import (
@@ -25,14 +25,22 @@ from stretto.kernels.rules.table import Call, Decline, rule, static_dims
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One dim: taps of the input from `start` (an index of the output position) on, `dilation` apart."""
+    """One dim: `taps` positions from `start` (an index of the output position) on, `dilation` apart.
+
+    `last` is the end of the last window.
+    """
 
     size: int
     taps: int
     start: Index
-    end: Index
     dilation: int
-    guarded: bool
+    padding: int
+    last: int
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a window may lie in part outside of the input."""
+        return self.padding > 0 or self.last > self.size
 
     def inside(self, place: Index) -> list[Expr]:
         """The conditions for `place` to be in the window and in the input."""
@@ -56,10 +64,8 @@ def _windows(call: Call, lazy: Lazy, count: int) -> tuple[Window, ...]:
     windows: list[Window] = []
     for n, place in enumerate(places):
         start = place * strides[n] + -paddings[n]
-        last = (outs[n] - 1) * strides[n] - paddings[n] + (taps[n] - 1) * dilations[n]
-        guarded = paddings[n] > 0 or last >= sizes[n]
-        end = start + taps[n] * dilations[n]
-        windows.append(Window(sizes[n], taps[n], start, end, dilations[n], guarded))
+        last = (outs[n] - 1) * strides[n] - paddings[n] + (taps[n] - 1) * dilations[n] + 1
+        windows.append(Window(sizes[n], taps[n], start, dilations[n], paddings[n], last))
     return tuple(windows)
 
 
@@ -141,7 +147,7 @@ def _avg_pool(call: Call) -> Lazy:
     count = int(call.op.target[len("aten.avg_pool")])
     lazy = call.tensor("self")
     windows = _windows(call, lazy, count)
-    divisor = _divisor(call, windows, count)
+    divisor = _divisor(call, windows)
     lazy = call.cheap("self")
     total = _pool(call, lazy, windows, "sum", sum_dtype(call.dtype), out=False)
     return _mean(call, total, divisor)
@@ -159,32 +165,87 @@ def _mean(call: Call, total: Lazy, divisor: Expr) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
 
 
-def _divisor(call: Call, windows: tuple[Window, ...], count: int) -> Expr:
+def _divisor(call: Call, windows: tuple[Window, ...]) -> Expr:
     """By what a window's sum is divided: constant where all windows are alike."""
     if call.arguments.get("divisor_override") is not None:
         return Const(call.integer("divisor_override"), DType.I64)
-    paddings = _amounts(call, "padding", count, (0,) * count)
     padded = call.flag("count_include_pad")
     total: Expr = Const(1, DType.I64)
-    for window, padding in zip(windows, paddings, strict=True):
-        total = apply("mul", total, _width(window, padding if padded else 0, padding))
+    for window in windows:
+        total = apply("mul", total, _width(window, window.padding if padded else 0))
     return total
 
 
-def _width(window: Window, allowed: int, padding: int) -> Expr:
+def _width(window: Window, allowed: int) -> Expr:
     """The number of counted positions: those up to `allowed` outside of the input."""
-    if not window.guarded or (allowed == padding and not _past_end(window, padding)):
+    whole = window.last <= window.size + allowed and allowed == window.padding
+    if whole:
         return Const(window.taps, DType.I64)
-    end = apply("minimum", Position(window.end), Const(window.size + allowed, DType.I64))
+    stop = Position(window.start + window.taps)
+    end = apply("minimum", stop, Const(window.size + allowed, DType.I64))
     start = apply("maximum", Position(window.start), Const(-allowed, DType.I64))
     return apply("sub", end, start)
 
 
-def _past_end(window: Window, padding: int) -> bool:
-    """Whether a window reaches beyond the padding (`ceil_mode`)."""
-    return window.guarded and window_last(window) > window.size + padding
+# ---- adaptive --------------------------------------------------------------------------------
 
 
-def window_last(window: Window) -> int:
-    """A bound on the end of the last window; unknown variables count as their largest value."""
-    return window.last
+@rule("aten.adaptive_avg_pool1d.default")
+def _adaptive_avg_pool1d(call: Call) -> Lazy:
+    return _adaptive_mean(call, 1)
+
+
+@rule("aten.adaptive_avg_pool2d.default", "aten._adaptive_avg_pool2d.default")
+def _adaptive_avg_pool2d(call: Call) -> Lazy:
+    return _adaptive_mean(call, 2)
+
+
+@rule("aten.adaptive_avg_pool3d.default", "aten._adaptive_avg_pool3d.default")
+def _adaptive_avg_pool3d(call: Call) -> Lazy:
+    return _adaptive_mean(call, 3)
+
+
+@rule("aten.adaptive_max_pool2d.default")
+def _adaptive_max_pool2d(call: Call) -> tuple[Lazy, ...]:
+    if call.used(1):
+        raise Decline("the positions of the maxima")
+    return _adaptive(call, 2, "max")[0], Lazy(DType.I64, call.shape, Const(0, DType.I64))
+
+
+def _adaptive_mean(call: Call, count: int) -> Lazy:
+    total, divisor = _adaptive(call, count, "sum")
+    return _mean(call, total, divisor)
+
+
+def _adaptive(call: Call, count: int, combine: str) -> tuple[Lazy, Expr]:
+    """The combined windows [floor(o * size / outs), ceil((o + 1) * size / outs)), and their sizes."""
+    sizes = static_dims(call.tensor("self").shape[-count:])
+    outs = static_dims(call.shape[-count:])
+    if 0 in call.shape or 0 in sizes:
+        raise Decline("nothing to combine")
+    lazy = call.cheap("self")
+    places = variables(call.shape)[-count:]
+    starts = [(o * size) // out for o, size, out in zip(places, sizes, outs, strict=True)]
+    ends = [(o * s + (s + n - 1)) // n for o, s, n in zip(places, sizes, outs, strict=True)]
+    reduce = tuple(_widest(size, out) for size, out in zip(sizes, outs, strict=True))
+    taps = variables(reduce, len(call.shape))
+    inside: list[Expr] = []
+    widths: Expr = Const(1, DType.I64)
+    for n, (size, out) in enumerate(zip(sizes, outs, strict=True)):
+        if size % out:
+            inside.append(apply("lt", Position(starts[n] + taps[n]), Position(ends[n])))
+        widths = apply("mul", widths, apply("sub", Position(ends[n]), Position(starts[n])))
+    dtype = sum_dtype(call.dtype)
+    lead = variables(call.shape)[:-count]
+    value = cast(lazy.at(*lead, *(s + t for s, t in zip(starts, taps, strict=True))), dtype)
+    condition = conjunction(inside)
+    if condition is not None:
+        neutral = number(0 if combine == "sum" else lowest(dtype), dtype)
+        value = where(condition, value, neutral)
+    total = emit(call.low, "pool", call.shape, reduce, combine, value)
+    return Lazy(total.dtype, call.shape, total.expr), widths
+
+
+def _widest(size: int, out: int) -> int:
+    """The size of the largest window."""
+    return max((-(-(o + 1) * size // out)) - o * size // out for o in range(out))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from stretto.kernels.expr import Expr
 from stretto.kernels.lazy import Lazy, cast
 from stretto.kernels.rules.emit import computed, mapped, reduction, spread_over
-from stretto.kernels.rules.scalar import apply, compute_dtype
+from stretto.kernels.rules.scalar import apply, compute_dtype, like, where
 from stretto.kernels.rules.table import Call, rule
 
 
@@ -18,11 +20,15 @@ def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
     return raised, top, total
 
 
-def softmax(call: Call, lazy: Lazy, dim: int) -> Expr:
-    """Element of softmax(lazy) along `dim`, in the dtype of `lazy`."""
-    raised, _, total = row_statistics(call, lazy, dim)
+def softmax(call: Call, lazy: Lazy, dim: int, safe: bool) -> Expr:
+    """Element of softmax(lazy) along `dim`, in its dtype; rows of -inf give 0 when `safe`, else NaN."""
+    raised, top, total = row_statistics(call, lazy, dim)
     kept = tuple(d for d in range(lazy.rank) if d != dim)
-    return apply("div", apply("exp", raised), spread_over(total, kept, lazy.shape))
+    weight = apply("div", apply("exp", raised), spread_over(total, kept, lazy.shape))
+    if not safe:
+        return weight
+    highest = spread_over(top, kept, lazy.shape)
+    return where(apply("eq", highest, like(-inf, highest)), like(0, weight), weight)
 
 
 def _source(call: Call) -> tuple[Lazy, int]:
@@ -34,13 +40,12 @@ def _source(call: Call) -> tuple[Lazy, int]:
 
 
 @rule("aten._softmax.default", "aten.softmax.int", "aten._safe_softmax.default")
-def _softmax(call: Call) -> Lazy | None:
-    if call.op.target.startswith("aten._safe"):
-        return None
+def _softmax(call: Call) -> Lazy:
+    safe = call.op.target == "aten._safe_softmax.default"
     lazy, dim = _source(call)
     if 0 in call.shape:
         return call.tensor("self")
-    expr = apply("div", lazy.expr, lazy.expr) if not lazy.rank else softmax(call, lazy, dim)
+    expr = apply("div", lazy.expr, lazy.expr) if not lazy.rank else softmax(call, lazy, dim, safe)
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
 
 

@@ -135,7 +135,7 @@ class Call:
     def axes(self, rank: int, name: str = "dim") -> tuple[int, ...]:
         """Dims in rising order; all of them when none are given."""
         argument = self.arguments.get(name)
-        if argument is None or argument == ():
+        if rank == 0 or argument is None or argument == ():
             return tuple(range(rank))
         return tuple(sorted(_axis(dim, rank) for dim in self.integers(name)))
 

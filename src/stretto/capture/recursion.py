@@ -1,0 +1,368 @@
+"""Calls of user functions: traced inline, and outlined as IR functions where they recurse.
+
+A call whose abstract arguments equal those of a call being traced would never end. Tracing unwinds
+to that call, which is then traced into a Function of its own: its traced arguments become params,
+the Python state that it changes is carried as in a loop (`carry`), traced values of outer functions
+become further params. A recursive call inside is a CallOp; its result type comes from the arm that
+does not recurse, which is traced first by leaving the other arm out (`UnknownResult`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+from stretto.capture.carry import Carry
+from stretto.capture.leaves import device_of, kind_of, materialize, wrap
+from stretto.capture.poison import poisons
+from stretto.capture.scalars import Kind, unify
+from stretto.capture.signals import RecursionFound, Signal, UnknownResult, abort, fail
+from stretto.capture.state import Snapshot, TracedList, describe, rebuild_tuple
+from stretto.capture.tensor import FunctionContext, TracedTensor
+from stretto.capture.tracer import Region, tracer
+from stretto.ir.core import Function, Value
+from stretto.ir.ops import CallOp
+
+DEPTH_LIMIT = 500
+_ATTEMPTS = 20
+
+
+class _Retrace(Signal):
+    """More state has to be carried than was known when the function was entered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A call being traced. `by_identity` names lists by object instead of by content."""
+
+    code: CodeType
+    by_content: Hashable
+    by_identity: Hashable
+
+
+def call_user(
+    function: FunctionType, staged: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Trace a call of a user function inline, or as a CallOp if it recurses."""
+    state = tracer()
+    entry = _entry(function, args, kwargs)
+    for key in (entry.by_content, entry.by_identity):
+        outline = state.outlines.get(key)
+        if outline is not None and outline.is_usable():
+            return outline.call(args, kwargs)
+    for other in reversed(state.calls):
+        if other.code is entry.code:
+            if other.by_content == entry.by_content:
+                raise RecursionFound(other.by_content)
+            if other.by_identity == entry.by_identity:
+                raise RecursionFound(other.by_identity)
+    if sum(other.code is entry.code for other in state.calls) >= DEPTH_LIMIT:
+        fail(
+            f"'{function.__name__}' calls itself more than {DEPTH_LIMIT} levels deep, with Python "
+            "values that differ on each level",
+            "pass what differs (a depth, an index) as a tensor, or use a loop",
+        )
+    return _inline(entry, staged, args, kwargs)
+
+
+def _inline(
+    entry: Entry, staged: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    state = tracer()
+    with state.transaction() as rollback:
+        before = Snapshot.take((args, kwargs))
+        depth = len(state.calls)
+        state.calls.append(entry)
+        try:
+            return staged(*args, **kwargs)
+        except RecursionFound as found:
+            if found.key not in (entry.by_content, entry.by_identity):
+                raise
+            key = found.key
+        finally:
+            del state.calls[depth:]
+        rollback()
+        before.restore()
+    outline = Outline(key, entry, staged, key == entry.by_content)
+    return outline.trace(args, kwargs)
+
+
+def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+    cells = tuple(id(cell) for cell in function.__closure__ or ())
+    given = (args, tuple(sorted(kwargs.items())))
+    code = function.__code__
+    return Entry(
+        code,
+        (code, cells, _abstract(given, by_identity=False)),
+        (code, cells, "identity", _abstract(given, by_identity=True)),
+    )
+
+
+def _abstract(value: Any, *, by_identity: bool) -> Hashable:
+    match value:
+        case TracedTensor():
+            return ("traced", tracer().type_of(value), value.number is not None)
+        case None | bool() | int() | float() | str():
+            return (type(value), value)
+        case TracedList():
+            return ("list", tracer().list_origins.get(id(value), id(value)))
+        case list() | dict() if by_identity:
+            return ("list", id(value))
+        case tuple():
+            return (type(value), *(_abstract(item, by_identity=by_identity) for item in value))
+        case list():
+            return (list, *(_abstract(item, by_identity=by_identity) for item in value))
+        case dict():
+            parts = ((k, _abstract(v, by_identity=by_identity)) for k, v in value.items())
+            return (dict, *parts)
+        case _:
+            return ("object", id(value))
+
+
+@dataclass(eq=False, slots=True)
+class Template:
+    """The structure of a result: kinds of its traced leaves, and how to rebuild it."""
+
+    kinds: list[Kind]
+    build: Callable[[list[Any]], Any]
+    shape: Hashable
+
+
+def _flatten(value: Any, leaves: list[Any], *, by_content: bool) -> Hashable:
+    """Collect the traced leaves of a value; what is left is its structure."""
+    match value:
+        case TracedTensor():
+            leaves.append(value)
+            return "leaf"
+        case tuple():
+            return (type(value), *(_flatten(v, leaves, by_content=by_content) for v in value))
+        case list() if by_content:
+            return (list, *(_flatten(v, leaves, by_content=by_content) for v in value))
+        case dict() if by_content:
+            parts = ((k, _flatten(v, leaves, by_content=by_content)) for k, v in value.items())
+            return (dict, *parts)
+        case None | bool() | int() | float() | str():
+            return (type(value), value)
+        case _:
+            return ("object", id(value))
+
+
+def _rebuild(value: Any, supply: list[Any], *, by_content: bool) -> Any:
+    """`value` with its traced leaves replaced by those of `supply`, in order."""
+    match value:
+        case TracedTensor():
+            return supply.pop(0)
+        case tuple():
+            return rebuild_tuple(value, [_rebuild(v, supply, by_content=by_content) for v in value])
+        case list() if by_content:
+            return [_rebuild(v, supply, by_content=by_content) for v in value]
+        case dict() if by_content:
+            return {k: _rebuild(v, supply, by_content=by_content) for k, v in value.items()}
+        case _:
+            return value
+
+
+@dataclass(eq=False)
+class Outline:
+    """A user function being traced (or traced) as an IR function."""
+
+    key: Hashable
+    entry: Entry
+    staged: Callable[..., Any]
+    by_content: bool
+    name: str = ""
+    params: list[Kind] = field(default_factory=list[Kind])
+    template: Template | None = None
+    mutated: list[int] = field(default_factory=list[int])
+    captures: list[Value] = field(default_factory=list[Value])
+    carry: Carry | None = None
+    region: Region | None = None
+    finished: bool = False
+
+    def is_usable(self) -> bool:
+        if not self.finished:
+            return True
+        state = tracer()
+        carry = self.carry
+        stateless = carry is not None and not carry.kinds()
+        return stateless and all(state.home[value].open for value in self.captures)
+
+    # -- tracing --------------------------------------------------------------------------------
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Trace the function until types, captures and state are known; then call it."""
+        state = tracer()
+        self.name = _function_name(self.entry.code)
+        self.carry = Carry(Snapshot.take((args, kwargs)), None, frozenset(), runs_once=False)
+        state.functions[self.name] = None  # type: ignore[assignment]
+        state.outlines[self.key] = self
+        leaves = list[Any]()
+        _flatten((args, kwargs), leaves, by_content=self.by_content)
+        try:
+            for _ in range(_ATTEMPTS):
+                if self._attempt(args, kwargs, leaves):
+                    break
+            else:
+                fail(
+                    "the types in a recursive function keep changing",
+                    "give its results and variables one type",
+                )
+        except UnknownResult as unknown:
+            del state.outlines[self.key]
+            raise (unknown if unknown.key != self.key else unknown.abort) from None
+        except BaseException:
+            state.outlines.pop(self.key, None)
+            raise
+        self.finished = True
+        self.carry.base.restore()
+        state.note(f"recursive function '{self.name}' outlined")
+        return self.call(args, kwargs, outermost=True)
+
+    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
+        state, carry = tracer(), self.carry
+        assert carry is not None
+        self.params = [kind for leaf in leaves if (kind := kind_of(leaf)) is not None]
+        context = FunctionContext(self.name)
+        known = (len(self.captures), tuple(self.mutated))
+        carry.base.restore()
+        try:
+            with state.region(context) as region:
+                self.region = region
+                params = [state.param(kind.type) for kind in self.params]
+                placed = carry.begin()
+                for value in self.captures:
+                    context.captures[value] = state.param(value.type, value.hint)
+                tensors = [
+                    wrap(value, kind, device=device_of(leaf))
+                    for value, kind, leaf in zip(params, self.params, leaves, strict=True)
+                ]
+                supply = list(tensors)
+                given_args, given_kwargs = _rebuild(
+                    (args, kwargs), supply, by_content=self.by_content
+                )
+                result = self.staged(*given_args, **given_kwargs)
+                settled = self._settle(result)
+                settled &= carry.end(region)
+                self._find_mutated(tensors, params)
+                self.captures = list(context.captures)
+                settled &= known == (len(self.captures), tuple(self.mutated))
+                if settled:
+                    self._complete(context, region, [*params, *placed], result, tensors)
+        except _Retrace:
+            self.captures = list(context.captures)
+            return False
+        return settled
+
+    def _settle(self, result: Any) -> bool:
+        """Learn the structure of the result; True when it was known already."""
+        poison = poisons(result)
+        if poison is not None:
+            poison.fail()
+        leaves = list[Any]()
+        shape = _flatten(result, leaves, by_content=True)
+        kinds = [Kind(tracer().type_of(leaf), leaf.number is not None) for leaf in leaves]
+        known = self.template
+        if known is not None:
+            if known.shape != shape or len(known.kinds) != len(kinds):
+                fail(
+                    f"the recursive function '{self.name}' returns values of different structure "
+                    f"({describe(result)})",
+                    "return the same structure in all cases",
+                )
+            joint = [
+                unify(a, b, promote=False) for a, b in zip(known.kinds, kinds, strict=True)
+            ]
+            if any(kind is None for kind in joint):
+                fail(
+                    f"the recursive function '{self.name}' returns tensors of different types",
+                    "return the same shapes and dtypes in all cases",
+                )
+            kinds = [kind for kind in joint if kind is not None]
+        settled = known is not None and known.kinds == kinds
+
+        def build(values: list[Any]) -> Any:
+            return _rebuild(result, list(values), by_content=True)
+
+        self.template = Template(kinds, build, shape)
+        return settled
+
+    def _find_mutated(self, tensors: list[Any], params: list[Value]) -> None:
+        for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
+            if tensor.storage.state.base is not param and position not in self.mutated:
+                self.mutated.append(position)
+
+    def _complete(
+        self,
+        context: FunctionContext,
+        region: Region,
+        params: list[Value],
+        result: Any,
+        tensors: list[Any],
+    ) -> None:
+        assert self.template is not None and self.carry is not None
+        leaves = list[Any]()
+        _flatten(result, leaves, by_content=True)
+        kinds = self.template.kinds
+        yields = [materialize(leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+        yields += [tracer().read(tensors[position]) for position in self.mutated]
+        yields += self.carry.yields()
+        block = region.scope.block
+        block.params = (*params, *context.captures.values())
+        block.yields = tuple(yields)
+        tracer().close_function(context, block)
+        tracer().functions[self.name] = Function(self.name, block)
+
+    # -- calling --------------------------------------------------------------------------------
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, outermost: bool = False) -> Any:
+        """A CallOp with these arguments; the rebuilt result."""
+        state, carry = tracer(), self.carry
+        assert carry is not None
+        if self.template is None:
+            raise UnknownResult(
+                self.key,
+                abort(
+                    f"the recursive function '{self.name}' has no base case: each path calls it again",
+                    "add a branch that returns without recursion",
+                ),
+            )
+        leaves = list[Any]()
+        _flatten((args, kwargs), leaves, by_content=self.by_content)
+        values = [materialize(leaf, kind) for leaf, kind in zip(leaves, self.params, strict=True)]
+        values += carry.inits() if outermost else self._carried_here()
+        values += [state.use(value) for value in self.captures]
+        template = self.template
+        kinds = [*template.kinds, *(self.params[i] for i in self.mutated), *carry.kinds()]
+        results = state.emit(CallOp(self.name, tuple(values)), [kind.type for kind in kinds])
+        count = len(template.kinds)
+        made = [wrap(v, k) for v, k in zip(results[:count], template.kinds, strict=True)]
+        rest = results[count + len(self.mutated) :]
+        if outermost:
+            carry.finish(rest)
+        elif not self.finished:
+            carry.update(rest)
+        for position, value in zip(self.mutated, results[count:], strict=False):
+            state.assign(leaves[position], value)
+        return template.build(made)
+
+    def _carried_here(self) -> list[Value]:
+        """The carried state at a recursive call."""
+        assert self.carry is not None and self.region is not None
+        if self.finished:
+            return []
+        if not self.carry.end(self.region):
+            raise _Retrace
+        return list(self.carry.yields())
+
+
+def _function_name(code: CodeType) -> str:
+    wanted = code.co_name.strip("<>")
+    taken = tracer().functions
+    name, number = wanted, 1
+    while name in taken or name == "main":
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+

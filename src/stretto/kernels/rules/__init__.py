@@ -1,0 +1,39 @@
+"""Rules of lowering, a file per family of ops. `RULES` has them by target; see `table.py`."""
+
+from __future__ import annotations
+
+from stretto.kernels.rules import (
+    activations,
+    attention,
+    contract,
+    convolution,
+    creation,
+    indexing,
+    normalisation,
+    pointwise,
+    pooling,
+    reduce,
+    softmax,
+    updates,
+    views,
+)
+from stretto.kernels.rules.table import RULES, Rule
+
+FAMILIES = (
+    activations,
+    attention,
+    contract,
+    convolution,
+    creation,
+    indexing,
+    normalisation,
+    pointwise,
+    pooling,
+    reduce,
+    softmax,
+    updates,
+    views,
+)
+"""The modules that register rules."""
+
+__all__ = ["FAMILIES", "RULES", "Rule"]

@@ -1,0 +1,126 @@
+"""One profiled run of a compiled signature: which task ran on which unit, from when to when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stretto.errors import BuildError
+from stretto.options import Options
+from stretto.runtime.executable import CpuExecutable
+from stretto.runtime.native import TaskEvent
+from stretto.tools.kernels import kernel_lines, method_text, operators_text, tile_text
+
+if TYPE_CHECKING:
+    from stretto.api import Entry
+
+RUNS = 5
+"""Profiled runs; the fastest one is shown, so that a busy machine spoils few pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledKernel:
+    """What a picture says of a kernel. `busy` is the time of all its tasks, in nanoseconds."""
+
+    name: str
+    operators: str
+    template: str
+    tile: str
+    lines: tuple[str, ...]
+    tasks: int
+    busy: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`events` in order of their start; times in nanoseconds from the first task's start.
+
+    `kernels` are numbered as the events name them.
+    """
+
+    title: str
+    units: int
+    kernels: tuple[ProfiledKernel, ...]
+    events: tuple[TaskEvent, ...]
+
+    @property
+    def nanoseconds(self) -> int:
+        """From the start of the first task to the end of the last."""
+        return max((event.end for event in self.events), default=0)
+
+    def busy(self, unit: int) -> int:
+        """Nanoseconds that a unit spent in tasks."""
+        return sum(event.end - event.start for event in self.events if event.unit == unit)
+
+    def tasks(self, unit: int) -> int:
+        return sum(event.unit == unit for event in self.events)
+
+    def busy_share(self, unit: int) -> float:
+        """The part of the run that a unit spent in tasks, from 0 to 1."""
+        return self.busy(unit) / self.nanoseconds if self.nanoseconds else 0.0
+
+
+def profile_entry(entry: Entry, options: Options) -> Profile:
+    """Builds the signature's program again with a clock around each task, and runs it on the inputs
+    that it was compiled with.
+
+    Raises BuildError for a backend that does not measure time.
+    """
+    stages = entry.stages
+    if stages.device is None or stages.lowered is None or stages.source is None:
+        raise BuildError(
+            f"the {stages.backend} backend has no timeline: it does not measure time",
+            remedy='compile with backend="cpu"',
+        )
+    profiled = replace(options, profile=True, dump_dir=None)
+    executable = CpuExecutable(
+        stages.device, stages.source, stages.lowered, stages.packings, profiled
+    )
+    inputs = _inputs(entry)
+    events = min((executable.profile(inputs)[1] for _ in range(RUNS)), key=_span)
+    kernels = {kernel.name: kernel for kernel in stages.device.kernels}
+    counts = Counter(event.kernel for event in events)
+    times: Counter[int] = Counter()
+    for event in events:
+        times[event.kernel] += event.end - event.start
+    described = tuple(
+        ProfiledKernel(
+            name,
+            operators_text(kernels[name]),
+            " + ".join(dict.fromkeys(method_text(stage.method) for stage in kernels[name].stages)),
+            tile_text(kernels[name]),
+            tuple(kernel_lines(kernels[name])),
+            counts[number],
+            times[number],
+        )
+        for number, name in enumerate(stages.source.kernels)
+    )
+    return make_profile(_title(entry), stages.device.units, described, events)
+
+
+def make_profile(
+    title: str, units: int, kernels: tuple[ProfiledKernel, ...], events: list[TaskEvent]
+) -> Profile:
+    """A profile of events with any start of time."""
+    first = min((event.start for event in events), default=0)
+    moved = (replace(e, start=e.start - first, end=e.end - first) for e in events)
+    return Profile(title, units, kernels, tuple(sorted(moved, key=lambda e: (e.start, e.unit))))
+
+
+def _span(events: list[TaskEvent]) -> int:
+    return max((e.end for e in events), default=0) - min((e.start for e in events), default=0)
+
+
+def _inputs(entry: Entry) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(entry.keep)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [tensor.detach().contiguous() for tensor in entry.bind(tensors)]
+
+
+def _title(entry: Entry) -> str:
+    shapes = ", ".join(str(value.type) for value in entry.captured.program.main.params)
+    return shapes if len(shapes) <= 120 else f"{shapes[:117]}..."

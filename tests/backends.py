@@ -1,0 +1,113 @@
+"""Runs a Program through the whole back end, on every machine, against the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from stretto.codegen.cpp_program import print_program
+from stretto.interp.interpreter import Datum, run
+from stretto.ir.core import Program
+from stretto.kernels import fuse as fusion
+from stretto.kernels import select as selection
+from stretto.kernels.lowered import Lowered, lower
+from stretto.kernels.select import Packing, select
+from stretto.options import Options
+from stretto.runtime.emulated import EmulatedExecutable
+from stretto.runtime.executable import CpuExecutable
+from stretto.schedule.costs import MachineCosts
+from stretto.schedule.program import DeviceProgram
+from stretto.schedule.scheduler import schedule_with_report
+from tests.support import program_of, random_inputs
+
+EAGER = MachineCosts(wait_seconds=1e-12, wake_seconds=-1e9, small_waits=0.0, share_bytes=0)
+"""Costs under which even the smallest program is spread over all units and memory is shared."""
+
+TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
+    torch.float32: (1e-4, 1e-4),
+    torch.float64: (1e-9, 1e-9),
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (4e-2, 4e-2),
+}
+"""(relative, absolute) per dtype; integers and flags must be equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A scheduled program and what its executables need."""
+
+    lowered: Lowered
+    device: DeviceProgram
+    packings: tuple[Packing, ...]
+
+    def cpu(self) -> CpuExecutable:
+        options = Options(threads=self.device.units)
+        source = print_program(self.device)
+        return CpuExecutable(self.device, source, self.lowered, self.packings, options)
+
+    def emulator(self, seed: int = 0) -> EmulatedExecutable:
+        options = Options(threads=self.device.units, seed=seed)
+        return EmulatedExecutable(self.device, self.lowered, self.packings, options)
+
+
+@contextmanager
+def many_tasks() -> Iterator[None]:
+    """While selecting: every kernel is taken for long work, and so cut into tasks for all units."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "ELEMENT", 1e-4)
+        patch.setattr(selection, "FLOPS", 1e3)
+        patch.setattr(fusion, "SMALL_WORK", 0)
+        yield
+
+
+def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = True) -> Built:
+    """`spread`: cut finely and used by all units, however small the work is."""
+    lowered = lower(program)
+    if not spread:
+        tree, packings = select(lowered, units, fuse)
+        return Built(lowered, schedule_with_report(tree, units)[0], packings)
+    with many_tasks():
+        tree, packings = select(lowered, units, fuse)
+    device, _ = schedule_with_report(tree, units, EAGER)
+    assert device.units == units
+    return Built(lowered, device, packings)
+
+
+def assert_close(found: Sequence[Datum], expected: Sequence[Datum], scale: float = 1.0) -> None:
+    """Same structure, shapes and dtypes; numbers within the tolerance of their dtype."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one, list) or isinstance(other, list):
+            assert isinstance(one, list) and isinstance(other, list)
+            assert_close(one, other, scale)
+            continue
+        assert one.dtype == other.dtype and one.shape == other.shape
+        relative, absolute = TOLERANCE.get(other.dtype, (0.0, 0.0))
+        torch.testing.assert_close(
+            one, other, rtol=relative * scale, atol=absolute * scale, equal_nan=True
+        )
+
+
+def check(
+    program: str | Program,
+    inputs: Sequence[torch.Tensor] | None = None,
+    *,
+    units: Sequence[int] = (1, 2, 3),
+    native: Sequence[int] = (2,),
+    fuse: Sequence[bool] = (True, False),
+    scale: float = 1.0,
+) -> None:
+    """The emulator with each number of units, and C++ with those in `native`, give the oracle's results."""
+    program = program_of(program) if isinstance(program, str) else program
+    data = list(random_inputs(program) if inputs is None else inputs)
+    expected = run(program, data)
+    for count in units:
+        for fused in fuse:
+            one = built(program, count, fused)
+            assert_close(one.emulator(seed=count)(data), expected, scale)
+            if count in native and fused:
+                assert_close(one.cpu()(data), expected, scale)

@@ -1,0 +1,129 @@
+"""Runs one tensor op through its rule: lowered to operators, which are evaluated one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import Argument, ListNewOp, ListStackOp, TensorOp
+from stretto.ir.types import DType, ListType, Symbol, TensorType
+from stretto.kernels.evaluate import evaluate, resolve, run_operator
+from stretto.kernels.expr import Buffer
+from stretto.kernels.lower import LeafItem
+from stretto.kernels.lowered import Lowered, OutputTensor, lower
+from stretto.kernels.operator import LibraryCall, Operator
+from stretto.kernels.tree import Check, Let, leaves
+from stretto.ops.infer import infer
+
+
+class NotNative(Exception):
+    """The op became a library call."""
+
+
+class RunStopped(Exception):
+    """A check of the run failed."""
+
+
+@dataclass
+class Machine:
+    """Registers, and memory that is full of noise where nothing has been written."""
+
+    registers: dict[str, bool | int | float] = field(default_factory=dict)
+    buffers: dict[Buffer, Tensor] = field(default_factory=dict)
+
+    def flat(self, buffer: Buffer) -> Tensor:
+        if buffer not in self.buffers:
+            size = 1
+            for extent in buffer.shape:
+                size *= resolve(extent, self.registers)
+            noise = float("nan") if buffer.dtype.is_float else 85
+            self.buffers[buffer] = torch.full((size,), noise, dtype=buffer.dtype.torch)
+        return self.buffers[buffer]
+
+    def elements(self, buffer: Buffer) -> int:
+        return self.flat(buffer).numel()
+
+    def read(self, buffer: Buffer, offsets: Tensor) -> Tensor:
+        return self.flat(buffer)[offsets].clone()
+
+    def write(self, buffer: Buffer, offsets: Tensor, values: Tensor) -> None:
+        self.flat(buffer)[offsets] = values.to(buffer.dtype.torch)
+
+    def step(self, item: LeafItem) -> None:
+        match item:
+            case Let(reg, value):
+                self.registers[reg.name] = evaluate(value, self.registers, self)
+            case Check(condition, code):
+                if not evaluate(condition, self.registers, self):
+                    raise RunStopped(code)
+            case Operator():
+                box = tuple((0, resolve(extent, self.registers)) for extent in item.dims)
+                run_operator(item, box, self.registers, self)
+            case LibraryCall():
+                raise NotNative(f"{item.target}: {item.reason}")
+
+
+def execute(program: Program, inputs: list[Tensor], constants: bool = False) -> list[Tensor]:
+    """The results of main. The program must have no control flow."""
+    lowered = lower(program)
+    machine = Machine()
+    for buffer, tensor in zip(lowered.inputs, inputs, strict=True):
+        machine.buffers[buffer] = tensor.contiguous().reshape(-1).clone()
+    for buffer in lowered.tree.externals:
+        if buffer.slot in lowered.constants:
+            machine.buffers[buffer] = lowered.constants[buffer.slot].contiguous().reshape(-1)
+    for items in leaves(lowered.tree.main.body):
+        for item in items:
+            machine.step(item)
+    return [_result(machine, output) for output in lowered.outputs]
+
+
+def _result(machine: Machine, output: Any) -> Tensor:
+    assert isinstance(output, OutputTensor)
+    shape = [resolve(dim, machine.registers) for dim in output.shape]
+    dynamic = [n for n, dim in enumerate(output.shape) if not isinstance(dim, int)]
+    order = [*dynamic, *(n for n in range(len(shape)) if n not in dynamic)]
+    memory = machine.flat(output.buffer).reshape([shape[n] for n in order])
+    return memory.permute([order.index(n) for n in range(len(shape))])
+
+
+def type_of(tensor: Tensor) -> TensorType:
+    return TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+
+
+@dataclass
+class Parameters:
+    """Turns tensors among arguments into parameters of main."""
+
+    values: list[Value] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+
+    def argument(self, item: Any) -> Argument:
+        if isinstance(item, Tensor):
+            self.values.append(Value(type_of(item)))
+            self.tensors.append(item)
+            return self.values[-1]
+        if isinstance(item, (list, tuple)):
+            return tuple(self.argument(part) for part in item)
+        return item
+
+
+def build(target: str, *args: Any, **kwargs: Any) -> tuple[Program, list[Tensor]]:
+    """A program of one op whose tensor arguments are parameters."""
+    parameters = Parameters()
+    arguments = tuple(parameters.argument(item) for item in args)
+    keywords = tuple((key, parameters.argument(item)) for key, item in kwargs.items())
+    types = infer(target, arguments, keywords)
+    op = TensorOp(target, arguments, keywords, results=tuple(Value(t) for t in types))
+    block = Block(tuple(parameters.values), [op], op.results)
+    return Program({"main": Function("main", block)}), parameters.tensors
+
+
+def run(target: str, *args: Any, **kwargs: Any) -> list[Tensor]:
+    """All results of the op by its rule. NotNative when it becomes a library call."""
+    program, inputs = build(target, *args, **kwargs)
+    return execute(program, inputs)

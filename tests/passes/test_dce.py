@@ -1,0 +1,191 @@
+"""Dead code elimination."""
+
+from stretto.passes.dce import EliminateDeadCode
+from tests.support import check_pass, check_unchanged, program_of
+
+DCE = EliminateDeadCode()
+
+
+def test_results_of_an_if_go_one_by_one() -> None:
+    check_pass(
+        """
+        func @main(%x: f32[3], %c: bool[]) -> (f32[3]) {
+          %u = aten.exp.default(%x) : f32[3]
+          %p, %q = if %c {
+            %a = aten.sin.default(%x) : f32[3]
+            %b = aten.neg.default(%u) : f32[3]
+            yield %a, %b
+          } else {
+            yield %x, %u
+          } : f32[3], f32[3]
+          return %p
+        }
+        """,
+        DCE,
+        """
+        func @main(%x: f32[3], %c: bool[]) -> (f32[3]) {
+          %p = if %c {
+            %a = aten.sin.default(%x) : f32[3]
+            yield %a
+          } else {
+            yield %x
+          } : f32[3]
+          return %p
+        }
+        """,
+    )
+
+
+def test_a_list_that_nobody_reads_is_not_pushed_to() -> None:
+    check_pass(
+        """
+        func @main(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %l = list.new() : list<f32[3]>
+          %r, %m, %k = for %i in (0, %n, 1) carry (%a = %x, %b = %l, %j = %n) {
+            %c = aten.sin.default(%a) : f32[3]
+            %d = list.push(%b, %c) : list<f32[3]>
+            %o = aten.add.Tensor(%j, %i) : i64[]
+            yield %c, %d, %o
+          } : f32[3], list<f32[3]>, i64[]
+          return %r
+        }
+        """,
+        DCE,
+        """
+        func @main(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %r = for %i in (0, %n, 1) carry (%a = %x) {
+            %c = aten.sin.default(%a) : f32[3]
+            yield %c
+          } : f32[3]
+          return %r
+        }
+        """,
+    )
+
+
+def test_carried_values_that_feed_a_live_one_stay() -> None:
+    check_unchanged(
+        """
+        func @main(%x: f32[3]) -> (f32[3]) {
+          %r, %s = for %i in (0, 4, 1) carry (%a = %x, %b = %x) {
+            %c = aten.sin.default(%b) : f32[3]
+            %d = aten.cos.default(%b) : f32[3]
+            yield %c, %d
+          } : f32[3], f32[3]
+          return %r
+        }
+        """,
+        DCE,
+    )
+
+
+def test_what_a_while_decides_on_is_live_with_any_of_its_results() -> None:
+    check_pass(
+        """
+        func @main(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %z = literal 0 : i64[]
+          %r, %k, %s = while (%a = %x, %i = %z, %q = %x) {
+            %e = aten.exp.default(%q) : f32[3]
+            %t = aten.lt.Tensor(%i, %n) : bool[]
+            yield %t
+          } do (%b, %j, %p) {
+            %c = aten.sin.default(%b) : f32[3]
+            %o = aten.add.Tensor(%j, 1) : i64[]
+            %d = aten.neg.default(%p) : f32[3]
+            yield %c, %o, %d
+          } : f32[3], i64[], f32[3]
+          return %r
+        }
+        """,
+        DCE,
+        """
+        func @main(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %z = literal 0 : i64[]
+          %r, %k = while (%a = %x, %i = %z) {
+            %t = aten.lt.Tensor(%i, %n) : bool[]
+            yield %t
+          } do (%b, %j) {
+            %c = aten.sin.default(%b) : f32[3]
+            %o = aten.add.Tensor(%j, 1) : i64[]
+            yield %c, %o
+          } : f32[3], i64[]
+          return %r
+        }
+        """,
+    )
+
+
+def test_loops_and_branches_without_live_results_go() -> None:
+    check_pass(
+        """
+        func @main(%x: f32[s0], %c: bool[]) -> (f32[s0]) {
+          %w = while (%a = %x) {
+            yield %c
+          } do (%b) {
+            yield %b
+          } : f32[s0]
+          if %c {
+            yield
+          } else {
+            %d = aten.sin.default(%x) : f32[s0]
+            yield
+          }
+          %e = aten.cos.default(%x) : f32[s0]
+          return %e
+        }
+        """,
+        DCE,
+        """
+        func @main(%x: f32[s0], %c: bool[]) -> (f32[s0]) {
+          %e = aten.cos.default(%x) : f32[s0]
+          return %e
+        }
+        """,
+    )
+
+
+def test_functions_and_constants_that_nothing_names() -> None:
+    text = """
+        func @main(%x: f32[3]) -> (f32[3]) {
+          %y = call @odd(%x) : f32[3]
+          return %y
+        }
+        func @odd(%x: f32[3]) -> (f32[3]) {
+          %s = aten.sum.default(%x) : f32[]
+          %c = aten.gt.Scalar(%s, 100) : bool[]
+          %r = if %c {
+            %y = call @even(%x) : f32[3]
+            yield %y
+          } else {
+            yield %x
+          } : f32[3]
+          return %r
+        }
+        func @even(%x: f32[3]) -> (f32[3]) {
+          %y = call @odd(%x) : f32[3]
+          return %y
+        }
+    """
+    dead = """
+        func @dead(%x: f32[3]) -> (f32[3]) {
+          %w = constant "w" : f32[3]
+          %y = call @odd(%w) : f32[3]
+          return %y
+        }
+    """
+    check_unchanged(text, DCE)
+    check_pass(text + dead, DCE, text)
+    program = program_of(text + dead)
+    assert DCE.apply(program) and not program.constants
+
+
+def test_an_op_with_one_live_result_is_kept_whole() -> None:
+    check_unchanged(
+        """
+        func @main(%l: list<f32[3]>) -> (f32[3]) {
+          %m, %x = list.pop(%l) : list<f32[3]>, f32[3]
+          return %x
+        }
+        """,
+        DCE,
+    )
