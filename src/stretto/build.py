@@ -13,7 +13,7 @@ import torch
 from stretto.capture import Captured
 from stretto.codegen.cpp_program import Source, print_program
 from stretto.errors import BuildError
-from stretto.interp import run as interpret
+from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
 from stretto.kernels.lowered import Lowered, lower

@@ -111,6 +111,16 @@ def make_profile(
     return Profile(title, units, kernels, tuple(sorted(moved, key=lambda e: (e.start, e.unit))))
 
 
+def left_out(profile: Profile, most: int) -> str:
+    """A sentence about the tasks beyond the first `most`; empty where there are none."""
+    if len(profile.events) <= most:
+        return ""
+    return (
+        f"Only the first {most:,} of {len(profile.events):,} tasks are shown; the numbers count "
+        "all. A .json trace holds the most."
+    )
+
+
 def _span(events: list[TaskEvent]) -> int:
     return max((e.end for e in events), default=0) - min((e.start for e in events), default=0)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.options import Options
 from stretto.text import seconds_text
-from stretto.tools.profile import Profile, profile_entry
+from stretto.tools.profile import Profile, left_out, profile_entry
 from stretto.tools.timeline_page import page
 from stretto.tools.timeline_picture import draw
 
@@ -87,10 +87,3 @@ def trace(profile: Profile, most: int) -> dict[str, Any]:
     if note := left_out(profile, most):
         shown["note"] = note
     return {"traceEvents": [*named, *tasks], "displayTimeUnit": "ns", "otherData": shown}
-
-
-def left_out(profile: Profile, most: int) -> str:
-    """A sentence about the tasks that are not shown; empty where all are."""
-    if len(profile.events) <= most:
-        return ""
-    return f"only the first {most} of {len(profile.events)} tasks are shown"

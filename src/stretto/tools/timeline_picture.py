@@ -77,7 +77,12 @@ def _panel(
     for unit in range(profile.units):
         axes.axhspan(unit - 0.4, unit + 0.4, color=_IDLE, linewidth=0, zorder=0)
     boxes = [
-        [(e.start, e.unit - 0.4), (e.end, e.unit - 0.4), (e.end, e.unit + 0.4), (e.start, e.unit + 0.4)]
+        [
+            (e.start, e.unit - 0.4),
+            (e.end, e.unit - 0.4),
+            (e.end, e.unit + 0.4),
+            (e.start, e.unit + 0.4),
+        ]
         for e in inside
     ]
     edge = 0.4 if len(inside) < 100 * profile.units else 0.0
@@ -100,7 +105,10 @@ def _legend(figure: Figure, profile: Profile, colors: list[str]) -> None:
     order = sorted(range(len(profile.kernels)), key=lambda n: -profile.kernels[n].busy)
     order = [n for n in order if profile.kernels[n].tasks]
     handles = [
-        Patch(color=colors[n], label=f"{profile.kernels[n].name} {profile.kernels[n].busy / total:.0%}")
+        Patch(
+            color=colors[n],
+            label=f"{profile.kernels[n].name} {profile.kernels[n].busy / total:.0%}",
+        )
         for n in order[:MOST_NAMED]
     ]
     if rest := order[MOST_NAMED:]:

@@ -206,8 +206,14 @@ def _floor_divide(call: Call) -> Lazy:
 
 
 def rounded_quotient(call: Call, mode: str) -> Lazy:
+    """The quotient rounded down ("floor") or toward zero ("trunc"); torch rounds it to the dtype first."""
     a, b = (element(call, name, call.dtype) for name in ("self", "other"))
-    return finish(call, apply("floordiv" if mode == "floor" else "truncdiv", a, b))
+    if mode == "floor":
+        return finish(call, apply("floordiv", a, b))
+    if not call.dtype.is_float:
+        return finish(call, apply("truncdiv", a, b))
+    quotient = cast(cast(apply("div", a, b), call.dtype), a.dtype)
+    return finish(call, apply("trunc", quotient))
 
 
 @rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")

@@ -144,6 +144,8 @@ def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
 @rule("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
 def _avg_pool(call: Call) -> Lazy:
     _check_static(call)
+    if not call.dtype.is_float:
+        raise Decline("a mean of integers")
     count = int(call.op.target[len("aten.avg_pool")])
     lazy = call.tensor("self")
     windows = _windows(call, lazy, count)
