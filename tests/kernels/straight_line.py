@@ -14,10 +14,11 @@ from stretto.ir.types import DType, ListType, Symbol, TensorType
 from stretto.kernels.evaluate import evaluate, resolve, run_operator
 from stretto.kernels.expr import Buffer
 from stretto.kernels.lower import LeafItem
-from stretto.kernels.lowered import Lowered, OutputTensor, lower
+from stretto.kernels.lowered import Output, OutputTensor, lower
 from stretto.kernels.operator import LibraryCall, Operator
 from stretto.kernels.tree import Check, Let, leaves
 from stretto.ops.infer import infer
+from stretto.ops.infer import resolve as overload
 
 
 class NotNative(Exception):
@@ -67,7 +68,7 @@ class Machine:
                 raise NotNative(f"{item.target}: {item.reason}")
 
 
-def execute(program: Program, inputs: list[Tensor], constants: bool = False) -> list[Tensor]:
+def execute(program: Program, inputs: list[Tensor]) -> list[Tensor]:
     """The results of main. The program must have no control flow."""
     lowered = lower(program)
     machine = Machine()
@@ -82,7 +83,7 @@ def execute(program: Program, inputs: list[Tensor], constants: bool = False) -> 
     return [_result(machine, output) for output in lowered.outputs]
 
 
-def _result(machine: Machine, output: Any) -> Tensor:
+def _result(machine: Machine, output: Output) -> Tensor:
     assert isinstance(output, OutputTensor)
     shape = [resolve(dim, machine.registers) for dim in output.shape]
     dynamic = [n for n, dim in enumerate(output.shape) if not isinstance(dim, int)]
@@ -97,19 +98,74 @@ def type_of(tensor: Tensor) -> TensorType:
 
 @dataclass
 class Parameters:
-    """Turns tensors among arguments into parameters of main."""
+    """Turns tensors among arguments into parameters of main.
+
+    A `Stacked` becomes a list of its items, stacked: a tensor whose first dim is a symbol. A `Number`
+    becomes a scalar known only at run time.
+    """
 
     values: list[Value] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
 
     def argument(self, item: Any) -> Argument:
-        if isinstance(item, Tensor):
-            self.values.append(Value(type_of(item)))
-            self.tensors.append(item)
-            return self.values[-1]
-        if isinstance(item, (list, tuple)):
-            return tuple(self.argument(part) for part in item)
-        return item
+        match item:
+            case Tensor():
+                return self.parameter(item)
+            case Number(value):
+                kind = torch.float64 if isinstance(value, float) else None
+                return self.parameter(torch.tensor(value, dtype=kind))
+            case Stacked(items, symbol):
+                return self.stacked([self.parameter(part) for part in items], Symbol(symbol))
+            case list() | tuple():
+                return tuple(self.argument(part) for part in item)
+            case _:
+                return item
+
+    def parameter(self, tensor: Tensor) -> Value:
+        self.values.append(Value(type_of(tensor)))
+        self.tensors.append(tensor)
+        return self.values[-1]
+
+    def stacked(self, items: list[Value], symbol: Symbol) -> Value:
+        element = items[0].tensor
+        new = ListNewOp(tuple(items), results=(Value(ListType(element)),))
+        stacked = TensorType(element.dtype, (symbol, *element.shape))
+        stack = ListStackOp(new.result, results=(Value(stacked),))
+        self.ops += [new, stack]
+        return stack.result
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that the Program does not know."""
+
+    value: bool | int | float
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A tensor whose first dim is not known to the Program."""
+
+    items: tuple[Tensor, ...]
+    symbol: str = "s0"
+
+    @staticmethod
+    def of(tensor: Tensor, symbol: str = "s0") -> Stacked:
+        return Stacked(tuple(tensor.unbind(0)), symbol)
+
+
+def plain(item: Any) -> Any:
+    """The argument as torch takes it."""
+    match item:
+        case Number(value):
+            return value
+        case Stacked(items):
+            return torch.stack(items)
+        case list() | tuple():
+            return [plain(part) for part in item]
+        case _:
+            return item
 
 
 def build(target: str, *args: Any, **kwargs: Any) -> tuple[Program, list[Tensor]]:
@@ -119,7 +175,7 @@ def build(target: str, *args: Any, **kwargs: Any) -> tuple[Program, list[Tensor]
     keywords = tuple((key, parameters.argument(item)) for key, item in kwargs.items())
     types = infer(target, arguments, keywords)
     op = TensorOp(target, arguments, keywords, results=tuple(Value(t) for t in types))
-    block = Block(tuple(parameters.values), [op], op.results)
+    block = Block(tuple(parameters.values), [*parameters.ops, op], op.results)
     return Program({"main": Function("main", block)}), parameters.tensors
 
 
@@ -127,3 +183,26 @@ def run(target: str, *args: Any, **kwargs: Any) -> list[Tensor]:
     """All results of the op by its rule. NotNative when it becomes a library call."""
     program, inputs = build(target, *args, **kwargs)
     return execute(program, inputs)
+
+
+TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
+    torch.float32: (1e-5, 1e-5),
+    torch.float64: (1e-10, 1e-10),
+    torch.bfloat16: (2e-2, 2e-2),
+    torch.float16: (2e-3, 2e-3),
+}
+"""(relative, absolute) by dtype; other dtypes must be equal."""
+
+
+def check(target: str, *args: Any, **kwargs: Any) -> None:
+    """The rule gives what torch gives: dtypes, dims and elements, NaN for NaN."""
+    found = run(target, *args, **kwargs)
+    keywords = {key: plain(item) for key, item in kwargs.items()}
+    expected: Any = overload(target)(*(plain(item) for item in args), **keywords)
+    expected = [expected] if isinstance(expected, Tensor) else list(expected)
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        relative, absolute = TOLERANCES.get(theirs.dtype, (0.0, 0.0))
+        torch.testing.assert_close(
+            mine, theirs.contiguous(), rtol=relative, atol=absolute, equal_nan=True
+        )

@@ -119,11 +119,12 @@ def test_loops_and_branches_without_live_results_go() -> None:
     check_pass(
         """
         func @main(%x: f32[s0], %c: bool[]) -> (f32[s0]) {
-          %w = while (%a = %x) {
-            yield %c
-          } do (%b) {
-            yield %b
-          } : f32[s0]
+          %w, %v = while (%a = %x, %f = %c) {
+            yield %f
+          } do (%b, %g) {
+            %n = literal False : bool[]
+            yield %b, %n
+          } : f32[s0], bool[]
           if %c {
             yield
           } else {

@@ -216,3 +216,48 @@ def test_sixteen_products_of_a_cell_become_two() -> None:
     assert inside.result.tensor.shape == (2, 32)
     assert targets(loop.body)[0] == "aten.select.int"
     assert len(after.constants) == 2
+
+
+def test_a_product_outside_the_recurrence_is_not_bound_to_it() -> None:
+    after = apply(
+        program_of("""
+        func @main(%h0: f32[4], %g0: f32[4]) -> (f32[4], f32[4]) {
+          %a = constant "a" : f32[4, 4]
+          %b = constant "b" : f32[4, 4]
+          %h, %g = for %i in (0, 3, 1) carry (%p = %h0, %q = %g0) {
+            %u = aten.linear.default(%p, %a) : f32[4]
+            %v = aten.linear.default(%p, %b) : f32[4]
+            %y = aten.tanh.default(%u) : f32[4]
+            %z = aten.mul.Tensor(%v, %q) : f32[4]
+            yield %y, %z
+          } : f32[4], f32[4]
+          return %h, %g
+        }
+        """),
+        *loop_passes(),
+    )
+    first, second = loops_of(after.main.body)
+    assert [len(contractions(loop.body)) for loop in (first, second)] == [1, 0]
+
+
+def test_weights_joined_again_and_again_are_one_constant() -> None:
+    lines = "".join(
+        f"""
+        %u{n} = aten.linear.default(%h{n}, %a) : f32[4]
+        %v{n} = aten.linear.default(%h{n}, %b) : f32[4]
+        %h{n + 1} = aten.mul.Tensor(%u{n}, %v{n}) : f32[4]"""
+        for n in range(4)
+    )
+    after = apply(
+        program_of(f"""
+        func @main(%h0: f32[4]) -> (f32[4]) {{
+          %a = constant "a" : f32[4, 4]
+          %b = constant "b" : f32[4, 4]
+          {lines}
+          return %h4
+        }}
+        """),
+        *loop_passes(),
+    )
+    assert len(contractions(after.main.body)) == 4
+    assert list(after.constants) == ["joined_weight.0"]

@@ -36,6 +36,7 @@ from stretto.capture.state import (
     is_box,
     rebuild_tuple,
     refill,
+    shown_name,
 )
 from stretto.capture.tensor import Length, Storage, StorageState
 from stretto.capture.tracer import Region, tracer
@@ -365,9 +366,9 @@ class Carry:
     def _peel(self, name: str, before: Any, after: Any) -> None:
         raise NeedsPeel(
             abort(
-                f"'{name}' is {describe(before)} before a traced loop and {describe(after)} after "
-                "one round",
-                f"give '{name}' the same structure, shape and dtype before the loop",
+                f"{shown_name(name)} is {describe(before)} before a traced loop and "
+                f"{describe(after)} after one round",
+                f"give {shown_name(name)} the same structure, shape and dtype before the loop",
             )
         )
 

@@ -7,18 +7,20 @@ torch's tables, or recorded as it is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
@@ -54,6 +56,9 @@ def recording() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        log = logging.getLogger(fake_tensor.__name__)
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)  # errors of the user's function are raised, not logged
         mode = Recorder()
         tracer().mode = mode
         stack.enter_context(mode)
@@ -65,7 +70,7 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     state = tracer()
     if func is torch.ops.aten._local_scalar_dense.default and not _is_traced(args[0]):
         state.read_values[id(args[0])] = args[0]
-        with torch.utils._python_dispatch._disable_current_modes():
+        with _disable_current_modes():
             return args[0].item()
     if func in RULES:
         with mode:
@@ -134,7 +139,7 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """The fake results of `func`."""
+    """The fake results of `func`. What eager PyTorch refuses is refused with eager's error."""
     try:
         with state.faking():
             return func(*tree_map(_fake_of, args), **tree_map(_fake_of, kwargs))
@@ -142,6 +147,25 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
         raise data_dependent_shape(f"the result of {func}") from None
     except GuardOnDataDependentSymNode:
         raise data_dependent_shape(f"the shape that {func} needs") from None
+    except (RuntimeError, IndexError, ValueError, TypeError) as problem:
+        real = _eager_error(func, args, kwargs)
+        raise (real or problem) from None
+
+
+def _eager_error(func: Any, args: Any, kwargs: Any) -> Exception | None:
+    """The error of `func` on real tensors of the same shapes."""
+
+    def real(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return torch.zeros(item.shape, dtype=item.dtype, device=item.device)
+        return item
+
+    try:
+        with _disable_current_modes():
+            func(*tree_map(real, args), **tree_map(real, kwargs))
+    except Exception as error:
+        return error.with_traceback(None)
+    return None
 
 
 def _fake_of(item: Any) -> Any:

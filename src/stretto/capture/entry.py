@@ -77,13 +77,14 @@ def _capture(
     context = FunctionContext("main")
     with tracer.region(context) as region:
         inputs = _bind_inputs(tracer, leaves)
-        known = {id(item.real): item.traced for item in inputs}
-        traced_args, traced_kwargs = tree_unflatten([known.get(id(x), x) for x in leaves], tree)
-        tracer.inputs = known
+        tracer.inputs = {id(item.real): item.traced for item in inputs}
+        supply = iter(inputs)
+        traced = [next(supply).traced if isinstance(x, torch.Tensor) else x for x in leaves]
+        traced_args, traced_kwargs = tree_unflatten(traced, tree)
         result = staging.call(fn, *traced_args, **traced_kwargs)
         poison = poisons(result)
         if poison is not None:
-            poison.fail()
+            poison.fail_at_origin()
         _check_aliases(tracer, inputs)
         yields, output = describe_output(result, {id(i.traced): n for n, i in enumerate(inputs)})
         externals = _externals(tracer, context)
@@ -132,17 +133,9 @@ def _finish(
 
 
 def _bind_inputs(tracer: Tracer, leaves: list[Any]) -> list[_Input]:
-    """A param per distinct tensor among the arguments."""
+    """A param per tensor among the arguments, also for one that is passed twice."""
     inputs = list[_Input]()
-    seen = set[int]()
-    position = -1
-    for leaf in leaves:
-        if not isinstance(leaf, torch.Tensor):
-            continue
-        position += 1
-        if id(leaf) in seen:
-            continue
-        seen.add(id(leaf))
+    for position, leaf in enumerate(x for x in leaves if isinstance(x, torch.Tensor)):
         value = tracer.param(tracer.type_of(leaf), f"arg{position}")
         with tracer.faking():
             fake = tracer.fake_mode.from_tensor(leaf.detach(), static_shapes=True)

@@ -32,6 +32,7 @@ from stretto.capture.state import (
     is_box,
     rebuild_tuple,
     refill,
+    shown_name,
 )
 from stretto.capture.tensor import Length, Storage, StorageState
 from stretto.capture.tracer import Region, tracer
@@ -160,11 +161,25 @@ class Joiner:
 
     def _undefined(self, first: Any, second: Any, name: str) -> Any:
         if not is_internal(name):
+            if self._leaves_loop(first is UNDEFINED):
+                tracer().note(f"'{name}' has a value only if the loop is left here")
+                return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
             return Poison(
                 f"'{name}' has a value in one arm of a branch on a tensor only",
                 f"assign '{name}' before the branch, or in both arms",
             )
         return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
+
+    def _leaves_loop(self, in_second: bool) -> bool:
+        """Whether the arm that gave the value also leaves a loop (break, return).
+
+        What follows the loop then tells by the loop's `else`, or assumes that it was left.
+        """
+        jumping, other = (self.second, self.first) if in_second else (self.first, self.second)
+        return any(
+            is_internal(name) and value is True and other.after.cells.get((number, name)) is not True
+            for (number, name), value in jumping.after.cells.items()
+        )
 
     def _guarded(self, value: Any, in_second: bool) -> Any:
         """`value` of one arm, and a placeholder in the other that is never looked at."""
@@ -239,7 +254,7 @@ class Joiner:
                     refill(made, {k: self.value(a[k], b[k], f"{name}[{k!r}]") for k in a})
                     return made
         return Poison(
-            f"'{name}' is {describe(first)} in one arm of a branch on a tensor and "
+            f"{shown_name(name)} is {describe(first)} in one arm of a branch on a tensor and "
             f"{describe(second)} in the other",
             "give it the same structure, shape and dtype in both arms",
         )

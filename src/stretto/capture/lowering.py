@@ -179,9 +179,10 @@ def _index(index: ast.expr) -> ast.expr:
 class StatementLowering:
     """Structured statements of one function, with known liveness."""
 
-    def __init__(self, local: Names, always: Names) -> None:
-        self.local = local
+    def __init__(self, shared: Names, always: Names, outer: Names) -> None:
+        self.shared = shared
         self.always = always
+        self.globals = outer
         self.count = 0
 
     def block(self, statements: Sequence[ast.stmt], after: Names) -> list[ast.stmt]:
@@ -262,10 +263,12 @@ class StatementLowering:
     ) -> ast.FunctionDef:
         """A local function for a part of a statement."""
         self.count += 1
-        assigned = sorted(liveness.stores(body) & self.local)
+        stored = liveness.stores(body)
+        assigned, outer = sorted(stored & self.shared), sorted(stored & self.globals)
         parameters = [ast.copy_location(ast.arg(argument), like)] if argument else []
         arguments = ast.arguments([], parameters, None, [], [], None, [])
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
+        head += [ast.Global(outer)] if outer else []
         made = ast.FunctionDef(f"__stretto_{kind}_{self.count}", arguments, [*head, *body], [], None)
         made.body = made.body or [ast.Pass()]
         if hasattr(made, "type_params") or "type_params" in ast.FunctionDef._fields:
@@ -273,7 +276,7 @@ class StatementLowering:
         return ast.fix_missing_locations(ast.copy_location(made, like))
 
     def _live(self, after: Names, like: ast.AST) -> ast.expr:
-        names = sorted((after | self.always) & self.local)
+        names = sorted((after | self.always) & self.shared)
         return _text(tuple(names), like)
 
 
@@ -291,12 +294,14 @@ def lower_function(node: ast.FunctionDef, *, is_outer: bool = False) -> ast.Func
     names = parameters(node.args)
     body = _without_docstring(node.body)
     body = JumpLowering().function(body, node)
-    outer = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
-    local = (liveness.stores(body) | set(names)) - outer
+    declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
+    local = (liveness.stores(body) | set(names)) - declared
     always = liveness.captured(node.body) | frozenset({VALUE})
     expressions = ExpressionLowering(names[0] if names else None)
     body = [expressions.visit(statement) for statement in _watch_outer(body, node)]
-    lowered = StatementLowering(local, always).block(body, frozenset({VALUE}))
+    nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
+    statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
+    lowered = statements.block(body, frozenset({VALUE}))
     _strip_annotations(node.args)
     if not is_outer:
         expressions.generic_visit(node.args)

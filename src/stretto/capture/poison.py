@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from stretto.capture.signals import fail
+from stretto.capture.signals import abort, fail
 
 
 class Poison:
     """Stands in for a variable. `reason` and `remedy` are shown when it is used."""
 
-    __slots__ = ("reason", "remedy")
+    __slots__ = ("origin", "reason", "remedy")
 
     def __init__(self, reason: str, remedy: str) -> None:
-        object.__setattr__(self, "reason", reason)
-        object.__setattr__(self, "remedy", remedy)
+        self.reason = reason
+        self.remedy = remedy
+        self.origin = abort(reason, remedy)
 
     def fail(self, *args: Any, **kwargs: Any) -> NoReturn:
-        fail(object.__getattribute__(self, "reason"), object.__getattribute__(self, "remedy"))
+        fail(self.reason, self.remedy)
+
+    def fail_at_origin(self) -> NoReturn:
+        """The same error, at the branch or loop that made the value unknown."""
+        raise self.origin
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__") and name.endswith("__"):

@@ -19,13 +19,18 @@ from stretto.capture.leaves import device_of, kind_of, materialize, wrap
 from stretto.capture.poison import poisons
 from stretto.capture.scalars import Kind, unify
 from stretto.capture.signals import RecursionFound, Signal, UnknownResult, abort, fail
-from stretto.capture.state import Snapshot, TracedList, describe, rebuild_tuple
+from stretto.capture.state import Snapshot, TracedList, describe, equal_leaves, rebuild_tuple
 from stretto.capture.tensor import FunctionContext, TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
 
 DEPTH_LIMIT = 500
+"""Levels of recursion on Python values that are traced inline."""
+
+TRACED_DEPTH_LIMIT = 100
+"""The same, where every level lies inside a traced branch, so that tracing may never end."""
+
 _ATTEMPTS = 20
 
 
@@ -40,6 +45,7 @@ class Entry:
     code: CodeType
     by_content: Hashable
     by_identity: Hashable
+    regions: int = 0
 
 
 def call_user(
@@ -58,9 +64,12 @@ def call_user(
                 raise RecursionFound(other.by_content)
             if other.by_identity == entry.by_identity:
                 raise RecursionFound(other.by_identity)
-    if sum(other.code is entry.code for other in state.calls) >= DEPTH_LIMIT:
+    same = [other.regions for other in state.calls if other.code is entry.code]
+    in_branches = len(set(same)) == len(same)
+    limit = TRACED_DEPTH_LIMIT if in_branches else DEPTH_LIMIT
+    if len(same) >= limit:
         fail(
-            f"'{function.__name__}' calls itself more than {DEPTH_LIMIT} levels deep, with Python "
+            f"'{function.__name__}' calls itself more than {limit} levels deep, with Python "
             "values that differ on each level",
             "pass what differs (a depth, an index) as a tensor, or use a loop",
         )
@@ -85,7 +94,7 @@ def _inline(
             del state.calls[depth:]
         rollback()
         before.restore()
-    outline = Outline(key, entry, staged, key == entry.by_content)
+    outline = Outline(key, entry, staged, Walk(_is_traced_leaf, key == entry.by_content))
     return outline.trace(args, kwargs)
 
 
@@ -97,6 +106,7 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
         code,
         (code, cells, _abstract(given, by_identity=False)),
         (code, cells, "identity", _abstract(given, by_identity=True)),
+        sum(not region.is_transaction for region in tracer().regions),
     )
 
 
@@ -121,47 +131,87 @@ def _abstract(value: Any, *, by_identity: bool) -> Hashable:
             return ("object", id(value))
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A Python number in a result that has been the same in every path so far."""
+
+    value: bool | int | float
+
+
 @dataclass(eq=False, slots=True)
 class Template:
-    """The structure of a result: kinds of its traced leaves, and how to rebuild it."""
+    """The structure of a result: its leaves, and how to rebuild it from them."""
 
-    kinds: list[Kind]
+    leaves: list[Kind | Fixed]
     build: Callable[[list[Any]], Any]
     shape: Hashable
 
+    @property
+    def kinds(self) -> list[Kind]:
+        """Kinds of the leaves that the IR function yields."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, Kind)]
 
-def _flatten(value: Any, leaves: list[Any], *, by_content: bool) -> Hashable:
-    """Collect the traced leaves of a value; what is left is its structure."""
-    match value:
-        case TracedTensor():
+
+def _merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
+    """What holds both a known leaf of a result and another path's value."""
+    if isinstance(known, Fixed) and equal_leaves(known.value, leaf):
+        return known
+    first = kind_of(known.value) if isinstance(known, Fixed) else known
+    second = kind_of(leaf)
+    return None if first is None or second is None else unify(first, second, promote=False)
+
+
+def _is_result_leaf(value: Any) -> bool:
+    return isinstance(value, TracedTensor | bool | int | float)
+
+
+def _is_traced_leaf(value: Any) -> bool:
+    return isinstance(value, TracedTensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How values are taken apart: what is a leaf, and whether lists are taken apart too."""
+
+    is_leaf: Callable[[Any], bool]
+    by_content: bool
+
+    def flatten(self, value: Any, leaves: list[Any]) -> Hashable:
+        """Collect the leaves of a value; what is left is its structure."""
+        if self.is_leaf(value):
             leaves.append(value)
             return "leaf"
-        case tuple():
-            return (type(value), *(_flatten(v, leaves, by_content=by_content) for v in value))
-        case list() if by_content:
-            return (list, *(_flatten(v, leaves, by_content=by_content) for v in value))
-        case dict() if by_content:
-            parts = ((k, _flatten(v, leaves, by_content=by_content)) for k, v in value.items())
-            return (dict, *parts)
-        case None | bool() | int() | float() | str():
-            return (type(value), value)
-        case _:
-            return ("object", id(value))
+        match value:
+            case tuple():
+                return (type(value), *(self.flatten(item, leaves) for item in value))
+            case list() if self.by_content:
+                return (list, *(self.flatten(item, leaves) for item in value))
+            case dict() if self.by_content:
+                return (dict, *((k, self.flatten(v, leaves)) for k, v in value.items()))
+            case None | bool() | int() | float() | str():
+                return (type(value), value)
+            case _:
+                return ("object", id(value))
 
-
-def _rebuild(value: Any, supply: list[Any], *, by_content: bool) -> Any:
-    """`value` with its traced leaves replaced by those of `supply`, in order."""
-    match value:
-        case TracedTensor():
+    def rebuild(self, value: Any, supply: list[Any], replaced: dict[Any, Any]) -> Any:
+        """`value` with leaves from `supply`, in order; `replaced` maps ids of lists."""
+        if self.is_leaf(value):
             return supply.pop(0)
-        case tuple():
-            return rebuild_tuple(value, [_rebuild(v, supply, by_content=by_content) for v in value])
-        case list() if by_content:
-            return [_rebuild(v, supply, by_content=by_content) for v in value]
-        case dict() if by_content:
-            return {k: _rebuild(v, supply, by_content=by_content) for k, v in value.items()}
-        case _:
-            return value
+        if isinstance(value, list) and id(value) in replaced:
+            return replaced[id(value)]
+        match value:
+            case tuple():
+                items = [self.rebuild(item, supply, replaced) for item in value]
+                return rebuild_tuple(value, items)
+            case list() if self.by_content:
+                return [self.rebuild(item, supply, replaced) for item in value]
+            case dict() if self.by_content:
+                return {k: self.rebuild(v, supply, replaced) for k, v in value.items()}
+            case _:
+                return value
+
+
+_RESULT = Walk(_is_result_leaf, by_content=True)
 
 
 @dataclass(eq=False)
@@ -171,7 +221,7 @@ class Outline:
     key: Hashable
     entry: Entry
     staged: Callable[..., Any]
-    by_content: bool
+    arguments: Walk
     name: str = ""
     params: list[Kind] = field(default_factory=list[Kind])
     template: Template | None = None
@@ -199,7 +249,7 @@ class Outline:
         state.functions[self.name] = None  # type: ignore[assignment]
         state.outlines[self.key] = self
         leaves = list[Any]()
-        _flatten((args, kwargs), leaves, by_content=self.by_content)
+        self.arguments.flatten((args, kwargs), leaves)
         try:
             for _ in range(_ATTEMPTS):
                 if self._attempt(args, kwargs, leaves):
@@ -239,8 +289,8 @@ class Outline:
                     for value, kind, leaf in zip(params, self.params, leaves, strict=True)
                 ]
                 supply = list(tensors)
-                given_args, given_kwargs = _rebuild(
-                    (args, kwargs), supply, by_content=self.by_content
+                given_args, given_kwargs = self.arguments.rebuild(
+                    (args, kwargs), supply, carry.made
                 )
                 result = self.staged(*given_args, **given_kwargs)
                 settled = self._settle(result)
@@ -259,34 +309,35 @@ class Outline:
         """Learn the structure of the result; True when it was known already."""
         poison = poisons(result)
         if poison is not None:
-            poison.fail()
+            poison.fail_at_origin()
         leaves = list[Any]()
-        shape = _flatten(result, leaves, by_content=True)
-        kinds = [Kind(tracer().type_of(leaf), leaf.number is not None) for leaf in leaves]
+        shape = _RESULT.flatten(result, leaves)
         known = self.template
+        found: list[Kind | Fixed | None] = [
+            Fixed(leaf) if isinstance(leaf, bool | int | float) else kind_of(leaf) for leaf in leaves
+        ]
         if known is not None:
-            if known.shape != shape or len(known.kinds) != len(kinds):
+            if known.shape != shape:
                 fail(
                     f"the recursive function '{self.name}' returns values of different structure "
                     f"({describe(result)})",
                     "return the same structure in all cases",
                 )
-            joint = [
-                unify(a, b, promote=False) for a, b in zip(known.kinds, kinds, strict=True)
-            ]
-            if any(kind is None for kind in joint):
-                fail(
-                    f"the recursive function '{self.name}' returns tensors of different types",
-                    "return the same shapes and dtypes in all cases",
-                )
-            kinds = [kind for kind in joint if kind is not None]
-        settled = known is not None and known.kinds == kinds
+            found = [_merge(a, b) for a, b in zip(known.leaves, leaves, strict=True)]
+        merged = [leaf for leaf in found if leaf is not None]
+        if len(merged) != len(found):
+            fail(
+                f"the recursive function '{self.name}' returns tensors of different types",
+                "return the same shapes and dtypes in all cases",
+            )
 
         def build(values: list[Any]) -> Any:
-            return _rebuild(result, list(values), by_content=True)
+            supply = list(values)
+            every = [x.value if isinstance(x, Fixed) else supply.pop(0) for x in merged]
+            return _RESULT.rebuild(result, every, {})
 
-        self.template = Template(kinds, build, shape)
-        return settled
+        self.template = Template(merged, build, shape)
+        return known is not None and known.leaves == merged
 
     def _find_mutated(self, tensors: list[Any], params: list[Value]) -> None:
         for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
@@ -303,9 +354,9 @@ class Outline:
     ) -> None:
         assert self.template is not None and self.carry is not None
         leaves = list[Any]()
-        _flatten(result, leaves, by_content=True)
-        kinds = self.template.kinds
-        yields = [materialize(leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+        _RESULT.flatten(result, leaves)
+        pairs = zip(leaves, self.template.leaves, strict=True)
+        yields = [materialize(leaf, kind) for leaf, kind in pairs if isinstance(kind, Kind)]
         yields += [tracer().read(tensors[position]) for position in self.mutated]
         yields += self.carry.yields()
         block = region.scope.block
@@ -329,7 +380,7 @@ class Outline:
                 ),
             )
         leaves = list[Any]()
-        _flatten((args, kwargs), leaves, by_content=self.by_content)
+        self.arguments.flatten((args, kwargs), leaves)
         values = [materialize(leaf, kind) for leaf, kind in zip(leaves, self.params, strict=True)]
         values += carry.inits() if outermost else self._carried_here()
         values += [state.use(value) for value in self.captures]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
-from stretto.capture.frames import UNDEFINED, Frame
+from stretto.capture.frames import UNDEFINED, Frame, is_internal
 from stretto.capture.tensor import Hooks, Storage, TracedTensor
 from stretto.capture.tracer import Tracer, tracer
 
@@ -148,22 +149,18 @@ class Snapshot:
             refill(box, values)
 
 
+_PLAIN = (bool, int, complex, str, bytes, range, slice, frozenset, Enum, torch.dtype, torch.device)
+
+
 def equal_leaves(first: Any, second: Any) -> bool:
     """Whether two leaves are the same Python value (tensors: the same object)."""
     if first is second:
         return True
     if first is UNDEFINED or second is UNDEFINED or type(first) is not type(second):
         return False
-    if isinstance(first, torch.Tensor | nn.Module | TracedList):
-        return False
     if isinstance(first, float):
         return repr(first) == repr(second)
-    if isinstance(first, TracedTensor) or isinstance(second, TracedTensor):
-        return False
-    try:
-        return bool(first == second)
-    except Exception:
-        return False
+    return isinstance(first, _PLAIN) and bool(first == second)
 
 
 def describe(value: Any) -> str:
@@ -181,3 +178,8 @@ def describe(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     return f"a {type(value).__name__}"
+
+
+def shown_name(name: str) -> str:
+    """A variable as an error message names it."""
+    return "the returned value" if is_internal(name) else f"'{name}'"

@@ -180,10 +180,14 @@ def _geometry(
     for place, index in enumerate(space):
         slot = 2 - spatial + place
         out_var, tap_var = 2 + place, rank + 1 + place
-        steps[slot] = index.coefficient(Var(out_var)) or 1
+        # A dim of size 1 leaves no trace of its step: any step that gives one output will do.
+        steps[slot] = index.coefficient(Var(out_var)) or extents[1 + place] + 2 * abs(index.const)
         dilations[slot] = index.coefficient(Var(tap_var)) or 1
         pads[slot] = -index.const
         if index.vars() - {out_var, tap_var} or not index.is_affine or pads[slot] < 0:
+            return None
+        reach = extents[1 + place] + 2 * pads[slot] - dilations[slot] * (sizes[rank + 1 + place] - 1)
+        if (reach - 1) // steps[slot] + 1 != sizes[2 + place]:
             return None
     groups = extents[0] // sizes[rank]
     if extents[0] % sizes[rank] or not _channel_matches(channel, groups, sizes[1], sizes[rank], rank):

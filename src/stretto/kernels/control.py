@@ -105,7 +105,8 @@ def lower_control(low: Lowering, op: Op) -> None:
 
 def region(low: Lowering, block: Block, targets: tuple[Target, ...]) -> tuple[Node[Items], tuple[Target, ...]]:
     """Lowers a block so that its yields end up in `targets`; list targets come back with their buffer."""
-    saved = low.items, low.nodes, low.block, dict(low.symbols)
+    saved = low.items, low.nodes, low.block
+    known = dict(low.symbols), dict(low.positions)
     low.items, low.nodes = [], []
     defined = {value for op in block.ops for value in op.results}
     for value, target in zip(block.yields, targets, strict=True):
@@ -115,7 +116,8 @@ def region(low: Lowering, block: Block, targets: tuple[Target, ...]) -> tuple[No
     final = finish(low, block.yields, targets)
     low.flush()
     node: Node[Items] = Seq(tuple(low.nodes))
-    low.items, low.nodes, low.block, low.symbols = saved
+    low.items, low.nodes, low.block = saved
+    low.symbols, low.positions = known
     return node, final
 
 

@@ -108,6 +108,10 @@ class Lowering:
     ranges: dict[Reg, tuple[int, int | None]] = field(
         default_factory=dict[Reg, tuple[int, int | None]]
     )
+    positions: dict[tuple[Index, Extent, Extent], Index] = field(
+        default_factory=dict[tuple[Index, Extent, Extent], Index]
+    )
+    """Positions that have been checked where control is now."""
     mutable: set[Buffer] = field(default_factory=set[Buffer])
     block: Block = field(default_factory=Block)
     operands: tuple[Value, ...] = ()
@@ -249,14 +253,23 @@ class Lowering:
                 self.check(Const(False, DType.BOOL), "index")
                 return Index()
             return Index(const=wrapped)
+        key = (index, size, length)
+        if key not in self.positions:
+            self.positions[key] = self._checked_position(index, size, length)
+        return self.positions[key]
+
+    def _checked_position(self, index: Index, size: Extent, length: Extent) -> Index:
         low, high = self.interval(index)
+        room = Index.of(size) + Index.of(length) * -1
         if low is None or low < 0:
             zero = Const(0, DType.I64)
             value = Position(index)
             below = Apply("lt", (value, zero), DType.BOOL)
-            index = Index.of(self.let(Apply("where", (below, Position(index + size), value), DType.I64), "i"))
+            wrapped = Apply("where", (below, Position(index + size), value), DType.I64)
+            reg = self.let(wrapped, "i")
+            self.ranges[reg] = (0, room.const if room.is_const else None)
+            index = Index.of(reg)
             self.check(Apply("ge", (Position(index), zero), DType.BOOL), "index")
-        room = Index.of(size) + Index.of(length) * -1
         if high is None or not room.is_const or high > room.const:
             self.check(Apply("le", (Position(index), Position(room)), DType.BOOL), "index")
         return index

@@ -27,7 +27,14 @@ from stretto.kernels.expr import (
     loads,
     row_major,
 )
-from stretto.kernels.operator import Kernel, LibraryArgument, LibraryCall, Span, Stage
+from stretto.kernels.operator import (
+    Kernel,
+    LibraryArgument,
+    LibraryCall,
+    Operator,
+    Span,
+    Stage,
+)
 from stretto.kernels.tree import Check, Let
 
 Interval = tuple[int, int]
@@ -73,6 +80,13 @@ def task_regions(kernel: Kernel, task: int) -> tuple[Region, ...]:
     return tile_regions(kernel, kernel.tile(task))
 
 
+def stage_regions(kernel: Kernel, task: int) -> Iterator[tuple[Region, ...]]:
+    """What one task touches, stage by stage."""
+    tile = kernel.tile(task)
+    for stage in kernel.stages:
+        yield _merged(_stage_regions(stage, tile))
+
+
 def kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
     """What all tasks together touch."""
     if not kernel.is_static or kernel.call is not None:
@@ -98,6 +112,11 @@ def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
 def tile_regions(kernel: Kernel, tile: tuple[Interval, ...]) -> tuple[Region, ...]:
     """What the stages touch for the given range of each grid dim."""
     return _merged(region for stage in kernel.stages for region in _stage_regions(stage, tile))
+
+
+def stores_anywhere(operator: Operator) -> bool:
+    """Does the place of the result depend on a register or on memory, as in a push to a list?"""
+    return any(isinstance(a, Reg | Dynamic) for index in operator.out.index for a in index.atoms())
 
 
 def expr_regions(expr: Expr) -> tuple[Region, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from stretto.kernels.expr import Access, Buffer, Expr, Reg
+from stretto.kernels.expr import Access, Buffer, Const, Expr, Position, Reg
 
 L = TypeVar("L")
 M = TypeVar("M")
@@ -164,6 +164,20 @@ def walk(node: Node[L]) -> Iterator[Node[L]]:
     yield node
     for child in children(node):
         yield from walk(child)
+
+
+def trip_count(node: For[L]) -> int | None:
+    """How many iterations a loop has, where its bounds are numbers."""
+    bounds: list[int] = []
+    for bound in (node.start, node.stop):
+        match bound:
+            case Const(value, _):
+                bounds.append(int(value))
+            case Position(index) if index.is_const:
+                bounds.append(index.const)
+            case _:
+                return None
+    return len(range(bounds[0], bounds[1], node.step))
 
 
 def leaves(node: Node[L]) -> Iterator[L]:

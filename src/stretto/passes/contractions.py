@@ -6,8 +6,9 @@ over the last dim of the input, so passes treat them as one (`Linear`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 
@@ -151,16 +152,39 @@ _LINEAR = {
 }
 
 
-def new_constant(program: Program, stem: str, tensor: torch.Tensor) -> ConstantOp:
-    """A constant op for a new tensor of the program, under a key that starts with `stem`."""
-    number = 0
-    while f"{stem}.{number}" in program.constants:
-        number += 1
-    key = f"{stem}.{number}"
+@dataclass(frozen=True, slots=True)
+class DerivedConstants:
+    """Constants that one run of a pass makes from others; the same ones are made once."""
+
+    program: Program
+    made: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
+
+    def op(
+        self,
+        stem: str,
+        sources: Sequence[torch.Tensor | int],
+        make: Callable[[], torch.Tensor],
+    ) -> ConstantOp:
+        """A constant op for `make()`, which depends on `sources` and on what `stem` says alone."""
+        identity = (stem, *(_identity(item) for item in sources))
+        if identity not in self.made:
+            self.made[identity] = _new_constant(self.program, stem, make())
+        key = self.made[identity]
+        tensor = self.program.constants[key]
+        type = TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+        return ConstantOp(key, results=(Value(type, stem),))
+
+
+def _identity(item: torch.Tensor | int) -> Hashable:
+    """Equal for tensors that are the same part of the same memory."""
+    if isinstance(item, int):
+        return item
+    return (item.data_ptr(), item.dtype, item.device, tuple(item.shape), item.stride())
+
+
+def _new_constant(program: Program, stem: str, tensor: torch.Tensor) -> str:
+    """The key, which starts with `stem`, under which the tensor was entered."""
+    keys = (f"{stem}.{number}" for number in count())
+    key = next(key for key in keys if key not in program.constants)
     program.constants[key] = tensor
-    return constant_op(key, tensor)
-
-
-def constant_op(key: str, tensor: torch.Tensor) -> ConstantOp:
-    type = TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
-    return ConstantOp(key, results=(Value(type, key.rpartition(".")[2]),))
+    return key

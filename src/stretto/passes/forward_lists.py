@@ -61,12 +61,14 @@ def copied_tensor(loop: ForOp, place: int, makers: Mapping[Value, Op]) -> Value 
     item = makers.get(push.item)
     if not isinstance(item, TensorOp) or item.target != "aten.select.int":
         return "the item is not an item of a tensor"
-    match item.args:
-        case (Value() as source, 0, Value() as position) if position is loop.index:
-            inside = any(source in op.results for op in loop.body.ops)
-            if not inside and source.tensor.shape[0] == loop.trip_count():
-                return source
-    return "the item is not the one of this iteration"
+    source, dim, position = item.args
+    if not isinstance(source, Value) or dim != 0 or position is not loop.index:
+        return "the item is not the one of this iteration"
+    if any(source in op.results for op in loop.body.ops):
+        return "the tensor is made by the iteration"
+    if source.tensor.shape[0] != loop.trip_count():
+        return "the tensor has another number of items"
+    return source
 
 
 def _forward_function(body: Block) -> bool:

@@ -25,10 +25,11 @@ from typing import ClassVar
 import torch
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import TensorOp
+from stretto.ir.ops import ConstantOp, ForOp, TensorOp, WhileOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ops.infer import tensor_op
-from stretto.passes.contractions import Constants, Linear, as_linear, new_constant
+from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
+from stretto.passes.loop_dependence import loop_dependence
 from stretto.passes.operator_arguments import argument, value_argument, with_arguments
 
 
@@ -58,11 +59,12 @@ class Horizontal:
     name: ClassVar[str] = "horizontal"
 
     def apply(self, program: Program) -> bool:
-        count = 0
+        count, derived = 0, DerivedConstants(program)
         for function in program.functions.values():
             constants = Constants.of(program, function.body)
+            recurrences = _recurrences(function.body)
             for block in all_blocks(function.body):
-                count += _fuse_block(program, block, constants)
+                count += _fuse_block(block, constants, derived, recurrences)
         return count > 0
 
 
@@ -141,30 +143,55 @@ def _convolution(op: TensorOp, constants: Constants) -> Member | str:
     return Member(op, (*key, settings), weight, known, 0, channel, join)
 
 
-def _fuse_block(program: Program, block: Block, constants: Constants) -> int:
-    """How many contractions took the place of several."""
+def _recurrences(body: Block) -> dict[Op, tuple[Op, int]]:
+    """For each op that lies on a cycle of a loop body: the loop, and the number of the cycle."""
+    found: dict[Op, tuple[Op, int]] = {}
+    for loop in body.walk():
+        if isinstance(loop, (ForOp, WhileOp)):
+            carried = loop.carried if isinstance(loop, ForOp) else loop.body.params
+            dependence = loop_dependence(loop.body, carried)
+            for op in loop.body.ops:
+                if dependence.is_recurrent(op):
+                    found[op] = (loop, dependence.component_of[op])
+    return found
+
+
+def _fuse_block(
+    block: Block,
+    constants: Constants,
+    derived: DerivedConstants,
+    recurrences: dict[Op, tuple[Op, int]],
+) -> int:
+    """How many contractions took the place of several.
+
+    One that has to wait for a recurrence would make all wait that it is fused with, so only members
+    of the same recurrence are.
+    """
     groups: dict[Hashable, list[Member]] = {}
     for op in block.ops:
         found = member(op, constants)
         if isinstance(found, Member):
-            groups.setdefault(found.key, []).append(found)
+            groups.setdefault((found.key, recurrences.get(op)), []).append(found)
     several = [members for members in groups.values() if len(members) > 1]
     for members in several:
         place = block.ops.index(members[0].op)
         fused = {item.op for item in members}
-        block.ops[place:place] = _fused(program, members)
+        block.ops[place:place] = _fused(derived, members)
         block.ops = [op for op in block.ops if op not in fused]
     return len(several)
 
 
-def _fused(program: Program, members: list[Member]) -> list[Op]:
+def _fused(derived: DerivedConstants, members: list[Member]) -> list[Op]:
     """The one contraction and the slices that take over the members' results."""
     first = members[0]
-    joined = torch.cat([item.weight.detach() for item in members], first.weight_dim).contiguous()
-    weight = new_constant(program, "joined_weight", joined)
+    weights = [item.weight.detach() for item in members]
+    weight = derived.op(
+        "joined_weight",
+        [first.weight_dim, *weights],
+        lambda: torch.cat(weights, first.weight_dim).contiguous(),
+    )
     ops: list[Op] = [weight]
-    bias = _joined_bias(members)
-    bias_op = None if bias is None else new_constant(program, "joined_bias", bias)
+    bias_op = _joined_bias(derived, members)
     if bias_op is not None:
         ops.append(bias_op)
     contraction = first.join(weight.result, None if bias_op is None else bias_op.result)
@@ -181,7 +208,7 @@ def _fused(program: Program, members: list[Member]) -> list[Op]:
     return ops
 
 
-def _joined_bias(members: list[Member]) -> torch.Tensor | None:
+def _joined_bias(derived: DerivedConstants, members: list[Member]) -> ConstantOp | None:
     """All biases in one; zeros where a member has none."""
     if all(item.bias is None for item in members):
         return None
@@ -189,4 +216,8 @@ def _joined_bias(members: list[Member]) -> torch.Tensor | None:
         item.weight.new_zeros(item.outputs) if item.bias is None else item.bias.detach()
         for item in members
     ]
-    return torch.cat(parts)
+    sources = [
+        item.outputs if item.bias is None else part
+        for item, part in zip(members, parts, strict=True)
+    ]
+    return derived.op("joined_bias", sources, lambda: torch.cat(parts))

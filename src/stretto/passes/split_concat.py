@@ -30,7 +30,13 @@ from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import CallOp, ForOp, TensorOp, WhileOp
 from stretto.ir.rewrite import all_blocks, users
 from stretto.ops.infer import tensor_op
-from stretto.passes.contractions import Constants, Linear, as_linear, is_contraction, new_constant
+from stretto.passes.contractions import (
+    Constants,
+    DerivedConstants,
+    Linear,
+    as_linear,
+    is_contraction,
+)
 from stretto.passes.loop_dependence import LoopDependence, loop_dependence
 from stretto.passes.operator_arguments import argument
 
@@ -47,14 +53,14 @@ class SplitConcat:
     name: ClassVar[str] = "split_concat"
 
     def apply(self, program: Program) -> bool:
-        count = 0
+        count, derived = 0, DerivedConstants(program)
         for function in program.functions.values():
             constants = Constants.of(program, function.body)
             for op in list(function.body.walk()):
                 if isinstance(op, (ForOp, WhileOp)):
-                    count += _split_in_loop(program, op, constants)
+                    count += _split_in_loop(derived, op, constants)
             if self.calls:
-                count += _split_between_calls(program, function.body, constants)
+                count += _split_between_calls(derived, function.body, constants)
         return count > 0
 
 
@@ -96,7 +102,7 @@ def waits_for(part: Value, op: Op, dependence: LoopDependence, body: Block) -> s
     return VARYING
 
 
-def _split_in_loop(program: Program, loop: ForOp | WhileOp, constants: Constants) -> int:
+def _split_in_loop(derived: DerivedConstants, loop: ForOp | WhileOp, constants: Constants) -> int:
     """How many products of the loop body were split."""
     body = loop.body
     carried = loop.carried if isinstance(loop, ForOp) else body.params
@@ -110,12 +116,12 @@ def _split_in_loop(program: Program, loop: ForOp | WhileOp, constants: Constants
         classes = [waits_for(part, op, dependence, body) for part in found.parts]
         if len(set(classes)) > 1:
             order = [name for name in (INVARIANT, VARYING, RECURRENT) if name in classes]
-            _replace(program, body, found, [order.index(name) for name in classes])
+            _replace(derived, body, found, [order.index(name) for name in classes])
             count += 1
     return count
 
 
-def _split_between_calls(program: Program, body: Block, constants: Constants) -> int:
+def _split_between_calls(derived: DerivedConstants, body: Block, constants: Constants) -> int:
     readers, count = users(body), 0
     for block in all_blocks(body):
         for op in list(block.ops):
@@ -126,19 +132,21 @@ def _split_between_calls(program: Program, body: Block, constants: Constants) ->
             makers = [constants.makers.get(part) for part in found.parts]
             calls = {maker for maker in makers if isinstance(maker, CallOp)}
             if len(contractions) == 1 and len(calls) == len(makers) > 1:
-                _replace(program, block, found, list(range(len(makers))))
+                _replace(derived, block, found, list(range(len(makers))))
                 count += 1
     return count
 
 
-def _replace(program: Program, block: Block, found: Concatenated, groups: list[int]) -> None:
+def _replace(
+    derived: DerivedConstants, block: Block, found: Concatenated, groups: list[int]
+) -> None:
     """Put the sum of the groups' products in the place of the product."""
     op = found.linear.op
     ops: list[Op] = []
     total: Value | None = None
     for number in range(max(groups) + 1):
         places = [place for place, group in enumerate(groups) if group == number]
-        product = _product(program, found, places, total is None, ops)
+        product = _product(derived, found, places, total is None, ops)
         if total is not None:
             ops.append(tensor_op("aten.add.Tensor", total, product))
             product = ops[-1].result
@@ -152,11 +160,17 @@ def _replace(program: Program, block: Block, found: Concatenated, groups: list[i
 
 
 def _product(
-    program: Program, found: Concatenated, places: list[int], with_bias: bool, ops: list[Op]
+    derived: DerivedConstants,
+    found: Concatenated,
+    places: list[int],
+    with_bias: bool,
+    ops: list[Op],
 ) -> Value:
     """Appends to `ops` the product of some of the parts with their columns of the weight."""
     parts = tuple(found.parts[place] for place in places)
-    weight = new_constant(program, "weight_columns", _columns(found, places))
+    weight = derived.op(
+        "weight_columns", [found.linear.weight, *places], lambda: _columns(found, places)
+    )
     ops.append(weight)
     operands = [parts[0], weight.result]
     if len(parts) > 1:
@@ -164,7 +178,7 @@ def _product(
         operands[0] = ops[-1].result
     bias = found.linear.bias
     if with_bias and bias is not None:
-        ops.append(new_constant(program, "bias", bias.detach()))
+        ops.append(derived.op("bias", [bias], bias.detach))
         operands.append(ops[-1].result)
     ops.append(tensor_op("aten.linear.default", *operands))
     return ops[-1].result

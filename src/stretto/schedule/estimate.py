@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.kernels.expr import Const, Expr, Position
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While
+from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While, trip_count
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.wavefront import LeafPlan
 
@@ -13,24 +12,6 @@ from stretto.schedule.wavefront import LeafPlan
 def tree_seconds(bodies: Mapping[str, Node[LeafPlan]], costs: MachineCosts) -> float:
     """Seconds of one run of `main`, the longer arm of every branch taken."""
     return _Estimator(bodies, costs).function("main")
-
-
-def trip_count(node: For[LeafPlan]) -> int | None:
-    """How many iterations, where the bounds are numbers."""
-    start, stop = _number(node.start), _number(node.stop)
-    if start is None or stop is None:
-        return None
-    return len(range(start, stop, node.step))
-
-
-def _number(expr: Expr) -> int | None:
-    match expr:
-        case Const(value, _):
-            return int(value)
-        case Position(index) if index.is_const:
-            return index.const
-        case _:
-            return None
 
 
 class _Estimator:

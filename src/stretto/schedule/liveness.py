@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import stores_anywhere
 from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While
 from stretto.schedule.dependence import Statement, item_regions
 from stretto.schedule.wavefront import LeafPlan
@@ -171,7 +172,9 @@ def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
             operator = stage.operator
             for load in operator.reads():
                 fresh.setdefault(load.access.buffer.name, False)
-            fresh.setdefault(operator.out.buffer.name, not operator.accumulate)
+            # A push to a list keeps the items of earlier iterations.
+            keeps = operator.accumulate or stores_anywhere(operator)
+            fresh.setdefault(operator.out.buffer.name, not keeps)
         yield from fresh.items()
     else:
         regions = item_regions(item)

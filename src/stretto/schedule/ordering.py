@@ -1,7 +1,7 @@
 """The order that waits and signals give the items of one leaf, for the verifier.
 
-Every unit is run as far as its waits allow, over and over: units that get stuck are a deadlock. On the way
-each item learns what surely comes before it.
+Every unit is run as far as its waits allow, over and over: units that get stuck are a deadlock. On
+the way each item learns what surely comes before it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def _check_steps(unit: int, items: tuple[Item, ...], schedule: Schedule) -> None
             last = item.step
         elif isinstance(item, Wait):
             if not 0 <= item.step <= schedule.steps:
-                raise VerifyError(f"unit {unit} waits for step {item.step}, which no leaf publishes")
+                raise VerifyError(
+                    f"unit {unit} waits for step {item.step}, which no leaf publishes"
+                )
             if item.unit == unit or not 0 <= item.unit < len(schedule.units):
                 raise VerifyError(f"unit {unit} waits for unit {item.unit}")
 
@@ -109,7 +111,7 @@ class _Runner:
             self._before[unit].append(self._known[unit])
             self._sequence.append((unit, self._at[unit]))
             self._at[unit] += 1
-        if self._at[unit] == len(items) and start < len(items) or not items:
+        if self._at[unit] == len(items):
             self._publish_end(unit)
         return self._at[unit] > start
 
@@ -126,4 +128,6 @@ class _Runner:
         """What a wait gives; None when the step has not been published yet."""
         if wait.step == 0:
             return Knowledge((0,) * len(self._schedule.units), 1 << wait.unit)
-        return next((known for step, known in self._published[wait.unit] if step >= wait.step), None)
+        return next(
+            (known for step, known in self._published[wait.unit] if step >= wait.step), None
+        )

@@ -1,8 +1,9 @@
-"""Proves that no two conflicting accesses of a function are unordered, on every way through its tree.
+"""Proves that no two conflicting accesses are unordered, on every way through a function's tree.
 
 An access that some unit may not know to be over is *pending*, with the set of units that know. The
-pending accesses are carried through the tree: around loops until nothing new comes, through both arms of a
-branch. Each access in a leaf is compared with the pending ones and with the other units' in the leaf.
+pending accesses are carried through the tree: around loops until nothing new comes, through both
+arms of a branch. Each access in a leaf is compared with the pending ones and with the other units'
+in the leaf.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stretto.errors import SourceLocation
 from stretto.ir.core import Block, Op, Program
 from stretto.ir.ops import CallOp, ForOp, IfOp, TensorOp, WhileOp
 from stretto.kernels.expr import Const, Expr, Position
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While, walk
+from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, walk
 from stretto.schedule.program import DeviceProgram, Run, Schedule, Wait
 
 INDENT = "  "
@@ -68,9 +68,20 @@ def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
     return seen
 
 
-def _block_rows(block: Block, depth: int) -> Iterator[ControlRow]:
+def _block_rows(block: Block, depth: int) -> list[ControlRow]:
+    """The rows of all ops; of neighbours that look the same, only the first, with their number."""
+    groups: list[tuple[list[ControlRow], int]] = []
     for op in block.ops:
-        yield from _op_rows(op, depth)
+        rows = list(_op_rows(op, depth))
+        if groups and rows == groups[-1][0]:
+            groups[-1] = (rows, groups[-1][1] + 1)
+        elif rows:
+            groups.append((rows, 1))
+    result: list[ControlRow] = []
+    for (first, *rest), count in groups:
+        what = f"{first.what} ({count} in a row)" if count > 1 else first.what
+        result += [replace(first, what=what), *rest]
+    return result
 
 
 def _op_rows(op: Op, depth: int) -> Iterator[ControlRow]:
@@ -174,11 +185,19 @@ def schedule_rows(program: DeviceProgram) -> list[ScheduleRow]:
     return rows
 
 
+def _leaf_name(schedule: Schedule) -> str:
+    """What a leaf is there for: tasks, registers that control reads, or waits only."""
+    items = [item for unit in schedule.units for item in unit]
+    if any(isinstance(item, Run) for item in items):
+        return "tasks"
+    return "registers" if any(isinstance(item, Let | Check) for item in items) else "waits"
+
+
 def _node_rows(node: Node[Schedule], depth: int, runs: Runs) -> Iterator[ScheduleRow]:
     match node:
         case Leaf(schedule):
             if any(schedule.units):
-                yield ScheduleRow(depth, "leaf", runs, schedule)
+                yield ScheduleRow(depth, _leaf_name(schedule), runs, schedule)
         case Seq(nodes):
             for child in nodes:
                 yield from _node_rows(child, depth, runs)

@@ -14,6 +14,7 @@ from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report
 from stretto.text import Writer, bytes_text, seconds_text, table
 from stretto.tools.control import (
+    NEVER,
     function_runs,
     kernel_runs,
     program_rows,
@@ -54,13 +55,14 @@ def explain(compiled: Compiled) -> str:
 def _write_entry(out: Writer, entry: Entry) -> None:
     stages = entry.stages
     _inputs(out, entry)
+    if stages.device is not None:
+        _summary(out, entry, stages.device)
     _captured(out, stages)
-    _program(out, stages)
+    _passes(out, stages)
     if stages.device is not None:
         _kernels(out, stages.device)
         _library_calls(out, stages.device)
         _schedule(out, stages.device)
-        _summary(out, entry, stages.device)
     _seconds(out, entry)
 
 
@@ -102,7 +104,7 @@ def _captured(out: Writer, stages: Stages) -> None:
                 out.write(short_file(note))
 
 
-def _program(out: Writer, stages: Stages) -> None:
+def _passes(out: Writer, stages: Stages) -> None:
     """What the passes made of the captured Program, in one line."""
     before, after = (
         sum(isinstance(op, TensorOp) for op in program.walk())
@@ -151,6 +153,7 @@ def _summary(out: Writer, entry: Entry, device: DeviceProgram) -> None:
     lines: list[tuple[str, str]] = [("launches per call", "1")]
     if stages.report is not None:
         lines += _report_lines(stages.report)
+    lines.insert(2, ("kernels", _task_text(device)))
     runs = function_runs(device)
     for name in sorted(recursive_functions(device)):
         size = bytes_text(device.frame(name).nbytes)
@@ -169,6 +172,15 @@ def _summary(out: Writer, entry: Entry, device: DeviceProgram) -> None:
     with out.indent():
         for label, text in lines:
             out.write(f"{label.ljust(width)}  {text}")
+
+
+def _task_text(device: DeviceProgram) -> str:
+    """The number of kernels, and of tasks in one call."""
+    runs = kernel_runs(device)
+    total = NEVER
+    for kernel in device.kernels:
+        total = total + runs[kernel.name].times(kernel.tasks if kernel.is_static else None)
+    return f"{len(device.kernels)}, tasks per call: {total}"
 
 
 def _report_lines(report: Report) -> list[tuple[str, str]]:

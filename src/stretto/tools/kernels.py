@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stretto.kernels.expr import Extent, Reg
+from stretto.kernels.expr import Apply, Expr, Extent, Reg
 from stretto.kernels.operator import Kernel, Method
 from stretto.text import seconds_text
 from stretto.tools.control import Runs
+
+MOST_FUNCTIONS = 6
+"""Scalar functions named for a kernel; a long chain shows the first ones."""
 
 _FOLDERS = re.compile(r"[^\s:]*/(?=[^/\s:]+:\d)")
 
@@ -49,27 +53,48 @@ def kernel_row(kernel: Kernel, runs: Runs) -> KernelRow:
     return KernelRow(
         kernel.name,
         operators_text(kernel),
-        " + ".join(dict.fromkeys(method_text(stage.method) for stage in kernel.stages)),
+        templates_text(kernel),
         tile_text(kernel),
         str(kernel.tasks) if kernel.is_static else "by size",
         str(runs),
         seconds_text(kernel.seconds),
-        ", ".join(kernel_lines(kernel)),
+        kernel_lines(kernel),
     )
 
 
 def operators_text(kernel: Kernel) -> str:
-    """The operators of a kernel in order, as `mm x4 + tanh + mul`."""
+    """The reductions and contractions of a kernel, then the scalar functions applied beside them,
+    each in order: `contraction x4, sigmoid, tanh`."""
     if kernel.call is not None:
         return operator_name(kernel.call.target)
-    names = Counter(operator_name(stage.operator.name) for stage in kernel.stages)
-    return " + ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())
+    operators = [stage.operator for stage in kernel.stages]
+    names = Counter(operator_name(op.name) for op in operators if op.combine)
+    words = [f"{name} x{count}" if count > 1 else name for name, count in names.items()]
+    functions = dict.fromkeys(f for op in operators if not op.combine for f in _functions(op.value))
+    words += list(functions)[:MOST_FUNCTIONS]
+    if len(functions) > MOST_FUNCTIONS:
+        words.append("...")
+    return ", ".join(words) or "copy"
+
+
+def _functions(expr: Expr) -> Iterator[str]:
+    """The scalar functions of an expression, inner ones first, without casts and checks."""
+    if isinstance(expr, Apply):
+        for arg in expr.args:
+            yield from _functions(arg)
+        if expr.function not in ("cast", "checked"):
+            yield expr.function
 
 
 def operator_name(name: str) -> str:
     """`aten.mm.default` as `mm`."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[0] in ("aten", "stretto", "prims") else name
+
+
+def templates_text(kernel: Kernel) -> str:
+    """How the stages of a kernel are computed, each way once."""
+    return " + ".join(dict.fromkeys(method_text(stage.method) for stage in kernel.stages))
 
 
 def method_text(method: Method) -> str:
@@ -93,10 +118,14 @@ def _extent(extent: Extent) -> str:
     return extent.name if isinstance(extent, Reg) else str(extent)
 
 
-def kernel_lines(kernel: Kernel) -> list[str]:
-    """The user's source lines that a kernel came from, in order, without folders."""
+def kernel_lines(kernel: Kernel) -> str:
+    """The user's source lines that a kernel came from, as `lstm.py:38,40`, without folders."""
     if kernel.call is not None:
         sources = [kernel.call.source]
     else:
         sources = [stage.operator.source for stage in kernel.stages]
-    return list(dict.fromkeys(short_file(source) for source in sources if source))
+    lines: dict[str, set[int]] = {}
+    for source in filter(None, sources):
+        file, _, line = short_file(source).rpartition(":")
+        lines.setdefault(file, set()).add(int(line))
+    return ", ".join(f"{file}:{','.join(map(str, sorted(found)))}" for file, found in lines.items())

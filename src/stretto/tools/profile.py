@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,13 +14,14 @@ from stretto.errors import BuildError
 from stretto.options import Options
 from stretto.runtime.executable import CpuExecutable
 from stretto.runtime.native import TaskEvent
-from stretto.tools.kernels import kernel_lines, method_text, operators_text, tile_text
+from stretto.tools.kernels import kernel_lines, operators_text, templates_text, tile_text
 
 if TYPE_CHECKING:
     from stretto.api import Entry
 
-RUNS = 5
-"""Profiled runs; the fastest one is shown, so that a busy machine spoils few pictures."""
+SECONDS = 0.3
+"""A program is profiled for about this long, twice at least; the fastest run is shown, so that a
+busy machine spoils few pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class ProfiledKernel:
     operators: str
     template: str
     tile: str
-    lines: tuple[str, ...]
+    lines: str
     tasks: int
     busy: int
 
@@ -80,8 +82,7 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
     executable = CpuExecutable(
         stages.device, stages.source, stages.lowered, stages.packings, profiled
     )
-    inputs = _inputs(entry)
-    events = min((executable.profile(inputs)[1] for _ in range(RUNS)), key=_span)
+    events = _fastest(executable, _inputs(entry))
     kernels = {kernel.name: kernel for kernel in stages.device.kernels}
     counts = Counter(event.kernel for event in events)
     times: Counter[int] = Counter()
@@ -91,9 +92,9 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
         ProfiledKernel(
             name,
             operators_text(kernels[name]),
-            " + ".join(dict.fromkeys(method_text(stage.method) for stage in kernels[name].stages)),
+            templates_text(kernels[name]),
             tile_text(kernels[name]),
-            tuple(kernel_lines(kernels[name])),
+            kernel_lines(kernels[name]),
             counts[number],
             times[number],
         )
@@ -119,6 +120,15 @@ def left_out(profile: Profile, most: int) -> str:
         f"Only the first {most:,} of {len(profile.events):,} tasks are shown; the numbers count "
         "all. A .json trace holds the most."
     )
+
+
+def _fastest(executable: CpuExecutable, inputs: list[torch.Tensor]) -> list[TaskEvent]:
+    """The events of the run that took least from its first task to its last."""
+    end = time.perf_counter() + SECONDS
+    runs = [executable.profile(inputs)[1] for _ in range(2)]
+    while time.perf_counter() < end:
+        runs = [min((*runs, executable.profile(inputs)[1]), key=_span)]
+    return min(runs, key=_span)
 
 
 def _span(events: list[TaskEvent]) -> int:

@@ -77,7 +77,7 @@ def trace(profile: Profile, most: int) -> dict[str, Any]:
             "args": {
                 "task": event.task,
                 "operators": profile.kernels[event.kernel].operators,
-                "source": ", ".join(profile.kernels[event.kernel].lines),
+                "source": profile.kernels[event.kernel].lines,
             },
         }
         for event in profile.events[:most]

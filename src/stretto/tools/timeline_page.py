@@ -35,7 +35,7 @@ def page_data(profile: Profile, most: int) -> dict[str, Any]:
             "operators": kernel.operators,
             "template": kernel.template,
             "tile": kernel.tile,
-            "lines": ", ".join(kernel.lines),
+            "lines": kernel.lines,
             "tasks": kernel.tasks,
             "busy": kernel.busy,
             "color": color,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,18 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from stretto.runtime.native import TaskEvent
 from stretto.text import seconds_text
 from stretto.tools.colors import REST, kernel_colors
-from stretto.tools.profile import Profile
+from stretto.tools.profile import Profile, ProfiledKernel
 
 WIDTH_INCHES = 12.0
 CLOSE_TASKS = 48
 """Tasks of one unit in the close view."""
 MOST_NAMED = 10
+LEGEND_COLUMNS = 4
+MOST_BOXES = 400
+"""Tasks of a unit that are drawn one by one in a panel; more would be thinner than a pixel."""
+COLUMNS = 240
+HALF = 0.4
+"""Half of the height of a unit's row."""
 _INK = "#24292f"
 _IDLE = "#eceef1"
 
@@ -29,7 +36,10 @@ def draw(profile: Profile, path: Path, most: int) -> None:
     colors = kernel_colors(profile)
     window = close_window(profile, CLOSE_TASKS)
     rows = 1 if window is None else 2
-    figure = Figure(figsize=(WIDTH_INCHES, 1.75 + rows * (0.62 + 0.36 * profile.units)), dpi=150)
+    used = sum(kernel.tasks > 0 for kernel in profile.kernels)
+    legend = 0.2 + 0.2 * -(-min(used, MOST_NAMED + 1) // LEGEND_COLUMNS)
+    height = 0.3 + legend + rows * (0.62 + 0.42 * profile.units)
+    figure = Figure(figsize=(WIDTH_INCHES, height), dpi=150)
     panels = np.ravel(figure.subplots(rows, 1, squeeze=False))
     shown = profile.events[:most]
     _panel(panels[0], profile, shown, colors, (0, max(profile.nanoseconds, 1)))
@@ -40,7 +50,7 @@ def draw(profile: Profile, path: Path, most: int) -> None:
         length = seconds_text((window[1] - window[0]) / 1e9)
         panels[1].set_title(f"{length} of it, close up", loc="left", fontsize=9, color=_INK)
     _legend(figure, profile, colors)
-    figure.tight_layout(rect=(0, 0.42 / figure.get_figheight(), 1, 1))
+    figure.tight_layout(rect=(0, legend / height, 1, 1))
     figure.savefig(path)
 
 
@@ -71,25 +81,17 @@ def _panel(
     colors: list[str],
     window: tuple[int, int],
 ) -> None:
-    """Units as rows, tasks as boxes; what a box does not cover is waiting."""
+    """Units as rows; a box per task, or where those would be too thin, each kernel's share of the
+    time. What is not covered is waiting."""
     low, high = window
     inside = [event for event in events if event.end > low and event.start < high]
     for unit in range(profile.units):
-        axes.axhspan(unit - 0.4, unit + 0.4, color=_IDLE, linewidth=0, zorder=0)
-    boxes = [
-        [
-            (e.start, e.unit - 0.4),
-            (e.end, e.unit - 0.4),
-            (e.end, e.unit + 0.4),
-            (e.start, e.unit + 0.4),
-        ]
-        for e in inside
-    ]
-    edge = 0.4 if len(inside) < 100 * profile.units else 0.0
-    faces = [colors[event.kernel] for event in inside]
-    axes.add_collection(
-        PolyCollection(boxes, facecolors=faces, edgecolors="white", linewidths=edge, zorder=1)
-    )
+        axes.axhspan(unit - HALF, unit + HALF, color=_IDLE, linewidth=0, zorder=0)
+    if len(inside) <= MOST_BOXES * profile.units:
+        _boxes(axes, inside, colors)
+    else:
+        for unit in range(profile.units):
+            _shares(axes, unit, [e for e in inside if e.unit == unit], colors, window)
     axes.set_xlim(low, high)
     axes.set_ylim(profile.units - 0.45, -0.55)
     axes.set_yticks(range(profile.units), [f"unit {unit}" for unit in range(profile.units)])
@@ -99,16 +101,52 @@ def _panel(
     axes.spines[:].set_visible(False)
 
 
+def _boxes(axes: Any, events: list[TaskEvent], colors: list[str]) -> None:
+    boxes = [
+        [
+            (e.start, e.unit - HALF),
+            (e.end, e.unit - HALF),
+            (e.end, e.unit + HALF),
+            (e.start, e.unit + HALF),
+        ]
+        for e in events
+    ]
+    faces = [colors[event.kernel] for event in events]
+    axes.add_collection(
+        PolyCollection(boxes, facecolors=faces, edgecolors="white", linewidths=0.4, zorder=1)
+    )
+
+
+def _shares(
+    axes: Any, unit: int, events: list[TaskEvent], colors: list[str], window: tuple[int, int]
+) -> None:
+    """Columns of the run's time; in each, kernels one above the other by their share of it."""
+    edges = np.linspace(*window, COLUMNS + 1)
+    shares = np.zeros((len(colors), COLUMNS))
+    for kernel in range(len(colors)):
+        mine = [event for event in events if event.kernel == kernel]
+        # Time that the kernel has had before each edge, and so in each column.
+        times = np.array([[e.start, e.end] for e in mine]).reshape(-1)
+        spent = np.cumsum([0, *np.diff(times)[::2]])
+        known = np.repeat(spent, 2)[1:-1]
+        if len(mine):
+            shares[kernel] = np.diff(np.interp(edges, times, known))
+    heights = shares * (2 * HALF) / np.diff(edges)
+    base = np.full(COLUMNS, unit + HALF)
+    for kernel in np.argsort(-shares.sum(axis=1), kind="stable"):
+        top = base - heights[kernel]
+        lower, upper = (np.append(line, line[-1]) for line in (base, top))
+        axes.fill_between(edges, lower, upper, step="post", color=colors[kernel], linewidth=0)
+        base = top
+
+
 def _legend(figure: Figure, profile: Profile, colors: list[str]) -> None:
     """Kernels by their share of the busy time, the small ones together."""
     total = sum(kernel.busy for kernel in profile.kernels) or 1
     order = sorted(range(len(profile.kernels)), key=lambda n: -profile.kernels[n].busy)
     order = [n for n in order if profile.kernels[n].tasks]
     handles = [
-        Patch(
-            color=colors[n],
-            label=f"{profile.kernels[n].name} {profile.kernels[n].busy / total:.0%}",
-        )
+        Patch(color=colors[n], label=_legend_text(profile.kernels[n], total))
         for n in order[:MOST_NAMED]
     ]
     if rest := order[MOST_NAMED:]:
@@ -118,10 +156,15 @@ def _legend(figure: Figure, profile: Profile, colors: list[str]) -> None:
         handles=handles,
         loc="lower left",
         bbox_to_anchor=(0.01, 0.0),
-        ncols=6,
+        ncols=LEGEND_COLUMNS,
         frameon=False,
         fontsize=8,
         labelcolor=_INK,
         handlelength=1.0,
         handleheight=1.0,
     )
+
+
+def _legend_text(kernel: ProfiledKernel, total: int) -> str:
+    operators = textwrap.shorten(kernel.operators, 30, placeholder=" ...")
+    return f"{kernel.name} {kernel.busy / total:.0%} ({operators})"

@@ -1,0 +1,134 @@
+"""`stretto demo`: four models of the zoo, compiled and run against eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+import stretto
+from stretto.options import Options
+from stretto.runtime.executable import CpuExecutable
+from stretto.text import seconds_text
+from stretto.tools.models import zoo_module
+
+MODELS = ("seq2seq", "blockdrop", "rae", "lstm")
+DRAWN = "lstm"
+"""The model whose timeline is drawn."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One model: median times in seconds, largest relative error against eager in float64."""
+
+    model: str
+    summary: str
+    eager: float
+    fast: float
+    error: float
+    launches: int
+    compile: float
+
+    @property
+    def speedup(self) -> float:
+        return self.eager / self.fast
+
+
+def demo(
+    options: Options,
+    folder: Path | None,
+    tell: Tell,
+    *,
+    models: tuple[str, ...] = MODELS,
+    preset: str = "full",
+    quick: bool = False,
+) -> tuple[list[Result], list[Path]]:
+    """Measures the models; gives the results, and the timelines written into `folder`, if any.
+
+    Eager gets as many threads as stretto. `quick` runs little: a check, not a measurement.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.unit_count())
+    results: list[Result] = []
+    written: list[Path] = []
+    try:
+        for name in models:
+            result, fast = _measure(name, options, preset, quick, tell)
+            results.append(result)
+            if folder is not None and (name == DRAWN or len(models) == 1):
+                tell(f"{name}: drawing a timeline")
+                written = [folder / f"timeline-{name}{suffix}" for suffix in (".html", ".png")]
+                for path in written:
+                    fast.timeline(path)
+    finally:
+        torch.set_num_threads(before)
+    return results, written
+
+
+def _measure(
+    name: str, options: Options, preset: str, quick: bool, tell: Tell
+) -> tuple[Result, stretto.Compiled]:
+    zoo, harness, measure = (zoo_module(part) for part in ("models", "harness", "measure"))
+    module: torch.nn.Module
+    module, inputs = zoo.build(name, preset)
+    tell(f"{name}: compiling")
+    with torch.no_grad():
+        fast = stretto.compile(module, inputs, backend="cpu", options=options)
+        outputs, launches = _count_launches(fast, inputs)
+        tell(f"{name}: comparing with eager in float64")
+        reference = harness.reference_outputs(module, inputs)
+        error = harness.relative_error(_arrays(outputs), reference)
+        tell(f"{name}: timing")
+        calls = {"eager": lambda: module(*inputs), "stretto": lambda: fast(*inputs)}
+        protocol = measure.Protocol.quick() if quick else measure.Protocol()
+        timings = measure.interleave(calls, protocol)
+    for timing in timings.values():
+        if isinstance(timing, Exception):
+            raise timing
+    eager, own = (timings[system].median_ms / 1e3 for system in ("eager", "stretto"))
+    seconds = fast.signatures[0].seconds
+    return Result(name, zoo.ZOO[name].summary, eager, own, error, launches, seconds), fast
+
+
+def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[Any, int]:
+    """The outputs of a second call, and how often it went from Python to the native program. (The
+    first call may learn how much room lists need.)"""
+    fast(*inputs)
+    executable = fast.signatures[0].executable
+    assert isinstance(executable, CpuExecutable)
+    native = executable.native
+    with patch.object(native, "run", wraps=native.run) as counted:
+        outputs = fast(*inputs)
+    return outputs, counted.call_count
+
+
+def _arrays(outputs: Any) -> Any:
+    return zoo_module("peers.base").tensors_to_numpy(outputs)
+
+
+def results_table(results: list[Result], units: int) -> Table:
+    """What `stretto demo` prints."""
+    title = f"medians, {units} thread{'s' if units > 1 else ''} each"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("model")
+    for heading in ("eager", "stretto", "speed-up", "largest error", "launches", "compiled in"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        table.add_row(
+            f"{result.model} [dim]{result.summary}[/dim]",
+            seconds_text(result.eager),
+            seconds_text(result.fast),
+            f"{result.speedup:.2f}x",
+            f"{result.error:.1e}",
+            str(result.launches),
+            seconds_text(result.compile),
+        )
+    return table

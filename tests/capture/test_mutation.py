@@ -1,0 +1,219 @@
+"""In-place operators, views and aliases; inputs and buffers that are changed."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from tests.capture.checks import assert_same, check, refused, run_captured, structure
+from torch import Tensor, nn
+
+from stretto.capture import External, InputLeaf, capture
+from stretto.options import Options
+
+
+def rand(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+def test_in_place_on_a_fresh_tensor() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.add_(1).mul_(x)
+        y += x
+        y[0] = 5
+        y[:, 1] -= 2
+        torch.relu_(y)
+        return y
+
+    check(f, (rand(3, 4),))
+
+
+def test_views_see_writes_to_the_base_and_back() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        base = x.clone()
+        row, column, part = base[1], base[:, 2], base[0:2, 1:3]
+        turned, flat = base.t(), base.view(-1)
+        row.mul_(2)
+        base.add_(1)
+        turned[3] = 7
+        flat[5] = -1
+        part.t().zero_()
+        column += row[:3]
+        return base, row, column, part, turned, flat
+
+    check(f, (rand(3, 4),))
+
+
+def test_more_views() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        a = x.clone()
+        a.unsqueeze(0).squeeze(0).permute(1, 0)[2].fill_(3)
+        a.diagonal().copy_(torch.arange(3.0))
+        first, second = a.chunk(2, dim=1)
+        first.sub_(second)
+        for row in a.unbind(0):
+            row.clamp_(-1, 1)
+        a.movedim(0, 1).flatten().view(2, 6)
+        b = a.expand(2, 3, 4) + a.narrow(0, 1, 1)
+        left, right = b.split([1, 3], dim=2)
+        right *= left
+        return a, b
+
+    check(f, (rand(3, 4),))
+
+
+def test_reshape_copies_when_it_must() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.clone()
+        alias, copied = y.reshape(-1), y.t().reshape(-1)
+        alias.add_(1)
+        copied.mul_(3)
+        return y, copied
+
+    check(f, (rand(3, 4),))
+
+
+def test_write_in_a_branch_is_seen_by_aliases() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.clone()
+        row = y[1]
+        if x.sum() > 0:
+            y[1, 2] = 9
+        else:
+            row.zero_()
+        return y, row
+
+    check(f, (torch.ones(3, 4),), (-torch.ones(3, 4),))
+
+
+def test_writes_in_loops_at_traced_positions() -> None:
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        out = torch.zeros(8, 3)
+        for i in range(6):
+            out[i + 1] = x[i] * i
+            out[i : i + 2, 0] += 1
+        out[n] = -1
+        out[n - 1, n - 1] = 4
+        return out
+
+    captured = check(f, *[(rand(8, 3), torch.tensor(k)) for k in (1, 3)])
+    assert structure(captured) == {"for": 1}
+
+
+def test_inputs_are_written_back() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        y[0] = x[1]
+        return x * y
+
+    captured = check(f, (rand(3, 4), rand(3, 4)))
+    assert [mutation.input for mutation in captured.mutations] == [0, 1]
+
+
+def test_input_written_in_a_traced_loop() -> None:
+    def f(cache: Tensor, x: Tensor) -> Tensor:
+        step = 0
+        while x.sum() < 50 and step < 4:
+            cache[step] = x
+            x = x * 2
+            step += 1
+        return x
+
+    check(f, (rand(5, 3), torch.ones(3)), (rand(5, 3), torch.ones(3) * 40))
+
+
+def test_returned_inputs_keep_their_identity() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x.mul_(2)
+        return x, y
+
+    captured = check(f, (rand(3), rand(3)))
+    x, y = rand(3), rand(3)
+    first, second = run_captured(captured, (x, y), {})
+    assert first is x
+    assert second is y
+    assert captured.output.children == (InputLeaf(0), InputLeaf(1))  # type: ignore[union-attr]
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        if x.sum() > 0:
+            self.mean.copy_(0.9 * self.mean + 0.1 * x)
+        return x - self.mean / self.steps
+
+
+def test_buffers_are_written_back() -> None:
+    model = Counter()
+    expected = copy.deepcopy(model)
+    captured = capture(model, (torch.ones(3),), {}, Options())
+    assert [type(binding) for binding in captured.inputs[1:]] == [External, External]
+    for scale in (1.0, -1.0, 2.0):
+        x = torch.ones(3) * scale
+        assert_same(run_captured(captured, (x,), {}), expected(x))
+        assert_same(model.steps, expected.steps)
+        assert_same(model.mean, expected.mean)
+
+
+def test_batch_norm_in_training_updates_its_buffers() -> None:
+    model = nn.BatchNorm1d(3)
+    expected = copy.deepcopy(model)
+    x = rand(8, 3)
+    captured = capture(model, (x,), {}, Options())
+    with torch.no_grad():
+        assert_same(run_captured(captured, (x,), {}), expected(x))
+    assert_same(dict(model.named_buffers()), dict(expected.named_buffers()))
+
+
+def test_in_place_on_a_value_from_a_branch() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 1
+        if x.sum() > 0:
+            y = y + 1
+        y.relu_()
+        return y
+
+    check(f, (rand(3),), (-rand(3).abs(),))
+
+
+def test_out_arguments_and_masks() -> None:
+    def f(x: Tensor) -> Tensor:
+        out = torch.empty(3, 4)
+        torch.add(x, 1, out=out)
+        out[x > 0] = 0.5
+        out.masked_fill_(x < -1, 2)
+        out.index_fill_(0, torch.tensor([1]), 3)
+        out.scatter_(1, torch.tensor([[0], [1], [2]]), 8.0)
+        out[torch.tensor([0, 2])] += 1
+        return out
+
+    check(f, (rand(3, 4),))
+
+
+def test_lists_of_buffers() -> None:
+    def f(x: Tensor) -> list[Tensor]:
+        rows = [torch.zeros(3) for _ in range(2)]
+        for i in range(5):
+            rows[0][1] += x[i]
+            rows[1].add_(rows[0])
+        return rows
+
+    assert structure(check(f, (rand(5),))) == {"for": 1}
+
+
+def test_aliasing_inputs_that_are_written() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        return x + y
+
+    base = rand(4, 3)
+    error = str(refused(f, base, base[1:]))
+    assert "shares memory with another input" in error
+    assert "clone()" in error
+    check(lambda x, y: x + y, (base, base[1:2]))

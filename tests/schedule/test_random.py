@@ -1,0 +1,107 @@
+"""Random trees with nested control: scheduled for several numbers of units, verified and run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stretto.errors import VerifyError
+from stretto.kernels.tree import Tree, leaves, map_tree
+from stretto.runtime.emulator import Emulator
+from stretto.runtime.shadow import RaceError, UninitialisedRead
+from stretto.schedule.parser import parse_program
+from stretto.schedule.printer import print_program
+from stretto.schedule.program import DeviceProgram, Schedule, Wait
+from stretto.schedule.scheduler import schedule
+from stretto.schedule.verifier import verify
+from tests.schedule.random_trees import random_memory, random_tree
+from tests.schedule.sequential import run_tree
+from tests.schedule.trees import EAGER
+
+seeds = st.integers(0, 100_000)
+units = st.sampled_from([1, 2, 3, 5])
+
+
+@given(seeds, units)
+@settings(max_examples=60)
+def test_schedules_are_right(seed: int, count: int) -> None:
+    tree = random_tree(seed)
+    program = schedule(tree, count, EAGER)
+    assert program.units == count
+    verify(program)
+    assert parse_program(print_program(program)) == program
+    expected, memory = random_memory(seed), random_memory(seed)
+    run_tree(tree, expected)
+    Emulator(program, seed).run(memory)
+    for slot, tensor in expected.items():
+        torch.testing.assert_close(memory[slot], tensor, rtol=0, atol=0, equal_nan=True)
+
+
+@given(seeds, st.sampled_from([2, 3]), st.randoms(use_true_random=False))
+@settings(max_examples=60)
+def test_a_missing_wait_is_found(seed: int, count: int, rng) -> None:  # pyright: ignore
+    """The verifier rejects the program, or the wait was redundant: then no run finds a race."""
+    program = schedule(random_tree(seed), count, EAGER)
+    places = wait_places(program)
+    if not places:
+        return
+    broken = without(program, rng.choice(places))
+    try:
+        verify(broken)
+    except VerifyError:
+        return
+    for order in range(10):
+        Emulator(broken, order).run(random_memory(seed))
+    pytest.fail(f"a wait of tree {seed} on {count} units is redundant")
+
+
+@given(seeds, st.sampled_from([2, 3]), st.randoms(use_true_random=False))
+@settings(max_examples=60)
+def test_what_a_run_finds_the_verifier_finds(seed: int, count: int, rng) -> None:  # pyright: ignore
+    program = schedule(random_tree(seed), count, EAGER)
+    places = wait_places(program)
+    if not places:
+        return
+    broken = without(program, rng.choice(places))
+    try:
+        Emulator(broken, seed).run(random_memory(seed))
+    except (RaceError, UninitialisedRead):
+        with pytest.raises(VerifyError, match="race|may still access"):
+            verify(broken)
+
+
+Place = tuple[int, int, int]
+
+
+def wait_places(program: DeviceProgram) -> list[Place]:
+    """Every wait as (leaf, unit, index), leaves counted over all functions."""
+    return [
+        (number, unit, index)
+        for number, leaf in enumerate(all_leaves(program))
+        for unit, items in enumerate(leaf.units)
+        for index, item in enumerate(items)
+        if isinstance(item, Wait)
+    ]
+
+
+def all_leaves(program: DeviceProgram) -> list[Schedule]:
+    return [leaf for function in program.tree.functions for leaf in leaves(function.body)]
+
+
+def without(program: DeviceProgram, place: Place) -> DeviceProgram:
+    """The program with one item less."""
+    number = iter(range(len(all_leaves(program))))
+
+    def change(leaf: Schedule) -> Schedule:
+        if next(number) != place[0]:
+            return leaf
+        items = list(leaf.units)
+        items[place[1]] = items[place[1]][: place[2]] + items[place[1]][place[2] + 1 :]
+        return Schedule(tuple(items), leaf.steps)
+
+    tree: Tree[Schedule] = map_tree(program.tree, change)
+    return replace(program, tree=tree)
