@@ -1,4 +1,4 @@
-"""What tests of Programs share: inputs, constants, and the check of one pass against expected text."""
+"""What tests of Programs share: inputs, constants, and the check of a pass by expected text."""
 
 from __future__ import annotations
 

@@ -14,7 +14,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.build import Executable, Stages, build
-from stretto.capture import ArgumentLeaf, Captured, Mutation, build_output, capture
+from stretto.capture import (
+    ArgumentLeaf,
+    Captured,
+    Mutation,
+    ResultLeaf,
+    build_output,
+    capture,
+)
 from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.ir.types import DType
 from stretto.options import Options
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
 BACKENDS = ("auto", "cpu", "emulator", "interpreter")
 
 Key = tuple[Any, ...]
+
+_TENSORS_ONLY = {torch.Tensor}
 
 
 @dataclass(slots=True)
@@ -38,6 +47,7 @@ class Entry:
     seconds: float
     keep: object
     plain: bool = False
+    single: bool = False
     calls: int = 0
 
     def __post_init__(self) -> None:
@@ -45,6 +55,8 @@ class Entry:
         self.plain = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
+        output = self.captured.output
+        self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
 
     def is_current(self) -> bool:
         """Whether the parameters and buffers that the program was compiled with are unchanged."""
@@ -52,14 +64,11 @@ class Entry:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         self.calls += 1
-        bound = list(tensors) if self.plain else self.bind(tensors)
-        if self.plain and len(bound) != len(self.captured.inputs):
-            bound = bound[: len(self.captured.inputs)]
-        ready = [t if t.is_contiguous() else t.contiguous() for t in bound]
-        results = self.executable(ready)
+        bound = list(tensors[: len(self.captured.inputs)]) if self.plain else self.bind(tensors)
+        results = self.executable([t if t.is_contiguous() else t.contiguous() for t in bound])
         for mutation in self.captured.mutations:
             self.write_back(bound, results, mutation)
-        return build_output(self.captured.output, results, bound)
+        return results[0] if self.single else build_output(self.captured.output, results, bound)
 
     def bind(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [
@@ -84,6 +93,7 @@ class Compiled:
         self._warned_grad = False
         self._warned_signatures = False
         self._last: Entry | None = None
+        self._is_module = isinstance(function, torch.nn.Module)
         if not isinstance(function, torch.nn.Module):
             functools.update_wrapper(self, function, updated=())
 
@@ -105,23 +115,22 @@ class Compiled:
 
     # ---- signatures --------------------------------------------------------------------------
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry | None, Sequence[torch.Tensor]]:
-        grad = torch.is_grad_enabled()
-        key: Key | None = None
+        key: Key
         tensors: Sequence[torch.Tensor] = args
-        if not kwargs and all(type(a) is torch.Tensor for a in args):
-            key = tuple((a.shape, a.dtype, a.device) for a in args)
+        if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
+            key = tuple([(a.shape, a.dtype, a.device) for a in args])
         else:
             key, tensors = self._general_key(args, kwargs)
-        if grad and any(t.requires_grad for t in tensors):
+        if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):
             self._warn_grad()
             return None, tensors
-        if isinstance(self._function, torch.nn.Module):
+        if self._is_module:
             key = (self._function.training, key)
         entry = self._entries.get(key)
         if entry is not None and entry.captured.mutations and _overlap(entry.bind(tensors)):
             key = ("overlapping", key)
             entry = self._entries.get(key)
-        if entry is None or not entry.is_current():
+        if entry is None or (entry.captured.constants and not entry.is_current()):
             entry = self._compile(key, tensors, args, kwargs)
         self._last = entry
         return entry, tensors

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tests.capture.checks import check, refused, structure
 from torch import Tensor
 
 from stretto.options import Options
+from tests.capture.checks import check, refused, structure
 
 A, B = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([-1.0, -2.0, 0.5])
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.capture.checks import assert_same, check, run_captured, structure
 from torch import Tensor, nn
 
 from stretto.capture import PythonLeaf, capture
 from stretto.options import Options
+from tests.capture.checks import assert_same, check, run_captured, structure
 
 X = torch.randn(4, 3)
 
@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 class Sub(Net):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + super(Sub, self).forward(x)
+        return super().forward(x) + super().forward(x)
 
 
 def test_module_tree() -> None:
@@ -213,7 +213,10 @@ LAYERS = {
     "grouped": (nn.Conv2d(4, 4, 3, groups=2, padding="same"), (2, 4, 8, 8)),
     "batch_norm": (nn.BatchNorm2d(3), (2, 3, 8, 8)),
     "group_norm": (nn.GroupNorm(2, 4), (2, 4, 8, 8)),
-    "pools": (nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)), (2, 3, 8, 8)),
+    "pools": (
+        nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)),
+        (2, 3, 8, 8),
+    ),
     "attention": (nn.MultiheadAttention(8, 2, batch_first=True), None),
     "encoder": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8)),
     "lstm": (nn.LSTM(4, 5, num_layers=2), (6, 2, 4)),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
+import pytest
 import torch
-from tests.capture.checks import assert_same, check, refused, run_captured, structure
 from torch import Tensor, nn
 
 from stretto.capture import External, InputLeaf, capture
 from stretto.options import Options
+from tests.capture.checks import assert_same, check, refused, run_captured, structure
 
 
 def rand(*shape: int) -> Tensor:
@@ -213,7 +215,116 @@ def test_aliasing_inputs_that_are_written() -> None:
         return x + y
 
     base = rand(4, 3)
-    error = str(refused(f, base, base[1:]))
+    error = str(refused(f, base[:3], base[1:]))
     assert "shares memory with another input" in error
     assert "clone()" in error
     check(lambda x, y: x + y, (base, base[1:2]))
+
+
+def alias_of_a_branch(x: Tensor) -> Tensor:
+    y = x + 1
+    z = y
+    if x.sum() > 0:
+        z = y * 2
+    z.add_(1)
+    return y + z
+
+
+def alias_of_an_input(x: Tensor) -> Tensor:
+    y = x
+    if x.sum() > 0:
+        y = x * 2
+    y.add_(1)
+    return y
+
+
+def two_views_from_a_branch(x: Tensor) -> Tensor:
+    a = b = x
+    if x.sum() > 0:
+        a = x * 2
+        b = a[1:]
+    else:
+        a = x * 3
+        b = a[:-1]
+    b.zero_()
+    return a
+
+
+def carried_under_two_names(x: Tensor) -> Tensor:
+    total = torch.zeros(3)
+    before = torch.zeros(3)
+    for i in range(5):
+        x = x + before * i
+        before = total
+        total += x
+    return x
+
+
+def collected_and_written(x: Tensor) -> list[Tensor]:
+    total, out = torch.zeros(3), []
+    for i in range(5):
+        total += x * i
+        out.append(total)
+    return out
+
+
+def item_of_a_list(x: Tensor) -> list[Tensor]:
+    out = []
+    while x.sum() < 50:
+        x = x * 2
+        out.append(x)
+    out[-1].zero_()
+    return out
+
+
+def initial_state_from_the_caller(x: Tensor) -> Tensor:
+    h = x
+    for i in range(5):
+        h.mul_(2)
+        h = torch.tanh(h + i)
+    return h
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        alias_of_a_branch,
+        alias_of_an_input,
+        two_views_from_a_branch,
+        carried_under_two_names,
+        collected_and_written,
+        item_of_a_list,
+        initial_state_from_the_caller,
+    ],
+)
+def test_aliases_that_cannot_be_followed_are_refused(fn: Callable[[Tensor], object]) -> None:
+    error = refused(fn, torch.ones(3))
+    assert "in place" in error.message
+    assert "clone()" in (error.remedy or "")
+
+
+def test_in_place_on_carried_state() -> None:
+    def f(x: Tensor) -> Tensor:
+        h = torch.zeros(3)
+        for row in x:
+            h += row
+            h = torch.tanh(h)
+            h.mul_(0.5)
+        return h
+
+    check(f, (rand(6, 3),))
+
+
+def test_in_place_activation_behind_a_skipped_block() -> None:
+    def block(x: Tensor) -> Tensor:
+        return torch.relu_(x * 2 + 1)
+
+    def f(x: Tensor) -> Tensor:
+        x = x * 1
+        for i in range(2):
+            if x.sum() > i:
+                x = x + block(x)
+            x = torch.relu_(x)
+        return x
+
+    check(f, (rand(3),), (-rand(3).abs(),), options=Options(unroll=4))

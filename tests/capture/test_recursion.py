@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from tests.capture.checks import check, refused, structure
 from torch import Tensor, nn
+
+from tests.capture.checks import check, refused, structure
 
 W = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
 

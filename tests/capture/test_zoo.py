@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.models import ZOO, build
-from tests.capture.checks import check, structure
 
+from benchmarks.models import ZOO, build
 from stretto.options import Options
+from tests.capture.checks import check
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))

@@ -100,8 +100,8 @@ def type_of(tensor: Tensor) -> TensorType:
 class Parameters:
     """Turns tensors among arguments into parameters of main.
 
-    A `Stacked` becomes a list of its items, stacked: a tensor whose first dim is a symbol. A `Number`
-    becomes a scalar known only at run time.
+    A `Stacked` becomes a list of its items, stacked: a tensor whose first dim is a symbol. A
+    `Number` becomes a scalar known only at run time.
     """
 
     values: list[Value] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Rules of contractions, convolutions, pools and attention, and the forms that kernel selection knows."""
+"""Rules of contractions, convolutions, pools and attention; forms that kernel selection knows."""
 
 from __future__ import annotations
 
@@ -32,14 +32,19 @@ def operators(target: str, *args: Any, **kwargs: Any) -> list[Operator]:
 def is_product_of_loads(operator: Operator) -> bool:
     match operator.value:
         case Apply("mul", (left, right), _):
-            sides = [s.args[0] if isinstance(s, Apply) and s.function == "cast" else s for s in (left, right)]
+            sides = [
+                s.args[0] if isinstance(s, Apply) and s.function == "cast" else s
+                for s in (left, right)
+            ]
             return all(isinstance(side, Load) for side in sides)
         case _:
             return False
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("sizes", ((1, 7, 5), (3, 1, 4), (4, 8, 1), (5, 6, 7), (0, 3, 2), (2, 0, 3)))
+@pytest.mark.parametrize(
+    "sizes", ((1, 7, 5), (3, 1, 4), (4, 8, 1), (5, 6, 7), (0, 3, 2), (2, 0, 3))
+)
 def test_products(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, k, n = sizes
     a, b, bias = random(m, k, dtype=dtype), random(k, n, dtype=dtype), random(n, dtype=dtype)
@@ -102,7 +107,9 @@ def test_a_product_is_one_operator_of_loads() -> None:
 
 def test_half_precision_is_converted_at_the_load() -> None:
     half = torch.bfloat16
-    product, rounding = operators("aten.mm.default", random(3, 4, dtype=half), random(4, 5, dtype=half))
+    product, rounding = operators(
+        "aten.mm.default", random(3, 4, dtype=half), random(4, 5, dtype=half)
+    )
     assert is_product_of_loads(product) and product.value.dtype is DType.F32
     assert rounding.combine == ""
 
@@ -122,7 +129,11 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 
 
 def convolution_target(name: str, keywords: dict[str, Any]) -> str:
-    return f"aten.{name}.padding" if isinstance(keywords.get("padding"), str) else f"aten.{name}.default"
+    return (
+        f"aten.{name}.padding"
+        if isinstance(keywords.get("padding"), str)
+        else f"aten.{name}.default"
+    )
 
 
 @pytest.mark.parametrize("bias", (True, False))
@@ -137,7 +148,9 @@ def test_conv2d(keywords: dict[str, Any], bias: bool) -> None:
 @pytest.mark.parametrize("groups", (1, 2, 4))
 def test_groups(groups: int) -> None:
     weight = random(8, 4 // groups, 3, 3)
-    check("aten.conv2d.default", random(2, 4, 6, 5), weight, random(8), padding=[1, 1], groups=groups)
+    check(
+        "aten.conv2d.default", random(2, 4, 6, 5), weight, random(8), padding=[1, 1], groups=groups
+    )
     check("aten.conv1d.default", random(2, 4, 6), weight[..., 0], random(8), groups=groups)
 
 
@@ -155,13 +168,18 @@ def test_conv1d_and_conv3d() -> None:
 
 
 def test_the_form_of_a_convolution() -> None:
-    (operator,) = operators("aten.conv2d.default", random(2, 3, 7, 8), random(4, 3, 3, 2), None, [1, 1], [0, 1])
+    (operator,) = operators(
+        "aten.conv2d.default", random(2, 3, 7, 8), random(4, 3, 3, 2), None, [1, 1], [0, 1]
+    )
     assert operator.name == "convolution" and operator.combine == "sum"
     assert operator.dims == (2, 4, 7 - 3 + 1, 8 + 2 - 2 + 1) and operator.reduce == (3, 3, 2)
     match operator.value:
         case Apply("mul", (Load(), Apply("where", (condition, Load(), Const(0.0)), _)), DType.F32):
             assert isinstance(condition, Apply) and condition.function == "and"
-            assert [arg.function for arg in condition.args if isinstance(arg, Apply)] == ["ge", "lt"]
+            assert [arg.function for arg in condition.args if isinstance(arg, Apply)] == [
+                "ge",
+                "lt",
+            ]
         case other:
             pytest.fail(f"not the canonical form: {other}")
     (plain,) = operators("aten.conv2d.default", random(2, 3, 7, 8), random(4, 3, 3, 2))
@@ -189,7 +207,11 @@ POOLS: list[list[Any]] = [
 def test_max_pool(arguments: list[Any], ceil: bool) -> None:
     x = random(2, 3, 7, 8)
     x[0, 1, 2] = -float("inf")
-    given = [*arguments, *([[]] if len(arguments) == 1 else []), *([[0, 0]] if len(arguments) < 3 else [])]
+    given = [
+        *arguments,
+        *([[]] if len(arguments) == 1 else []),
+        *([[0, 0]] if len(arguments) < 3 else []),
+    ]
     check("aten.max_pool2d.default", x, *given, [1, 1], ceil)
     check("aten.max_pool2d.default", x, *given, [2, 1], ceil)
     check("aten.max_pool2d_with_indices.default", x, *given, [1, 1], ceil)
@@ -200,9 +222,15 @@ def test_max_pool(arguments: list[Any], ceil: bool) -> None:
 @pytest.mark.parametrize("count_padding", (False, True))
 @pytest.mark.parametrize("ceil", (False, True))
 @pytest.mark.parametrize("arguments", POOLS)
-def test_avg_pool(arguments: list[Any], ceil: bool, count_padding: bool, divisor: int | None) -> None:
+def test_avg_pool(
+    arguments: list[Any], ceil: bool, count_padding: bool, divisor: int | None
+) -> None:
     x = random(2, 3, 7, 8)
-    given = [*arguments, *([[]] if len(arguments) == 1 else []), *([[0, 0]] if len(arguments) < 3 else [])]
+    given = [
+        *arguments,
+        *([[]] if len(arguments) == 1 else []),
+        *([[0, 0]] if len(arguments) < 3 else []),
+    ]
     check("aten.avg_pool2d.default", x, *given, ceil, count_padding, divisor)
     check("aten.avg_pool2d.default", x[0].bfloat16(), *given, ceil, count_padding, divisor)
 

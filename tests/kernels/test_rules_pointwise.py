@@ -26,10 +26,15 @@ def numbers(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
     return torch.randint(low, 9, shape, generator=generator).to(dtype)
 
 
-UNARY = """exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh
-tanh asinh acosh atanh sigmoid erf erfc neg abs sign floor ceil round trunc isnan isinf isfinite isposinf
-isneginf logical_not relu relu6 silu mish hardsigmoid hardswish square frac rad2deg deg2rad log_sigmoid gelu
-leaky_relu elu selu celu softplus hardtanh hardshrink softshrink nan_to_num logit clone""".split()
+UNARY = (
+    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin",
+    "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "sigmoid", "erf", "erfc", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "isnan",
+    "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "relu", "relu6", "silu", "mish",
+    "hardsigmoid", "hardswish", "square", "frac", "rad2deg", "deg2rad", "log_sigmoid", "gelu",
+    "leaky_relu", "elu", "selu", "celu", "softplus", "hardtanh", "hardshrink", "softshrink",
+    "nan_to_num", "logit", "clone",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -46,18 +51,25 @@ def test_unary_in_half_precision(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", (*INTEGERS, torch.bool))
-@pytest.mark.parametrize("name", "exp sqrt tanh sigmoid reciprocal log isnan isinf logical_not".split())
+@pytest.mark.parametrize(
+    "name", ["exp", "sqrt", "tanh", "sigmoid", "reciprocal", "log", "isnan", "isinf", "logical_not"]
+)
 def test_float_functions_of_integers(name: str, dtype: torch.dtype) -> None:
     check(f"aten.{name}.default", numbers(dtype, 7))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("name", "neg abs sign floor ceil round trunc bitwise_not relu square".split())
+@pytest.mark.parametrize(
+    "name",
+    ["neg", "abs", "sign", "floor", "ceil", "round", "trunc", "bitwise_not", "relu", "square"],
+)
 def test_integer_functions(name: str, dtype: torch.dtype) -> None:
     check(f"aten.{name}.default", numbers(dtype, 7))
 
 
-BINARY = ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "rsub")
+BINARY = (
+    "add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "rsub",
+)  # fmt: skip
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 
 
@@ -75,7 +87,10 @@ def test_promotion_of_pairs(name: str, first: torch.dtype, second: torch.dtype) 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BINARY)
 def test_pairs_with_a_number(name: str, dtype: torch.dtype, number: bool | int | float) -> None:
-    if name in ("sub", "rsub", "remainder", "fmod") and torch.bool in (dtype, torch.tensor(number).dtype):
+    if name in ("sub", "rsub", "remainder", "fmod") and torch.bool in (
+        dtype,
+        torch.tensor(number).dtype,
+    ):
         pytest.skip("torch has none of this")
     if dtype is torch.uint8 and number == -3 and name in ("remainder", "fmod"):
         pytest.skip("a negative divisor wraps")
@@ -85,7 +100,9 @@ def test_pairs_with_a_number(name: str, dtype: torch.dtype, number: bool | int |
 
 @pytest.mark.parametrize("name", BINARY)
 def test_pairs_broadcast(name: str) -> None:
-    check(f"aten.{name}.Tensor", numbers(torch.float32, 4, 1, 3), numbers(torch.float32, 5, 1, seed=1))
+    check(
+        f"aten.{name}.Tensor", numbers(torch.float32, 4, 1, 3), numbers(torch.float32, 5, 1, seed=1)
+    )
     check(f"aten.{name}.Tensor", numbers(torch.float32, 0, 3), numbers(torch.float32, 3, seed=1))
     check(f"aten.{name}.Tensor", numbers(torch.float32), numbers(torch.float32, seed=1))
 

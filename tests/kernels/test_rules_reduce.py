@@ -29,7 +29,9 @@ DIMS: list[Any] = [[0], [1], [-1], [0, 2], [0, 1, 2], [], None]
 
 @pytest.mark.parametrize("keep", (False, True))
 @pytest.mark.parametrize("dims", DIMS)
-@pytest.mark.parametrize("name", ("sum.dim_IntList", "mean.dim", "var.correction", "std.correction"))
+@pytest.mark.parametrize(
+    "name", ("sum.dim_IntList", "mean.dim", "var.correction", "std.correction")
+)
 def test_over_dims(name: str, dims: Any, keep: bool) -> None:
     check(f"aten.{name}", random(3, 5, 4), dims, keepdim=keep)
 
@@ -159,7 +161,9 @@ def test_softmax_of_hard_rows(name: str) -> None:
 @pytest.mark.parametrize("shape", ([4], [5, 4], [3, 5, 4]))
 def test_layer_norm(shape: list[int], affine: bool, dtype: torch.dtype) -> None:
     x = random(3, 5, 4, dtype=dtype)
-    parameters = [random(*shape, dtype=dtype), random(*shape, dtype=dtype)] if affine else [None] * 2
+    parameters = (
+        [random(*shape, dtype=dtype), random(*shape, dtype=dtype)] if affine else [None] * 2
+    )
     check("aten.layer_norm.default", x, shape, *parameters)
     check("aten.native_layer_norm.default", x, shape, *parameters, 1e-5)
 
@@ -192,6 +196,12 @@ def test_batch_norm(affine: bool, shape: tuple[int, ...]) -> None:
     target = "aten._native_batch_norm_legit_no_training.default"
     check(target, x, *parameters, *statistics, 0.1, 1e-5)
     check("aten.batch_norm.default", x, *parameters, *statistics, False, 0.1, 1e-5, True)
+
+
+def test_batch_norm_by_its_own_statistics() -> None:
+    target = "aten._native_batch_norm_legit.no_stats"
+    check(target, random(4, 3, 5), random(3), random(3) + 1, True, 0.1, 1e-5)
+    check(target, random(4, 3, 5), None, None, True, 0.1, 1e-5)
 
 
 def test_batch_norm_in_training_is_a_library_call() -> None:

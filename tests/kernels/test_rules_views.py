@@ -149,7 +149,7 @@ def test_pads_that_repeat() -> None:
     check("aten.replication_pad2d.default", x, [2, 1, 0, 4])
     check("aten.reflection_pad1d.default", x[0], [4, 3])
     check("aten.pad.default", x, [1, 2, 3, 1], "circular")
-    check("aten.pad.default", x, [1, 2], "replicate")
+    check("aten.pad.default", x[0], [1, 2, 0, 1], "replicate")
 
 
 @pytest.mark.parametrize("dim", (0, 1, -1))
@@ -188,3 +188,13 @@ def test_creation() -> None:
     check("aten.eye.default", 3)
     check("aten.eye.m", 2, 4)
     check("aten.one_hot.default", torch.tensor([[0, 2], [1, 1]]), 4)
+
+
+@pytest.mark.parametrize("corners", (False, True))
+@pytest.mark.parametrize("size", ([6, 12], [5, 3], [1, 1], [3, 7]))
+def test_bilinear(size: list[int], corners: bool) -> None:
+    target = "aten.upsample_bilinear2d"
+    check(f"{target}.default", counted(1, 2, 3, 4), size, corners)
+    check(f"{target}.vec", counted(1, 2, 3, 4), size, corners, None)
+    check(f"{target}.vec", counted(1, 2, 3, 4), None, corners, [1.7, 2.0])
+    check(f"{target}.default", counted(1, 2, 3, 4).bfloat16(), size, corners)

@@ -47,7 +47,9 @@ def condition_of(value: Any) -> Value:
     return flag_of(value)
 
 
-def stage_if(frame: Frame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]) -> None:
+def stage_if(
+    frame: Frame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
+) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
@@ -132,11 +134,15 @@ def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
         return _logical(is_and, rest[0](), rest[1:])
 
     if not isinstance(first, TracedTensor) or first.dtype != torch.bool:
-        return branch(first, *((following, lambda: first) if is_and else (lambda: first, following)))
+        return branch(
+            first, *((following, lambda: first) if is_and else (lambda: first, following))
+        )
     spliced = _spliced(following)
     if spliced is None:
         keep = _boolean(first)
         return branch(keep, *((following, lambda: False) if is_and else (lambda: True, following)))
+    if isinstance(spliced, bool):
+        return _boolean(first) if spliced is is_and else spliced
     state = tracer()
     target = "aten.logical_and.default" if is_and else "aten.logical_or.default"
     return state.number(state.tensor_op(target, (flag, spliced), FLAG))
@@ -146,7 +152,7 @@ def _boolean(value: Any) -> Any:
     return cast_number(value, bool)
 
 
-def _spliced(operand: Thunk) -> Value | None:
+def _spliced(operand: Thunk) -> Value | bool | None:
     """The operand's flag computed without a branch, if it is cheap and cannot fail."""
     state = tracer()
     base = Snapshot.take()
@@ -156,11 +162,7 @@ def _spliced(operand: Thunk) -> Value | None:
             isinstance(result, torch.Tensor) and result.dtype == torch.bool and result.numel() == 1
         )
         if is_flag and not region.before and _is_harmless(region):
-            if isinstance(result, bool):
-                flag = state.literal(result, FLAG.dtype)
-            else:
-                traced = result if isinstance(result, TracedTensor) else state.promote(result)
-                flag = flag_of(traced)
+            flag = result if isinstance(result, bool) else flag_of(_promoted(result))
         else:
             flag = None
         after = Snapshot.take()
@@ -168,11 +170,17 @@ def _spliced(operand: Thunk) -> Value | None:
     base.restore()
     if flag is None or not unchanged:
         return None
+    if isinstance(flag, bool):
+        return flag
     for op in region.scope.block.ops:
         state.scope.block.ops.append(op)
         for value in op.results:
             state.home[value] = state.scope
     return flag
+
+
+def _promoted(value: torch.Tensor) -> TracedTensor:
+    return value if isinstance(value, TracedTensor) else tracer().promote(value)
 
 
 _MAY_FAIL = ("select", "narrow", "index", "embedding", "gather", "scatter", "mm", "linear", "conv")

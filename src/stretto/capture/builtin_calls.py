@@ -293,7 +293,6 @@ def needs_items(
     return tree_map(convert, args), tree_map(convert, kwargs)
 
 
-
 def _static_length(items: TracedList) -> int:
     length = lists.traced_length(items)
     return length if isinstance(length, int) else int(concrete(length, "int"))

@@ -14,11 +14,13 @@ from torch import nn
 from stretto.capture import recursion
 from stretto.capture.builtin_calls import RULES, list_method, needs_items
 from stretto.capture.locations import is_user_file
+from stretto.capture.poison import Poison
 from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
-from stretto.capture.signals import fail
+from stretto.capture.signals import Abort
 from stretto.capture.state import TracedList
 from stretto.capture.tensor import Hooks
 from stretto.capture.tracer import active, tracer
+from stretto.errors import CaptureError, SourceLocation
 
 _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
 
@@ -32,6 +34,9 @@ def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Choose how a call is traced by what is called."""
+    for given in (function, *args, *kwargs.values()):
+        if isinstance(given, Poison):
+            given.fail()
     rule = _rule(function)
     if rule is not None:
         outcome = rule(*args, **kwargs)
@@ -41,7 +46,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         case nn.Module():
             return _call_module(function, args, kwargs)
         case functools.partial():
-            return traced_call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+            return traced_call(
+                function.func, (*function.args, *args), {**function.keywords, **kwargs}
+            )
         case types.MethodType():
             if isinstance(function.__self__, TracedList):
                 return function(*args, **kwargs)
@@ -81,26 +88,42 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def _call_function(
     function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if not is_rewritten(function) and not is_user_file(function.__code__.co_filename):
+    filename = function.__code__.co_filename
+    if not is_rewritten(function) and not is_user_file(filename):
         inner = _under_context(function)
-        return _native(function, args, kwargs) if inner is None else traced_call(inner, args, kwargs)
-    if inspect.isgeneratorfunction(function):
-        fail(
-            f"'{function.__name__}' is a generator function, which cannot be captured",
-            "return a list instead of using yield",
-        )
-    if inspect.iscoroutinefunction(function):
-        fail(
-            f"'{function.__name__}' is an async function, which cannot be captured",
-            "use a plain function",
-        )
+        if inner is not None:
+            return traced_call(inner, args, kwargs)
+        if filename.startswith("<"):
+            _note_sourceless(function)
+        return _native(function, args, kwargs)
+    _check_kind(function)
     try:
         staged = rewritten(function)
     except NoSource:
-        name = function.__qualname__
-        tracer().note(f"'{name}' has no source that can be read: its control flow runs natively")
+        _note_sourceless(function)
         return _native(function, args, kwargs)
     return recursion.call_user(function, staged, args, kwargs)
+
+
+def _note_sourceless(function: types.FunctionType) -> None:
+    name = function.__qualname__
+    tracer().sourceless.append(name)
+    tracer().note(f"'{name}' has no source that can be read: its control flow runs natively")
+
+
+def _check_kind(function: types.FunctionType) -> None:
+    """Generators and coroutines cannot be captured."""
+    name = function.__name__
+    if inspect.isgeneratorfunction(function):
+        reason, remedy = "a generator function", "return a list instead of using yield"
+    elif inspect.iscoroutinefunction(function):
+        reason, remedy = "an async function", "use a plain function"
+    else:
+        return
+    code = function.__code__
+    place = SourceLocation(code.co_filename, code.co_firstlineno, function=code.co_qualname)
+    message = f"'{name}' is {reason}, which cannot be captured"
+    raise Abort(CaptureError(message, location=place, remedy=remedy))
 
 
 def _under_context(function: types.FunctionType) -> Any:

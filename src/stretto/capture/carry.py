@@ -9,10 +9,10 @@ lists whose length changes become TracedLists wherever they are referred to.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.capture.aliases import check_carried, link_all
 from stretto.capture.frames import UNDEFINED, Frame, is_internal
 from stretto.capture.leaves import (
     device_of,
@@ -81,6 +81,7 @@ class Carry:
     lengths: dict[Storage, object] = field(default_factory=dict[Storage, object])
     deltas: dict[Any, int | None] = field(default_factory=dict[Any, int | None])
     poisoned: dict[Slot, Poison] = field(default_factory=dict[Slot, Poison])
+    params: dict[Storage, Value] = field(default_factory=dict[Storage, Value])
     changed: bool = False
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
@@ -131,15 +132,27 @@ class Carry:
             if grown.kind is not None:
                 length = self._length(grown, Length(None, len(grown.items)), in_body, trips)
                 self.made[key] = wrap(
-                    next(supply), grown.kind, device=device_of(grown.items, grown.end), length=length
+                    next(supply),
+                    grown.kind,
+                    device=device_of(grown.items, grown.end),
+                    length=length,
                 )
                 state = tracer()
                 state.list_origins[id(self.made[key])] = key
                 state.kept_alive.append(self.made[key])
         for storage, before in self.storages.items():
             length = before.length and self._length(storage, before.length, in_body, trips)
-            tracer().write(storage, next(supply), length)
+            self.params[storage] = next(supply)
+            tracer().write(storage, self.params[storage], length)
         self._substitute()
+        self._link()
+
+    def _link(self) -> None:
+        slots = [*self.leaves.items(), *self.grown.items()]
+        link_all(
+            [self.made[key] for key, _ in slots if key in self.made],
+            [_sources(item) for key, item in slots if key in self.made],
+        )
 
     def _length(self, key: Any, before: Length, in_body: bool, trips: int | None) -> Length:
         """Length of a list at the start of the body, or after `trips` rounds."""
@@ -184,8 +197,11 @@ class Carry:
 
     # -- leaving --------------------------------------------------------------------------------
 
-    def end(self, region: Region) -> bool:
-        """Compare the state with that at the start; True when nothing new has to be carried."""
+    def end(self, region: Region, *, is_last: bool = True) -> bool:
+        """Compare the state with that at the start; True when nothing new has to be carried.
+
+        `is_last`: the region is complete, so a storage not written by now need not be carried.
+        """
         self.changed = False
         self.poisoned = {}
         after = Snapshot.take()
@@ -193,16 +209,24 @@ class Carry:
             number, name = key
             dead = self.base.frames[number] is self.frame and name not in self.live
             if not dead:
-                self._compare((("cell", number, name),), before, after.cells.get(key, UNDEFINED), name)
+                self._compare(
+                    (("cell", number, name),), before, after.cells.get(key, UNDEFINED), name
+                )
         for key, (box, values) in self.base.boxes.items():
             found = after.boxes.get(key)
             if found is not None and key not in self.grown:
                 self._compare_box((("box", key),), box, values, found[1])
         self._compare_storages(region)
+        if is_last:
+            self._drop_unwritten()
         return not self.changed
 
     def yields(self) -> tuple[Value, ...]:
         """The carried values at the end of the body."""
+        check_carried(
+            self.storages,
+            [source for x in (*self.leaves.values(), *self.grown.values()) for source in _sources(x)],
+        )
         made = [materialize(leaf.end, leaf.kind) for leaf in self.leaves.values()]
         made += [materialize(g.end, g.kind) for g in self.grown.values() if g.kind is not None]
         return (*made, *(tracer().current(storage) for storage in self.storages))
@@ -309,7 +333,9 @@ class Carry:
         for key, item in contents(after).items():
             self._compare((*slot, key), items[key], item, f"{name}[{key!r}]")
 
-    def _compare_box(self, slot: Slot, box: Any, before: dict[Any, Any], after: dict[Any, Any]) -> None:
+    def _compare_box(
+        self, slot: Slot, box: Any, before: dict[Any, Any], after: dict[Any, Any]
+    ) -> None:
         if before.keys() == after.keys():
             for key, item in before.items():
                 self._compare((*slot, key), item, after[key], f"[{key!r}]")
@@ -357,6 +383,13 @@ class Carry:
                 self.storages[storage] = before
                 self.changed = True
 
+    def _drop_unwritten(self) -> None:
+        """Storages that were written only while another slot was not carried yet."""
+        for storage, param in list(self.params.items()):
+            if storage in self.storages and storage.state.base is param:
+                del self.storages[storage]
+                self.changed = True
+
     def _unified(self, before: Any, after: Any) -> Kind | None:
         first, second = kind_of(before), kind_of(after)
         if first is None or second is None:
@@ -373,8 +406,14 @@ class Carry:
         )
 
 
+def _sources(item: Leaf | Grown) -> list[Any]:
+    """What a carried value may share memory with: its first value, and that of each round."""
+    if isinstance(item, Grown):
+        return [*item.items, *(item.end if isinstance(item.end, list) else [item.end])]
+    return [item.init, item.end]
+
+
 def _stored_type(state: StorageState) -> TensorType | ListType:
     if isinstance(state.base, Value):
         return state.base.type
     return tracer().constant_value(state.base).type
-

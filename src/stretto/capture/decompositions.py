@@ -137,9 +137,7 @@ def _lift_fresh(value: torch.Tensor) -> Any:
                 fake = torch.empty((), dtype=value.dtype, device=value.device)
             return state.fresh(state.literal(number, dtype), fake)
     constant = state.promote(value, guarded=False)
-    storage = Storage(
-        StorageState(state.current(constant.storage)), state.scope, constant.fake
-    )
+    storage = Storage(StorageState(state.current(constant.storage)), state.scope, constant.fake)
     return TracedTensor(constant.fake, storage)
 
 
@@ -159,10 +157,6 @@ def _dropout(value: Any, probability: float, train: bool) -> Any:
             "call eval() on the module before compiling",
         )
     return value
-
-
-def _empty(size: Any, **kwargs: Any) -> Any:
-    return aten.full.default(size, 0, dtype=kwargs.get("dtype"), device=kwargs.get("device"))
 
 
 def _zeros(fill: float) -> Callable[..., Any]:
@@ -187,7 +181,9 @@ def _like(fill: float | None) -> Callable[..., Any]:
 
 
 def _new(fill: float | None) -> Callable[..., Any]:
-    def rule(like: Any, size: Any, *args: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    def rule(
+        like: Any, size: Any, *args: Any, dtype: Any = None, device: Any = None, **_: Any
+    ) -> Any:
         dtype, device = dtype or like.dtype, device or like.device
         value = args[0] if fill is None else fill
         if dtype is not torch.bool and fill is not None:
@@ -201,9 +197,9 @@ def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any,
     training: bool, momentum: float, eps: float, cudnn: bool = False,
 ) -> Any:  # fmt: skip
-    """Inference form: (x - mean) / sqrt(var + eps) * weight + bias, per channel."""
+    """(x - mean) / sqrt(var + eps) * weight + bias, per channel."""
     if training or mean is None or var is None:
-        return NotImplemented
+        mean, var = _batch_statistics(x, mean, var, momentum if training else 0.0)
     shape = [1, -1] + [1] * (x.dim() - 2)
     scale = torch.rsqrt(var + eps)
     if weight is not None:
@@ -211,8 +207,17 @@ def _batch_norm(
     shift = -mean * scale
     if bias is not None:
         shift = shift + bias
-    out = x * scale.reshape(shape).to(x.dtype) + shift.reshape(shape).to(x.dtype)
-    return out
+    return x * scale.reshape(shape).to(x.dtype) + shift.reshape(shape).to(x.dtype)
+
+
+def _batch_statistics(x: Any, mean: Any, var: Any, momentum: float) -> tuple[Any, Any]:
+    """Mean and variance of the batch; the running ones move toward them by `momentum`."""
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    batch_mean, batch_var = x.mean(dims), x.var(dims, correction=0)
+    if mean is not None and momentum:
+        mean.copy_(mean * (1 - momentum) + batch_mean * momentum)
+        var.copy_(var * (1 - momentum) + x.var(dims, correction=1) * momentum)
+    return batch_mean, batch_var
 
 
 def _attention(
@@ -271,7 +276,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.dropout.default: _dropout,
     aten.feature_dropout.default: _dropout,
     aten.alpha_dropout.default: _dropout,
-    aten.empty.memory_format: _empty,
+    aten.empty.memory_format: _zeros(0),
     aten.zeros.default: _zeros(0),
     aten.ones.default: _zeros(1),
     aten.zeros_like.default: _like(0),

@@ -25,16 +25,23 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
 from stretto.capture.functional import apply_functionally, is_mutating
-from stretto.capture.scalars import result_number
+from stretto.capture.scalars import concrete, result_number
 from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import Tracer, data_dependent_shape, tracer
 from stretto.capture.view_rules import RULES as VIEW_RULES
 from stretto.ir.ops import Argument, TensorOp
 
-_LAYOUT_KEYWORDS = (
-    "device layout memory_format pin_memory non_blocking generator implicit out".split()
-)
+_LAYOUT_KEYWORDS = [
+    "device",
+    "layout",
+    "memory_format",
+    "pin_memory",
+    "non_blocking",
+    "generator",
+    "implicit",
+    "out",
+]
 
 
 class Recorder(TorchDispatchMode):
@@ -68,7 +75,9 @@ def recording() -> Iterator[None]:
 def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle one ATen call."""
     state = tracer()
-    if func is torch.ops.aten._local_scalar_dense.default and not _is_traced(args[0]):
+    if func is torch.ops.aten._local_scalar_dense.default:
+        if _is_traced(args[0]):
+            return concrete(args[0], "number")
         state.read_values[id(args[0])] = args[0]
         with _disable_current_modes():
             return args[0].item()

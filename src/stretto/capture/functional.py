@@ -24,7 +24,9 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
     targets = _written(func, args, kwargs)
     pure, by_out = _pure_form(func)
     if pure is None:
-        fail(f"{func} changes a tensor in place and has no pure form", "use an out-of-place operator")
+        fail(
+            f"{func} changes a tensor in place and has no pure form", "use an out-of-place operator"
+        )
     if by_out:
         kwargs = {key: item for key, item in kwargs.items() if not _is_out(func, key)}
     outcome = pure(*args, **kwargs)

@@ -52,7 +52,9 @@ def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
     parts = _expanded(tensor, index)
     if any(_is_table(part) for part in parts):
         indices = [_as_table(part) for part in parts]
-        value = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=tensor.dtype)
+        value = (
+            value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=tensor.dtype)
+        )
         aten.index_put_.default(tensor, indices, value.to(tensor.dtype))
         return
     target = _located(tensor, parts)

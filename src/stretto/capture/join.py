@@ -11,6 +11,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.capture.aliases import link_all
 from stretto.capture.frames import UNDEFINED, Frame, is_internal
 from stretto.capture.leaves import (
     device_of,
@@ -64,6 +65,7 @@ class Pair:
     second: Any
     kind: Kind
     value: Value
+    made: Any = None
 
 
 @dataclass(eq=False)
@@ -86,6 +88,8 @@ class Joiner:
         result = self.value(self.first.result, self.second.result, "the result")
         writes = self._storages()
         self._emit(condition)
+        kept = [pair for pair in self.pairs if pair.made is not None]
+        link_all([p.made for p in kept], [(p.first, p.second) for p in kept])
         for (number, name), value in cells.items():
             self.base.frames[number].set(name, value)
         for box, values in boxes:
@@ -177,7 +181,9 @@ class Joiner:
         """
         jumping, other = (self.second, self.first) if in_second else (self.first, self.second)
         return any(
-            is_internal(name) and value is True and other.after.cells.get((number, name)) is not True
+            is_internal(name)
+            and value is True
+            and other.after.cells.get((number, name)) is not True
             for (number, name), value in jumping.after.cells.items()
         )
 
@@ -200,14 +206,15 @@ class Joiner:
         state = tracer()
         value = Value(kind.type)
         state.home[value] = state.scope
-        self.pairs.append(Pair(first, second, kind, value))
-        return wrap(
+        made = wrap(
             value,
             kind,
             device=device_of(first, second),
             loops=loops_of(first, second),
             length=length,
         )
+        self.pairs.append(Pair(first, second, kind, value, made))
+        return made
 
     def _growable(self, value: Any) -> bool:
         return isinstance(value, list | TracedList)
@@ -222,7 +229,9 @@ class Joiner:
             side if isinstance(side, TracedList) else list(world.inside(side).values())
             for side, world in ((first, self.first), (second, self.second))
         ]
-        kinds = [self._list_kind(side) for side in sides if not (isinstance(side, list) and not side)]
+        kinds = [
+            self._list_kind(side) for side in sides if not (isinstance(side, list) and not side)
+        ]
         kind = kinds[0]
         for other in kinds[1:]:
             kind = unify(kind, other, promote=False) if kind and other else None

@@ -136,9 +136,7 @@ class JumpLowering:
             statement.body = [*statement.body, *rest]
         return self._one(statement)
 
-    def _guarded(
-        self, flags: frozenset[str], rest: Sequence[ast.stmt], like: ast.stmt
-    ) -> Lowered:
+    def _guarded(self, flags: frozenset[str], rest: Sequence[ast.stmt], like: ast.stmt) -> Lowered:
         """`rest`, if none of the flags is set."""
         self.guards_return |= RETURNED in flags
         lowered = self.block(rest)
@@ -173,7 +171,9 @@ class JumpLowering:
         out.append(statement)
         escaping = body.flags - {flags.stop, flags.skip}
         if orelse:
-            tail = self._guarded(frozenset(stops), orelse, statement) if stops else self.block(orelse)
+            tail = (
+                self._guarded(frozenset(stops), orelse, statement) if stops else self.block(orelse)
+            )
             return Lowered(out + tail.statements, escaping | tail.flags, tail.jumps and not stops)
         endless = isinstance(statement, ast.While) and _is_true(test) and not flags.stop_used
         return Lowered(out, escaping, endless)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.aliases import link
 from stretto.capture.leaves import fake_of_type, kind_of, materialize, wrap
 from stretto.capture.scalars import Kind, unify
 from stretto.capture.signals import fail
@@ -60,6 +61,7 @@ def push(items: TracedList, item: Any) -> None:
     length = _length(items)
     pushed = state.emit(ListPushOp(current, value), (current.type,))[0]
     state.write(items.storage, pushed, Length(length.base, length.offset + 1))
+    link(items, [item])
 
 
 def extend(items: TracedList, others: Any) -> None:
@@ -82,7 +84,14 @@ def get_item(items: TracedList, index: Any) -> Any:
     state = tracer()
     kind = element_kind(items)
     op = ListGetOp(state.current(items.storage), _position(items, index))
-    return wrap(state.emit(op, (kind.type,))[0], kind, device=_device(items))
+    return _taken(items, wrap(state.emit(op, (kind.type,))[0], kind, device=_device(items)))
+
+
+def _taken(items: TracedList, item: Any) -> Any:
+    """An item shares memory with its list."""
+    if not items.numbers:
+        link(item, [items])
+    return item
 
 
 def _slice(items: TracedList, index: slice) -> list[Any]:
@@ -101,6 +110,7 @@ def set_item(items: TracedList, index: Any, item: Any) -> None:
     current = state.current(items.storage)
     op = ListSetOp(current, _position(items, index), value)
     state.write(items.storage, state.emit(op, (current.type,))[0], items.storage.state.length)
+    link(items, [item])
 
 
 def pop(items: TracedList, index: Any = -1) -> Any:
@@ -112,7 +122,7 @@ def pop(items: TracedList, index: Any = -1) -> Any:
     length = _length(items)
     rest, item = state.emit(ListPopOp(current), (current.type, kind.type))
     state.write(items.storage, rest, Length(length.base, length.offset - 1))
-    return wrap(item, kind, device=_device(items))
+    return _taken(items, wrap(item, kind, device=_device(items)))
 
 
 def clear(items: TracedList) -> None:

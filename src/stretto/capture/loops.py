@@ -100,11 +100,14 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
             carry.base.restore()
             with state.region() as head:
                 head_params = carry.begin()
+                placed = Snapshot.take()
                 head.scope.block.yields = (_flag(test()),)
                 head.scope.block.params = head_params
+                test_assigns = _has_changed(placed) or bool(set(head.before) - set(carry.storages))
             with state.region() as region:
                 params = carry.begin()
-                test()
+                if test_assigns:  # as in `while (x := f()) > 0`
+                    test()
                 loop.body(None)
                 done = carry.end(region)
                 if done:
@@ -112,7 +115,9 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
             if done:
                 break
         else:
-            fail("a loop's variables keep changing their types", "give them one type before the loop")
+            fail(
+                "a loop's variables keep changing their types", "give them one type before the loop"
+            )
     except NeedsPeel as peel:
         carry.base.restore()
         raise peel.abort from None
@@ -123,21 +128,14 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
     op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
     results = state.emit(op, [kind.type for kind in carry.kinds()])
     carry.finish(results)
-    _run_test_again(test, carry)
+    if test_assigns:
+        test()
 
 
-def _run_test_again(test: Test, carry: Carry) -> None:
-    """The last test may have assigned variables (`while (x := f()) > 0`)."""
-    block = tracer().scope.block
-    count, before = len(block.ops), Snapshot.take()
-    with tracer().region():
-        test()
-        after = Snapshot.take()
-    del block.ops[count:]
-    changed = any(after.cells.get(key) is not value for key, value in before.cells.items())
-    before.restore()
-    if changed:
-        test()
+def _has_changed(before: Snapshot) -> bool:
+    """Whether a variable has been assigned since."""
+    after = Snapshot.take()
+    return any(after.cells.get(key) is not value for key, value in before.cells.items())
 
 
 def _flag(condition: Any) -> Value:
@@ -278,7 +276,9 @@ def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int)
         index = state.param(INDEX, "i")
         params = carry.begin()
         length = source.length
-        bound = state.literal(length, INDEX.dtype) if isinstance(length, int) else state.read(length)
+        bound = (
+            state.literal(length, INDEX.dtype) if isinstance(length, int) else state.read(length)
+        )
         more = state.tensor_op("aten.lt.Tensor", (index, bound), FLAG)
         going = state.tensor_op("aten.logical_not.default", (_flag(loop.stop()),), FLAG)
         both = state.tensor_op("aten.logical_and.default", (more, going), FLAG)
@@ -287,4 +287,3 @@ def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int)
     kinds = [Kind(INDEX, True), *carry.kinds()]
     results = state.emit(WhileOp(inits, head.scope.block, body), [kind.type for kind in kinds])
     carry.finish(results[1:])
-

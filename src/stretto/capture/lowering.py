@@ -217,7 +217,11 @@ class StatementLowering:
         then = self._part("then", self.block(statement.body, after), statement)
         orelse = self._part("else", self.block(statement.orelse, after), statement)
         arguments = [statement.test, name(then.name, statement), name(orelse.name, statement)]
-        call = staged("if_", [name(FRAME, statement), *arguments, self._live(after, statement)], statement.test)
+        call = staged(
+            "if_",
+            [name(FRAME, statement), *arguments, self._live(after, statement)],
+            statement.test,
+        )
         return [then, orelse, ast.copy_location(ast.Expr(call), statement)]
 
     def _while(self, statement: ast.While, after: Names) -> list[ast.stmt]:
@@ -226,7 +230,11 @@ class StatementLowering:
         test = self._part("test", [value], statement)
         body = self._part("body", self.block(statement.body, head), statement)
         arguments = [name(test.name, statement), name(body.name, statement)]
-        call = staged("while_", [name(FRAME, statement), *arguments, self._live(head, statement)], statement.test)
+        call = staged(
+            "while_",
+            [name(FRAME, statement), *arguments, self._live(head, statement)],
+            statement.test,
+        )
         return [test, body, ast.copy_location(ast.Expr(call), statement)]
 
     def _for(self, statement: ast.For, after: Names) -> list[ast.stmt]:
@@ -269,7 +277,9 @@ class StatementLowering:
         arguments = ast.arguments([], parameters, None, [], [], None, [])
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
         head += [ast.Global(outer)] if outer else []
-        made = ast.FunctionDef(f"__stretto_{kind}_{self.count}", arguments, [*head, *body], [], None)
+        made = ast.FunctionDef(
+            f"__stretto_{kind}_{self.count}", arguments, [*head, *body], [], None
+        )
         made.body = made.body or [ast.Pass()]
         if hasattr(made, "type_params") or "type_params" in ast.FunctionDef._fields:
             made.type_params = []  # type: ignore[attr-defined]
@@ -334,7 +344,9 @@ def _framed(
     declared = [ast.Assign([ast.Name(item, ast.Store())], ast.Constant(None)) for item in unbound]
     binding: list[ast.stmt] = [ast.If(ast.Constant(False), list(declared), [])] if declared else []
     visible = sorted(local | outer)
-    probe = thunk(ast.copy_location(ast.Tuple([name(v, first) for v in visible], ast.Load()), first))
+    probe = thunk(
+        ast.copy_location(ast.Tuple([name(v, first) for v in visible], ast.Load()), first)
+    )
     enter = staged("enter", [_text(node.name, first), probe], first)
     entered = ast.Assign([ast.Name(FRAME, ast.Store())], enter)
     left = ast.Expr(staged("leave", [name(FRAME, first)], first))

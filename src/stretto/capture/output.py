@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from torch import nn
 
 from stretto.capture.result import InputLeaf, Node, OutputSpec, PythonLeaf, ResultLeaf
-from stretto.capture.sources import Source
 from stretto.capture.scalars import known_value
-from stretto.capture.state import TracedList
+from stretto.capture.sources import Source
+from stretto.capture.state import TracedList, is_box
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
@@ -41,16 +42,15 @@ class _Flattener:
                 return self._node(list, [self.spec(item) for item in value])
             case dict():
                 return self._dict(value)
-            case tuple() if hasattr(value, "_fields"):
-                kind = type(value)
-                return self._node(lambda items: kind(*items), [self.spec(v) for v in value])
-            case list() | tuple() | set() if type(value) in (list, tuple):
-                kind = type(value)
-                return self._node(lambda items: kind(items), [self.spec(v) for v in value])
+            case tuple():
+                build = functools.partial(_tuple, type(value))
+                return self._node(build, [self.spec(item) for item in value])
+            case list():
+                return self._node(list, [self.spec(item) for item in value])
             case nn.Module() | torch.Tensor() | type():
                 return PythonLeaf(value)
-            case _ if dataclasses.is_dataclass(value):
-                return self._dataclass(value)
+            case _ if is_box(value) or dataclasses.is_dataclass(value):
+                return self._record(value)
             case _:
                 return PythonLeaf(value)
 
@@ -78,11 +78,14 @@ class _Flattener:
 
         return self._node(build, [self.spec(item) for item in value.values()])
 
-    def _dataclass(self, value: Any) -> OutputSpec:
+    def _record(self, value: Any) -> OutputSpec:
+        """An object, rebuilt without calling its class."""
         kind = type(value)
-        names = list(vars(value)) if hasattr(value, "__dict__") else [
-            item.name for item in dataclasses.fields(value)
-        ]
+        names = (
+            list(vars(value))
+            if hasattr(value, "__dict__")
+            else [item.name for item in dataclasses.fields(value)]
+        )
 
         def build(items: Sequence[Any]) -> Any:
             made = object.__new__(kind)
@@ -91,6 +94,10 @@ class _Flattener:
             return made
 
         return self._node(build, [self.spec(getattr(value, name)) for name in names])
+
+
+def _tuple(kind: type, items: Sequence[Any]) -> Any:
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 def describe_output(result: Any, inputs: dict[int, int]) -> tuple[list[Value], OutputSpec]:

@@ -45,9 +45,55 @@ def _fail(self: Poison, *args: Any, **kwargs: Any) -> NoReturn:
     self.fail()
 
 
-_OPERATIONS = """add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow
-matmul rmatmul and rand or ror xor rxor neg pos abs invert lt le gt ge eq ne bool int float index len
-iter next getitem setitem contains call enter exit format str""".split()
+_OPERATIONS = [
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "pow",
+    "rpow",
+    "matmul",
+    "rmatmul",
+    "and",
+    "rand",
+    "or",
+    "ror",
+    "xor",
+    "rxor",
+    "neg",
+    "pos",
+    "abs",
+    "invert",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+    "bool",
+    "int",
+    "float",
+    "index",
+    "len",
+    "iter",
+    "next",
+    "getitem",
+    "setitem",
+    "contains",
+    "call",
+    "enter",
+    "exit",
+    "format",
+    "str",
+]
 
 for _operation in _OPERATIONS:
     setattr(Poison, f"__{_operation}__", _fail)

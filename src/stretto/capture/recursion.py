@@ -49,7 +49,10 @@ class Entry:
 
 
 def call_user(
-    function: FunctionType, staged: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: FunctionType,
+    staged: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Trace a call of a user function inline, or as a CallOp if it recurses."""
     state = tracer()
@@ -294,7 +297,7 @@ class Outline:
                 )
                 result = self.staged(*given_args, **given_kwargs)
                 settled = self._settle(result)
-                settled &= carry.end(region)
+                settled &= carry.end(region, is_last=False)
                 self._find_mutated(tensors, params)
                 self.captures = list(context.captures)
                 settled &= known == (len(self.captures), tuple(self.mutated))
@@ -314,7 +317,8 @@ class Outline:
         shape = _RESULT.flatten(result, leaves)
         known = self.template
         found: list[Kind | Fixed | None] = [
-            Fixed(leaf) if isinstance(leaf, bool | int | float) else kind_of(leaf) for leaf in leaves
+            Fixed(leaf) if isinstance(leaf, bool | int | float) else kind_of(leaf)
+            for leaf in leaves
         ]
         if known is not None:
             if known.shape != shape:
@@ -367,7 +371,9 @@ class Outline:
 
     # -- calling --------------------------------------------------------------------------------
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, outermost: bool = False) -> Any:
+    def call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, outermost: bool = False
+    ) -> Any:
         """A CallOp with these arguments; the rebuilt result."""
         state, carry = tracer(), self.carry
         assert carry is not None
@@ -403,7 +409,7 @@ class Outline:
         assert self.carry is not None and self.region is not None
         if self.finished:
             return []
-        if not self.carry.end(self.region):
+        if not self.carry.end(self.region, is_last=False):
             raise _Retrace
         return list(self.carry.yields())
 
@@ -416,4 +422,3 @@ def _function_name(code: CodeType) -> str:
         number += 1
         name = f"{wanted}_{number}"
     return name
-

@@ -158,7 +158,9 @@ def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
     if lowering.parameters(node.args)[: len(names)] != list(names):
         return False
     starts = {(line, column) for line, _, column, _ in code.co_positions() if column is not None}
-    inside = {(item.lineno, item.col_offset) for item in ast.walk(node.body) if hasattr(item, "lineno")}
+    inside = {
+        (item.lineno, item.col_offset) for item in ast.walk(node.body) if hasattr(item, "lineno")
+    }
     return bool(starts & inside)
 
 

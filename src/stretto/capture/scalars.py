@@ -80,9 +80,7 @@ def to_number(tensor: TracedTensor) -> TracedTensor:
     if tensor.number is not None:
         return tensor
     if tensor.numel() != 1:
-        raise RuntimeError(
-            f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar"
-        )
+        raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
     state = tracer()
     flat = tensor.reshape(()) if tensor.dim() else tensor
     dtype = DType.from_torch(flat.dtype)
@@ -134,9 +132,14 @@ def concrete(tensor: TracedTensor, kind: str) -> Any:
     known = known_value(tensor)
     if known is not None:
         return known
+    remedy = "keep it a tensor (torch.where, index_select), or compute it outside and pass it in"
+    sourceless = tracer().sourceless
+    if sourceless:
+        remedy = (
+            f"define '{sourceless[-1]}' in a file: its control flow cannot be read; or {remedy}"
+        )
     stop = abort(
-        f"a Python {kind} is needed here, but the value is that of a traced tensor",
-        "keep it a tensor (torch.where, index_select), or move this out of the compiled function",
+        f"a Python {kind} is needed here, but the value is that of a traced tensor", remedy
     )
     if tensor.number is not None and tensor.number.loops:
         raise NeedsUnroll(tensor.number.loops, stop)
@@ -169,7 +172,9 @@ def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
     if first.number != second.number:
         number, tensor = (a, b) if first.number else (b, a)
         fits = _promoted(number.dtype, tensor.dtype) is tensor.dtype
-        return Kind(tensor, False) if fits or number.dtype.is_float == tensor.dtype.is_float else None
+        return (
+            Kind(tensor, False) if fits or number.dtype.is_float == tensor.dtype.is_float else None
+        )
     if a.dtype is b.dtype:
         return first
     return Kind(TensorType(_promoted(a.dtype, b.dtype), a.shape), False) if promote else None

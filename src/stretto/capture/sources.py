@@ -37,7 +37,9 @@ class Source:
 
     def __len__(self) -> int:
         if not isinstance(self.length, int):
-            fail("a length that depends on a tensor is needed as a Python int", "use len() in a loop")
+            fail(
+                "a length that depends on a tensor is needed as a Python int", "use len() in a loop"
+            )
         return self.length
 
 

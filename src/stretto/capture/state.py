@@ -63,7 +63,14 @@ def _is_record(value: Any) -> bool:
     if dataclasses.is_dataclass(kind):
         return hasattr(value, "__dict__")
     module = getattr(kind, "__module__", "")
-    if module.split(".")[0] in ("builtins", "torch", "stretto", "numpy", "functools", "collections"):
+    if module.split(".")[0] in (
+        "builtins",
+        "torch",
+        "stretto",
+        "numpy",
+        "functools",
+        "collections",
+    ):
         return False
     return hasattr(value, "__dict__") and "__setattr__" not in kind.__dict__ and not callable(value)
 

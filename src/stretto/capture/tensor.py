@@ -67,8 +67,6 @@ class Storage:
     state: StorageState
     scope: Scope
     fake: torch.Tensor | None = None
-    frozen: str | None = None
-    """Why a write is not allowed, if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +127,7 @@ class Hooks:
     list_method: Hook
     list_items: Hook
     list_length: Hook
+    check_write: Hook
     call: Hook
     staging: Any
 
@@ -249,4 +248,3 @@ class TracedTensor(torch.Tensor):
     __iand__ = _numeric("__and__", "__iand__")
     __ior__ = _numeric("__or__", "__ior__")
     __ixor__ = _numeric("__xor__", "__ixor__")
-

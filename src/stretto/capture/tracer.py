@@ -17,12 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
-from stretto.capture.locations import user_location
 from stretto.capture.frames import Frame
+from stretto.capture.locations import user_location
 from stretto.capture.signals import Abort, abort, fail
 from stretto.capture.tensor import (
     Cached,
     FunctionContext,
+    Hooks,
     Length,
     Linear,
     Number,
@@ -34,7 +35,7 @@ from stretto.capture.tensor import (
 from stretto.errors import CaptureError
 from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, TensorOp
-from stretto.ir.types import DType, Dim, Symbol, TensorType, Type
+from stretto.ir.types import Dim, DType, Symbol, TensorType, Type
 from stretto.options import Options
 
 
@@ -79,6 +80,7 @@ class Tracer:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.notes: list[str] = []
+        self.sourceless: list[str] = []
         self.functions: dict[str, Function] = {}
         self.frames: list[Frame] = []
         self.home: dict[Value, Scope] = {}
@@ -90,6 +92,7 @@ class Tracer:
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}
         self.tries = 0
+        self.links: dict[Storage, set[Storage]] = {}
         self.calls: list[Any] = []
         self.outlines: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
@@ -229,8 +232,8 @@ class Tracer:
 
     def write(self, storage: Storage, base: Value, length: Length | None = None) -> None:
         """Replace what a storage holds. Undone at the end of each region around it."""
-        if storage.frozen is not None:
-            fail(storage.frozen, "change a copy instead: use clone() before, or out-of-place ops")
+        if storage in self.links:
+            Hooks.check_write(storage)
         for region in reversed(self.regions):
             if region.scope is storage.scope and not region.is_transaction:
                 break

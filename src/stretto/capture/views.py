@@ -87,7 +87,9 @@ def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor
 
     def write(base: Value, part: Value) -> Value:
         if isinstance(index, int):
-            return state.tensor_op("aten.select_scatter.default", (base, part, dim, index), base.type)
+            return state.tensor_op(
+                "aten.select_scatter.default", (base, part, dim, index), base.type
+            )
         row_type = TensorType(type.dtype, (*type.shape[:dim], 1, *type.shape[dim:]))
         row = state.tensor_op("aten.unsqueeze.default", (part, dim), row_type)
         arguments = (base, row, dim, state.use(index))
@@ -156,7 +158,9 @@ def _size(dim: Any) -> Argument:
 def diagonal(tensor: TracedTensor, fake: torch.Tensor, arguments: Arguments) -> TracedTensor:
     """A diagonal: `arguments` are offset, dim1, dim2."""
     read = _reader("aten.diagonal.default", arguments, tracer().type_of(fake))
-    return extend(tensor, fake, ViewStep(read, _scatter("aten.diagonal_scatter.default", arguments)))
+    return extend(
+        tensor, fake, ViewStep(read, _scatter("aten.diagonal_scatter.default", arguments))
+    )
 
 
 def strided(tensor: TracedTensor, fake: torch.Tensor, arguments: Arguments) -> TracedTensor:

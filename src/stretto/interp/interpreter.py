@@ -7,7 +7,6 @@ that is wrong.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import torch
 
 from stretto.errors import RunError
 from stretto.interp.check import bind_results, bind_values
+from stretto.interp.recursion import deep_recursion
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.dims import evaluate as evaluate_dim
 from stretto.ir.ops import (
@@ -42,10 +42,6 @@ from stretto.ops.infer import named_arguments, resolve
 
 Datum = torch.Tensor | list[torch.Tensor]
 """What a value is at run time. Nothing is ever changed in place."""
-
-_PYTHON_FRAMES_PER_CALL = 40
-"""More than a call nested in several ifs and loops needs."""
-
 
 @dataclass(slots=True)
 class Frame:
@@ -97,11 +93,9 @@ def run(
     Raises RunError where an op stops the run, for inputs of other types, and for recursion deeper
     than `max_depth`.
     """
-    needed = max_depth * _PYTHON_FRAMES_PER_CALL + 1000
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), needed))
     arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
     frame = Frame(program, program.main, dtype, max_depth)
-    with torch.no_grad(), _default_dtype(dtype):
+    with torch.no_grad(), _default_dtype(dtype), deep_recursion(max_depth):
         try:
             results = _activate(frame, tuple(frame.cast(item) for item in arguments))
         except RecursionError:

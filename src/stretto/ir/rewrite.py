@@ -95,10 +95,11 @@ def rewrite_block(
         op.substitute(lambda value: mapping.get(value, value))
         for nested in op.blocks:
             changed |= rewrite_block(nested, visit, definitions, mapping)
+        results = op.results  # a visit may keep the op with fewer of them
         replacement = visit(op, definitions)
-        new, values = ([op], op.results) if replacement is None else replacement
+        new, values = ([op], results) if replacement is None else replacement
         changed |= replacement is not None
-        mapping.update(zip(op.results, values, strict=True) if replacement else ())
+        mapping.update(zip(results, values, strict=True))
         ops.extend(new)
         definitions.update((value, item) for item in new for value in item.results)
     block.ops = ops

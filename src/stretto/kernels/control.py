@@ -1,7 +1,8 @@
-"""Lowering of control ops and lists to nodes of the tree.
+"""Lowering of branches, loops and calls to nodes of the tree.
 
-A carried tensor lives in a rotating pair of buffers, or in one buffer when the body only updates it in place
-(a cache); a carried integer or flag is a register; a carried list is its buffer and a length register.
+A carried tensor lives in a rotating pair of buffers, or in one buffer when the body only updates it
+in place (a cache); a carried integer or flag is a register; a carried list is its buffer and a
+length register.
 """
 
 from __future__ import annotations
@@ -10,50 +11,25 @@ from dataclasses import dataclass
 
 from stretto.errors import CodegenError
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import (
-    CallOp,
-    ForOp,
-    IfOp,
-    ListGetOp,
-    ListLengthOp,
-    ListNewOp,
-    ListPopOp,
-    ListPushOp,
-    ListSetOp,
-    ListStackOp,
-    TensorOp,
-    WhileOp,
-)
-from stretto.ir.types import DType, ListType, Symbol, TensorType
+from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
+from stretto.ir.types import DType, ListType, TensorType
 from stretto.kernels.expr import (
     Access,
-    Apply,
     Buffer,
     Const,
     Expr,
     Index,
-    Load,
     Position,
     Reg,
     expr_regs,
+    loads,
 )
-from stretto.kernels.lazy import Lazy, cast, select, stored, variables, whole_buffer
-from stretto.kernels.lists import capacity_of, returned_lists
+from stretto.kernels.in_place import updated_in_place
+from stretto.kernels.lazy import cast, register_value, stored, whole_buffer
+from stretto.kernels.list_ops import copied, copy_items, lower_list_op, new_list_buffer, others_need
 from stretto.kernels.lower import Items, ListView, Lowering
-from stretto.kernels.operator import Operator
-from stretto.kernels.tree import Call, Check, For, If, Let, Node, Seq, While
-
-UPDATES = frozenset(
-    (
-        "stretto.narrow_scatter",
-        "aten.select_scatter.default",
-        "aten.slice_scatter.default",
-        "aten.index_put.default",
-        "aten.scatter.src",
-        "aten.scatter.value",
-    )
-)
-"""Ops whose first operand may be changed in place when nobody needs it any more."""
+from stretto.kernels.tree import Call, For, If, Let, Node, Seq, While
+from stretto.kernels.uses import block_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +49,7 @@ def is_register(kind: TensorType | ListType) -> bool:
 
 
 def lower_control(low: Lowering, op: Op) -> None:
+    """Lowers an op that is neither a tensor op nor a constant."""
     match op:
         case IfOp():
             _lower_if(low, op)
@@ -82,50 +59,51 @@ def lower_control(low: Lowering, op: Op) -> None:
             _lower_while(low, op)
         case CallOp():
             _lower_call(low, op)
-        case ListNewOp():
-            _list_new(low, op)
-        case ListPushOp():
-            _list_push(low, op)
-        case ListGetOp():
-            _list_get(low, op)
-        case ListSetOp():
-            _list_set(low, op)
-        case ListPopOp():
-            _list_pop(low, op)
-        case ListLengthOp():
-            low.env[op.result] = Lazy(DType.I64, (), Position(low.list(op.list).length))
-        case ListStackOp():
-            _list_stack(low, op)
         case _:
-            raise CodegenError(f"no lowering for {op.name}", location=op.location)
+            lower_list_op(low, op)
 
 
 # ---- regions ---------------------------------------------------------------------------------
 
 
-def region(low: Lowering, block: Block, targets: tuple[Target, ...]) -> tuple[Node[Items], tuple[Target, ...]]:
-    """Lowers a block so that its yields end up in `targets`; list targets come back with their buffer."""
+def region(
+    low: Lowering, block: Block, targets: tuple[Target, ...]
+) -> tuple[Node[Items], tuple[Target, ...]]:
+    """Lowers a block so that its yields end up in `targets`; lists come back with their buffer."""
     saved = low.items, low.nodes, low.block
     known = dict(low.symbols), dict(low.positions)
+    low.outer.append((low.block, low.items))
     low.items, low.nodes = [], []
-    defined = {value for op in block.ops for value in op.results}
-    for value, target in zip(block.yields, targets, strict=True):
-        if isinstance(target, Buffer) and value in defined and value not in low.destinations:
-            low.destinations[value] = target
+    claim_destinations(low, block, targets)
     low.ops(block)
     final = finish(low, block.yields, targets)
     low.flush()
     node: Node[Items] = Seq(tuple(low.nodes))
+    low.outer.pop()
     low.items, low.nodes, low.block = saved
     low.symbols, low.positions = known
     return node, final
 
 
-def finish(low: Lowering, values: tuple[Value, ...], targets: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Moves the yields to their targets: tensors are copied if they are not there, registers assigned."""
+def claim_destinations(low: Lowering, block: Block, targets: tuple[Target | None, ...]) -> None:
+    """What the block defines and yields is computed into its target at once."""
+    defined = {value for op in block.ops for value in op.results}
+    for value, target in zip(block.yields, targets, strict=True):
+        if isinstance(target, Buffer) and value in defined:
+            low.destinations.setdefault(value, target)
+
+
+def finish(
+    low: Lowering, values: tuple[Value, ...], targets: tuple[Target, ...]
+) -> tuple[Target, ...]:
+    """Moves the yields to their targets: tensors are copied if they are not there already.
+
+    Then lists are moved and registers assigned, which tensors and numbers may have been read from.
+    """
+    low.uses.take(values)
     assigned: list[tuple[Reg, Expr]] = []
-    final: list[Target] = []
-    for value, target in zip(values, targets, strict=True):
+    lists: dict[int, tuple[Value, ListTarget]] = {}
+    for number, (value, target) in enumerate(zip(values, targets, strict=True)):
         match target:
             case Buffer():
                 lazy = low.tensor(value)
@@ -134,37 +112,78 @@ def finish(low: Lowering, values: tuple[Value, ...], targets: tuple[Target, ...]
             case Reg():
                 assigned.append((target, cast(low.scalar(value), target.dtype)))
             case ListTarget():
-                view = low.list(value)
-                buffer = view.buffer if target.buffer is None else target.buffer
-                if buffer != view.buffer:
-                    _copy_items(low, view, buffer)
-                assigned.append((target.length, Position(view.length)))
-                target = ListTarget(buffer, target.length)
-        final.append(target)
+                lists[number] = (value, target)
+                assigned.append((target.length, Position(low.list(value).length)))
+    if lists:
+        assigned = [(reg, _read_now(low, value)) for reg, value in assigned]
+    moved = _move_lists(low, lists)
     assign(low, assigned)
-    return tuple(final)
+    return tuple(moved.get(number, target) for number, target in enumerate(targets))
+
+
+def _read_now(low: Lowering, value: Expr) -> Expr:
+    if next(loads(value), None) is None:
+        return value
+    return register_value(low.let(value)).expr
+
+
+def _move_lists(
+    low: Lowering, lists: dict[int, tuple[Value, ListTarget]]
+) -> dict[int, ListTarget]:
+    """Copies lists to where they are to be, as if all at once; chooses a buffer where none is."""
+    views = {number: low.list(value) for number, (value, _) in lists.items()}
+    places: dict[int, Buffer] = {}
+    for number, (value, target) in lists.items():
+        places[number] = target.buffer or _free_buffer(low, value, set(places.values()))
+    written = {places[n] for n, view in views.items() if view.buffer != places[n]}
+    for number, (value, _) in lists.items():
+        if views[number].buffer in written and views[number].buffer != places[number]:
+            views[number] = copied(low, value, views[number])
+    for number, place in places.items():
+        if views[number].buffer != place:
+            low.protect(place)
+            copy_items(low, views[number], place)
+    return {n: ListTarget(places[n], target.length) for n, (_, target) in lists.items()}
+
+
+def _free_buffer(low: Lowering, value: Value, taken: set[Buffer]) -> Buffer:
+    """The list's own buffer when nothing else needs it, or else a new one."""
+    buffer = low.list(value).buffer
+    if buffer in taken or others_need(low, buffer, value):
+        return new_list_buffer(low, value)
+    return buffer
 
 
 def assign(low: Lowering, assigned: list[tuple[Reg, Expr]]) -> None:
-    """Simultaneous assignment: values that read a register assigned earlier go through a temporary."""
-    assigned = [(reg, value) for reg, value in assigned if value != Position(Index.of(reg))]
+    """Simultaneous assignment: values that read a register assigned earlier use a temporary."""
+    assigned = [(reg, value) for reg, value in assigned if value != register_value(reg).expr]
     written: set[Reg] = set()
     clash = False
     for reg, value in assigned:
         clash = clash or bool(expr_regs(value) & written)
         written.add(reg)
     if clash:
-        assigned = [(reg, _reg_value(low.let(value))) for reg, value in assigned]
+        assigned = [(reg, register_value(low.let(value)).expr) for reg, value in assigned]
     for reg, value in assigned:
         low.emit(Let(reg, value))
 
 
-def _reg_value(reg: Reg) -> Expr:
-    return cast(Position(Index.of(reg)), reg.dtype)
+def bind(low: Lowering, value: Value, target: Target) -> None:
+    """The value is what `target` holds."""
+    match target:
+        case Reg():
+            low.env[value] = register_value(target)
+        case Buffer():
+            low.env[value] = stored(target, low.extents(value.tensor.shape))
+        case ListTarget(buffer, length):
+            assert buffer is not None
+            low.ranges.setdefault(length, (0, None))
+            low.env[value] = ListView(buffer, Index.of(length))
 
 
-def bind_register(low: Lowering, value: Value, reg: Reg) -> None:
-    low.env[value] = Lazy(reg.dtype, (), _reg_value(reg))
+def _bind_all(low: Lowering, values: tuple[Value, ...], targets: list[Target]) -> None:
+    for value, target in zip(values, targets, strict=True):
+        bind(low, value, target)
 
 
 # ---- if --------------------------------------------------------------------------------------
@@ -181,35 +200,25 @@ def _lower_if(low: Lowering, op: IfOp) -> None:
                 targets.append(low.new_reg(value.hint or "s", kind.dtype))
             case _:
                 targets.append(low.output(value))
-    then, chosen = region(low, op.then, tuple(targets))
+    with low.uses.without(op.orelse):
+        then, chosen = region(low, op.then, tuple(targets))
     orelse, chosen = region(low, op.orelse, chosen)
     low.emit_node(If(condition, then, orelse))
-    for value, target in zip(op.results, chosen, strict=True):
-        _bind(low, value, target)
-
-
-def _bind(low: Lowering, value: Value, target: Target) -> None:
-    match target:
-        case Reg():
-            bind_register(low, value, target)
-        case Buffer():
-            low.env[value] = stored(target)
-        case ListTarget(buffer, length):
-            assert buffer is not None
-            low.ranges.setdefault(length, (0, None))
-            low.env[value] = ListView(buffer, Index.of(length))
+    _bind_all(low, op.results, list(chosen))
 
 
 # ---- loops -----------------------------------------------------------------------------------
 
 
-def _carry(low: Lowering, op: ForOp | WhileOp, params: tuple[Value, ...]) -> tuple[list[Target], list[Target]]:
+def _carry(
+    low: Lowering, op: ForOp | WhileOp, params: tuple[Value, ...]
+) -> tuple[list[Target], list[Target]]:
     """Sets up the carried values: (where they are read, where the body puts the next ones)."""
     currents: list[Target] = []
     nexts: list[Target] = []
     for number, (init, param) in enumerate(zip(op.inits, params, strict=True)):
         if isinstance(param.type, ListType):
-            target = _carry_list(low, init)
+            target = _carry_list(low, init, currents)
             currents.append(target)
             nexts.append(target)
         elif is_register(param.type):
@@ -224,7 +233,9 @@ def _carry(low: Lowering, op: ForOp | WhileOp, params: tuple[Value, ...]) -> tup
     return currents, nexts
 
 
-def _carry_tensor(low: Lowering, body: Block, number: int, init: Value, param: Value) -> tuple[Buffer, Buffer]:
+def _carry_tensor(
+    low: Lowering, body: Block, number: int, init: Value, param: Value
+) -> tuple[Buffer, Buffer]:
     kind = param.tensor
     current = low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
     low.store(low.tensor(init), current, "init")
@@ -232,65 +243,37 @@ def _carry_tensor(low: Lowering, body: Block, number: int, init: Value, param: V
     if body.yields[number] is body.params[number + offset]:
         return current, current
     if updated_in_place(body, number, offset):
-        low.mutable.add(current)
+        low.mutable[current] = body
         return current, current
     return current, low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
 
 
-def _carry_list(low: Lowering, init: Value) -> ListTarget:
+def _carry_list(low: Lowering, init: Value, carried: list[Target]) -> ListTarget:
+    """A list changes in its own buffer, unless another value still needs that."""
     view = low.list(init)
+    taken = {target.buffer for target in carried if isinstance(target, ListTarget)}
+    if view.buffer in taken or others_need(low, view.buffer, init):
+        view = copied(low, init, view)
+    else:
+        low.protect(view.buffer)
     length = low.new_reg("length")
-    buffer = view.buffer
-    if low.later_uses.get(init, 0) > 0:
-        buffer = low.new_buffer("list", view.buffer.dtype, view.buffer.shape)
-        _copy_items(low, view, buffer)
     low.emit(Let(length, Position(view.length)))
-    low.ranges[length] = (0, None)
-    return ListTarget(buffer, length)
+    return ListTarget(view.buffer, length)
 
 
-def updated_in_place(body: Block, number: int, offset: int) -> bool:
-    """True when the next value comes from the carried one by updates alone, each the last use of its base."""
-    producers = {op.result: (place, op) for place, op in enumerate(body.ops) if isinstance(op, TensorOp) and len(op.results) == 1}
-    last_use: dict[Value, int] = {}
-    for place, op in enumerate(body.ops):
-        inner = [value for block in op.blocks for value in _block_uses(block)]
-        for value in (*op.operands, *inner):
-            last_use[value] = place
-    value = body.yields[number]
-    if body.yields.count(value) > 1:
-        return False
-    while value is not body.params[number + offset]:
-        place, op = producers.get(value, (-1, None))
-        if op is None or op.target not in UPDATES:
-            return False
-        base = op.args[0]
-        if not isinstance(base, Value) or last_use.get(base) != place or base in body.yields:
-            return False
-        if op.operands.count(base) > 1:
-            return False
-        value = base
-    return True
-
-
-def _block_uses(block: Block) -> list[Value]:
-    found = list(block.yields)
-    for op in block.walk():
-        found.extend(op.operands)
-        for inner in op.blocks:
-            found.extend(inner.yields)
-    return found
-
-
-def _rotations(currents: list[Target], nexts: list[Target]) -> tuple[tuple[Buffer, Buffer], ...]:
+def _rotations(
+    currents: list[Target], nexts: list[Target]
+) -> tuple[tuple[Buffer, Buffer], ...]:
     return tuple(
-        (a, b) for a, b in zip(currents, nexts, strict=True) if isinstance(a, Buffer) and isinstance(b, Buffer) and a != b
+        (a, b)
+        for a, b in zip(currents, nexts, strict=True)
+        if isinstance(a, Buffer) and isinstance(b, Buffer) and a != b
     )
 
 
-def _bind_all(low: Lowering, values: tuple[Value, ...], targets: list[Target]) -> None:
-    for value, target in zip(values, targets, strict=True):
-        _bind(low, value, target)
+def _read_from_outside(low: Lowering, op: ForOp | WhileOp) -> set[Value]:
+    """What the loop's blocks read that is defined before it."""
+    return {value for block in op.blocks for value in block_reads(block) if value in low.env}
 
 
 def _lower_for(low: Lowering, op: ForOp) -> None:
@@ -304,9 +287,10 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
         low.ranges[index] = (min(op.start, last), max(op.start, last))
     elif isinstance(op.start, int) and op.start >= 0 and op.step > 0:
         low.ranges[index] = (op.start, None)
-    bind_register(low, op.index, index)
-    _bind_all(low, op.carried, currents)
-    body, _ = region(low, op.body, tuple(nexts))
+    with low.uses.held(_read_from_outside(low, op)):
+        bind(low, op.index, index)
+        _bind_all(low, op.carried, currents)
+        body, _ = region(low, op.body, tuple(nexts))
     low.emit_node(For(index, start, stop, op.step, body, _rotations(currents, nexts)))
     _bind_all(low, op.results, currents)
 
@@ -320,10 +304,11 @@ def _bound(low: Lowering, bound: int | Value) -> Expr:
 def _lower_while(low: Lowering, op: WhileOp) -> None:
     currents, nexts = _carry(low, op, op.body.params)
     condition = low.new_reg("while", DType.BOOL)
-    _bind_all(low, op.condition.params, currents)
-    head, _ = region(low, op.condition, (condition,))
-    _bind_all(low, op.body.params, currents)
-    body, _ = region(low, op.body, tuple(nexts))
+    with low.uses.held(_read_from_outside(low, op)):
+        _bind_all(low, op.condition.params, currents)
+        head, _ = region(low, op.condition, (condition,))
+        _bind_all(low, op.body.params, currents)
+        body, _ = region(low, op.body, tuple(nexts))
     low.emit_node(While(head, condition, body, _rotations(currents, nexts)))
     _bind_all(low, op.results, currents)
 
@@ -366,16 +351,17 @@ def _lower_call(low: Lowering, op: CallOp) -> None:
         if is_register(kind):
             mine = low.new_reg(value.hint or "s", kind.dtype)
             results.append((mine, result_reg(op.function, number, kind)))
-            bind_register(low, value, mine)
+            bind(low, value, mine)
         else:
             buffer = low.output(value)
             start = Access(buffer, buffer.shape, tuple(Index() for _ in buffer.shape))
             tensors.append((result_param(op.function, number, kind), start))
-            low.env[value] = stored(buffer)
+            bind(low, value, buffer)
     low.emit_node(Call(op.function, tuple(registers), tuple(tensors), tuple(results)))
 
 
 def tensor_param_type(kind: TensorType | ListType, op: Op | None = None) -> TensorType:
+    """The type of a parameter or result of a function; CodegenError when it is a list."""
     if isinstance(kind, ListType):
         raise CodegenError(
             "a list is passed to or returned from a recursive function",
@@ -383,120 +369,3 @@ def tensor_param_type(kind: TensorType | ListType, op: Op | None = None) -> Tens
             remedy="pass and return tensors; build the list in the caller",
         )
     return kind
-
-
-# ---- lists -----------------------------------------------------------------------------------
-
-
-def _list_new(low: Lowering, op: ListNewOp) -> None:
-    element = op.result.list.element
-    capacity = capacity_of(low.function, op)
-    shape = low.extents(element.shape)
-    if capacity is None or op.result in returned_lists(low.function, op):
-        limit = Reg("limit") if capacity is None else capacity
-        buffer = low.externals.add(low.fresh("list"), element.dtype, (limit, *shape), "list")
-    else:
-        buffer = low.new_buffer("list", element.dtype, (max(capacity, 1), *shape))
-    view = ListView(buffer, Index())
-    for item in op.items:
-        view = _push(low, view, low.tensor(item))
-    low.env[op.result] = view
-
-
-def _owned(low: Lowering, value: Value) -> ListView:
-    """The list for changing it: copied first when the old one is still needed."""
-    view = low.list(value)
-    if low.later_uses.get(value, 0) <= 0:
-        return view
-    shape = view.buffer.shape
-    if view.buffer.kind == "list":
-        buffer = low.externals.add(low.fresh("list"), view.buffer.dtype, shape, "list")
-    else:
-        buffer = low.new_buffer("list", view.buffer.dtype, shape)
-    _copy_items(low, view, buffer)
-    return ListView(buffer, view.length)
-
-
-def _copy_items(low: Lowering, view: ListView, buffer: Buffer) -> None:
-    reg = low.let(Position(view.length), "length")
-    _check_room(low, buffer, Index.of(reg))
-    dims = (reg, *view.buffer.shape[1:])
-    index = variables(dims)
-    low.emit(
-        Operator("copy", dims, (), "", Load(Access(view.buffer, view.buffer.shape, index)), Access(buffer, buffer.shape, index), source=low.source)
-    )
-
-
-def _check_room(low: Lowering, buffer: Buffer, length: Index) -> None:
-    """Stops the run when `length` items do not fit; lists with a static bound always fit."""
-    if isinstance(buffer.shape[0], Reg):
-        limit = Position(Index.of(Reg(f"limit.{buffer.slot}")))
-        low.check(Apply("le", (Position(length), limit), DType.BOOL), "list_full", buffer.slot)
-
-
-def _push(low: Lowering, view: ListView, item: Lazy) -> ListView:
-    _check_room(low, view.buffer, view.length + 1)
-    store_item(low, view.buffer, view.length, item)
-    return ListView(view.buffer, view.length + 1)
-
-
-def store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None:
-    out = Access(buffer, buffer.shape, (place, *variables(item.shape)))
-    low.emit(Operator("push", item.shape, (), "", cast(item.expr, buffer.dtype), out, source=low.source))
-
-
-def _list_push(low: Lowering, op: ListPushOp) -> None:
-    view = _owned(low, op.list)
-    pushed = _push(low, view, low.tensor(op.item))
-    low.env[op.result] = pushed
-
-
-def _item_position(low: Lowering, view: ListView, index: Value) -> Index:
-    if view.length.is_const:
-        return low.position(index, view.length.const)
-    length = low.let(Position(view.length), "length")
-    low.ranges[length] = (0, None)
-    return low.position(index, length)
-
-
-def _list_get(low: Lowering, op: ListGetOp) -> None:
-    view = low.list(op.list)
-    lazy = select(stored(view.buffer), 0, _item_position(low, view, op.index))
-    low.env[op.result] = lazy
-
-
-def _list_set(low: Lowering, op: ListSetOp) -> None:
-    view = _owned(low, op.list)
-    place = _item_position(low, view, op.index)
-    item = low.tensor(op.item)
-    if not item.is_stored or item.expr.access.buffer == view.buffer:  # pyright: ignore[reportAttributeAccessIssue]
-        item = low.store(item, low.new_buffer("item", item.dtype, item.shape), "item")
-    low.protect(view.buffer)
-    store_item(low, view.buffer, place, item)
-    low.env[op.result] = view
-
-
-def _list_pop(low: Lowering, op: ListPopOp) -> None:
-    view = _owned(low, op.list)
-    rest, item = op.results
-    length = low.let(Position(view.length + -1), "length")
-    low.emit(Check(Apply("ge", (Position(Index.of(length)), Const(0, DType.I64)), DType.BOOL), "index"))
-    low.ranges[length] = (0, None)
-    source = select(stored(view.buffer), 0, Index.of(length))
-    low.env[item] = low.store(source, low.output(item), "pop")
-    low.env[rest] = ListView(view.buffer, Index.of(length))
-
-
-def _list_stack(low: Lowering, op: ListStackOp) -> None:
-    view = low.list(op.list)
-    lead = op.result.tensor.shape[0]
-    if isinstance(lead, Symbol):
-        reg = low.let(Position(view.length), "length")
-        low.ranges[reg] = (0, None)
-        low.symbols[lead] = reg
-        extent: int | Reg = reg
-    else:
-        extent = lead
-    shape = (extent, *view.buffer.shape[1:])
-    access = Access(view.buffer, view.buffer.shape, variables(shape))
-    low.env[op.result] = Lazy(view.buffer.dtype, shape, Load(access))

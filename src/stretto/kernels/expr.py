@@ -30,6 +30,15 @@ class Reg:
     dtype: DType = DType.I64
 
 
+LIMIT = "limit."
+"""Registers of this prefix and a slot hold the capacity of that list; the machine sets them."""
+
+
+def limit_register(slot: int) -> Reg:
+    """The register that tells how many items the list in `slot` has room for."""
+    return Reg(f"{LIMIT}{slot}")
+
+
 Extent = int | Reg
 """The size of a dim: static, or the value of a register (the length of a list)."""
 

@@ -20,6 +20,7 @@ from stretto.kernels.expr import (
     Index,
     Load,
     Position,
+    Reg,
     Var,
     substitute_vars,
 )
@@ -98,6 +99,11 @@ def cast(expr: Expr, dtype: DType) -> Expr:
     if isinstance(expr, Const):
         return Const(convert_number(expr.value, dtype), dtype)
     return Apply("cast", (expr,), dtype)
+
+
+def register_value(reg: Reg) -> Lazy:
+    """A register as a tensor without dims."""
+    return Lazy(reg.dtype, (), cast(Position(Index.of(reg)), reg.dtype))
 
 
 def convert_number(value: bool | int | float, dtype: DType) -> bool | int | float:

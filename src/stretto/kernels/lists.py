@@ -1,10 +1,20 @@
-"""How long a list may become: abstract interpretation of list lengths in a function."""
+"""Where lists live and how long they may become: an analysis of one function before it is lowered.
+
+List values that may share memory form a *group*: what a list grows into, what a branch merges, what
+a loop carries. Every buffer of a group has room for its longest list, so that a list can move from
+one to another. The bound comes from abstract interpretation of lengths; each op on lists adds at
+most one item to the longest list it sees, so one walk through a loop body tells the growth per
+iteration.
+"""
 
 from __future__ import annotations
 
-from stretto.ir.core import Block, Function, Value
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import (
-    CallOp,
     ForOp,
     IfOp,
     ListNewOp,
@@ -13,82 +23,174 @@ from stretto.ir.ops import (
     ListSetOp,
     WhileOp,
 )
+from stretto.ir.types import ListType
+
+LARGEST_BYTES = 1 << 24
+"""A list that might need more than this grows at run time, however well its length is known."""
 
 
-class Unbounded(Exception):
-    """The list grows by a number of items that is not known before the run."""
+@dataclass(frozen=True, slots=True)
+class ListStorage:
+    """What a function knows of its lists. Values are looked up by the root of their group."""
+
+    roots: Mapping[Value, Value]
+    capacities: Mapping[Value, int | None]
+    returned: frozenset[Value]
+    popped: frozenset[Value]
+
+    def capacity(self, value: Value) -> int | None:
+        """The most items that a list of the group ever has; None when that is not known."""
+        return self.capacities[self.roots[value]]
+
+    def is_returned(self, value: Value) -> bool:
+        """True when a list of the group is a result of the function."""
+        return self.roots[value] in self.returned
+
+    def is_popped(self, value: Value) -> bool:
+        """True when a list of the group may lose items, so that a push may overwrite one."""
+        return self.roots[value] in self.popped
 
 
-def capacity_of(function: Function, new: ListNewOp) -> int | None:
-    """The most items that the list made by `new` (and what it grows into) ever has; None when unbounded."""
-    lengths: dict[Value, int] = {}
-    try:
-        _run(function.body, new, lengths)
-    except Unbounded:
+def list_storage(function: Function) -> ListStorage:
+    """Analyses all lists of a function."""
+    groups = _Groups()
+    groups.block(function.body)
+    lengths: dict[Value, float] = {}
+    _Lengths(groups, lengths).block(function.body)
+    capacities: dict[Value, float] = {}
+    for value, length in lengths.items():
+        root = groups.root(value)
+        capacities[root] = max(capacities.get(root, 0), length)
+    pops = (op.list for op in function.body.walk() if isinstance(op, ListPopOp))
+    results = (value for value in function.body.yields if isinstance(value.type, ListType))
+    return ListStorage(
+        {value: groups.root(value) for value in lengths},
+        {root: _bounded(root, length) for root, length in capacities.items()},
+        frozenset(groups.root(value) for value in results),
+        frozenset(groups.root(value) for value in pops),
+    )
+
+
+def _bounded(value: Value, length: float) -> int | None:
+    element = value.list.element
+    if length == inf or not element.is_static:
         return None
-    return max(lengths.values(), default=0)
+    size = element.dtype.itemsize
+    for dim in element.static_shape():
+        size *= dim
+    return int(length) if length * size <= LARGEST_BYTES else None
 
 
-def returned_lists(function: Function, new: ListNewOp) -> set[Value]:
-    """{new.result} when the list, or what it grows into, is a result of the function, else nothing."""
-    lengths: dict[Value, int] = {}
-    try:
-        _run(function.body, new, lengths)
-    except Unbounded:
-        return {new.result}
-    return {new.result} if any(value in lengths for value in function.body.yields) else set()
+class _Groups:
+    """Union-find over list values."""
 
+    def __init__(self) -> None:
+        self._parents: dict[Value, Value] = {}
 
-def _run(block: Block, new: ListNewOp, lengths: dict[Value, int]) -> None:
-    for op in block.ops:
+    def root(self, value: Value) -> Value:
+        path: list[Value] = []
+        while value in self._parents:
+            path.append(value)
+            value = self._parents[value]
+        for item in path:
+            self._parents[item] = value
+        return value
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            self._op(op)
+            for inner in op.blocks:
+                self.block(inner)
+
+    def _op(self, op: Op) -> None:
         match op:
-            case ListNewOp():
-                if op is new:
-                    lengths[op.result] = len(op.items)
-            case ListPushOp(list=source):
-                if source in lengths:
-                    lengths[op.result] = lengths[source] + 1
-            case ListSetOp(list=source) | ListPopOp(list=source):
-                if source in lengths:
-                    lengths[op.results[0]] = lengths[source]
+            case ListPushOp(list=source) | ListSetOp(list=source) | ListPopOp(list=source):
+                self._join(source, op.results[0])
             case IfOp():
-                _run_if(op, new, lengths)
+                for number, value in enumerate(op.results):
+                    self._join(value, op.then.yields[number], op.orelse.yields[number])
             case ForOp() | WhileOp():
-                _run_loop(op, new, lengths)
-            case CallOp():
-                if any(value in lengths for value in op.arguments):
-                    raise Unbounded
+                for number, value in enumerate(op.results):
+                    carried = [params[number] for params in carried_params(op)]
+                    self._join(value, op.inits[number], op.body.yields[number], *carried)
             case _:
                 pass
 
+    def _join(self, first: Value, *others: Value) -> None:
+        if not isinstance(first.type, ListType):
+            return
+        for other in others:
+            a, b = self.root(first), self.root(other)
+            if a is not b:
+                self._parents[b] = a
 
-def _run_if(op: IfOp, new: ListNewOp, lengths: dict[Value, int]) -> None:
-    for block in op.blocks:
-        _run(block, new, lengths)
-    for number, result in enumerate(op.results):
-        found = [lengths[b.yields[number]] for b in op.blocks if b.yields[number] in lengths]
-        if found:
-            lengths[result] = max(found)
+
+def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
+    """The carried values as parameters of each block."""
+    return (op.carried,) if isinstance(op, ForOp) else (op.condition.params, op.body.params)
 
 
-def _run_loop(op: ForOp | WhileOp, new: ListNewOp, lengths: dict[Value, int]) -> None:
-    trips = op.trip_count() if isinstance(op, ForOp) else None
-    params = op.carried if isinstance(op, ForOp) else op.body.params
-    tracked = [n for n, init in enumerate(op.inits) if init in lengths]
-    for number in tracked:
-        lengths[params[number]] = lengths[op.inits[number]]
-    _run(op.body, new, lengths)
-    grows = False
-    for number in tracked:
-        init = lengths[op.inits[number]]
-        growth = lengths.get(op.body.yields[number], 0) - init
-        if growth > 0 and trips is None:
-            raise Unbounded
-        lengths[params[number]] = init + growth * max((trips or 1) - 1, 0) if growth > 0 else init
-        grows = grows or growth > 0
-    if grows:
-        _run(op.body, new, lengths)
-    for number, result in enumerate(op.results):
-        ends = [lengths[v] for v in (op.inits[number], op.body.yields[number]) if v in lengths]
-        if ends:
-            lengths[result] = max(ends)
+class _Lengths:
+    """Upper bounds of the lengths of list values; `inf` where there is none."""
+
+    def __init__(self, groups: _Groups, lengths: dict[Value, float]) -> None:
+        self._groups = groups
+        self._lengths = lengths
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            match op:
+                case ListNewOp():
+                    self._lengths[op.result] = len(op.items)
+                case ListPushOp(list=source):
+                    self._lengths[op.result] = self._lengths[source] + 1
+                case ListSetOp(list=source) | ListPopOp(list=source):
+                    self._lengths[op.results[0]] = self._lengths[source]
+                case IfOp():
+                    for inner in op.blocks:
+                        self.block(inner)
+                    for value, *arms in zip(op.results, *(b.yields for b in op.blocks), strict=True):
+                        self._bind([value], self._longest(arms))
+                case ForOp() | WhileOp():
+                    self._loop(op)
+                case _:  # a function takes and returns no lists: its lowering says so
+                    self._bind(op.results, inf)
+
+    def _bind(self, values: Iterable[Value], length: float) -> None:
+        for value in values:
+            if isinstance(value.type, ListType):
+                self._lengths[value] = length
+
+    def _longest(self, values: Iterable[Value]) -> float:
+        return max((self._lengths.get(value, 0) for value in values), default=0)
+
+    def _loop(self, op: ForOp | WhileOp) -> None:
+        """Bounds per group: the longest list at the start, and its growth in one iteration."""
+        trips = op.trip_count() if isinstance(op, ForOp) else None
+        members: dict[Value, list[int]] = {}
+        for number, value in enumerate(op.results):
+            if isinstance(value.type, ListType):
+                members.setdefault(self._groups.root(value), []).append(number)
+        start = {
+            root: self._longest(op.inits[n] for n in numbers) for root, numbers in members.items()
+        }
+        self._bodies(op, members, start)
+        longest, result = dict(start), dict(start)
+        for root, numbers in members.items():
+            growth = self._longest(op.body.yields[n] for n in numbers) - start[root]
+            if growth > 0 and trips != 0:
+                longest[root] += growth * (trips - 1) if trips is not None else inf
+                result[root] += growth * trips if trips is not None else inf
+        if longest != start:
+            self._bodies(op, members, longest)
+        for root, numbers in members.items():
+            self._bind((op.results[n] for n in numbers), result[root])
+
+    def _bodies(
+        self, op: ForOp | WhileOp, members: Mapping[Value, list[int]], lengths: Mapping[Value, float]
+    ) -> None:
+        for params in carried_params(op):
+            for root, numbers in members.items():
+                self._bind((params[n] for n in numbers), lengths[root])
+        for block in op.blocks:
+            self.block(block)

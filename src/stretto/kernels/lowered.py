@@ -1,4 +1,4 @@
-"""Entry of the lowering: a Program becomes a tree of operators and a description of its argument block."""
+"""Entry of the lowering: a Program becomes a tree of operators and a description of its arguments."""
 
 from __future__ import annotations
 
@@ -7,28 +7,37 @@ from dataclasses import dataclass
 import torch
 
 from stretto.errors import CodegenError
-from stretto.ir.core import Function, Program, Value
-from stretto.ir.types import ListType, TensorType
+from stretto.ir.core import Function, Op, Program, Value
+from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
+from stretto.ir.types import DType, ListType, TensorType
 from stretto.kernels.control import (
     Target,
     argument_param,
     argument_reg,
-    bind_register,
+    bind,
+    claim_destinations,
     finish,
     is_register,
+    lower_control,
     result_param,
     result_reg,
     tensor_param_type,
 )
-from stretto.kernels.expr import Buffer, Extent, Position, Reg
-from stretto.kernels.lazy import stored
-from stretto.kernels.lower import Externals, Items, Lowering, count_uses
+from stretto.kernels.expr import Buffer, Const, Extent, Position, Reg
+from stretto.kernels.lazy import Lazy, cast, stored
+from stretto.kernels.lists import list_storage
+from stretto.kernels.lower import Externals, Items, Lowering
+from stretto.kernels.operator import LibraryArgument, LibraryCall
+from stretto.kernels.rules import RULES
 from stretto.kernels.tree import Seq, Tree, TreeFunction
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """A tensor result. Dims that are registers are read from the scalar results of main by number."""
+    """A tensor result. Dims that are registers are read from the scalar results of main.
+
+    In memory a dynamic dim comes first (`memory_shape`), whatever its place in `shape`.
+    """
 
     buffer: Buffer
     shape: tuple[Extent, ...]
@@ -47,7 +56,7 @@ Output = OutputTensor | OutputList
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each constant's slot."""
+    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot."""
 
     tree: Tree[Items]
     inputs: tuple[Buffer, ...]
@@ -56,34 +65,58 @@ class Lowered:
 
 
 def lower(program: Program) -> Lowered:
-    """Lowers every function that main reaches. Raises CodegenError for what no machine could run."""
+    """Lowers every function. Raises CodegenError for what no machine could run."""
     externals = Externals()
     inputs = tuple(
         externals.add(f"in{n}", kind.dtype, kind.static_shape(), "input")
         for n, kind in enumerate(tensor_param_type(value.type) for value in program.main.params)
     )
-    functions: list[TreeFunction[Items]] = []
-    for function in program.functions.values():
-        if function is not program.main:
-            functions.append(_lower_function(program, function, externals))
     main, outputs = _lower_main(program, externals, inputs)
+    functions = [
+        _lower_function(program, function, externals)
+        for function in program.functions.values()
+        if function is not program.main
+    ]
     tree = Tree((main, *functions), tuple(externals.buffers))
     return Lowered(tree, inputs, outputs, externals.tensors)
 
 
-def _lower_function(program: Program, function: Function, externals: Externals) -> TreeFunction[Items]:
-    low = Lowering(program, function, externals)
-    count_uses(function.body, low)
+# ---- functions -------------------------------------------------------------------------------
+
+
+def _lowering(program: Program, function: Function, externals: Externals) -> Lowering:
+    recursive = function.name in _callees(program, function)
+    low = Lowering(program, function, externals, list_storage(function), lower_op, recursive)
+    low.uses.count(function.body)
+    return low
+
+
+def _callees(program: Program, function: Function) -> set[str]:
+    """Names of the functions that a function calls, by others too."""
+    found: set[str] = set()
+    waiting = [function]
+    while waiting:
+        for op in waiting.pop().body.walk():
+            if isinstance(op, CallOp) and op.function not in found:
+                found.add(op.function)
+                waiting.append(program.functions[op.function])
+    return found
+
+
+def _lower_function(
+    program: Program, function: Function, externals: Externals
+) -> TreeFunction[Items]:
+    low = _lowering(program, function, externals)
     params: list[Reg] = []
     tensors: list[Buffer] = []
     for number, value in enumerate(function.params):
         kind = tensor_param_type(value.type)
         if is_register(kind):
             params.append(argument_reg(function.name, number, kind))
-            bind_register(low, value, params[-1])
+            bind(low, value, params[-1])
         else:
             tensors.append(argument_param(function.name, number, kind))
-            low.env[value] = stored(tensors[-1])
+            bind(low, value, tensors[-1])
     targets: list[Target] = []
     for number, value in enumerate(function.body.yields):
         kind = tensor_param_type(value.type)
@@ -91,60 +124,58 @@ def _lower_function(program: Program, function: Function, externals: Externals) 
         targets.append(make(function.name, number, kind))
     written = tuple(target for target in targets if isinstance(target, Buffer))
     results = tuple(target for target in targets if isinstance(target, Reg))
-    _lower_body(low, targets)
-    return TreeFunction(
-        function.name, tuple(params), (*tensors, *written), written, results, tuple(low.locals), Seq(tuple(low.nodes))
-    )
-
-
-def _lower_body(low: Lowering, targets: list[Target]) -> None:
-    body = low.function.body
-    defined = {value for op in body.ops for value in op.results}
-    for value, target in zip(body.yields, targets, strict=True):
-        if isinstance(target, Buffer) and value in defined and value not in low.destinations:
-            low.destinations[value] = target
-    low.ops(body)
-    finish(low, body.yields, tuple(targets))
+    claim_destinations(low, function.body, tuple(targets))
+    low.ops(function.body)
+    finish(low, function.body.yields, tuple(targets))
     low.flush()
+    return TreeFunction(
+        function.name,
+        tuple(params),
+        (*tensors, *written),
+        written,
+        results,
+        tuple(low.locals),
+        Seq(tuple(low.nodes)),
+    )
 
 
 def _lower_main(
     program: Program, externals: Externals, inputs: tuple[Buffer, ...]
 ) -> tuple[TreeFunction[Items], tuple[Output, ...]]:
     function = program.main
-    low = Lowering(program, function, externals)
-    count_uses(function.body, low)
+    low = _lowering(program, function, externals)
     for value, buffer in zip(function.params, inputs, strict=True):
         low.env[value] = stored(buffer)
-    buffers: dict[int, Buffer] = {}
+    buffers: list[Buffer | None] = []
     for number, value in enumerate(function.body.yields):
-        if isinstance(value.type, TensorType) and value.type.is_static:
-            kind = value.type
-            buffers[number] = externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
-    defined = {value for op in function.body.ops for value in op.results}
-    for number, buffer in buffers.items():
-        value = function.body.yields[number]
-        if value in defined and value not in low.destinations:
-            low.destinations[value] = buffer
+        kind = value.type
+        static = isinstance(kind, TensorType) and kind.is_static
+        buffers.append(
+            externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
+            if static
+            else None
+        )
+    claim_destinations(low, function.body, tuple(buffers))
     low.ops(function.body)
     results: list[Reg] = []
     outputs = tuple(
-        _finish_output(low, value, buffers.get(number), results)
-        for number, value in enumerate(function.body.yields)
+        _finish_output(low, value, buffer, results)
+        for value, buffer in zip(function.body.yields, buffers, strict=True)
     )
     low.flush()
-    main = TreeFunction("main", (), (), (), tuple(results), tuple(low.locals), Seq(tuple(low.nodes)))
+    nodes = Seq(tuple(low.nodes))
+    main = TreeFunction("main", (), (), (), tuple(results), tuple(low.locals), nodes)
     return main, outputs
 
 
-def _finish_output(low: Lowering, value: Value, buffer: Buffer | None, results: list[Reg]) -> Output:
+def _finish_output(
+    low: Lowering, value: Value, buffer: Buffer | None, results: list[Reg]
+) -> Output:
     if buffer is not None:
         finish(low, (value,), (buffer,))
         return OutputTensor(buffer, buffer.shape)
     if isinstance(value.type, ListType):
         view = low.list(value)
-        if view.buffer.kind != "list":
-            raise CodegenError("a returned list is not in external memory", location=low.location)
         length = low.let(Position(view.length), "length")
         results.append(length)
         return OutputList(view.buffer, length)
@@ -155,3 +186,61 @@ def _finish_output(low: Lowering, value: Value, buffer: Buffer | None, results: 
     return OutputTensor(target, lazy.shape)
 
 
+# ---- ops -------------------------------------------------------------------------------------
+
+
+def lower_op(low: Lowering, op: Op) -> None:
+    """Lowers one op of any kind."""
+    match op:
+        case TensorOp():
+            _tensor_op(low, op)
+        case ConstantOp():
+            buffer = low.externals.constant(op.key, low.program.constants[op.key])
+            low.env[op.result] = stored(buffer)
+        case LiteralOp():
+            dtype = op.result.tensor.dtype
+            low.env[op.result] = Lazy(dtype, (), cast(_literal(op.value), dtype))
+        case _:
+            lower_control(low, op)
+
+
+def _literal(value: bool | int | float) -> Const:
+    if isinstance(value, bool):
+        return Const(value, DType.BOOL)
+    return Const(value, DType.I64 if isinstance(value, int) else DType.F64)
+
+
+def _tensor_op(low: Lowering, op: TensorOp) -> None:
+    rule = RULES.get(op.target)
+    if rule is None:
+        _library(low, op, "no native lowering")
+        return
+    results = rule(low, op)
+    if results is None:
+        _library(low, op, "these arguments have no native lowering")
+        return
+    for value, lazy in zip(op.results, results, strict=True):
+        low.settle(value, lazy)
+
+
+def _library(low: Lowering, op: TensorOp, reason: str) -> None:
+    """A call into ATen on whole buffers."""
+    outs = tuple(low.output(value) for value in op.results)
+    args = tuple(_library_argument(low, argument) for argument in op.args)
+    kwargs = tuple((key, _library_argument(low, item)) for key, item in op.kwargs)
+    low.emit(LibraryCall(op.target, op.target, args, kwargs, outs, reason, low.source))
+    for value, buffer in zip(op.results, outs, strict=True):
+        bind(low, value, buffer)
+
+
+def _library_argument(low: Lowering, argument: Argument) -> LibraryArgument:
+    match argument:
+        case Value():
+            lazy = low.tensor(argument)
+            if not lazy.shape and isinstance(lazy.expr, Const):
+                return lazy.expr.value
+            return low.whole(lazy, argument.hint)
+        case tuple():
+            return tuple(_library_argument(low, item) for item in argument)
+        case _:
+            return argument

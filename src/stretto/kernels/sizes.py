@@ -12,7 +12,7 @@ from stretto.kernels.expr import Extent, Index
 
 
 def formula_index(dim: Symbol, symbols: Mapping[Symbol, Extent]) -> Index:
-    """The dim `dim`, such as `2*s0 + 1`, when the base names are bound. CodegenError for other forms."""
+    """The dim `dim`, such as `2*s0 + 1`, over bound names. CodegenError for what has no index."""
     return _convert(to_sympy(dim), symbols, dim)
 
 

@@ -64,7 +64,7 @@ def copied_tensor(loop: ForOp, place: int, makers: Mapping[Value, Op]) -> Value 
     source, dim, position = item.args
     if not isinstance(source, Value) or dim != 0 or position is not loop.index:
         return "the item is not the one of this iteration"
-    if any(source in op.results for op in loop.body.ops):
+    if source in loop.body.params or any(source in op.results for op in loop.body.ops):
         return "the tensor is made by the iteration"
     if source.tensor.shape[0] != loop.trip_count():
         return "the tensor has another number of items"

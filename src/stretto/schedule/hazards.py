@@ -87,13 +87,24 @@ class State:
         return State(renamed)
 
     def unseen(self, unit: int, matters: Callable[[Region], bool]) -> tuple[int, ...]:
-        """The units with a pending access that matters and that `unit` does not know of."""
-        found = {
-            touch.unit
+        """Units that together know all pending accesses that matter and `unit` does not know of."""
+        return covering(
+            seen
             for touch, seen in self.pending.items()
             if not seen >> unit & 1 and matters(touch.region)
-        }
-        return tuple(sorted(found))
+        )
+
+
+def covering(sets: Iterable[int]) -> tuple[int, ...]:
+    """Few units such that each bit set holds one of them."""
+    left = set(sets)
+    chosen: list[int] = []
+    while left:
+        units = range(max(left).bit_length())
+        best = max(units, key=lambda unit: sum(seen >> unit & 1 for seen in left))
+        chosen.append(best)
+        left = {seen for seen in left if not seen >> best & 1}
+    return tuple(sorted(chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +136,23 @@ class LeafHazards:
         Conflicts that need no wait, because `unit` knows already, are counted in `implied`.
         """
         steps: dict[int, int] = {}
+        before: set[int] = set()
         implied: set[int] = set()
         for region in regions:
             for record in self._near(region):
                 other = record.touch.unit
-                if other == unit or steps.get(other, -1) >= record.step:
+                if other == unit or (record.step and steps.get(other, 0) >= record.step):
                     continue
                 if not self._layout.conflict(record.touch.region, region):
                     continue
                 if self._knows(unit, record):
                     implied.add(other)
-                else:
+                elif record.step:
                     steps[other] = record.step
+                else:
+                    before.add(record.seen)
         self.implied += len(implied - steps.keys())
-        return self._irredundant(unit, steps)
+        return self._irredundant(unit, steps, before)
 
     def wait(self, unit: int, other: int, step: int) -> None:
         """`unit` waits until `other` has published `step`."""
@@ -191,8 +205,8 @@ class LeafHazards:
         for third, their in enumerate(self._published.get((other, step), ())):
             known[third] = max(known[third], their)
 
-    def _irredundant(self, unit: int, steps: dict[int, int]) -> dict[int, int]:
-        """Without the waits that another one of them implies."""
+    def _irredundant(self, unit: int, steps: dict[int, int], before: set[int]) -> dict[int, int]:
+        """Few waits that give all `steps`, and of each bit set in `before` one unit's step 0."""
         kept: dict[int, int] = {}
         known = list(self._known[unit])
         for other, step in sorted(steps.items(), key=lambda item: -item[1]):
@@ -201,6 +215,10 @@ class LeafHazards:
             else:
                 self._learn(known, other, step)
                 kept[other] = step
+        started = sum(1 << other for other, step in enumerate(known) if step >= 0)
+        left = [seen for seen in before if not seen & started]
+        kept |= dict.fromkeys(covering(left), 0)
+        self.implied += len(before) - len(left)
         return dict(sorted(kept.items()))
 
     def _replaces(self, unit: int, region: Region, record: _Record) -> bool:

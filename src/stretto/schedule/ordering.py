@@ -39,6 +39,9 @@ class LeafOrder:
 
 def order_leaf(schedule: Schedule) -> LeafOrder:
     """Raises VerifyError for steps out of range, signals that do not grow, and deadlocks."""
+    if schedule.steps == 0 and any(schedule.units):
+        # Who waits for step 0 of the next leaf would not learn what this one has waited for.
+        raise VerifyError("a leaf with items publishes nothing at its end")
     for unit, items in enumerate(schedule.units):
         _check_steps(unit, items, schedule)
     return _Runner(schedule).run()

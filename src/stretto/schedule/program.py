@@ -50,7 +50,10 @@ Item = Run | Wait | Signal | Let | Check
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """units[u]: the items of unit u. Every unit has the same Lets and Checks in the same order."""
+    """units[u]: the items of unit u. Every unit has the same Lets and Checks in the same order.
+
+    `steps` is at least 1 unless the leaf is empty.
+    """
 
     units: tuple[tuple[Item, ...], ...]
     steps: int

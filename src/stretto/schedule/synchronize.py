@@ -116,6 +116,7 @@ class Synchronizer:
         for unit, others in waits.items():
             for other in others:
                 builder.wait(unit, other, 0)
+        builder.close_wave()
         schedule, after = builder.finish()
         return [Leaf(schedule)], after
 

@@ -1,4 +1,8 @@
-"""The command line: `stretto doctor | demo | explain | bench | cache`."""
+"""The command line: `stretto doctor | demo | explain | bench | cache`.
+
+Commands import what they run when they run it: torch alone takes a second to import, which
+`stretto --help` should not.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,8 @@ import stretto
 from stretto.errors import StrettoError
 from stretto.options import Options
 from stretto.text import bytes_text
-from stretto.tools import doctor as doctor_tool
 from stretto.tools.cache import CacheFolder
-from stretto.tools.demo import MODELS, demo, results_table
-from stretto.tools.models import ModelError, find_model, require_known, zoo_module
+from stretto.tools.names import UsageError, require_known
 
 app = typer.Typer(
     name="stretto",
@@ -31,6 +33,7 @@ console = Console()
 errors = Console(stderr=True)
 
 BACKENDS = ("cpu", "emulator", "interpreter")
+TIMELINES = (".html", ".json", ".png")
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 Threads = Annotated[
@@ -58,7 +61,7 @@ def told() -> Generator[None]:
     """Shows what the user can do something about as a message, not as a traceback."""
     try:
         yield
-    except ModelError as error:
+    except UsageError as error:
         errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     except StrettoError as error:
@@ -79,8 +82,10 @@ def progress(steps: int) -> Generator[Progress]:
 @app.command()
 def doctor() -> None:
     """Check what this machine has and what will work. Exit code 1: the CPU backend will not."""
+    from stretto.tools.doctor import checks
+
     broken = False
-    for check in doctor_tool.checks(Options()):
+    for check in checks(Options()):
         broken |= check.status == "fail"
         console.print(f"[{STYLES[check.status]}]{check.status:4}[/]  {check.name:16}", end="")
         console.print(check.detail, markup=False, highlight=False, soft_wrap=True)
@@ -94,10 +99,12 @@ def doctor() -> None:
 @app.command(name="demo")
 def demo_command(
     threads: Threads = None,
-    output: Annotated[Path, typer.Option(help="Folder for the timeline.")] = Path("demo"),
+    output: Annotated[Path, typer.Option(help="Folder for the timeline.")] = Path("out"),
     small: Annotated[bool, typer.Option(help="Tiny models, few runs: a check.")] = False,
 ) -> None:
     """Compile four models of the zoo and run them against eager PyTorch."""
+    from stretto.tools.demo import MODELS, demo, results_table
+
     options = Options(threads=threads)
     with told():
         with progress(4 * len(MODELS) + 1) as shown:
@@ -128,8 +135,12 @@ def explain(
 
     Inputs of a model of your own come from a function `example_inputs()` beside it.
     """
+    from stretto.tools.models import find_model
+
     with told():
         require_known("backend", [backend], BACKENDS)
+        if timeline is not None:
+            require_known("kind of timeline", [timeline.suffix], TIMELINES)
         found = find_model(model, small=small)
         with errors.status(f"compiling {found.name}"):
             options = Options(threads=threads)
@@ -156,6 +167,8 @@ def bench(
     quick: Annotated[bool, typer.Option(help="Few runs: a check, not a measurement.")] = False,
 ) -> None:
     """Time the zoo on stretto and its peers."""
+    from stretto.tools.models import zoo_module
+
     with told():
         zoo, harness, report = (zoo_module(name) for name in ("models", "harness", "report"))
         known, measure = zoo_module("peers").PEERS, zoo_module("measure")

@@ -23,9 +23,10 @@ REST = "#9aa0a6"
 
 
 def kernel_colors(profile: Profile) -> list[str]:
-    """A colour for each kernel, the palette's for those that take the most time."""
-    order = sorted(range(len(profile.kernels)), key=lambda n: -profile.kernels[n].busy)
+    """A colour for each kernel: the palette's, in the order of the program, for those that take the
+    most time."""
+    by_time = sorted(range(len(profile.kernels)), key=lambda n: -profile.kernels[n].busy)
     colors = [REST] * len(profile.kernels)
-    for kernel, color in zip(order, PALETTE, strict=False):
+    for kernel, color in zip(sorted(by_time[: len(PALETTE)]), PALETTE, strict=False):
         colors[kernel] = color
     return colors

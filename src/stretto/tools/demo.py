@@ -30,7 +30,6 @@ class Result:
     """One model: median times in seconds, largest relative error against eager in float64."""
 
     model: str
-    summary: str
     eager: float
     fast: float
     error: float
@@ -95,7 +94,7 @@ def _measure(
             raise timing
     eager, own = (timings[system].median_ms / 1e3 for system in ("eager", "stretto"))
     seconds = fast.signatures[0].seconds
-    return Result(name, zoo.ZOO[name].summary, eager, own, error, launches, seconds), fast
+    return Result(name, eager, own, error, launches, seconds), fast
 
 
 def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[Any, int]:
@@ -119,11 +118,11 @@ def results_table(results: list[Result], units: int) -> Table:
     title = f"medians, {units} thread{'s' if units > 1 else ''} each"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("model")
-    for heading in ("eager", "stretto", "speed-up", "largest error", "launches", "compiled in"):
-        table.add_column(heading, justify="right")
+    for heading in ("eager", "stretto", "speed-up", "error", "launches", "compile"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
-            f"{result.model} [dim]{result.summary}[/dim]",
+            result.model,
             seconds_text(result.eager),
             seconds_text(result.fast),
             f"{result.speedup:.2f}x",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,12 +13,10 @@ from typing import Any
 
 import torch
 
+from stretto.tools.names import UsageError, suggestion
+
 PACKAGES = ("stretto._zoo", "benchmarks")
 """Where the zoo is: in an installed wheel, and in a checkout."""
-
-
-class ModelError(Exception):
-    """What the user named cannot be found or used; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ def zoo_module(name: str) -> ModuleType:
     for package in PACKAGES:
         if _exists(package):
             return importlib.import_module(f"{package}.{name}")
-    raise ModelError(
+    raise UsageError(
         "the model zoo is not installed: install stretto from a wheel or with `pip install -e .`, "
         "or run from the root of the checkout"
     )
@@ -49,31 +46,17 @@ def _exists(package: str) -> bool:
         return False
 
 
-def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raises ModelError for the first name that is not known, with the closest one and the list."""
-    known = list(known)
-    for name in names:
-        if name not in known:
-            raise ModelError(f"unknown {kind} {name!r}{_suggestion(name, known)}")
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{meant} known are {', '.join(known)}"
-
-
 def find_model(target: str, *, small: bool = False) -> Model:
     """A model of the zoo by name, else `path.py:function` or `module:attribute`.
 
-    The latter's inputs come from a function `example_inputs()` beside it. Raises ModelError.
+    The latter's inputs come from a function `example_inputs()` beside it. Raises UsageError.
     """
     if ":" in target:
         return _own_model(target)
     zoo = zoo_module("models")
     if target not in zoo.ZOO:
-        raise ModelError(
-            f"unknown model {target!r}{_suggestion(target, list(zoo.ZOO))}. For a model of your "
+        raise UsageError(
+            f"unknown model {target!r}{suggestion(target, list(zoo.ZOO))}. For a model of your "
             "own give `path.py:function` or `module:attribute`"
         )
     module, inputs = zoo.build(target, "small" if small else "full")
@@ -87,10 +70,10 @@ def _own_model(target: str) -> Model:
     if isinstance(function, type) and issubclass(function, torch.nn.Module):
         function = _made(function)
     if not callable(function):
-        raise ModelError(f"{target} is a {type(function).__name__}, not a function or module")
+        raise UsageError(f"{target} is a {type(function).__name__}, not a function or module")
     make_inputs = getattr(module, "example_inputs", None)
     if not callable(make_inputs):
-        raise ModelError(
+        raise UsageError(
             f"{source} has no function `example_inputs()`; write one that returns the tuple of "
             f"arguments to call `{attribute}` with"
         )
@@ -102,7 +85,7 @@ def _made(kind: type[torch.nn.Module]) -> torch.nn.Module:
     try:
         return kind().eval()
     except TypeError as error:
-        raise ModelError(
+        raise UsageError(
             f"{kind.__name__} cannot be made without arguments ({error}); name an instance instead"
         ) from error
 
@@ -115,12 +98,12 @@ def _load(source: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{source}.".startswith(f"{error.name}."):
                 raise
-            raise ModelError(f"there is no module {source!r}") from error
+            raise UsageError(f"there is no module {source!r}") from error
         finally:
             sys.path.remove("")
     path = Path(source)
     if not path.is_file():
-        raise ModelError(f"there is no file {source}")
+        raise UsageError(f"there is no file {source}")
     # A name of its own, so that `random.py` does not take the place of the standard module.
     name = f"_stretto_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -141,6 +124,6 @@ def _attribute(module: ModuleType, attribute: str, source: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(value, part):
             known = [name for name in vars(module) if not name.startswith("_")]
-            raise ModelError(f"{source} has no {attribute!r}{_suggestion(attribute, known)}")
+            raise UsageError(f"{source} has no {attribute!r}{suggestion(attribute, known)}")
         value = getattr(value, part)
     return value

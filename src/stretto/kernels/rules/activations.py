@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import pi, sqrt
 
+import torch
+
 from stretto.ir.types import DType
-from stretto.kernels.expr import Const, Expr
-from stretto.kernels.lazy import Lazy, cast, narrow
+from stretto.kernels.expr import Const, Expr, Index
+from stretto.kernels.lazy import Lazy, cast, narrow, variables
 from stretto.kernels.rules.pointwise import element, factor, finish
 from stretto.kernels.rules.scalar import apply, compute_dtype, like, number, where
 from stretto.kernels.rules.table import Call, Decline, rule
@@ -112,15 +114,13 @@ def _prelu(call: Call) -> Lazy:
     if weight.rank == call.tensor("self").rank:
         slope = element(call, "weight", call.dtype)
     else:
-        indices = [number_index(call, weight)] * weight.rank
+        indices = [_channel(call, weight)] * weight.rank
         slope = cast(weight.at(*indices), compute_dtype(call.dtype))
     return finish(call, where(apply("gt", x, like(0, x)), x, mul(x, slope)))
 
 
-def number_index(call: Call, weight: Lazy):
+def _channel(call: Call, weight: Lazy) -> Index | int:
     """The channel of an element: dim 1, unless there is one weight for all."""
-    from stretto.kernels.lazy import variables
-
     channels = call.shape[1] if len(call.shape) > 1 else 1
     return variables(call.shape)[1] if channels != 1 and weight.shape != (1,) else 0
 
@@ -254,16 +254,12 @@ def _nan_to_num(call: Call) -> Lazy:
     top = _largest(call.dtype)
     values = {"nan": 0.0, "posinf": top, "neginf": -top}
     given = {name: call.number(name) if call.has(name) else v for name, v in values.items()}
-    infinite = where(
-        apply("gt", x, like(0, x)), like(given["posinf"], x), like(given["neginf"], x)
-    )
+    infinite = where(apply("gt", x, like(0, x)), like(given["posinf"], x), like(given["neginf"], x))
     finite = where(apply("isinf", x), infinite, x)
     return finish(call, where(apply("isnan", x), like(given["nan"], x), finite))
 
 
 def _largest(dtype: DType) -> float:
-    import torch
-
     return torch.finfo(dtype.torch).max
 
 
@@ -355,8 +351,7 @@ def _number_power(call: Call) -> Lazy:
 def _dropout(call: Call) -> Lazy:
     if call.flag("train") and call.number("p") != 0:
         raise Decline("random numbers")
-    name = "input"
-    return call.tensor(name)
+    return call.tensor("input")
 
 
 @rule("aten.native_dropout.default")

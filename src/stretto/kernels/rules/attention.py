@@ -8,10 +8,9 @@ from stretto.ir.types import DType
 from stretto.kernels.expr import Position
 from stretto.kernels.lazy import Lazy, broadcast, cast, variables
 from stretto.kernels.rules.contract import finished, matmul, operand
-from stretto.kernels.rules.emit import factor_of, mapped
+from stretto.kernels.rules.emit import factor_of, mapped, spread_over
 from stretto.kernels.rules.scalar import apply, like, where
 from stretto.kernels.rules.softmax import row_statistics
-from stretto.kernels.rules.emit import spread_over
 from stretto.kernels.rules.table import Call, Decline, rule, static_dims
 from stretto.kernels.rules.views import swapped
 

@@ -1,7 +1,7 @@
 """Contractions: products of matrices, alone and in batches.
 
-Canonical form: combine "sum", value mul(load of A, load of B), dims the dims of the output, one reduction dim.
-Operands that are not plain loads are stored first. A bias is added lazily, on top.
+Canonical form: combine "sum", value mul(load of A, load of B), dims the dims of the output, one
+reduction dim. Operands that are not plain loads are stored first. A bias is added lazily, on top.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
 from stretto.ir.types import DType
-from stretto.kernels.expr import Expr, Extent
+from stretto.kernels.expr import Apply, Expr, Extent, Index, Load
 from stretto.kernels.lazy import Lazy, broadcast, cast, reshape
 from stretto.kernels.rules.emit import emit, factor_of, index_of, product
 from stretto.kernels.rules.scalar import apply, compute_dtype, number, sum_dtype
@@ -26,13 +26,7 @@ def operand(call: Call, argument: Argument) -> Lazy:
 
 
 def _is_widening(lazy: Lazy) -> bool:
-    return lazy.dtype is DType.F32 and factor_free(lazy)
-
-
-def factor_free(lazy: Lazy) -> bool:
     """True for a conversion of plain loads to f32, which needs no copy."""
-    from stretto.kernels.expr import Apply, Load
-
     match lazy.expr:
         case Apply("cast", (Load() as load,), DType.F32):
             return load.dtype in (DType.F16, DType.BF16)
@@ -41,26 +35,22 @@ def factor_free(lazy: Lazy) -> bool:
 
 
 def matmul(call: Call, left: Lazy, right: Lazy, result: Value | None) -> Lazy:
-    """left [*batch, m, k] times right [*batch, k, n], batches broadcast; in the dtype of computation."""
+    """left [*batch, m, k] times right [*batch, k, n], batches broadcast; f16 and bf16 give f32."""
     batch = broadcast_dims(left.shape[:-2], right.shape[:-2])
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     dims = (*batch, rows, columns)
     k = index_of(depth, len(dims))
-    row, column = (index_of(d, len(batch) + n) for n, d in enumerate((rows, columns)))
-    lefts = batch_element(left, batch, len(dims), (row, k))
-    rights = batch_element(right, batch, len(dims), (k, column))
-    dtype = dtype_of_sum(left)
+    i, j = (index_of(d, len(batch) + n) for n, d in enumerate((rows, columns)))
+    lefts = batch_element(left, batch, (i, k))
+    rights = batch_element(right, batch, (k, j))
+    dtype = sum_dtype(left.dtype)
     if depth == 0:
         return Lazy(dtype, dims, number(0, dtype))
     value = product(lefts, rights, dtype)
     return emit(call.low, "contraction", dims, (depth,), "sum", value, result)
 
 
-def dtype_of_sum(lazy: Lazy) -> DType:
-    return sum_dtype(lazy.dtype)
-
-
-def batch_element(lazy: Lazy, batch: tuple[Extent, ...], rank: int, last: tuple) -> Expr:
+def batch_element(lazy: Lazy, batch: tuple[Extent, ...], last: tuple[Index, Index]) -> Expr:
     """Element (batch variables, *last) of a tensor whose leading dims broadcast to `batch`."""
     own = lazy.shape[:-2]
     lead = len(batch) - len(own)
@@ -82,12 +72,10 @@ def flattened(lazy: Lazy) -> Lazy:
     rows = static_size(lazy.shape[:-1])
     assert rows is not None
     moved = reshape(lazy, (rows, lazy.shape[-1]))
-    return moved if factor_free(moved) or _affine(moved) else lazy
+    return moved if _is_widening(moved) or _affine(moved) else lazy
 
 
 def _affine(lazy: Lazy) -> bool:
-    from stretto.kernels.expr import Load
-
     return isinstance(lazy.expr, Load) and lazy.expr.access.offset.is_affine
 
 
@@ -132,12 +120,10 @@ def column(lazy: Lazy) -> Lazy:
 
 @rule("aten.outer.default", "aten.ger.default")
 def _outer(call: Call) -> Lazy:
-    name = "vec2"
     compute = compute_dtype(call.dtype)
-    a = broadcast(column(call.tensor("self")), call.shape).expr
-    b = broadcast(call.tensor(name), call.shape).expr
-    product_ = apply("mul", cast(cast(a, call.dtype), compute), cast(cast(b, call.dtype), compute))
-    return Lazy(call.dtype, call.shape, cast(product_, call.dtype))
+    sides = (column(call.cheap("self")), call.cheap("vec2"))
+    a, b = (cast(cast(broadcast(x, call.shape).expr, call.dtype), compute) for x in sides)
+    return Lazy(call.dtype, call.shape, cast(apply("mul", a, b), call.dtype))
 
 
 @rule("aten.matmul.default")
@@ -160,10 +146,8 @@ def _linear(call: Call) -> Lazy:
     return finished(call, raw, bias)
 
 
-@rule("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default", "aten.addbmm.default")
+@rule("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def _addmm(call: Call) -> Lazy:
-    if call.op.target.startswith("aten.addbmm"):
-        raise Decline("a sum over the batch")
     names = [name for name in call.arguments if name not in ("self", "beta", "alpha")]
     left, right = (operand(call, call.arguments[name]) for name in names)
     right = column(right) if right.rank == 1 else right

@@ -3,15 +3,16 @@
 Canonical form, for two image dims: dims (n, oc, oy, ox), reduce (ic, ky, kx), combine "sum", value
 mul(load of the weight [oc, ic, ky, kx], where(conditions, load of the image [n, c, y, x], 0)) with
 y = oy * stride - padding + ky * dilation and c = (oc // (OC / groups)) * (IC / groups) + ic.
-The conditions 0 <= y, y < H, 0 <= x, x < W are joined by "and" in this order; those of a dim that is not padded are
-left out, and without any the image is a plain load. Variables of dims of size 1 are 0.
+The conditions 0 <= y, y < H, 0 <= x, x < W are joined by "and" in this order; those of a dim that
+is not padded are left out, and without any the image is a plain load. Variables of dims of size 1
+are 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.kernels.expr import Const, Expr, Extent, Index
+from stretto.kernels.expr import Expr, Extent, Index
 from stretto.kernels.lazy import Lazy, broadcast, cast, variables
 from stretto.kernels.rules.contract import operand
 from stretto.kernels.rules.emit import emit, product
@@ -116,5 +117,3 @@ def _finished(call: Call, raw: Lazy, bias: Lazy | None, batched: bool) -> Lazy:
         column = bias.view((*bias.shape, *(1,) * rank), *variables(bias.shape))
         expr = apply("add", expr, cast(broadcast(column, call.shape).expr, expr.dtype))
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
-
-

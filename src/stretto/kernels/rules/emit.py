@@ -21,7 +21,7 @@ def emit(
     value: Expr,
     result: Value | None = None,
 ) -> Lazy:
-    """Computes `value` over `dims` into the place of `result` if that has its dtype, or else a new one."""
+    """Computes `value` over `dims`, into the place of `result` if that has its dtype."""
     dtype = DType.I64 if combine in POSITIONS else value.dtype
     if result is not None and result.tensor.dtype is dtype:
         buffer = low.output(result)
@@ -41,7 +41,7 @@ def reduction(
     name: str,
     result: Value | None = None,
 ) -> Lazy:
-    """The tensor combined over `dims`, which disappear; the expression is computed in its own dtype."""
+    """The tensor combined over `dims`, which disappear, in its own dtype."""
     kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
     turned = permute(lazy, (*kept, *dims))
     shape = turned.shape[: len(kept)]

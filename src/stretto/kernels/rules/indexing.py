@@ -1,8 +1,8 @@
 """Reading at computed positions: embedding, index_select, gather, advanced indexing.
 
-Positions found in a tensor are brought into range (negative ones count from the end, where torch allows it) and
-checked in the run. A position that is one number for the whole op becomes a register, so that the access
-stays affine.
+Positions found in a tensor are brought into range (negative ones count from the end, where torch
+allows it) and checked in the run. A position that is one number for the whole op becomes a
+register, so that the access stays affine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stretto.kernels.expr import Apply, Const, Expr, Extent, Index, Position, dy
 from stretto.kernels.lazy import Lazy, broadcast, cast, reshape, variables
 from stretto.kernels.rules.contract import broadcast_dims
 from stretto.kernels.rules.scalar import apply, where
-from stretto.kernels.rules.table import Call, Decline, rule, static_dims, static_size
+from stretto.kernels.rules.table import Call, Decline, rule, static_size
 
 
 def checked(expr: Expr, size: Extent, wraps: bool = True) -> Index:
@@ -28,7 +28,9 @@ def checked(expr: Expr, size: Extent, wraps: bool = True) -> Index:
     return dynamic_index(Apply("checked", (place, limit), DType.I64))
 
 
-def position_of(call: Call, argument: Argument, lazy: Lazy, size: Extent, wraps: bool = True) -> Lazy:
+def position_of(
+    call: Call, argument: Argument, lazy: Lazy, size: Extent, wraps: bool = True
+) -> Lazy:
     """The positions in a tensor of integers as a lazy tensor of i64, in range."""
     if not lazy.dtype.is_integer:
         raise Decline("positions must be integers")
@@ -95,7 +97,7 @@ def _take(call: Call) -> Lazy:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which elements `x[indices]` names: dims of the region, and the position in x of each element."""
+    """The elements that `x[indices]` names: dims of the region, position in x of each element."""
 
     shape: tuple[Extent, ...]
     indices: tuple[Index, ...]
@@ -148,5 +150,3 @@ def _arranged(
         positions = position_of(call, arguments[dim], lazy, shape[dim])
         indices[dim] = as_index(broadcast(positions, common), *inner)
     return Selection(region, tuple(indices))
-
-

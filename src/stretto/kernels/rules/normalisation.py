@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stretto.ir.types import DType
-from stretto.kernels.expr import Buffer, Const, Expr, Index
+from stretto.kernels.expr import Buffer, Expr, Index
 from stretto.kernels.lazy import Lazy, cast, constant, stored, variables, whole_buffer
 from stretto.kernels.rules.emit import computed, keep_dims, mapped, reduction, spread_over
 from stretto.kernels.rules.reduce import count, divided, mean_of, squares, stored_small
@@ -143,6 +142,23 @@ def _batch_norm_composite(call: Call) -> Lazy:
     return _batch_norm(call)
 
 
+@rule("aten._native_batch_norm_legit.no_stats")
+def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
+    """Normalised by the statistics of the batch at hand."""
+    if not call.flag("training"):
+        raise Decline("no statistics")
+    eps = float(call.number("eps"))
+    lazy = _source(call)
+    dims = tuple(dim for dim in range(lazy.rank) if dim != 1)
+    mean, rstd = _statistics(call, lazy, dims, eps)
+    channel = variables(lazy.shape)[1]
+    centred = apply("sub", lazy.expr, mean.at(channel))
+    weight, bias = (_per_channel(call, name, channel) for name in ("weight", "bias"))
+    out = _affine(call, apply("mul", centred, rstd.at(channel)), weight, bias)
+    dtype = call.op.results[1].tensor.dtype
+    return out, computed(mean, dtype), computed(rstd, dtype)
+
+
 def _nothing(call: Call) -> tuple[Lazy, ...]:
     """The saved statistics, which are empty in inference."""
     kinds = [value.tensor for value in call.op.results[1:]]
@@ -198,5 +214,3 @@ def _scale_and_shift(call: Call, eps: float) -> tuple[Lazy, Lazy]:
     if call.has("bias"):
         shift = apply("add", shift, cast(call.tensor("bias").expr, dtype))
     return scales, stored_small(call, mapped(mean, shift))
-
-

@@ -90,17 +90,25 @@ def _named(function: str) -> Combine:
     return lambda *args: apply(function, *args)
 
 
-for _name in (
-    "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh "
-    "cosh tanh asinh acosh atanh sigmoid erf erfc"
-).split():
+_FLOAT_FUNCTIONS = (
+    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin",
+    "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "sigmoid", "erf", "erfc",
+)  # fmt: skip
+
+for _name in _FLOAT_FUNCTIONS:
     _arithmetic(_named(_name), ("self",), (f"aten.{_name}.default",))
 for _name in ("neg", "abs", "sign"):
     _arithmetic(_named(_name), ("self",), (f"aten.{_name}.default",))
 _arithmetic(_named("sign"), ("self",), ("aten.sgn.default",))
 for _name in ("maximum", "minimum", "fmax", "fmin", "atan2"):
     _arithmetic(_named(_name), ("self", "other"), (f"aten.{_name}.default",))
-for _name, _overloads in {"remainder": ("Tensor", "Scalar", "Scalar_Tensor"), "fmod": ("Tensor", "Scalar")}.items():
+_arithmetic(_named("maximum"), ("self", "other"), ("aten.max.other",))
+_arithmetic(_named("minimum"), ("self", "other"), ("aten.min.other",))
+for _name, _overloads in {
+    "remainder": ("Tensor", "Scalar", "Scalar_Tensor"),
+    "fmod": ("Tensor", "Scalar"),
+}.items():
     _arithmetic(
         _named(_name), ("self", "other"), tuple(f"aten.{_name}.{kind}" for kind in _overloads)
     )
@@ -206,7 +214,7 @@ def _floor_divide(call: Call) -> Lazy:
 
 
 def rounded_quotient(call: Call, mode: str) -> Lazy:
-    """The quotient rounded down ("floor") or toward zero ("trunc"); torch rounds it to the dtype first."""
+    """The quotient rounded down ("floor") or toward zero ("trunc")."""
     a, b = (element(call, name, call.dtype) for name in ("self", "other"))
     if mode == "floor":
         return finish(call, apply("floordiv", a, b))

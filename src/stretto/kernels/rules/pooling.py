@@ -25,9 +25,9 @@ from stretto.kernels.rules.table import Call, Decline, rule, static_dims
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One dim: `taps` positions from `start` (an index of the output position) on, `dilation` apart.
+    """One dim: `taps` positions, `dilation` apart, from `start` on.
 
-    `last` is the end of the last window.
+    `start` is an index of the output position; `last` is the end of the last window.
     """
 
     size: int
@@ -220,7 +220,7 @@ def _adaptive_mean(call: Call, count: int) -> Lazy:
 
 
 def _adaptive(call: Call, count: int, combine: str) -> tuple[Lazy, Expr]:
-    """The combined windows [floor(o * size / outs), ceil((o + 1) * size / outs)), and their sizes."""
+    """Windows floor(o * size / outs) .. ceil((o + 1) * size / outs) combined, and their sizes."""
     sizes = static_dims(call.tensor("self").shape[-count:])
     outs = static_dims(call.shape[-count:])
     if 0 in call.shape or 0 in sizes:

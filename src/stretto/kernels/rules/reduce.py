@@ -66,7 +66,9 @@ def _accumulated(call: Call, combine: str) -> Lazy:
     lazy = call.tensor("self")
     dims = call.axes(lazy.rank)
     source = computed(computed(lazy, call.dtype), sum_dtype(call.dtype))
-    return shaped(call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank)
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
 
 
 @rule("aten.mean.default", "aten.mean.dim")
@@ -93,7 +95,9 @@ def _tested(call: Call, combine: str) -> Lazy:
     lazy = call.tensor("self")
     dims = () if call.arguments.get("dim") == () else call.axes(lazy.rank)
     source = mapped(lazy, truth(lazy.expr))
-    return shaped(call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank)
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
 
 
 # ---- extrema ---------------------------------------------------------------------------------
@@ -113,7 +117,9 @@ def _extreme(call: Call, combine: str) -> Lazy:
     lazy = call.tensor("self")
     dims = call.axes(lazy.rank)
     source = computed(lazy, compute_dtype(lazy.dtype))
-    return shaped(call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank)
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
 
 
 @rule("aten.argmax.default")
@@ -130,7 +136,9 @@ def _position(call: Call, combine: str) -> Lazy:
     lazy = call.tensor("self")
     dims = call.axes(lazy.rank) if call.has("dim") else tuple(range(lazy.rank))
     source = computed(lazy, compute_dtype(lazy.dtype))
-    return shaped(call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank)
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
 
 
 @rule("aten.max.dim")
@@ -263,7 +271,9 @@ def _logsumexp(call: Call) -> Lazy:
     shift = where(apply("isinf", top.expr), like(0, top.expr), top.expr)
     raised = apply("sub", lazy.expr, spread_over(mapped(top, shift), kept, lazy.shape))
     total = reduction(call.low, mapped(lazy, apply("exp", raised)), dims, "sum", "sum")
-    return shaped(call, mapped(total, apply("add", apply("log", total.expr), shift)), dims, lazy.rank)
+    return shaped(
+        call, mapped(total, apply("add", apply("log", total.expr), shift)), dims, lazy.rank
+    )
 
 
 @rule(
@@ -330,6 +340,8 @@ def _scan(call: Call, combine: str) -> Lazy:
     buffer = call.low.output(result) if result else call.low.new_buffer(combine, dtype, lazy.shape)
     if 0 not in lazy.shape:
         out = placed_at(buffer, lazy.shape, tuple(outer))
-        operator = Operator(combine, dims, (lazy.shape[dim],), combine, value, out, source=call.low.source)
+        operator = Operator(
+            combine, dims, (lazy.shape[dim],), combine, value, out, source=call.low.source
+        )
         call.low.emit(operator)
     return computed(stored(buffer, lazy.shape), call.dtype)

@@ -1,7 +1,7 @@
 """Building scalar expressions: functions by name, numbers, casts between storage and computation.
 
-Values of f16 and bf16 are computed in f32. Arithmetic of i64 positions stays affine (`Position`), so that an
-index such as `i + 1` of a loop counter `i` is still known to be one.
+Values of f16 and bf16 are computed in f32. Arithmetic of i64 positions stays affine (`Position`),
+so that an index such as `i + 1` of a loop counter `i` is still known to be one.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
 
 
 def softmax(call: Call, lazy: Lazy, dim: int, safe: bool) -> Expr:
-    """Element of softmax(lazy) along `dim`, in its dtype; rows of -inf give 0 when `safe`, else NaN."""
+    """Element of softmax(lazy) along `dim`. Rows of -inf give 0 when `safe`, else NaN."""
     raised, top, total = row_statistics(call, lazy, dim)
     kept = tuple(d for d in range(lazy.rank) if d != dim)
     weight = apply("div", apply("exp", raised), spread_over(total, kept, lazy.shape))

@@ -1,8 +1,8 @@
 """Rules: how the tensor ops of a Program become lazy tensors and operators.
 
-A rule is a function of a `Call` registered for one or more targets. It returns a lazy tensor per result; it
-declines, by raising `Decline` or returning None, before it has emitted anything, and then the op becomes a
-library call.
+A rule is a function of a `Call` registered for one or more targets. It returns a lazy tensor per
+result; it declines, by raising `Decline` or returning None, before it has emitted anything, and
+then the op becomes a library call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -60,7 +60,7 @@ class Call:
 
     def used(self, number: int) -> bool:
         """True when somebody reads result `number`."""
-        return self.low.uses.get(self.op.results[number], 0) > 0
+        return self.low.uses.total.get(self.op.results[number], 0) > 0
 
     # ---- tensors -----------------------------------------------------------------------------
     def has(self, name: str) -> bool:
@@ -174,10 +174,13 @@ def reads(expr: Expr) -> tuple[Load, ...]:
 Body = Callable[[Call], Lazy | tuple[Lazy, ...] | None]
 
 
-def rule(*targets: str) -> Callable[[Body], Body]:
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def rule(*targets: str) -> Callable[[AnyBody], AnyBody]:
     """Registers a function as the rule of the given targets."""
 
-    def register(body: Body) -> Body:
+    def register(body: AnyBody) -> AnyBody:
         for target in targets:
             assert target not in RULES, target
             RULES[target] = _adapt(body)

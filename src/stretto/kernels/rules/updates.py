@@ -1,20 +1,18 @@
 """Writing parts of a tensor: scatter, index_put, slice_scatter, narrow_scatter.
 
-The result starts as the base, in a buffer that may be changed (`Lowering.updatable`: the base's own one when
-nobody needs it any more); then one operator writes the region.
+The result starts as the base, in a buffer that may be changed (`Lowering.updatable`: the base's own
+one when nobody needs it any more); then one operator writes the region.
 """
 
 from __future__ import annotations
 
-from stretto.kernels.expr import Const, Expr, Extent, Index, loads
+from stretto.kernels.expr import Extent, Index, loads
 from stretto.kernels.lazy import (
     Lazy,
     broadcast,
     cast,
     constant,
-    narrow,
     placed_at,
-    select,
     stored,
     variables,
     whole_buffer,

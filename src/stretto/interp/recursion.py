@@ -1,0 +1,42 @@
+"""Python's recursion limit, raised while a Program runs, whose calls are several calls in Python."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+_PYTHON_CALLS_PER_CALL = 40
+"""More than a call nested in several ifs and loops needs."""
+
+
+@dataclass
+class _Raised:
+    """How many runs need a raised limit now, and the limit before the first of them."""
+
+    runs: int = 0
+    before: int = 0
+
+
+_raised = _Raised()
+_lock = threading.Lock()
+
+
+@contextmanager
+def deep_recursion(depth: int) -> Generator[None]:
+    """Leaves room for Programs that call `depth` deep. Runs in several threads may overlap."""
+    with _lock:
+        if _raised.runs == 0:
+            _raised.before = sys.getrecursionlimit()
+        _raised.runs += 1
+        needed = _raised.before + depth * _PYTHON_CALLS_PER_CALL
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), needed))
+    try:
+        yield
+    finally:
+        with _lock:
+            _raised.runs -= 1
+            if _raised.runs == 0:
+                sys.setrecursionlimit(_raised.before)

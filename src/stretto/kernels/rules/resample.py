@@ -1,0 +1,94 @@
+"""Resampling of images: nearest and bilinear. Pixels are loads at computed positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.ir.types import DType
+from stretto.kernels.expr import Const, Expr, Index, Position, dynamic_index
+from stretto.kernels.lazy import Lazy, cast, variables
+from stretto.kernels.rules.scalar import apply, compute_dtype, like
+from stretto.kernels.rules.table import Call, Decline, rule, static_dims
+
+
+@rule(
+    "aten.upsample_nearest1d.default",
+    "aten.upsample_nearest1d.vec",
+    "aten.upsample_nearest2d.default",
+    "aten.upsample_nearest2d.vec",
+    "aten.upsample_nearest3d.default",
+    "aten.upsample_nearest3d.vec",
+)
+def _nearest(call: Call) -> Lazy:
+    lazy = call.tensor("self" if "self" in call.arguments else "input")
+    indices = list(variables(call.shape))
+    for dim in range(2, lazy.rank):
+        old, new = static_dims((lazy.shape[dim], call.shape[dim]))
+        if new % old:
+            raise Decline("the scale is not a whole number")
+        indices[dim] = indices[dim] // (new // old)
+    return lazy.view(call.shape, *indices)
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Two neighbours along one dim and the share of the second."""
+
+    first: Index
+    second: Index
+    share: Expr
+
+
+@rule("aten.upsample_bilinear2d.default", "aten.upsample_bilinear2d.vec")
+def _bilinear(call: Call) -> Lazy:
+    name = "self" if "self" in call.arguments else "input"
+    dtype = compute_dtype(call.dtype)
+    if not dtype.is_float or 0 in call.shape:
+        raise Decline("integers, or nothing to compute")
+    static_dims(call.tensor(name).shape[2:])
+    lazy = call.cheap(name)
+    number, channel, *places = variables(call.shape)
+    y, x = (_blend(call, lazy, n, place, dtype) for n, place in enumerate(places))
+
+    def pixel(row: Index, column: Index) -> Expr:
+        return cast(lazy.at(number, channel, row, column), dtype)
+
+    rows = [
+        _mixed(pixel(row, x.first), pixel(row, x.second), x.share) for row in (y.first, y.second)
+    ]
+    return Lazy(call.dtype, call.shape, cast(_mixed(*rows, y.share), call.dtype))
+
+
+def _mixed(first: Expr, second: Expr, share: Expr) -> Expr:
+    rest = apply("sub", like(1, share), share)
+    return apply("add", apply("mul", rest, first), apply("mul", share, second))
+
+
+def _blend(call: Call, lazy: Lazy, number: int, place: Index, dtype: DType) -> Blend:
+    """Where an output position lies between the input's pixels."""
+    old, new = static_dims((lazy.shape[2 + number], call.shape[2 + number]))
+    position = cast(Position(place), dtype)
+    if call.flag("align_corners"):
+        ratio = (old - 1) / (new - 1) if new > 1 else 0.0
+        source = apply("mul", position, like(ratio, position))
+    else:
+        ratio = like(_ratio(call, number, old, new), position)
+        half = like(0.5, position)
+        source = apply("sub", apply("mul", apply("add", position, half), ratio), half)
+        source = apply("maximum", source, like(0, position))
+    last = Const(old - 1, DType.I64)
+    first = apply("minimum", cast(source, DType.I64), last)
+    second = apply("minimum", apply("add", first, Const(1, DType.I64)), last)
+    share = apply("sub", source, cast(first, dtype))
+    return Blend(dynamic_index(first), dynamic_index(second), share)
+
+
+def _ratio(call: Call, number: int, old: int, new: int) -> float:
+    """Input pixels per output pixel: of the given scale, or of the sizes."""
+    if call.has("scale_factors"):
+        factors = call.arguments["scale_factors"]
+        assert isinstance(factors, tuple)
+        factor = factors[number]
+        return 1 / factor if isinstance(factor, float) else old / new
+    name = ("scales_h", "scales_w")[number]
+    return 1 / float(call.number(name)) if call.has(name) else old / new

@@ -1,0 +1,82 @@
+"""Counts of uses: where values are read, and how many reads are still to come while lowering.
+
+A value that nobody will read any more may be changed in place. Blocks are lowered once in the order
+of the text, but a loop runs its body again and only one arm of a branch runs: `held` and `without`
+adjust the counts for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from stretto.ir.core import Block, Value
+
+
+@dataclass(slots=True)
+class Uses:
+    """Uses of the values of one function.
+
+    total: reads in the whole text. below: values that are read in a block other than their own.
+    home: the block that defines a value. later: reads that are still to come.
+    """
+
+    total: dict[Value, int] = field(default_factory=dict[Value, int])
+    below: set[Value] = field(default_factory=set[Value])
+    home: dict[Value, Block] = field(default_factory=dict[Value, Block])
+    later: dict[Value, int] = field(default_factory=dict[Value, int])
+
+    def count(self, block: Block) -> None:
+        """Enters a block and the blocks inside it."""
+        for value in block.params:
+            self.home[value] = block
+        for op in block.ops:
+            for value in op.results:
+                self.home[value] = block
+            self._read(op.operands, block)
+            for inner in op.blocks:
+                self.count(inner)
+        self._read(block.yields, block)
+
+    def _read(self, values: Iterable[Value], block: Block) -> None:
+        for value in values:
+            self.total[value] = self.total.get(value, 0) + 1
+            self.later[value] = self.total[value]
+            if self.home.get(value) is not block:
+                self.below.add(value)
+
+    def is_needed(self, value: Value) -> bool:
+        """True when a read of the value is still to come."""
+        return self.later.get(value, 0) > 0
+
+    def take(self, values: Iterable[Value]) -> None:
+        """These reads are being lowered now."""
+        for value in values:
+            self.later[value] = self.later.get(value, 0) - 1
+
+    @contextmanager
+    def held(self, values: Collection[Value]) -> Generator[None]:
+        """While a loop is lowered: what it reads is needed until its last iteration."""
+        for value in values:
+            self.later[value] = self.later.get(value, 0) + 1
+        yield
+        self.take(values)
+
+    @contextmanager
+    def without(self, block: Block) -> Generator[None]:
+        """While the other arm of a branch is lowered: the reads in `block` do not follow it."""
+        reads = list(block_reads(block))
+        self.take(reads)
+        yield
+        for value in reads:
+            self.later[value] += 1
+
+
+def block_reads(block: Block) -> Iterator[Value]:
+    """Every read of a value in a block and the blocks inside it, once per read."""
+    yield from block.yields
+    for op in block.walk():
+        yield from op.operands
+        for inner in op.blocks:
+            yield from inner.yields

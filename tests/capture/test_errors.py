@@ -1,0 +1,253 @@
+"""What cannot be captured: a CaptureError with file, line, caret, reason and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stretto.capture import capture
+from stretto.errors import CaptureError
+from stretto.options import Options
+from tests.capture.checks import refused
+
+X = torch.tensor([1.0, -2.0, 3.0])
+KEPT: Tensor | None = None
+LAYERS = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+
+
+def test_message_shows_file_line_and_caret() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x + 1
+        return y[y > 0].sum()
+
+    error = refused(f, X)
+    assert error.location is not None
+    assert error.location.file == __file__
+    assert error.location.line == f.__code__.co_firstlineno + 2
+    assert error.location.function.endswith("f")  # type: ignore[union-attr]
+    lines = str(error).split("\n")
+    assert lines[0].startswith(f"{__file__}:{error.location.line}")
+    assert lines[1].strip() == "return y[y > 0].sum()"
+    assert lines[2].index("^") == lines[1].index("y[y > 0]")
+    assert lines[2].count("^") == len("y[y > 0]")
+    assert lines[3].strip().startswith("remedy: use masks")
+
+
+def nonzero(x: Tensor) -> Tensor:
+    return x.nonzero()
+
+
+def unique(x: Tensor) -> Tensor:
+    return torch.unique(x)
+
+
+def size_from_data(x: Tensor) -> Tensor:
+    return torch.zeros(int(x[0]))
+
+
+def slice_from_data(x: Tensor) -> Tensor:
+    return x[: int(x[0])]
+
+
+def arange_from_data(x: Tensor) -> Tensor:
+    return torch.arange(int(x[0]))
+
+
+def index_of_layers(x: Tensor) -> Tensor:
+    return LAYERS[x.argmax()](x)
+
+
+def generator(x: Tensor) -> Tensor:
+    def parts() -> Iterator[Tensor]:
+        yield x
+        yield x + 1
+
+    return sum(parts(), x)
+
+
+async def coroutine(x: Tensor) -> Tensor:
+    return x
+
+
+def global_write(x: Tensor) -> Tensor:
+    global KEPT
+    if x.shape[0] == 3:
+        KEPT = x + 1
+    return x
+
+
+class Keeper(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = x * 2
+        return x
+
+
+def branch_in_try(x: Tensor) -> Tensor:
+    try:
+        if x.sum() > 0:
+            x = x + 1
+    except ValueError:
+        x = x - 1
+    return x
+
+
+def loop_in_try(x: Tensor) -> Tensor:
+    try:
+        while x.sum() < 10:
+            x = x + 1
+    except Exception:
+        return x
+    return x
+
+
+def raise_in_branch(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        raise ValueError("positive")
+    return x
+
+
+def numpy_array(x: Tensor) -> Any:
+    return x.numpy()
+
+
+def dropout(x: Tensor) -> Tensor:
+    return nn.functional.dropout(x, 0.5, True)
+
+
+def random(x: Tensor) -> Tensor:
+    return x + torch.randn(3)
+
+
+def shape_in_place(x: Tensor) -> Tensor:
+    return x.clone().unsqueeze_(0)
+
+
+def other_shapes(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        y = x[:2]
+    else:
+        y = x
+    return y + 1
+
+
+def other_structures(x: Tensor) -> Any:
+    if x.sum() > 0:
+        return x
+    return x, x
+
+
+def grows_around_a_loop(x: Tensor) -> Tensor:
+    while x.sum() < 100:
+        x = torch.cat([x, x])
+    return x
+
+
+def zero_trips(x: Tensor) -> Tensor:
+    while x.sum() < 100:
+        x = x * x
+        y = x + 1
+    return y
+
+
+def complex_numbers(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.repeat(2).view(3, 2))
+
+
+def mixed_list(x: Tensor) -> list[Tensor]:
+    out = []
+    while x.sum() < 100:
+        x = x * 2
+        out.append(x if len(out) % 2 == 0 else x[:2])
+    return out
+
+
+def expanded_write(x: Tensor) -> Tensor:
+    y = x.expand(2, 3)
+    y.add_(1)
+    return y
+
+
+CASES: list[tuple[Callable[..., Any], str, str]] = [
+    (nonzero, "depends on the content of a tensor", "masks"),
+    (unique, "depends on the content of a tensor", "masks"),
+    (size_from_data, "a Python number is needed here", "keep it a tensor"),
+    (slice_from_data, "the length of this slice depends on the content", "masks"),
+    (arange_from_data, "a Python int is needed here", "keep it a tensor"),
+    (index_of_layers, "a module is chosen by a traced index", "if/elif"),
+    (generator, "is a generator function", "return a list"),
+    (coroutine, "is an async function", "plain function"),
+    (global_write, "is kept in the global variable 'KEPT'", "return it"),
+    (Keeper(), "is kept in the attribute 'kept' of a Keeper", "register a buffer"),
+    (branch_in_try, "inside try/except", "out of the try block"),
+    (loop_in_try, "inside try/except", "out of the try block"),
+    (raise_in_branch, "an exception is raised depending on", "return a flag"),
+    (numpy_array, "cannot become a NumPy array", "torch operators"),
+    (dropout, "dropout in training mode", "eval()"),
+    (random, "draws random numbers", "as an argument"),
+    (shape_in_place, "changes the shape of a tensor in place", "out-of-place"),
+    (other_shapes, "'y' is a tensor float32[2] in one arm", "same structure, shape and dtype"),
+    (other_structures, "the returned value is a tensor float32[3]", "same structure"),
+    (grows_around_a_loop, "'x' is a tensor float32[3] before a traced loop", "before the loop"),
+    (zero_trips, "'y' has no value if the loop runs zero times", "assign 'y' before"),
+    (complex_numbers, "dtype complex64 is not supported", "convert"),
+    (mixed_list, "is a tensor float32[3] in one arm", "same structure"),
+    (expanded_write, "an expanded tensor is written", "clone()"),
+]
+
+
+@pytest.mark.parametrize(("fn", "reason", "remedy"), CASES)
+def test_reasons(fn: Callable[..., Any], reason: str, remedy: str) -> None:
+    error = refused(fn, X.clone())
+    assert reason in error.message
+    assert error.remedy is not None
+    assert remedy in error.remedy
+    assert error.location is not None
+    assert error.location.file == __file__
+
+
+def test_no_source() -> None:
+    space: dict[str, Any] = {}
+    exec("def f(x):\n    return x + 1 if x.sum() > 0 else x\n", space)
+    error = refused(space["f"], X)
+    assert "a Python bool is needed here" in error.message
+    assert "define 'f' in a file" in (error.remedy or "")
+    assert capture(eval("lambda x: x * 2"), (X,), {}, Options()).notes
+
+
+def test_capture_error_passes_the_users_handlers() -> None:
+    def f(x: Tensor) -> Tensor:
+        try:
+            return x.nonzero()
+        except Exception:
+            return x
+
+    assert "depends on the content" in str(refused(f, X))
+
+
+def test_native_try_and_context_managers() -> None:
+    def f(x: Tensor) -> Tensor:
+        try:
+            table = {"a": 1}
+            y = x * table["b"]
+        except KeyError as error:
+            y = x + len(error.args)
+        finally:
+            y = y * 2
+        with torch.no_grad():
+            return y
+
+    from tests.capture.checks import check
+
+    check(f, (X,))
+
+
+def test_nothing_is_left_behind() -> None:
+    with pytest.raises(CaptureError):
+        capture(nonzero, (X,), {}, Options())
+    assert torch.equal(X + 1, X + 1)
+    assert torch.is_grad_enabled()
+    capture(lambda x: x, (X,), {}, Options())

@@ -1,0 +1,164 @@
+"""The command line: what each command prints, its exit codes, and what it says of wrong input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from stretto.tools.cli import app
+from stretto.tools.doctor import Check
+
+RUNNER = CliRunner()
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = RUNNER.invoke(app, list(arguments), env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_the_version() -> None:
+    assert run("--version").stdout == "stretto 0.1.0\n"
+
+
+def test_help_lists_the_commands() -> None:
+    text = run("--help").stdout
+    for command in ("doctor", "demo", "explain", "bench", "cache"):
+        assert command in text
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys, stretto.tools.cli; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_python_dash_m() -> None:
+    command = [sys.executable, "-m", "stretto", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "stretto 0.1.0\n"
+
+
+def test_an_unknown_command() -> None:
+    assert "No such command 'benhc'" in run("benhc", code=2).output
+
+
+# ---- doctor ----------------------------------------------------------------------------------
+
+
+def test_doctor_on_this_machine() -> None:
+    text = run("doctor").stdout
+    assert "compiler" in text
+    assert text.splitlines()[-1].startswith("ok    compile and run")
+
+
+def test_doctor_fails_where_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        Check("compiler", "fail", "no C++ compiler [g++]", "install one"),
+        Check("x", "ok", ""),
+    ]
+    monkeypatch.setattr("stretto.tools.doctor.checks", lambda options: iter(found))
+    text = run("doctor", code=1).stdout
+    assert "fail  compiler        no C++ compiler [g++]" in text
+    assert "install one" in text
+
+
+def test_doctor_only_warns_of_what_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Check("peers", "warn", "none", "pip install jax")]
+    monkeypatch.setattr("stretto.tools.doctor.checks", lambda options: iter(found))
+    assert "warn  peers" in run("doctor").stdout
+
+
+# ---- explain ---------------------------------------------------------------------------------
+
+
+def test_explain_a_model_of_the_zoo() -> None:
+    text = run("explain", "rae", "--small", "--backend", "emulator", "--threads", "2").stdout
+    assert text.startswith("RAE: 1 signature compiled\n")
+    assert "launches per call  1" in text
+
+
+def test_explain_a_function_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\n\ndef f(x):\n    return torch.tanh(x)\n\n"
+        "def example_inputs():\n    return (torch.ones(3),)\n"
+    )
+    picture = tmp_path / "run.html"
+    text = run("explain", f"{path}:f", "--timeline", str(picture)).stdout
+    assert text.startswith("f: 1 signature compiled\n")
+    assert picture.is_file()
+
+
+def test_explain_shows_a_capture_error_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\n\ndef f(x):\n    return x.nonzero()\n\n"
+        "def example_inputs():\n    return (torch.ones(3),)\n"
+    )
+    result = run("explain", f"{path}:f", code=1)
+    assert "CaptureError: " in result.stderr
+    assert "return x.nonzero()" in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "lstmm"], "unknown model 'lstmm'; did you mean 'lstm'? known are lstm,"),
+        (["explain", "rae", "--backend", "gpu"], "unknown backend 'gpu'; did you mean 'cpu'?"),
+        (["explain", "rae", "--timeline", "a.svg"], "unknown kind of timeline '.svg'; known are"),
+        (["explain"], "Missing argument"),
+        (["explain", "rae", "--threads", "0"], "0 is not in the range"),
+        (["bench", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
+        (["bench", "--peers", "eagr"], "unknown peer 'eagr'; did you mean 'eager'?"),
+        (["demo", "--threads", "many"], "'many' is not a valid int"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str) -> None:
+    assert message in run(*arguments, code=2).output
+
+
+def test_a_timeline_of_the_emulator_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.html")
+    result = run("explain", "rae", "--small", "--backend", "emulator", "--timeline", path, code=1)
+    assert "the emulator backend has no timeline" in result.stderr
+    assert 'remedy: compile with backend="cpu"' in result.stderr
+
+
+# ---- bench, demo, cache ----------------------------------------------------------------------
+
+
+def test_bench_writes_a_record_and_a_plot(tmp_path: Path) -> None:
+    record, plot = tmp_path / "record.json", tmp_path / "plot.png"
+    text = run(
+        "bench", "rae", "--peers", "eager,stretto", "--small", "--quick", "--threads", "1",
+        "--json", str(record), "--plot", str(plot),
+    ).stdout  # fmt: skip
+    assert "stretto against the fastest peer" in text
+    assert json.loads(record.read_text())["models"][0]["model"] == "rae"
+    assert plot.stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_demo_runs_its_four_models(tmp_path: Path) -> None:
+    text = run("demo", "--small", "--threads", "1", "--output", str(tmp_path)).stdout
+    for model in ("seq2seq", "blockdrop", "rae", "lstm"):
+        assert model in text
+    assert (tmp_path / "timeline-lstm.html").is_file()
+    assert (tmp_path / "timeline-lstm.png").is_file()
+
+
+def test_the_cache_is_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRETTO_CACHE", str(tmp_path))
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / "entry.so").write_bytes(bytes(10))
+    assert run("cache").stdout == f"{tmp_path}: 1 programs, 10 B\n"
+    assert run("cache", "--clear").stdout == f"removed 1 programs, 10 B, from {tmp_path}\n"
+    assert run("cache").stdout == f"{tmp_path}: 0 programs, 0 B\n"

@@ -1,0 +1,48 @@
+"""`stretto demo`, on the small presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import stretto
+from stretto.tools.demo import Result, demo, results_table
+
+OPTIONS = stretto.Options(threads=1)
+
+
+def test_the_demo_measures_checks_and_draws(tmp_path: Path) -> None:
+    told: list[str] = []
+    threads = torch.get_num_threads()
+    results, written = demo(
+        OPTIONS, tmp_path, told.append, models=("rae",), preset="small", quick=True
+    )
+    (result,) = results
+    assert result.model == "rae"
+    assert result.launches == 1
+    assert result.error < 1e-4
+    assert result.eager > 0 and result.fast > 0
+    assert [path.name for path in written] == ["timeline-rae.html", "timeline-rae.png"]
+    assert all(path.stat().st_size > 1000 for path in written)
+    assert told[0] == "rae: compiling"
+    assert torch.get_num_threads() == threads
+
+
+def test_without_a_folder_nothing_is_drawn() -> None:
+    _, written = demo(
+        OPTIONS, None, lambda text: None, models=("lstm",), preset="small", quick=True
+    )
+    assert written == []
+
+
+@pytest.mark.parametrize(("units", "title"), [(1, "1 thread each"), (2, "2 threads each")])
+def test_the_table(units: int, title: str) -> None:
+    console = Console(width=100, record=True, quiet=True)
+    console.print(results_table([Result("lstm", 6e-3, 2e-3, 2.1e-7, 1, 3.2)], units))
+    text = console.export_text()
+    assert title in text
+    line = next(line for line in text.splitlines() if "lstm" in line)
+    assert line.split() == ["lstm", "6", "ms", "2", "ms", "3.00x", "2.1e-07", "1", "3.2", "s"]
