@@ -28,7 +28,9 @@ from stretto.passes.loop_pipeline import loop_passes
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.simplify import Simplify
 from stretto.runtime.emulated import EmulatedExecutable
-from stretto.runtime.executable import CpuExecutable, Result
+from stretto.runtime.executable import CpuExecutable
+from stretto.runtime.results import Result
+from stretto.schedule.costs import MachineCosts
 from stretto.schedule.printer import print_program as device_text
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report, schedule_with_report
@@ -77,10 +79,14 @@ class InterpretedExecutable:
 Executable = CpuExecutable | EmulatedExecutable | InterpretedExecutable
 
 
-def build(captured: Captured, backend: str, options: Options) -> tuple[Executable, Stages]:
+def build(
+    captured: Captured, backend: str, options: Options, costs: MachineCosts | None = None
+) -> tuple[Executable, Stages]:
     """Takes a captured function through passes, lowering, selection, scheduling, verification and printing.
 
-    backend: "cpu", "emulator" or "interpreter". Raises the error class of the stage that fails.
+    backend: "cpu", "emulator" or "interpreter".
+    costs: what the scheduler takes the machine's waits to cost, where it is not the usual.
+    Raises the error class of the stage that fails.
     """
     stages = Stages(captured, backend, captured.program)
     dump = Dumper(options)
@@ -97,7 +103,7 @@ def build(captured: Captured, backend: str, options: Options) -> tuple[Executabl
     with stages.timed("select"):
         tree, stages.packings = select(lowered, units, options.fuse)
     with stages.timed("schedule"):
-        device, stages.report = schedule_with_report(tree, units)
+        device, stages.report = schedule_with_report(tree, units, costs)
         stages.device = device
     dump.text("device.txt", lambda: device_text(device))
     with stages.timed("verify"):

@@ -521,3 +521,15 @@ def test_undefined_in_one_arm() -> None:
         return y
 
     assert "'y' has a value in one arm" in str(refused(used, A))
+
+
+def test_break_in_the_first_round_whatever_the_tensors_are() -> None:
+    def f(x: Tensor, n: int) -> Tensor:
+        for i in range(5):
+            x = x * 2 + i
+            if n % 2 == 0:
+                break
+        return x
+
+    check(f, (A, 0))
+    check(f, (A, 1))

@@ -13,7 +13,8 @@ from stretto.ir.printer import print_op, print_program
 from stretto.ir.types import FLAG, INDEX, DType, ListType, Symbol, TensorType
 
 ALL_SYNTAX = """\
-func @main(%x: f32[64, 256], %h: bf16[256], %s: u8[2*s0 - 1, 4], %c: bool[]) -> (bf16[256], list<f32[2]>) {
+func @main(%x: f32[64, 256], %h: bf16[256], %s: u8[2*s0 - 1], %c: bool[]) -> (bf16[256], \
+list<f32[2]>) {
   %w = constant "a \\"quoted\\" key" : f32[256, 256]
   %0 = aten.mm.default(%x, %w) : f32[64, 256]
   %1 = literal -3 : i64[]
@@ -71,7 +72,8 @@ def test_every_op_round_trips() -> None:
     "argument",
     [
         None, True, False, 0, -7, 2**62, 0.1, 1e300, -0.0, math.inf, -math.inf, "none",
-        'a "quote"\n\\', "", torch.float32, torch.bool, (), (1,), (1, (2, ()), None), (True, 1, 1.0),
+        'a "quote"\n\\', "", torch.float32, torch.bool, (), (1,), (1, (2, ()), None),
+        (True, 1, 1.0),
         Symbol("s0"), Symbol("2*s0 + 1"), Symbol("inf"), Symbol("True"),
     ],
 )  # fmt: skip

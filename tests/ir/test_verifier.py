@@ -13,7 +13,10 @@ from stretto.ir.parser import parse_program
 from stretto.ir.types import INDEX
 from stretto.ir.verifier import verify
 
-HEAD = "func @main(%x: f32[3], %y: f32[4], %n: i64[], %c: bool[], %l: list<f32[3]>, %s: f32[s0, 3]) -> () {"
+HEAD = (
+    "func @main(%x: f32[3], %y: f32[4], %n: i64[], %c: bool[], %l: list<f32[3]>, %s: f32[s0, 3])"
+    " -> () {"
+)
 FUNCTIONS = """
 func @f(%a: f32[3], %b: f32[q, 3]) -> (f32[3], f32[q, 3]) {
   return %a, %b
@@ -52,7 +55,9 @@ BROKEN = {
     "if_yields": "%r = if %c { yield %x } else { yield %y } : f32[3]",
     "if_yields.count": "%r = if %c { yield %x } else { yield } : f32[3]",
     "while_params": "%r = while (%a = %x) { yield %c } do (%b: f32[4]) { yield %x } : f32[3]",
-    "while_params.condition": "%r = while (%a: f32[4] = %x) { yield %c } do (%b) { yield %x } : f32[3]",
+    "while_params.condition": (
+        "%r = while (%a: f32[4] = %x) { yield %c } do (%b) { yield %x } : f32[3]"
+    ),
     "while_condition": "%r = while (%a = %x) { yield %n } do (%b) { yield %x } : f32[3]",
     "while_yields": "%r = while (%a = %x) { yield %c } do (%b) { yield %y } : f32[3]",
     "while_results": "%r = while (%a = %x) { yield %c } do (%b) { yield %x } : f32[4]",

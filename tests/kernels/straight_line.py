@@ -12,7 +12,7 @@ from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import Argument, ListNewOp, ListStackOp, TensorOp
 from stretto.ir.types import DType, ListType, Symbol, TensorType
 from stretto.kernels.evaluate import evaluate, resolve, run_operator
-from stretto.kernels.expr import Buffer
+from stretto.kernels.expr import Buffer, limit_register
 from stretto.kernels.lower import LeafItem
 from stretto.kernels.lowered import Output, OutputTensor, lower
 from stretto.kernels.operator import LibraryCall, Operator
@@ -27,6 +27,10 @@ class NotNative(Exception):
 
 class RunStopped(Exception):
     """A check of the run failed."""
+
+
+CAPACITY = 100
+"""Items for which a list outside of the frame has room."""
 
 
 @dataclass
@@ -75,6 +79,7 @@ def execute(program: Program, inputs: list[Tensor]) -> list[Tensor]:
     for buffer, tensor in zip(lowered.inputs, inputs, strict=True):
         machine.buffers[buffer] = tensor.contiguous().reshape(-1).clone()
     for buffer in lowered.tree.externals:
+        machine.registers[limit_register(buffer.slot).name] = CAPACITY
         if buffer.slot in lowered.constants:
             machine.buffers[buffer] = lowered.constants[buffer.slot].contiguous().reshape(-1)
     for items in leaves(lowered.tree.main.body):

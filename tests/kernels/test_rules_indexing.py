@@ -182,25 +182,30 @@ def test_an_update_may_read_its_base() -> None:
     """The source is a flipped view of what is overwritten."""
 
     def make(x: Value) -> Any:
+        row = tensor_op("aten.select.int", x, 0, 0)
         base = tensor_op("aten.add.Tensor", x, x)
-        first = tensor_op("aten.select_scatter.default", base.result, x_row(x), 0, 2)
+        first = tensor_op("aten.select_scatter.default", base.result, row.result, 0, 2)
         part = tensor_op("aten.slice.Tensor", first.result, 0, 0, 2)
         flipped = tensor_op("aten.flip.default", part.result, (0,))
         second = tensor_op("aten.slice_scatter.default", first.result, flipped.result, 0, 1, 3)
-        return [base, row, first, part, flipped, second], (second.result,)
+        last = tensor_op("aten.neg.default", second.result)
+        return [row, base, first, part, flipped, second, last], (last.result,)
 
     x = counted(3, 2)
-    param = Value(type_of(x))
-    row = tensor_op("aten.select.int", param, 0, 0)
-
-    def x_row(_: Value) -> Value:
-        return row.result
-
-    ops, yields = make(param)
-    program = Program({"main": Function("main", Block((param,), ops, yields))})
     first = (x + x).select_scatter(x[0], 0, 2)
-    expected = first.slice_scatter(first[0:2].flip(0), 0, 1, 3)
-    torch.testing.assert_close(execute(program, [x]), [expected])
+    expected = -first.slice_scatter(first[0:2].flip(0), 0, 1, 3)
+    torch.testing.assert_close(execute(*chain(make, x)), [expected])
+
+
+def test_an_update_by_the_base_itself() -> None:
+    def make(x: Value, index: Value) -> Any:
+        base = tensor_op("aten.add.Tensor", x, x)
+        added = tensor_op("aten.index_add.default", base.result, 0, index, base.result)
+        return [base, added], (added.result,)
+
+    x, index = counted(3, 2), places(1, 2, 0)
+    found = execute(*chain(make, x, index))
+    torch.testing.assert_close(found, [(x + x).index_add(0, index, x + x)])
 
 
 def test_updates_in_a_row_share_one_buffer() -> None:

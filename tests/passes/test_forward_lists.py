@@ -99,3 +99,22 @@ def test_inside_an_arm_in_a_loop() -> None:
     ops = list(after.walk())
     assert sum(isinstance(op, ForOp) for op in ops) == 1
     assert not any(isinstance(op, ListGetOp) for op in ops)
+
+
+def test_a_tensor_that_the_loop_changes_is_no_source() -> None:
+    check_unchanged(
+        """
+        func @main(%x: f32[4, 3]) -> (f32[4, 3]) {
+          %none = list.new() : list<f32[3]>
+          %y, %all = for %t in (0, 4, 1) carry (%p = %x, %l = %none) {
+            %item = aten.select.int(%p, 0, %t) : f32[3]
+            %m = list.push(%l, %item) : list<f32[3]>
+            %q = aten.sin.default(%p) : f32[4, 3]
+            yield %q, %m
+          } : f32[4, 3], list<f32[3]>
+          %r = list.stack(%all) : f32[4, 3]
+          return %r
+        }
+        """,
+        ForwardLists(),
+    )

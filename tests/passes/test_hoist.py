@@ -157,7 +157,9 @@ STAYING = {
     "%o = aten.embedding.default(%m, %k) : f32[3]": "positions out of range",
     "%o = call @f(%x) : f32[3]": "a call may stop the run, or never end",
     "%o = aten.rand_like.default(%x) : f32[3]": "it is random",
-    "%o = if %c { %g = list.get(%l, %k) : f32[3] yield %g } else { yield %x } : f32[3]": "a list.get",
+    "%o = if %c { %g = list.get(%l, %k) : f32[3] yield %g } else { yield %x } : f32[3]": (
+        "a list.get may stop"
+    ),
     "%o = while (%w = %x) { yield %c } do (%q) { yield %q } : f32[3]": "a while may stop",
 }
 

@@ -42,16 +42,23 @@ def simplified(lines: str) -> str:
         ("%r = aten.div.Tensor(%x, 1) : f32[3]", "%x"),
         ("%r = aten.pow.Tensor_Scalar(%x, 1) : f32[3]", "%x"),
         ("%n = aten.neg.default(%x) : f32[3] \n %r = aten.neg.default(%n) : f32[3]", "%x"),
-        ("%n = aten.logical_not.default(%b) : bool[] \n %r = aten.logical_not.default(%n) : bool[]", "%b"),
+        (
+            "%n = aten.logical_not.default(%b) : bool[]\n"
+            "%r = aten.logical_not.default(%n) : bool[]",
+            "%b",
+        ),
         ("%t = literal True : bool[] \n %r = aten.logical_and.default(%t, %b) : bool[]", "%b"),
-        ("%t = literal False : bool[] \n %r = aten.logical_and.default(%t, %b) : bool[]", "literal False"),
+        (
+            "%t = literal False : bool[]\n%r = aten.logical_and.default(%t, %b) : bool[]",
+            "literal False",
+        ),
         ("%t = literal False : bool[] \n %r = aten.logical_or.default(%b, %t) : bool[]", "%b"),
         ("%r = aten.bitwise_and.Tensor(%b, %b) : bool[]", "%b"),
         ("%t = literal True : bool[] \n %r = aten.where.self(%t, %x, %y) : f32[3]", "%x"),
         ("%t = literal False : bool[] \n %r = aten.where.self(%t, %x, %y) : f32[3]", "%y"),
         ("%r = aten.where.self(%b, %x, %x) : f32[3]", "%x"),
     ],
-)  # fmt: skip
+)
 def test_arithmetic(lines: str, expected: str) -> None:
     assert simplified(lines) == expected
 
@@ -93,9 +100,9 @@ def test_rules_hold_for_nan_infinities_and_zeros() -> None:
             )
         )
     )
-    program = program_of(
-        f"func @main(%x: f32[3]) -> (f32[3], f32[3], f32[3], f32[3], f32[3]) {{ {lines} return %r0, %r1, %r2, %r3, %r4 }}"
-    )
+    types = ", ".join(["f32[3]"] * 5)
+    results = ", ".join(f"%r{i}" for i in range(5))
+    program = program_of(f"func @main(%x: f32[3]) -> ({types}) {{ {lines} return {results} }}")
     after = run_passes(program, [SIMPLIFY])
     assert not after.main.body.ops
     for values in ((float("nan"), float("inf"), -0.0), (-float("inf"), 1e-45, 0.0)):
@@ -123,18 +130,48 @@ def test_rules_hold_for_nan_infinities_and_zeros() -> None:
         ("%r = aten.permute.default(%m, (0, 1)) : f32[2, 3]", "%m"),
         ("%r = aten.transpose.int(%m, 1, -1) : f32[2, 3]", "%m"),
         ("%r = aten.t.default(%x) : f32[3]", "%x"),
-        ("%t = aten.t.default(%m) : f32[3, 2] \n %r = aten.permute.default(%t, (1, 0)) : f32[2, 3]", "%m"),
-        ("%u = aten.unsqueeze.default(%m, 0) : f32[1, 2, 3] \n %t = aten.permute.default(%u, (1, 2, 0)) : f32[2, 3, 1] \n"
-         " %r = aten.transpose.int(%t, 0, 1) : f32[3, 2, 1]", "aten.permute.default(%u, (2, 1, 0))"),
-        ("%t = aten.view.default(%m, (6,)) : f32[6] \n %r = aten.view.default(%t, (3, 2)) : f32[3, 2]", "aten.view.default(%m, (3, 2))"),
-        ("%t = aten.unsqueeze.default(%x, 0) : f32[1, 3] \n %r = aten.squeeze.dim(%t, 0) : f32[3]", "%x"),
-        ("%t = aten.view.default(%s, (-1,)) : f32[3*s0] \n %r = aten.view.default(%t, (s0, 3)) : f32[s0, 3]", "%s"),
-        ("%t = aten.expand.default(%x, (2, 3)) : f32[2, 3] \n %r = aten.expand.default(%t, (4, 2, 3)) : f32[4, 2, 3]", "aten.expand.default(%x, (4, 2, 3))"),
-        ("%t = aten._to_copy.default(%h, dtype=torch.float32) : f32[3] \n %r = aten._to_copy.default(%t, dtype=torch.float16) : f16[3]", "%h"),
-        ("%t = aten._to_copy.default(%h, dtype=torch.float32) : f32[3] \n %r = aten._to_copy.default(%t, dtype=torch.float64) : f64[3]",
-         "aten._to_copy.default(%h, dtype=torch.float64)"),
+        (
+            "%t = aten.t.default(%m) : f32[3, 2]\n"
+            "%r = aten.permute.default(%t, (1, 0)) : f32[2, 3]",
+            "%m",
+        ),
+        (
+            "%u = aten.unsqueeze.default(%m, 0) : f32[1, 2, 3]\n"
+            "%t = aten.permute.default(%u, (1, 2, 0)) : f32[2, 3, 1] \n"
+            " %r = aten.transpose.int(%t, 0, 1) : f32[3, 2, 1]",
+            "aten.permute.default(%u, (2, 1, 0))",
+        ),
+        (
+            "%t = aten.view.default(%m, (6,)) : f32[6]\n"
+            "%r = aten.view.default(%t, (3, 2)) : f32[3, 2]",
+            "aten.view.default(%m, (3, 2))",
+        ),
+        (
+            "%t = aten.unsqueeze.default(%x, 0) : f32[1, 3]\n%r = aten.squeeze.dim(%t, 0) : f32[3]",
+            "%x",
+        ),
+        (
+            "%t = aten.view.default(%s, (-1,)) : f32[3*s0]\n"
+            "%r = aten.view.default(%t, (s0, 3)) : f32[s0, 3]",
+            "%s",
+        ),
+        (
+            "%t = aten.expand.default(%x, (2, 3)) : f32[2, 3]\n"
+            "%r = aten.expand.default(%t, (4, 2, 3)) : f32[4, 2, 3]",
+            "aten.expand.default(%x, (4, 2, 3))",
+        ),
+        (
+            "%t = aten._to_copy.default(%h, dtype=torch.float32) : f32[3]\n"
+            "%r = aten._to_copy.default(%t, dtype=torch.float16) : f16[3]",
+            "%h",
+        ),
+        (
+            "%t = aten._to_copy.default(%h, dtype=torch.float32) : f32[3]\n"
+            "%r = aten._to_copy.default(%t, dtype=torch.float64) : f64[3]",
+            "aten._to_copy.default(%h, dtype=torch.float64)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_copies_and_views(lines: str, expected: str) -> None:
     assert simplified(lines) == expected
 
@@ -142,8 +179,10 @@ def test_copies_and_views(lines: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        "%t = aten._to_copy.default(%x, dtype=torch.float16) : f16[3]\n%r = aten._to_copy.default(%t, dtype=torch.float32) : f32[3]",
-        "%t = aten._to_copy.default(%i, dtype=torch.float32) : f32[3]\n%r = aten._to_copy.default(%t, dtype=torch.int64) : i64[3]",
+        "%t = aten._to_copy.default(%x, dtype=torch.float16) : f16[3]\n"
+        "%r = aten._to_copy.default(%t, dtype=torch.float32) : f32[3]",
+        "%t = aten._to_copy.default(%i, dtype=torch.float32) : f32[3]\n"
+        "%r = aten._to_copy.default(%t, dtype=torch.int64) : i64[3]",
     ],
 )
 def test_a_cast_that_loses_digits_stays(lines: str) -> None:
@@ -170,14 +209,34 @@ STACK = "%c = aten.stack.default((%x, %y), 1) : f32[3, 2] \n"
         (STACK + "%r = aten.select.int(%c, 1, 1) : f32[3]", "%y"),
         (STACK + "%r = aten.select.int(%c, -1, -2) : f32[3]", "%x"),
         (STACK + "%r = aten.select.int(%c, 0, 1) : f32[2]", "aten.select.int(%c, 0, 1)"),
-        ("%c = aten.unsqueeze.default(%m, 1) : f32[2, 1, 3] \n %r = aten.select.int(%c, 1, 0) : f32[2, 3]", "%m"),
-        ("%c = aten.slice.Tensor(%m, 1, 1, 3) : f32[2, 2] \n %r = aten.select.int(%c, 1, 1) : f32[2]", "aten.select.int(%m, 1, 2)"),
-        ("%c = aten.slice.Tensor(%m, 1, 1, 3) : f32[2, 2] \n %r = aten.slice.Tensor(%c, 1, 1, 9) : f32[2, 1]", "aten.slice.Tensor(%m, 1, 2, 3)"),
-        ("%z = aten.zeros.default((9,)) : f32[9] \n %c = aten.slice.Tensor(%z, 0, 1, 9, 2) : f32[4] \n"
-         " %r = aten.slice.Tensor(%c, 0, 1, 4, 2) : f32[2]", "aten.slice.Tensor(%z, 0, 3, 8, 4)"),
-        ("%c = aten.slice.Tensor(%m, 1, 1, 3) : f32[2, 2] \n %r = aten.slice.Tensor(%c, 0, 1, 2) : f32[1, 2]", "aten.slice.Tensor(%c, 0, 1, 2)"),
+        (
+            "%c = aten.unsqueeze.default(%m, 1) : f32[2, 1, 3]\n"
+            "%r = aten.select.int(%c, 1, 0) : f32[2, 3]",
+            "%m",
+        ),
+        (
+            "%c = aten.slice.Tensor(%m, 1, 1, 3) : f32[2, 2]\n"
+            "%r = aten.select.int(%c, 1, 1) : f32[2]",
+            "aten.select.int(%m, 1, 2)",
+        ),
+        (
+            "%c = aten.slice.Tensor(%m, 1, 1, 3) : f32[2, 2]\n"
+            "%r = aten.slice.Tensor(%c, 1, 1, 9) : f32[2, 1]",
+            "aten.slice.Tensor(%m, 1, 2, 3)",
+        ),
+        (
+            "%z = aten.zeros.default((9,)) : f32[9]\n"
+            "%c = aten.slice.Tensor(%z, 0, 1, 9, 2) : f32[4] \n"
+            " %r = aten.slice.Tensor(%c, 0, 1, 4, 2) : f32[2]",
+            "aten.slice.Tensor(%z, 0, 3, 8, 4)",
+        ),
+        (
+            "%c = aten.slice.Tensor(%m, 1, 1, 3) : f32[2, 2]\n"
+            "%r = aten.slice.Tensor(%c, 0, 1, 2) : f32[1, 2]",
+            "aten.slice.Tensor(%c, 0, 1, 2)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_parts(lines: str, expected: str) -> None:
     assert simplified(lines) == expected
 
@@ -209,16 +268,34 @@ LIST = "%n = list.new(%x, %y) : list<f32[3]> \n %p = list.push(%n, %x) : list<f3
     [
         (LIST + "%j = literal 1 : i64[] \n %r = list.get(%p, %j) : f32[3]", "%y"),
         (LIST + "%j = literal -1 : i64[] \n %r = list.get(%p, %j) : f32[3]", "%x"),
-        (LIST + "%j = literal -1 : i64[] \n %q = list.set(%p, %j, %y) : list<f32[3]> \n %r = list.get(%q, %j) : f32[3]", "%y"),
+        (
+            LIST + "%j = literal -1 : i64[]\n"
+            "%q = list.set(%p, %j, %y) : list<f32[3]>\n"
+            "%r = list.get(%q, %j) : f32[3]",
+            "%y",
+        ),
         (LIST + "%r = list.get(%p, %k) : f32[3]", "list.get(%p, %k)"),
-        ("%p = list.push(%l, %y) : list<f32[3]> \n %j = literal -1 : i64[] \n %r = list.get(%p, %j) : f32[3]", "%y"),
-        ("%p = list.push(%l, %y) : list<f32[3]> \n %j = literal 0 : i64[] \n %r = list.get(%p, %j) : f32[3]", "list.get(%p, %j)"),
+        (
+            "%p = list.push(%l, %y) : list<f32[3]>\n"
+            "%j = literal -1 : i64[]\n"
+            "%r = list.get(%p, %j) : f32[3]",
+            "%y",
+        ),
+        (
+            "%p = list.push(%l, %y) : list<f32[3]>\n"
+            "%j = literal 0 : i64[]\n"
+            "%r = list.get(%p, %j) : f32[3]",
+            "list.get(%p, %j)",
+        ),
         (LIST + "%r = list.length(%p) : i64[]", "literal 3"),
         ("%r = list.length(%l) : i64[]", "list.length(%l)"),
         (LIST + "%r = list.stack(%p) : f32[3, 3]", "aten.stack.default((%x, %y, %x), 0)"),
-        ("%p = list.push(%l, %y) : list<f32[3]> \n %t, %r = list.pop(%p) : list<f32[3]>, f32[3]", "%y"),
+        (
+            "%p = list.push(%l, %y) : list<f32[3]>\n%t, %r = list.pop(%p) : list<f32[3]>, f32[3]",
+            "%y",
+        ),
     ],
-)  # fmt: skip
+)
 def test_lists(lines: str, expected: str) -> None:
     lines = lines.replace("%t, %r = list.pop", "%t, %r = list.pop")
     if "list.pop" in lines:

@@ -43,5 +43,8 @@ def blocks(x: Tensor, keep: Tensor) -> Tensor:
     return x
 
 
-DECAY = (torch.linspace(-1.0, 1.0, 64).view(4, 16), torch.linspace(0.1, 0.2, 256).view(16, 16))
+DECAY = (
+    torch.linspace(-1.0, 1.0, 64 * 256).view(64, 256),
+    torch.linspace(-0.1, 0.1, 256 * 256).view(256, 256),
+)
 DEPTH = (torch.ones(8), torch.tensor(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_without_a_folder_nothing_is_drawn() -> None:
 
 @pytest.mark.parametrize(("units", "title"), [(1, "1 thread each"), (2, "2 threads each")])
 def test_the_table(units: int, title: str) -> None:
-    console = Console(width=100, record=True, quiet=True)
+    console = Console(width=100, record=True, file=io.StringIO())
     console.print(results_table([Result("lstm", 6e-3, 2e-3, 2.1e-7, 1, 3.2)], units))
     text = console.export_text()
     assert title in text

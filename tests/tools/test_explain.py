@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,20 @@ def test_a_mutated_buffer_is_named() -> None:
 
     text = explained(Counter().eval(), torch.ones(2))
     (line,) = [line for line in text.splitlines() if "buffer" in line]
-    assert "total, written back after each call" in line
+    assert line.split()[0] == "total"
+    assert "written back after each call" in line
+
+
+def test_inputs_go_by_the_users_names() -> None:
+    def f(x: torch.Tensor, *rest: torch.Tensor, state: tuple[Any, ...], **more: Any) -> Any:
+        return x + rest[0] + state[1]["h"] + more["z"]
+
+    fast = stretto.compile(f, backend="interpreter")
+    fast(*torch.ones(2, 3), state=(2, {"h": torch.ones(3)}), z=torch.ones(3))
+    lines = fast.explain().splitlines()
+    start = lines.index("  inputs")
+    names = [line.split()[0] for line in lines[start + 3 : start + 7]]
+    assert names == ["x", "rest[0]", "state[1]['h']", "z"]
 
 
 def test_a_long_table_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from stretto.capture.tracer import tracer
 def storages_of(value: Any) -> list[Storage]:
     """Storages of the tensors and lists directly inside a leaf."""
     if isinstance(value, TracedTensor | TracedList):
-        return [value.storage]
+        return [value.memory]
     if isinstance(value, Storage):
         return [value]
     if isinstance(value, list | tuple):
@@ -53,7 +53,7 @@ def link_all(made: Sequence[Any], sources: Sequence[Sequence[Any]]) -> None:
 
 
 def _partners(storage: Storage) -> set[Storage]:
-    """Where a write to `storage` might have to be seen. A list that grows leaves its items alone."""
+    """Where a write to `storage` might have to be seen. A list's growth leaves its items alone."""
     partners = tracer().links.get(storage, set())
     if storage.fake is None:
         return {partner for partner in partners if partner.fake is None}
@@ -85,8 +85,8 @@ def check_carried(carried: Iterable[Storage], others: Iterable[Any]) -> None:
 def _visible() -> set[Storage]:
     """Storages that the user's code, or the caller of the function, can still see."""
     state = tracer()
-    found = {traced.storage for traced in state.inputs.values()}
-    found |= {constant.storage for constant in state.constants.values()}
+    found = {traced.memory for traced in state.inputs.values()}
+    found |= {constant.memory for constant in state.constants.values()}
     snapshot = Snapshot.take()
     pending: list[Any] = list(snapshot.cells.values())
     pending += [item for _, values in snapshot.boxes.values() for item in values.values()]

@@ -24,7 +24,7 @@ Thunk = Callable[[], Any]
 def is_traced(value: Any) -> bool:
     """Whether the truth of `value` is known only at run time."""
     if isinstance(value, TracedList):
-        return value.storage.state.length is None or value.storage.state.length.static is None
+        return value.memory.state.length is None or value.memory.state.length.static is None
     return isinstance(value, TracedTensor) and known_value(value) is None
 
 
@@ -33,7 +33,7 @@ def truth(value: Any) -> bool:
     if isinstance(value, TracedTensor):
         return bool(known_value(value))
     if isinstance(value, TracedList):
-        length = value.storage.state.length
+        length = value.memory.state.length
         assert length is not None
         return bool(length.static)
     return bool(value)
@@ -43,7 +43,7 @@ def condition_of(value: Any) -> Value:
     """The truth of a traced value as an IR flag."""
     if isinstance(value, TracedList):
         state = tracer()
-        return flag_of(state.number(state.list_length(state.current(value.storage))))
+        return flag_of(state.number(state.list_length(state.current(value.memory))))
     return flag_of(value)
 
 

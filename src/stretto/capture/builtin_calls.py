@@ -44,8 +44,9 @@ def _len(value: Any) -> Any:
         return lists.traced_length(value)
     if isinstance(value, sources.Source):
         return value.length
-    if isinstance(value, torch.Tensor) and value.dim() and not isinstance(value.shape[0], int):
-        return tracer().number_of_dim(value.shape[0])
+    if isinstance(value, torch.Tensor) and value.dim():
+        size: Any = value.shape[0]
+        return size if isinstance(size, int) else tracer().number_of_dim(size)
     return NotImplemented
 
 
@@ -68,13 +69,13 @@ def _extreme(builtin: Any, smaller: bool) -> Rule:
     """min and max of several arguments or of a sequence, with traced numbers among them."""
 
     def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
-        items = args
+        items: tuple[Any, ...] = args
         if len(args) == 1:
             items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
         if key is not None or kwargs or not any(_traced(item) for item in items):
             return NotImplemented
-        best = items[0]
-        for item in items[1:]:
+        best, *others = items
+        for item in others:
             best = _smaller(item, best) if smaller else _smaller(best, item, swap=True)
         return best
 
@@ -151,8 +152,7 @@ def _math(function: Any, on_tensor: Rule, *, integer: bool = False) -> Rule:
     def rule(*args: Any) -> Any:
         if not any(_traced(arg) for arg in args):
             return NotImplemented
-        given = [arg if _traced(arg) else arg for arg in args]
-        result = on_tensor(*given)
+        result = on_tensor(*args)
         return cast_number(result, int) if integer else cast_number(result, float)
 
     return rule

@@ -1,5 +1,8 @@
 """Calls made by the user's code: user functions are traced inline, builtins know traced values."""
 
+# pyright: reportPrivateUsage=false
+# module hooks are private tables
+
 from __future__ import annotations
 
 import functools
@@ -74,7 +77,7 @@ def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None and type(function).__module__.split(".")[0] == "stretto":
         return traced_call(wrapped, args, kwargs)
-    method = getattr(type(function), "__call__", None)
+    method = vars(type(function)).get("__call__")
     if not isinstance(function, type) and is_user_function(method):
         return traced_call(method, (function, *args), kwargs)
     return _native(function, args, kwargs)

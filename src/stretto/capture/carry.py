@@ -225,7 +225,11 @@ class Carry:
         """The carried values at the end of the body."""
         check_carried(
             self.storages,
-            [source for x in (*self.leaves.values(), *self.grown.values()) for source in _sources(x)],
+            [
+                source
+                for x in (*self.leaves.values(), *self.grown.values())
+                for source in _sources(x)
+            ],
         )
         made = [materialize(leaf.end, leaf.kind) for leaf in self.leaves.values()]
         made += [materialize(g.end, g.kind) for g in self.grown.values() if g.kind is not None]
@@ -250,7 +254,7 @@ class Carry:
         for key, grown in self.grown.items():
             made = self.made.get(key)
             if grown.kind is not None and isinstance(made, TracedList):
-                tracer().write(made.storage, next(supply), Length(object(), 0))
+                tracer().write(made.memory, next(supply), Length(object(), 0))
         for storage, before in self.storages.items():
             tracer().write(storage, next(supply), before.length and Length(object(), 0))
         self._substitute()
@@ -361,7 +365,7 @@ class Carry:
         made = self.made.get(id(box))
         grown.end = made
         if isinstance(made, TracedList):
-            self._count(grown, made.storage)
+            self._count(grown, made.memory)
 
     def _count(self, key: Any, storage: Storage) -> None:
         length = storage.state.length
@@ -373,7 +377,7 @@ class Carry:
             made = self.made.get(id(grown.box))
             if isinstance(made, TracedList):
                 grown.end = made
-                self._count(grown, made.storage)
+                self._count(grown, made.memory)
         for storage in self.storages:
             if storage.state.length is not None:
                 self._count(storage, storage)

@@ -129,15 +129,15 @@ def _lift_fresh(value: torch.Tensor) -> Any:
     if isinstance(value, TracedTensor):
         return value
     if value.numel() == 1 and value.dim() == 0:
-        with torch.utils._python_dispatch._disable_current_modes():
+        with state.native():
             number = value.item()
         dtype = state.type_of(value).dtype
-        if isinstance(number, bool | int | float) and (math.isfinite(number) or dtype.is_float):
+        if not isinstance(number, complex):
             with state.faking():
                 fake = torch.empty((), dtype=value.dtype, device=value.device)
             return state.fresh(state.literal(number, dtype), fake)
     constant = state.promote(value, guarded=False)
-    storage = Storage(StorageState(state.current(constant.storage)), state.scope, constant.fake)
+    storage = Storage(StorageState(state.current(constant.memory)), state.scope, constant.fake)
     return TracedTensor(constant.fake, storage)
 
 

@@ -5,10 +5,13 @@ operator is handled by a rule of its own, kept, treated as a view, made function
 torch's tables, or recorded as it is.
 """
 
+# pyright: reportPrivateUsage=false
+# torch's dispatcher modes have no public names
+
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,7 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
@@ -52,7 +55,7 @@ class Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recording() -> Iterator[None]:
+def recording() -> Generator[None]:
     """Record the calls made inside; the settings that choose fused kernels are off."""
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -79,7 +82,7 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         if _is_traced(args[0]):
             return concrete(args[0], "number")
         state.read_values[id(args[0])] = args[0]
-        with _disable_current_modes():
+        with state.native():
             return args[0].item()
     if func in RULES:
         with mode:
@@ -170,7 +173,7 @@ def _eager_error(func: Any, args: Any, kwargs: Any) -> Exception | None:
         return item
 
     try:
-        with _disable_current_modes():
+        with tracer().native():
             func(*tree_map(real, args), **tree_map(real, kwargs))
     except Exception as error:
         return error.with_traceback(None)

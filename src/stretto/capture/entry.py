@@ -1,5 +1,8 @@
 """`capture`: run a function on traced tensors and collect the Program it performs."""
 
+# pyright: reportPrivateUsage=false
+# module parameters are private tables
+
 from __future__ import annotations
 
 import sys
@@ -91,15 +94,10 @@ def _capture(
         every = [*inputs, *externals]
         mutations = list[Mutation]()
         for number, item in enumerate(every):
-            if item.traced.storage.state.base is not item.value:
-                if not isinstance(item.binding, External) or _is_changed(item):
-                    mutations.append(Mutation(number, len(yields)))
-                    yields.append(tracer.read(item.traced))
+            if item.traced.memory.state.base is not item.value:
+                mutations.append(Mutation(number, len(yields)))
+                yields.append(tracer.read(item.traced))
         return _finish(tracer, context, region, every, yields, output, mutations)
-
-
-def _is_changed(item: _Input) -> bool:
-    return not isinstance(item.traced.storage.state.base, str)
 
 
 def _finish(
@@ -163,7 +161,7 @@ def _check_aliases(tracer: Tracer, inputs: list[_Input]) -> None:
 
 
 def _was_written(tensor: TracedTensor, values: dict[int, Value]) -> bool:
-    base = tensor.storage.state.base
+    base = tensor.memory.state.base
     return not isinstance(base, str) and base is not values.get(id(tensor))
 
 
@@ -171,7 +169,7 @@ def _externals(tracer: Tracer, context: FunctionContext) -> list[_Input]:
     """Constants that were changed: they become params of main."""
     found = list[_Input]()
     for constant in list(tracer.constants.values()):
-        if isinstance(constant.storage.state.base, str) or not constant.guarded:
+        if isinstance(constant.memory.state.base, str) or not constant.guarded:
             continue
         _forbid_in_functions(tracer, constant)
         value = context.constants.pop(constant.key, None)
@@ -185,7 +183,7 @@ def _externals(tracer: Tracer, context: FunctionContext) -> list[_Input]:
 
 def _forbid_in_functions(tracer: Tracer, constant: Constant) -> None:
     for function in tracer.functions.values():
-        for op in function.body.ops if function is not None else []:
+        for op in function.body.ops:
             if op.name == "constant" and op.key == constant.key:  # type: ignore[attr-defined]
                 fail(
                     f"the buffer '{constant.key}' is changed and also read in a recursive function",

@@ -142,9 +142,9 @@ class Joiner:
             return self._undefined(first, second, name)
         if equal_leaves(first, second):
             return first
-        if self._growable(first) and self._growable(second):
-            if isinstance(first, TracedList | list) and self._lengths_differ(first, second):
-                return self._grown(first, second, name)
+        both_lists = self._growable(first) and self._growable(second)
+        if both_lists and self._lengths_differ(first, second):
+            return self._grown(first, second, name)
         kinds = kind_of(first), kind_of(second)
         if kinds[0] is not None and kinds[1] is not None:
             kind = unify(kinds[0], kinds[1], promote=False)

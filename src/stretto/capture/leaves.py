@@ -31,7 +31,7 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def list_kind(value: TracedList) -> Kind:
-    base = value.storage.state.base
+    base = value.memory.state.base
     assert isinstance(base, Value)
     return Kind(base.list, value.numbers)
 
@@ -53,7 +53,7 @@ def materialize(leaf: Any, kind: Kind) -> Value:
     if isinstance(leaf, list):
         return _new_list(leaf, kind)
     if isinstance(leaf, TracedList):
-        return state.current(leaf.storage)
+        return state.current(leaf.memory)
     assert isinstance(kind.type, TensorType)
     if isinstance(leaf, bool | int | float):
         return state.literal(leaf, kind.type.dtype)

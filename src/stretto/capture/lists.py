@@ -26,13 +26,13 @@ from stretto.ir.types import INDEX, ListType, Symbol, TensorType
 
 
 def element_kind(items: TracedList) -> Kind:
-    base = items.storage.state.base
+    base = items.memory.state.base
     assert isinstance(base, Value)
     return Kind(base.list.element, items.numbers)
 
 
 def _length(items: TracedList) -> Length:
-    return items.storage.state.length or Length(object(), 0)
+    return items.memory.state.length or Length(object(), 0)
 
 
 def traced_length(items: TracedList) -> Any:
@@ -41,7 +41,7 @@ def traced_length(items: TracedList) -> Any:
     if static is not None:
         return static
     state = tracer()
-    return state.number(state.list_length(state.current(items.storage)))
+    return state.number(state.list_length(state.current(items.memory)))
 
 
 def _item_value(items: TracedList, item: Any) -> Value:
@@ -57,10 +57,10 @@ def _item_value(items: TracedList, item: Any) -> Value:
 def push(items: TracedList, item: Any) -> None:
     state = tracer()
     value = _item_value(items, item)
-    current = state.current(items.storage)
+    current = state.current(items.memory)
     length = _length(items)
     pushed = state.emit(ListPushOp(current, value), (current.type,))[0]
-    state.write(items.storage, pushed, Length(length.base, length.offset + 1))
+    state.write(items.memory, pushed, Length(length.base, length.offset + 1))
     link(items, [item])
 
 
@@ -71,7 +71,8 @@ def extend(items: TracedList, others: Any) -> None:
 
 def _position(items: TracedList, index: Any) -> Value:
     if isinstance(index, TracedTensor):
-        return tracer().read(index if index.dtype == torch.int64 else index.to(torch.int64))
+        wide: Any = index if index.dtype == torch.int64 else index.to(torch.int64)
+        return tracer().read(wide)
     static = _length(items).static
     if static is not None and not -static <= index < static:
         raise IndexError("list index out of range")
@@ -83,7 +84,7 @@ def get_item(items: TracedList, index: Any) -> Any:
         return _slice(items, index)
     state = tracer()
     kind = element_kind(items)
-    op = ListGetOp(state.current(items.storage), _position(items, index))
+    op = ListGetOp(state.current(items.memory), _position(items, index))
     return _taken(items, wrap(state.emit(op, (kind.type,))[0], kind, device=_device(items)))
 
 
@@ -107,9 +108,9 @@ def _slice(items: TracedList, index: slice) -> list[Any]:
 def set_item(items: TracedList, index: Any, item: Any) -> None:
     state = tracer()
     value = _item_value(items, item)
-    current = state.current(items.storage)
+    current = state.current(items.memory)
     op = ListSetOp(current, _position(items, index), value)
-    state.write(items.storage, state.emit(op, (current.type,))[0], items.storage.state.length)
+    state.write(items.memory, state.emit(op, (current.type,))[0], items.memory.state.length)
     link(items, [item])
 
 
@@ -118,23 +119,23 @@ def pop(items: TracedList, index: Any = -1) -> Any:
         fail("pop() of a position other than the last", "pop the last item, or use a tensor")
     state = tracer()
     kind = element_kind(items)
-    current = state.current(items.storage)
+    current = state.current(items.memory)
     length = _length(items)
     rest, item = state.emit(ListPopOp(current), (current.type, kind.type))
-    state.write(items.storage, rest, Length(length.base, length.offset - 1))
+    state.write(items.memory, rest, Length(length.base, length.offset - 1))
     return _taken(items, wrap(item, kind, device=_device(items)))
 
 
 def clear(items: TracedList) -> None:
     state = tracer()
-    current = state.current(items.storage)
-    state.write(items.storage, state.emit(ListNewOp(()), (current.type,))[0], Length(None, 0))
+    current = state.current(items.memory)
+    state.write(items.memory, state.emit(ListNewOp(()), (current.type,))[0], Length(None, 0))
 
 
 def copied(items: TracedList) -> TracedList:
     state = tracer()
-    base = state.current(items.storage)
-    made = wrap(base, Kind(base.type, items.numbers), length=items.storage.state.length)
+    base = state.current(items.memory)
+    made = wrap(base, Kind(base.type, items.numbers), length=items.memory.state.length)
     made.fake = items.fake
     return made
 
@@ -144,7 +145,7 @@ def stack(items: TracedList, dim: int = 0) -> Any:
     state = tracer()
     element = element_kind(items).type
     assert isinstance(element, TensorType)
-    current = state.current(items.storage)
+    current = state.current(items.memory)
     static = _length(items).static
     if static is None:
         symbol = state.new_symbol(state.list_length(current))
@@ -190,6 +191,6 @@ def _device(items: TracedList) -> torch.device | None:
 
 
 def list_type(items: TracedList) -> ListType:
-    base = items.storage.state.base
+    base = items.memory.state.base
     assert isinstance(base, Value)
     return base.list

@@ -240,7 +240,7 @@ def _traced_for(source: Source, loop: Loop, first: int) -> None:
             params = carry.begin()
             loop.body(source.item(state.number(index, loops=loops)))
             done = carry.end(region)
-            stopped = loop.stop is not None and is_traced(loop.stop())
+            stopped = loop.stop is not None and _may_be_true(loop.stop())
             if done:
                 region.scope.block.params = (index, *params)
                 region.scope.block.yields = carry.yields()
@@ -256,6 +256,10 @@ def _traced_for(source: Source, loop: Loop, first: int) -> None:
         _emit_while(source, loop, carry, region.scope.block, first)
     else:
         _emit_for(source, carry, region.scope.block, first)
+
+
+def _may_be_true(value: Any) -> bool:
+    return is_traced(value) or truth(value)
 
 
 def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:

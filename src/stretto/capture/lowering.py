@@ -368,9 +368,8 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _declared(node: ast.FunctionDef, kind: type[Any]) -> Names:
-    return frozenset(
-        declared for item in _own(node) if isinstance(item, kind) for declared in item.names
-    )
+    declarations: list[Any] = [item for item in _own(node) if isinstance(item, kind)]
+    return frozenset(declared for item in declarations for declared in item.names)
 
 
 def _own(node: ast.AST) -> list[ast.AST]:

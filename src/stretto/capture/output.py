@@ -36,7 +36,7 @@ class _Flattener:
             case TracedTensor():
                 return self._tensor(value)
             case TracedList():
-                self.yields.append(tracer().current(value.storage))
+                self.yields.append(tracer().current(value.memory))
                 return ResultLeaf(len(self.yields) - 1, value.numbers)
             case Source():
                 return self._node(list, [self.spec(item) for item in value])

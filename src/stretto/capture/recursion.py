@@ -345,7 +345,7 @@ class Outline:
 
     def _find_mutated(self, tensors: list[Any], params: list[Value]) -> None:
         for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
-            if tensor.storage.state.base is not param and position not in self.mutated:
+            if tensor.memory.state.base is not param and position not in self.mutated:
                 self.mutated.append(position)
 
     def _complete(
@@ -381,7 +381,8 @@ class Outline:
             raise UnknownResult(
                 self.key,
                 abort(
-                    f"the recursive function '{self.name}' has no base case: each path calls it again",
+                    f"the recursive function '{self.name}' has no base case: "
+                    "each path calls it again",
                     "add a branch that returns without recursion",
                 ),
             )

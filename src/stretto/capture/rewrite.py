@@ -70,8 +70,7 @@ def _rewrite(code: types.CodeType) -> types.CodeType | None:
     if class_name:
         definition = _Mangler(class_name).visit(definition)
     lowered = lowering.lower_function(definition, is_outer=True)
-    free = [name for name in code.co_freevars]
-    return _compile(lowered, [*free, lowering.STAGING], code)
+    return _compile(lowered, [*code.co_freevars, lowering.STAGING], code)
 
 
 def _definition(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
@@ -85,7 +84,12 @@ def _definition(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
 
 
 def _compile(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> types.CodeType:
-    """Compile the definition inside a factory whose parameters are its free variables."""
+    """Compile the definition inside a factory whose parameters are its free variables.
+
+    The definition loses its name, which would be the factory's local variable: a function that
+    calls itself by that name means the global one.
+    """
+    node.name = "__stretto_function"
     arguments = ast.arguments([], [ast.arg(name) for name in free], None, [], [], None, [])
     _strip_defaults(node)
     factory = ast.FunctionDef("__stretto_factory", arguments, [node], [], None)
@@ -158,9 +162,8 @@ def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
     if lowering.parameters(node.args)[: len(names)] != list(names):
         return False
     starts = {(line, column) for line, _, column, _ in code.co_positions() if column is not None}
-    inside = {
-        (item.lineno, item.col_offset) for item in ast.walk(node.body) if hasattr(item, "lineno")
-    }
+    parts = [item for item in ast.walk(node.body) if isinstance(item, ast.expr)]
+    inside = {(item.lineno, item.col_offset) for item in parts}
     return bool(starts & inside)
 
 

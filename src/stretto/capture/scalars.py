@@ -1,4 +1,4 @@
-"""Traced numbers: which results are numbers, what is known of them, how Python values become one."""
+"""Traced numbers: which results are numbers, what is known of them, how values are unified."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def result_number(func: Any, args: Any, kwargs: Any) -> Number | None:
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     if not tensors or not all(is_number(x) for x in tensors):
         return None
-    loops = frozenset[int]().union(*(x.number.loops for x in tensors))
+    marks = [x.number for x in tensors if isinstance(x, TracedTensor) and x.number is not None]
+    loops = frozenset[int]().union(*(mark.loops for mark in marks))
     return Number(_result_linear(func, args, kwargs), loops)
 
 
@@ -82,7 +83,7 @@ def to_number(tensor: TracedTensor) -> TracedTensor:
     if tensor.numel() != 1:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
     state = tracer()
-    flat = tensor.reshape(()) if tensor.dim() else tensor
+    flat: Any = tensor.reshape(()) if tensor.dim() else tensor
     dtype = DType.from_torch(flat.dtype)
     if dtype.is_integer and dtype is not DType.I64:
         flat = flat.to(torch.int64)

@@ -49,10 +49,16 @@ def range_source(*bounds: Any) -> Source:
     if isinstance(step, TracedTensor):
         fail("the step of a range is a traced value", "use a Python int as step")
     sign = 1 if step > 0 else -1
-    span = (stop - start) * sign
+    starts_at_zero = isinstance(start, int) and start == 0
+    span = stop if starts_at_zero and sign == 1 else (stop - start) * sign
     count = (span + (abs(step) - 1)) // abs(step) if abs(step) != 1 else span
-    length = to_number(count) if isinstance(count, torch.Tensor) else max(0, count)
-    return Source(length, lambda index: start + index * step)
+    length = to_number(count) if isinstance(count, TracedTensor) else max(0, count)
+    return Source(length, lambda index: _position(index, start, step))
+
+
+def _position(index: Any, start: Any, step: int) -> Any:
+    scaled = index if step == 1 else index * step
+    return scaled if isinstance(start, int) and start == 0 else scaled + start
 
 
 def as_source(iterable: Any) -> Source | None:
@@ -60,7 +66,8 @@ def as_source(iterable: Any) -> Source | None:
     if isinstance(iterable, Source):
         return iterable
     if isinstance(iterable, range):
-        return Source(len(iterable), lambda index: iterable.start + index * iterable.step)
+        start, step = iterable.start, iterable.step
+        return Source(len(iterable), lambda index: _position(index, start, step))
     if isinstance(iterable, torch.Tensor):
         return _tensor_source(iterable)
     if isinstance(iterable, TracedList):
@@ -72,7 +79,7 @@ def _tensor_source(tensor: torch.Tensor) -> Source:
     if tensor.dim() == 0:
         raise TypeError("iteration over a 0-d tensor")
     traced = tensor if isinstance(tensor, TracedTensor) else tracer().promote(tensor)
-    size = tensor.shape[0]
+    size: Any = tensor.shape[0]
     length = size if isinstance(size, int) else tracer().number_of_dim(size)
     return Source(length, lambda index: select(traced, 0, index))
 

@@ -195,7 +195,7 @@ def _is_of(before: torch.Tensor, after: Any) -> bool:
     """Whether an in-place operator on a real tensor returned its traced form."""
     state = active()
     known = None if state is None else state.constants.get(id(before))
-    return known is not None and isinstance(after, TracedTensor) and after.storage is known.storage
+    return known is not None and isinstance(after, TracedTensor) and after.memory is known.memory
 
 
 def contains(container: Any, item: Any) -> Any:

@@ -23,12 +23,12 @@ from stretto.capture.tracer import Tracer, tracer
 
 @dataclass(eq=False)
 class TracedList:
-    """A list whose length may depend on the run. `storage` holds a value of ListType.
+    """A list whose length may depend on the run. `memory` holds a value of ListType.
 
     `numbers`: its items are Python numbers.
     """
 
-    storage: Storage
+    memory: Storage
     numbers: bool = False
     fake: torch.Tensor | None = None
     """A fake tensor like each item."""

@@ -8,6 +8,9 @@ A traced *number* stands where eager code has a Python number (`.item()`, a loop
 that became traced). It is a tensor without dims, so it promotes like a number in arithmetic.
 """
 
+# pyright: reportPrivateUsage=false
+# wrapper subclasses need torch's private constructor
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -146,12 +149,12 @@ class TracedTensor(torch.Tensor):
     """A tensor of the traced program. See the module's docstring."""
 
     fake: torch.Tensor
-    storage: Storage
+    memory: Storage
     steps: tuple[ViewStep, ...]
     number: Number | None
     cached: Cached | None
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
     @staticmethod
     def __new__(
@@ -171,7 +174,7 @@ class TracedTensor(torch.Tensor):
             requires_grad=False,
         )
         made.fake = fake
-        made.storage = storage
+        made.memory = storage
         made.steps = steps
         made.number = number
         made.cached = None
@@ -238,13 +241,13 @@ class TracedTensor(torch.Tensor):
 
     __hash__ = torch.Tensor.__hash__
 
-    __iadd__ = _numeric("__add__", "__iadd__")
-    __isub__ = _numeric("__sub__", "__isub__")
-    __imul__ = _numeric("__mul__", "__imul__")
+    __iadd__ = _numeric("__add__", "__iadd__")  # pyright: ignore[reportAssignmentType]
+    __isub__ = _numeric("__sub__", "__isub__")  # pyright: ignore[reportAssignmentType]
+    __imul__ = _numeric("__mul__", "__imul__")  # pyright: ignore[reportAssignmentType]
     __itruediv__ = _numeric("__truediv__", "__itruediv__")
-    __ifloordiv__ = _numeric("__floordiv__", "__ifloordiv__")
-    __imod__ = _numeric("__mod__", "__imod__")
+    __ifloordiv__ = _numeric("__floordiv__", "__ifloordiv__")  # pyright: ignore[reportAssignmentType]
+    __imod__ = _numeric("__mod__", "__imod__")  # pyright: ignore[reportAssignmentType]
     __ipow__ = _numeric("__pow__", "__ipow__")
-    __iand__ = _numeric("__and__", "__iand__")
-    __ior__ = _numeric("__or__", "__ior__")
-    __ixor__ = _numeric("__xor__", "__ixor__")
+    __iand__ = _numeric("__and__", "__iand__")  # pyright: ignore[reportAssignmentType]
+    __ior__ = _numeric("__or__", "__ior__")  # pyright: ignore[reportAssignmentType]
+    __ixor__ = _numeric("__xor__", "__ixor__")  # pyright: ignore[reportAssignmentType]

@@ -4,10 +4,13 @@ Exactly one tracer is active per thread. It knows nothing of Python control flow
 `region` (a nested block whose writes can be undone) by `branches`, `loops` and `recursion`.
 """
 
+# pyright: reportPrivateUsage=false
+# torch's dispatcher modes have no public names
+
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +63,7 @@ class Constant:
 
     key: str
     tensor: torch.Tensor
-    storage: Storage
+    memory: Storage
     traced: TracedTensor
     guarded: bool = True
 
@@ -104,9 +107,15 @@ class Tracer:
         )
 
     @contextmanager
-    def faking(self) -> Iterator[None]:
+    def faking(self) -> Generator[None]:
         """Run operators on fake tensors, unrecorded."""
         with _disable_current_modes(), self.fake_mode:
+            yield
+
+    @contextmanager
+    def native(self) -> Generator[None]:
+        """Run operators on real tensors, unrecorded."""
+        with _disable_current_modes():
             yield
 
     # -- scopes ---------------------------------------------------------------------------------
@@ -120,7 +129,7 @@ class Tracer:
         return self.scope.context
 
     @contextmanager
-    def region(self, context: FunctionContext | None = None) -> Iterator[Region]:
+    def region(self, context: FunctionContext | None = None) -> Generator[Region]:
         """Trace into a new block. Storages written inside are put back on leaving."""
         context = context or self.context
         region = Region(Scope(Block(), context, len(self.regions)))
@@ -139,7 +148,7 @@ class Tracer:
             del self.regions[region.scope.depth :]
 
     @contextmanager
-    def transaction(self) -> Iterator[Callable[[], None]]:
+    def transaction(self) -> Generator[Callable[[], None]]:
         """Go on in the current block; the function given takes back what was done inside."""
         region = Region(self.scope, is_transaction=True)
         ops, depth, frames = len(self.scope.block.ops), len(self.regions), len(self.frames)
@@ -156,7 +165,7 @@ class Tracer:
             del self.regions[depth:]
 
     @contextmanager
-    def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Iterator[None]:
+    def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Generator[None]:
         """Go on in a region that was left, with the storages as they were at its end."""
         current = {storage: storage.state for storage in states}
         self.regions.append(region)
@@ -246,11 +255,11 @@ class Tracer:
 
     def read(self, tensor: TracedTensor) -> Value:
         """The value of a traced tensor now."""
-        base = self.current(tensor.storage)
+        base = self.current(tensor.memory)
         if not tensor.steps:
             return base
         cached = tensor.cached
-        if cached and cached.base is base and cached.scope.open:
+        if cached and cached.base is base and cached.scope.open:  # noqa: SIM102
             if cached.scope.context is self.context:
                 return cached.value
         value = base
@@ -261,13 +270,13 @@ class Tracer:
 
     def assign(self, tensor: TracedTensor, value: Value) -> None:
         """Write `value` (of the tensor's own type) through its view chain into its storage."""
-        bases = [self.current(tensor.storage)]
+        bases = [self.current(tensor.memory)]
         for step in tensor.steps[:-1]:
             bases.append(step.read(bases[-1]))
         if tensor.steps:
             for step, base in zip(reversed(tensor.steps), reversed(bases), strict=True):
                 value = step.write(base, value)
-        self.write(tensor.storage, value)
+        self.write(tensor.memory, value)
 
     # -- constants ------------------------------------------------------------------------------
 
@@ -435,7 +444,7 @@ def tracer() -> Tracer:
 
 
 @contextmanager
-def activate(value: Tracer) -> Iterator[None]:
+def activate(value: Tracer) -> Generator[None]:
     if active() is not None:
         raise CaptureError("a capture is going on already in this thread")
     _local.tracer = value

@@ -89,8 +89,9 @@ def _unbind(x: TracedTensor, dim: int = 0) -> tuple[TracedTensor, ...]:
 
 def _pieces(func: Any) -> ViewRule:
     def rule(x: TracedTensor, *args: Any, dim: int | None = None) -> Any:
-        axis = (args[1] if len(args) > 1 else 0) if dim is None else dim
-        pieces = _fake(func, x, args[0], axis)
+        sizes, *rest = args
+        axis = (rest[0] if rest else 0) if dim is None else dim
+        pieces = _fake(func, x, sizes, axis)
         start, made = 0, list[TracedTensor]()
         for piece in pieces:
             length = piece.shape[axis]

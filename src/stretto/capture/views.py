@@ -26,7 +26,7 @@ Arguments = tuple[Argument, ...]
 
 def extend(tensor: TracedTensor, fake: torch.Tensor, step: ViewStep) -> TracedTensor:
     """The alias of `tensor` that one more view step makes."""
-    return TracedTensor(fake, tensor.storage, (*tensor.steps, step), None)
+    return TracedTensor(fake, tensor.memory, (*tensor.steps, step), None)
 
 
 def _reader(target: str, arguments: Arguments, type: TensorType) -> Callable[[Value], Value]:
@@ -121,7 +121,7 @@ def sliced(
     """`tensor[..., start:end:step, ...]` in dim `dim` with Python bounds."""
     state = tracer()
     dim %= tensor.dim()
-    size = tensor.shape[dim]
+    size: Any = tensor.shape[dim]
     if isinstance(size, int):
         start, end, step = slice(start, end, step).indices(size)
         end = max(start, end)
@@ -174,4 +174,4 @@ def strided(tensor: TracedTensor, fake: torch.Tensor, arguments: Arguments) -> T
 
 def alias(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
     """The same tensor under another Python object."""
-    return TracedTensor(fake, tensor.storage, tensor.steps, tensor.number)
+    return TracedTensor(fake, tensor.memory, tensor.steps, tensor.number)

@@ -43,6 +43,7 @@ from stretto.ops.infer import named_arguments, resolve
 Datum = torch.Tensor | list[torch.Tensor]
 """What a value is at run time. Nothing is ever changed in place."""
 
+
 @dataclass(slots=True)
 class Frame:
     """One activation of a function."""

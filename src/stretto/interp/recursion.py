@@ -1,4 +1,4 @@
-"""Python's recursion limit, raised while a Program runs, whose calls are several calls in Python."""
+"""The recursion limit of Python, raised while a Program runs: its calls are many in Python."""
 
 from __future__ import annotations
 

@@ -65,10 +65,14 @@ def variables(shape: tuple[Extent, ...], first: int = 0) -> tuple[Index, ...]:
     )
 
 
-def memory_shape(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+def memory_order(shape: tuple[Extent, ...]) -> tuple[int, ...]:
     """The dims in the order they have in memory: a dynamic one first, as strides are numbers."""
-    dynamic = [dim for dim in shape if not isinstance(dim, int)]
-    return (*dynamic, *(dim for dim in shape if isinstance(dim, int)))
+    return tuple(sorted(range(len(shape)), key=lambda dim: (isinstance(shape[dim], int), dim)))
+
+
+def memory_shape(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    """The dims of a tensor as they are in memory."""
+    return tuple(shape[dim] for dim in memory_order(shape))
 
 
 def placed(buffer: Buffer, shape: tuple[Extent, ...]) -> Access:
@@ -78,8 +82,7 @@ def placed(buffer: Buffer, shape: tuple[Extent, ...]) -> Access:
 
 def placed_at(buffer: Buffer, shape: tuple[Extent, ...], indices: tuple[Index, ...]) -> Access:
     """Element `indices` of a tensor of `shape` that has the whole of `buffer`."""
-    order = sorted(range(len(shape)), key=lambda dim: (isinstance(shape[dim], int), dim))
-    return Access(buffer, memory_shape(shape), tuple(indices[dim] for dim in order))
+    return Access(buffer, memory_shape(shape), tuple(indices[dim] for dim in memory_order(shape)))
 
 
 def stored(buffer: Buffer, shape: tuple[Extent, ...] | None = None) -> Lazy:

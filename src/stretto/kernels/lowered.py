@@ -30,6 +30,7 @@ from stretto.kernels.lower import Externals, Items, Lowering
 from stretto.kernels.operator import LibraryArgument, LibraryCall
 from stretto.kernels.rules import RULES
 from stretto.kernels.tree import Seq, Tree, TreeFunction
+from stretto.ops.infer import parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,21 +227,28 @@ def _tensor_op(low: Lowering, op: TensorOp) -> None:
 def _library(low: Lowering, op: TensorOp, reason: str) -> None:
     """A call into ATen on whole buffers."""
     outs = tuple(low.output(value) for value in op.results)
-    args = tuple(_library_argument(low, argument) for argument in op.args)
-    kwargs = tuple((key, _library_argument(low, item)) for key, item in op.kwargs)
+    known = parameters(op.target)
+    args = tuple(
+        _library_argument(low, argument, parameter.is_tensor)
+        for parameter, argument in zip(known.values(), op.args, strict=False)
+    )
+    kwargs = tuple(
+        (key, _library_argument(low, item, known[key].is_tensor)) for key, item in op.kwargs
+    )
     low.emit(LibraryCall(op.target, op.target, args, kwargs, outs, reason, low.source))
     for value, buffer in zip(op.results, outs, strict=True):
         bind(low, value, buffer)
 
 
-def _library_argument(low: Lowering, argument: Argument) -> LibraryArgument:
+def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> LibraryArgument:
+    """`tensor`: the operator takes tensors here, so that a known number does not do."""
     match argument:
         case Value():
             lazy = low.tensor(argument)
-            if not lazy.shape and isinstance(lazy.expr, Const):
+            if not tensor and not lazy.shape and isinstance(lazy.expr, Const):
                 return lazy.expr.value
             return low.whole(lazy, argument.hint)
         case tuple():
-            return tuple(_library_argument(low, item) for item in argument)
+            return tuple(_library_argument(low, item, tensor) for item in argument)
         case _:
             return argument

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import torch
 
-from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
+from stretto.kernels.expr import Buffer
+from stretto.kernels.lowered import Lowered
 from stretto.kernels.select import Packing
 from stretto.options import Options
 from stretto.runtime.emulator import Emulator
 from stretto.runtime.packing import pack
+from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
 from stretto.schedule.program import DeviceProgram
-
-FIRST_CAPACITY = 64
-"""Items that a list of unknown length has room for at first."""
 
 
 class EmulatedExecutable:
@@ -31,7 +27,10 @@ class EmulatedExecutable:
         self.program = program
         self.lowered = lowered
         self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
-        self.constants = {slot: t.detach().contiguous().view(-1) for slot, t in lowered.constants.items()}
+        self.constants = {
+            slot: tensor.detach().contiguous().view(-1)
+            for slot, tensor in lowered.constants.items()
+        }
         for packing in packings:
             packed = pack(packing, lowered.constants[packing.source.slot])
             self.constants[packing.buffer.slot] = packed.view(-1)
@@ -42,7 +41,7 @@ class EmulatedExecutable:
             if b.kind == "list"
         }
 
-    def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor | list[torch.Tensor]]:
+    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
         """Runs once; a list that was full is made larger and the program run again."""
         while True:
             memory = dict(self.constants)
@@ -51,25 +50,20 @@ class EmulatedExecutable:
             for buffer in self.program.tree.externals:
                 if buffer.kind in ("output", "list"):
                     memory[buffer.slot] = self.allocate(buffer)
-            full = self.emulator.run(memory, dict(self.capacities))
-            if full.full_list is None:
-                return [self.result(o, memory, full.results) for o in self.lowered.outputs]
-            self.capacities[full.full_list] *= 4
+            ran = self.emulator.run(memory, dict(self.capacities))
+            if ran.full_list is None:
+                return [
+                    self.shaped(result(o, memory[o.buffer.slot], ran.results, self.results), o.buffer)
+                    for o in self.lowered.outputs
+                ]
+            self.capacities[ran.full_list] *= GROWTH
 
     def allocate(self, buffer: Buffer) -> torch.Tensor:
-        lead = self.capacities.get(buffer.slot, 1) if buffer.kind == "list" else 1
-        dynamic = buffer.kind == "list" and not isinstance(buffer.shape[0], int)
-        return torch.zeros(buffer.elements * (lead if dynamic else 1), dtype=buffer.dtype.torch)
+        lead = self.capacities[buffer.slot] if grows(buffer) else 1
+        return torch.zeros(buffer.elements * lead, dtype=buffer.dtype.torch)
 
-    def result(
-        self, output: OutputTensor | OutputList, memory: dict[int, torch.Tensor], scalars: list[int]
-    ) -> torch.Tensor | list[torch.Tensor]:
-        flat = memory[output.buffer.slot]
-        match output:
-            case OutputList(buffer, length):
-                item = tuple(d for d in buffer.shape[1:] if isinstance(d, int))
-                count = scalars[self.results[length]]
-                return list(flat[: count * prod(item)].view(count, *item).clone().unbind(0))
-            case OutputTensor(_, shape):
-                sizes = [scalars[self.results[d]] if isinstance(d, Reg) else d for d in shape]
-                return flat[: prod(sizes)].clone().view(sizes)
+    def shaped(self, found: Result, buffer: Buffer) -> Result:
+        """Memory is flat here; a static result gets its dims."""
+        if isinstance(found, torch.Tensor) and buffer.kind == "output":
+            return found.view([dim for dim in buffer.shape if isinstance(dim, int)])
+        return found

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
 from stretto.codegen.cpp_program import Source, library_operands
-from stretto.kernels.expr import Reg
 from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
 from stretto.kernels.select import Packing
 from stretto.options import Options
@@ -16,21 +14,18 @@ from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.library import LibraryTable
 from stretto.runtime.native import Interface, NativeProgram, ProgramStopped, Status, TaskEvent
 from stretto.runtime.packing import pack
+from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
 from stretto.schedule.program import DeviceProgram
 
-FIRST_CAPACITY = 64
-"""Items that a list of unknown length has room for at first."""
 FIRST_FRAMES = 64
 """Activations of recursive functions that the arena has room for at first."""
 
-Result = torch.Tensor | list[torch.Tensor]
-
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """Where the results of main are found: their buffers' places in the argument block."""
+class Place:
+    """A result of main, and the place of its buffer in the argument block."""
 
-    place: int
+    number: int
     output: OutputTensor | OutputList
 
 
@@ -50,23 +45,14 @@ class CpuExecutable:
         self.tensors = constants_of(source, lowered, packings)
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         places = {buffer.slot: place for place, buffer in enumerate(source.arguments)}
-        self.inputs = [places[buffer.slot] for buffer in lowered.inputs]
-        self.outputs = [Outputs(places[o.buffer.slot], o) for o in lowered.outputs]
+        self.outputs = [Place(places[o.buffer.slot], o) for o in lowered.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = {
             place: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
             for place, b in enumerate(self.free)
             if b.kind == "list"
         }
-        self.static = [
-            (place, tuple(d for d in b.shape if isinstance(d, int)), b.dtype.torch)
-            for place, b in enumerate(self.free)
-            if b.kind == "output"
-        ]
-        # The common case: the argument block is inputs, results in order, constants.
-        self.plain = not self.capacities and [o.place for o in self.outputs] == [
-            place for place, _, _ in self.static
-        ]
+        self.static = [(item_shape(b), b.dtype.torch) for b in self.free if b.kind == "output"]
         calls = [(call, library_operands(call)) for call in source.library]
         self.native = NativeProgram(
             self.shared.path,
@@ -91,69 +77,65 @@ class CpuExecutable:
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
         """Runs once. `inputs`: contiguous tensors in the order of main's params."""
-        if self.plain:
-            made = [torch.empty(shape, dtype=dtype) for _, shape, dtype in self.static]
-            self.native.run([tensor.data_ptr() for tensor in inputs + made])
-            return made  # pyright: ignore[reportReturnType]
         while True:
-            memory = self.allocate(inputs)
+            capacities = dict(self.capacities)
+            memory = self.allocate(inputs, capacities)
             try:
-                scalars = self.native.run(*self.arguments(memory))
+                scalars = self.native.run(*self.arguments(memory, capacities))
             except ProgramStopped as stop:
-                self.grow(stop)
+                self.grow(stop, capacities)
                 continue
-            return [self.result(output, memory, scalars) for output in self.outputs]
+            return self.shaped(memory, scalars)
 
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]:
-        """As a call, of a program built with Options(profile=True); also tells when each task ran."""
+        """As a call, of a program built with Options(profile=True); tells when each task ran."""
         self(inputs)
-        memory = self.allocate(inputs)
-        scalars, events = self.native.profile(*self.arguments(memory))
-        return [self.result(output, memory, scalars) for output in self.outputs], events
+        capacities = dict(self.capacities)
+        memory = self.allocate(inputs, capacities)
+        scalars, events = self.native.profile(*self.arguments(memory, capacities))
+        return self.shaped(memory, scalars), events
 
-    def allocate(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    def allocate(
+        self, inputs: list[torch.Tensor], capacities: dict[int, int]
+    ) -> list[torch.Tensor]:
         """A tensor for every buffer of the argument block but the constants."""
-        if not self.capacities and len(inputs) + len(self.static) == len(self.free):
-            memory = inputs + [torch.empty(shape, dtype=dtype) for _, shape, dtype in self.static]
-            return memory
+        if not capacities:  # the argument block is inputs and outputs, in this order
+            return inputs + [torch.empty(shape, dtype=dtype) for shape, dtype in self.static]
         memory: list[torch.Tensor] = []
         rest = iter(inputs)
         for place, buffer in enumerate(self.free):
             if buffer.kind == "input":
                 memory.append(next(rest))
                 continue
-            shape = tuple(d for d in buffer.shape if isinstance(d, int))
-            if place in self.capacities and not isinstance(buffer.shape[0], int):
-                shape = (self.capacities[place], *shape)
-            memory.append(torch.empty(shape, dtype=buffer.dtype.torch))
+            lead = (capacities[place],) if grows(buffer) else ()
+            memory.append(torch.empty((*lead, *item_shape(buffer)), dtype=buffer.dtype.torch))
         return memory
 
-    def arguments(self, memory: list[torch.Tensor]) -> tuple[list[int], list[int]]:
+    def arguments(
+        self, memory: list[torch.Tensor], capacities: dict[int, int]
+    ) -> tuple[list[int], list[int]]:
         pointers = [tensor.data_ptr() for tensor in memory]
-        if not self.capacities:
+        if not capacities:
             return pointers, []
-        return pointers, [self.capacities.get(place, 0) for place in range(len(self.free))]
+        return pointers, [capacities.get(place, 0) for place in range(len(self.free))]
 
-    def grow(self, stop: ProgramStopped) -> None:
+    def grow(self, stop: ProgramStopped, capacities: dict[int, int]) -> None:
         """Makes a list that was full larger; any other stop is raised."""
         place = int(stop.detail)
-        if stop.status is not Status.LIST_FULL or place not in self.capacities:
+        if stop.status is not Status.LIST_FULL or place not in capacities:
             raise stop
-        self.capacities[place] = self.capacities[place] * 4
+        self.capacities[place] = max(self.capacities[place], capacities[place] * GROWTH)
 
-    def result(self, output: Outputs, memory: list[torch.Tensor], scalars: list[int]) -> Result:
-        tensor = memory[output.place]
-        match output.output:
-            case OutputList(_, length):
-                return [item.clone() for item in tensor[: scalars[self.results[length]]]]
-            case OutputTensor(_, shape):
-                if any(isinstance(dim, Reg) for dim in shape):
-                    sizes = [scalars[self.results[d]] if isinstance(d, Reg) else d for d in shape]
-                    return tensor.view(-1)[: prod(sizes)].clone().view(sizes)
-                return tensor
+    def shaped(self, memory: list[torch.Tensor], scalars: list[int]) -> list[Result]:
+        return [
+            result(place.output, memory[place.number], scalars, self.results)
+            for place in self.outputs
+        ]
 
 
-def constants_of(source: Source, lowered: Lowered, packings: tuple[Packing, ...]) -> list[torch.Tensor]:
+def constants_of(
+    source: Source, lowered: Lowered, packings: tuple[Packing, ...]
+) -> list[torch.Tensor]:
     """The tensors of the constants that a program reads, in the order of its argument block."""
     packed = {packing.buffer: packing for packing in packings}
     tensors: list[torch.Tensor] = []
@@ -165,5 +147,3 @@ def constants_of(source: Source, lowered: Lowered, packings: tuple[Packing, ...]
         else:
             tensors.append(lowered.constants[buffer.slot].detach().contiguous())
     return tensors
-
-

@@ -43,12 +43,17 @@ def run_call(call: LibraryCall, operands: Sequence[torch.Tensor | int]) -> None:
 
 
 class LibraryTable:
-    """The callback of a program: `table(number, address of operand pointers)`."""
+    """The callback of a program: `table(number, address of operand pointers)`.
+
+    `runs` counts how often the program called back.
+    """
 
     def __init__(self, calls: Sequence[tuple[LibraryCall, Sequence[Buffer | Reg]]]) -> None:
         self.calls = calls
+        self.runs = 0
 
     def __call__(self, number: int, address: int) -> None:
+        self.runs += 1
         call, kinds = self.calls[number]
         pointers = (ctypes.c_void_p * len(kinds)).from_address(address)
         operands: list[torch.Tensor | int] = []

@@ -175,6 +175,9 @@ class NativeProgram:
     constants: addresses for the last entries of Context.buffers, the same in every run; the
         caller keeps the memory alive.
     library: runs the program's library calls.
+
+    `launches` counts the transitions from Python to the program: one per run, and one more each
+    time that its arena or a list had to grow.
     """
 
     def __init__(
@@ -196,6 +199,7 @@ class NativeProgram:
         self._pack_limits = struct.Struct(f"{interface.limits}q").pack_into
         self._arena_bytes = interface.arena_bytes
         self._idle: list[_Frame] = []  # appending and popping are atomic
+        self.launches = 0
 
     @property
     def arena_bytes(self) -> int:
@@ -239,6 +243,7 @@ class NativeProgram:
         self._pack_buffers(frame.buffers, 0, *buffers)
         if limits:
             self._pack_limits(frame.limits, 0, *limits)
+        self.launches += 1
         try:
             if self._launch(self._entry, frame.pointer) != 0:
                 self._grow_and_retry(frame)
@@ -262,6 +267,7 @@ class NativeProgram:
             wanted = max(2 * frame.arena.size, frame.context.detail, mmap.PAGESIZE)
             frame.set_arena(min(wanted, limit))
             self._arena_bytes = max(self._arena_bytes, frame.arena.size)
+            self.launches += 1
             self._launch(self._entry, frame.pointer)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from stretto.build import Stages
 from stretto.capture import ArgumentLeaf
@@ -13,6 +13,7 @@ from stretto.runtime.executable import CpuExecutable
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report
 from stretto.text import Writer, bytes_text, seconds_text, table
+from stretto.tools.arguments import tensor_names
 from stretto.tools.control import (
     NEVER,
     function_runs,
@@ -48,13 +49,15 @@ def explain(compiled: Compiled) -> str:
             f"signature {number}: backend {entry.stages.backend}, {_count(entry.calls, 'call')}"
         )
         with out.indent():
-            _write_entry(out, entry)
+            _write_entry(out, entry, compiled)
     return out.text()
 
 
-def _write_entry(out: Writer, entry: Entry) -> None:
+def _write_entry(out: Writer, entry: Entry, compiled: Compiled) -> None:
     stages = entry.stages
-    _inputs(out, entry)
+    args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", entry.keep)
+    function = compiled._function  # pyright: ignore[reportPrivateUsage]
+    _inputs(out, entry, tensor_names(function, args, kwargs))
     if stages.device is not None:
         _summary(out, entry, stages.device)
     _captured(out, stages)
@@ -80,16 +83,19 @@ def _section(
             out.write(f"... and {len(everything) - MOST_ROWS} more rows")
 
 
-def _inputs(out: Writer, entry: Entry) -> None:
+def _inputs(out: Writer, entry: Entry, names: Sequence[str]) -> None:
+    """`names` are those of the tensors of a call."""
     captured = entry.captured
     mutated = {mutation.input for mutation in captured.mutations}
     rows: list[tuple[str, str, str]] = []
     params = captured.program.main.params
     for number, (value, binding) in enumerate(zip(params, captured.inputs, strict=True)):
-        where = "argument" if isinstance(binding, ArgumentLeaf) else f"buffer {binding.name}"
+        given = isinstance(binding, ArgumentLeaf)
+        name = names[binding.index] if given else binding.name
+        where = "argument" if given else "buffer"
         if number in mutated:
             where += ", written back after each call"
-        rows.append((value.hint or f"input {number}", str(value.type), where))
+        rows.append((name, str(value.type), where))
     _section(out, "inputs", rows, ("name", "type", "from"))
 
 

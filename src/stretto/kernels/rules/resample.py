@@ -56,7 +56,7 @@ def _bilinear(call: Call) -> Lazy:
     rows = [
         _mixed(pixel(row, x.first), pixel(row, x.second), x.share) for row in (y.first, y.second)
     ]
-    return Lazy(call.dtype, call.shape, cast(_mixed(*rows, y.share), call.dtype))
+    return Lazy(call.dtype, call.shape, cast(_mixed(rows[0], rows[1], y.share), call.dtype))
 
 
 def _mixed(first: Expr, second: Expr, share: Expr) -> Expr:

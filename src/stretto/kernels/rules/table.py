@@ -21,7 +21,7 @@ from stretto.ir.types import DType
 from stretto.kernels.expr import Expr, Extent, Load, loads
 from stretto.kernels.lazy import Lazy
 from stretto.kernels.lower import Lowering, is_cheap
-from stretto.kernels.tree import Let
+from stretto.kernels.operator import LibraryCall, Operator
 from stretto.ops.infer import named_arguments, parameters, resolve
 
 Rule = Callable[[Lowering, TensorOp], tuple[Lazy, ...] | None]
@@ -197,7 +197,9 @@ def _adapt(body: Body) -> Rule:
         except Decline:
             results = None
         if results is None:
-            emitted = [item for item in low.items[before:] if not isinstance(item, Let)]
+            emitted = [
+                item for item in low.items[before:] if isinstance(item, Operator | LibraryCall)
+            ]
             assert not emitted, f"{op.target} declines too late"
         return (results,) if isinstance(results, Lazy) else results
 

@@ -6,48 +6,57 @@ one when nobody needs it any more); then one operator writes the region.
 
 from __future__ import annotations
 
-from stretto.kernels.expr import Extent, Index, loads
+from collections.abc import Callable
+
+from stretto.kernels.expr import Buffer, Extent, Index, index_loads, loads
 from stretto.kernels.lazy import (
     Lazy,
     broadcast,
     cast,
-    constant,
     placed_at,
     stored,
     variables,
     whole_buffer,
 )
 from stretto.kernels.operator import Operator
+from stretto.kernels.rules.emit import mapped
 from stretto.kernels.rules.indexing import Selection, as_index, position_of, selected
 from stretto.kernels.rules.scalar import apply, compute_dtype
 from stretto.kernels.rules.table import Call, Decline, rule
 from stretto.kernels.rules.views import narrow_start, slice_start
 
 
-def detached(call: Call, lazy: Lazy) -> Lazy:
-    """The tensor, stored when it reads the buffer that is about to change."""
+def write(
+    call: Call, source: Callable[[], Lazy], selection: Selection, accumulate: bool = False
+) -> Lazy:
+    """The base with the selected elements replaced by (or increased by) those of `source`.
+
+    `source` is called once the base may be changed, as operands that read it are stored by then.
+    """
     base = whole_buffer(call.tensor("self"))
-    if base is None or not any(load.access.buffer == base for load in loads(lazy.expr)):
-        return lazy
-    return call.low.store(lazy, call.low.new_buffer("source", lazy.dtype, lazy.shape))
-
-
-def write(call: Call, source: Lazy, selection: Selection, accumulate: bool = False) -> Lazy:
-    """The base with the selected elements replaced by (or increased by) those of `source`."""
-    source = detached(call, source)
-    shape = call.shape
+    positions = [load for index in selection.indices for load in index_loads(index)]
+    if any(load.access.buffer == base for load in positions):
+        raise Decline("the positions are read from what is changed")
     buffer = call.low.updatable(call.value("self"), call.result)
     if 0 not in selection.shape:
-        value = cast(source.expr, compute_dtype(call.dtype) if accumulate else call.dtype)
-        out = placed_at(buffer, shape, selection.indices)
+        dtype = compute_dtype(call.dtype) if accumulate else call.dtype
+        value = cast(_detached(call, source(), buffer).expr, dtype)
+        out = placed_at(buffer, call.shape, selection.indices)
         operator = Operator(
             "update", selection.shape, (), "", value, out, accumulate, call.low.source
         )
         call.low.emit(operator)
-    return stored(buffer, shape)
+    return stored(buffer, call.shape)
 
 
-def _window(call: Call, dim: int, start: Index, step: int, shape: tuple[Extent, ...]) -> Selection:
+def _detached(call: Call, lazy: Lazy, buffer: Buffer) -> Lazy:
+    """The tensor, stored when it reads the buffer that is about to change."""
+    if not any(load.access.buffer == buffer for load in loads(lazy.expr)):
+        return lazy
+    return call.low.store(lazy, call.low.new_buffer("source", lazy.dtype, lazy.shape))
+
+
+def _window(dim: int, start: Index, step: int, shape: tuple[Extent, ...]) -> Selection:
     indices = list(variables(shape))
     indices[dim] = indices[dim] * step + start
     return Selection(shape, tuple(indices))
@@ -62,9 +71,8 @@ def _select_scatter(call: Call) -> Lazy:
     dim = call.axis(rank)
     position = call.low.position(call.arguments["index"], call.shape[dim])
     shape = (*call.shape[:dim], *call.shape[dim + 1 :])
-    source = broadcast(call.tensor("src"), shape)
     indices = (*variables(shape[:dim]), position, *variables(shape[dim:], dim))
-    return write(call, source, Selection(shape, indices))
+    return write(call, lambda: broadcast(call.tensor("src"), shape), Selection(shape, indices))
 
 
 @rule("aten.slice_scatter.default")
@@ -73,8 +81,8 @@ def _slice_scatter(call: Call) -> Lazy:
     size, step = call.shape[dim], call.integer("step")
     start = slice_start(call, size)
     shape = (*call.shape[:dim], _slice_length(call, size, step), *call.shape[dim + 1 :])
-    source = broadcast(call.tensor("src"), shape)
-    return write(call, source, _window(call, dim, start, step, shape))
+    window = _window(dim, start, step, shape)
+    return write(call, lambda: broadcast(call.tensor("src"), shape), window)
 
 
 def _slice_length(call: Call, size: Extent, step: int) -> Extent:
@@ -90,9 +98,9 @@ def _slice_length(call: Call, size: Extent, step: int) -> Extent:
 @rule("stretto.narrow_scatter.default", "stretto.narrow_scatter")
 def _narrow_scatter(call: Call) -> Lazy:
     dim = call.axis(len(call.shape))
-    source = call.tensor("src")
-    start = narrow_start(call, call.shape[dim], source.shape[dim])
-    return write(call, source, _window(call, dim, start, 1, source.shape))
+    shape = call.tensor("src").shape
+    start = narrow_start(call, call.shape[dim], shape[dim])
+    return write(call, lambda: call.tensor("src"), _window(dim, start, 1, shape))
 
 
 @rule("aten.diagonal_scatter.default")
@@ -100,13 +108,13 @@ def _diagonal_scatter(call: Call) -> Lazy:
     rank = len(call.shape)
     first, second = (call.axis(rank, name) for name in ("dim1", "dim2"))
     offset = call.integer("offset")
-    source = call.tensor("src")
-    *rest, along = variables(source.shape)
+    shape = call.tensor("src").shape
+    *rest, along = variables(shape)
     remaining = iter(rest)
     indices = [Index() if d in (first, second) else next(remaining) for d in range(rank)]
     indices[first] = along + max(-offset, 0)
     indices[second] = along + max(offset, 0)
-    return write(call, source, Selection(source.shape, tuple(indices)))
+    return write(call, lambda: call.tensor("src"), Selection(shape, tuple(indices)))
 
 
 # ---- computed positions ----------------------------------------------------------------------
@@ -115,11 +123,14 @@ def _diagonal_scatter(call: Call) -> Lazy:
 @rule("aten.index_put.default", "aten._unsafe_index_put.default")
 def _index_put(call: Call) -> Lazy:
     selection = selected(call, call.shape)
-    source = broadcast(call.tensor("values"), selection.shape)
-    return write(call, source, selection, call.flag("accumulate"))
+
+    def values() -> Lazy:
+        return broadcast(call.tensor("values"), selection.shape)
+
+    return write(call, values, selection, call.flag("accumulate"))
 
 
-def _scattered(call: Call, source: Lazy, accumulate: bool) -> Lazy:
+def _scattered(call: Call, source: Callable[[], Lazy], accumulate: bool) -> Lazy:
     """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`."""
     index = call.tensor("index")
     rank = len(call.shape)
@@ -128,35 +139,44 @@ def _scattered(call: Call, source: Lazy, accumulate: bool) -> Lazy:
     dim = call.axis(rank)
     positions = position_of(call, call.arguments["index"], index, call.shape[dim], wraps=False)
     indices = list(variables(index.shape))
-    part = source.view(index.shape, *indices) if source.rank else broadcast(source, index.shape)
+    own = tuple(indices)
     indices[dim] = as_index(positions, *indices)
+
+    def part() -> Lazy:
+        lazy = source()
+        return lazy.view(index.shape, *own) if lazy.rank else broadcast(lazy, index.shape)
+
     return write(call, part, Selection(index.shape, tuple(indices)), accumulate)
+
+
+def _number(call: Call) -> Lazy:
+    """The argument `value` as a tensor without dims."""
+    return Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype))
 
 
 @rule("aten.scatter.src")
 def _scatter(call: Call) -> Lazy:
-    return _scattered(call, call.tensor("src"), accumulate=False)
+    return _scattered(call, lambda: call.tensor("src"), accumulate=False)
 
 
 @rule("aten.scatter.value")
 def _scatter_value(call: Call) -> Lazy:
-    value = Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype))
-    return _scattered(call, value, accumulate=False)
+    return _scattered(call, lambda: _number(call), accumulate=False)
 
 
 @rule("aten.scatter_add.default")
 def _scatter_add(call: Call) -> Lazy:
-    return _scattered(call, call.tensor("src"), accumulate=True)
+    return _scattered(call, lambda: call.tensor("src"), accumulate=True)
 
 
 @rule("aten.scatter_reduce.two")
 def _scatter_reduce(call: Call) -> Lazy:
     if call.text("reduce") != "sum" or not call.flag("include_self"):
         raise Decline("a reduction other than a sum")
-    return _scattered(call, call.tensor("src"), accumulate=True)
+    return _scattered(call, lambda: call.tensor("src"), accumulate=True)
 
 
-def _along(call: Call, source: Lazy | None, accumulate: bool) -> Lazy:
+def _along(call: Call, source: Callable[[], Lazy], accumulate: bool) -> Lazy:
     """self[..., index[i], ...] along `dim` (index_copy, index_add, index_fill)."""
     rank = len(call.shape)
     index = call.tensor("index")
@@ -167,25 +187,29 @@ def _along(call: Call, source: Lazy | None, accumulate: bool) -> Lazy:
     shape = (*call.shape[:dim], index.shape[0], *call.shape[dim + 1 :])
     indices = list(variables(shape))
     indices[dim] = as_index(positions, indices[dim])
-    part = broadcast(constant(0, call.dtype) if source is None else source, shape)
-    return write(call, part, Selection(shape, tuple(indices)), accumulate)
+    selection = Selection(shape, tuple(indices))
+    return write(call, lambda: broadcast(source(), shape), selection, accumulate)
 
 
 @rule("aten.index_copy.default")
 def _index_copy(call: Call) -> Lazy:
-    return _along(call, call.tensor("source"), accumulate=False)
+    return _along(call, lambda: call.tensor("source"), accumulate=False)
 
 
 @rule("aten.index_add.default")
 def _index_add(call: Call) -> Lazy:
+    return _along(call, lambda: _scaled(call), accumulate=True)
+
+
+def _scaled(call: Call) -> Lazy:
+    """alpha * source"""
     source = call.tensor("source")
-    if call.arguments["alpha"] != 1:
-        expr = cast(source.expr, compute_dtype(call.dtype))
-        expr = apply("mul", expr, cast(call.scalar("alpha"), expr.dtype))
-        source = Lazy(expr.dtype, source.shape, expr)
-    return _along(call, source, accumulate=True)
+    if call.arguments["alpha"] == 1:
+        return source
+    expr = cast(source.expr, compute_dtype(call.dtype))
+    return mapped(source, apply("mul", expr, cast(call.scalar("alpha"), expr.dtype)))
 
 
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def _index_fill(call: Call) -> Lazy:
-    return _along(call, Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype)), False)
+    return _along(call, lambda: _number(call), accumulate=False)

@@ -1,0 +1,53 @@
+"""A decoder that feeds its own words back until it says "stop"; no word leaves the native program.
+
+    python examples/while_decoder.py
+
+How many steps there are is known only when they have been made: the loop's condition is a tensor.
+"""
+
+import torch
+from torch import Tensor, nn
+
+import stretto
+
+STOP = 0
+MOST_STEPS = 40
+
+
+class Decoder(nn.Module):
+    """h [1, width] -> words [MOST_STEPS], STOP from the end on, and the number of steps []."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.cell = nn.GRUCell(width, width)
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        words = torch.full((MOST_STEPS,), STOP)
+        word = torch.ones(1, dtype=torch.int64)
+        step = torch.zeros((), dtype=torch.int64)
+        while (word != STOP).all() and step < MOST_STEPS:
+            h = self.cell(self.embedding(word), h)
+            word = self.output(h).argmax(dim=-1)
+            words[step] = word[0]
+            step = step + 1
+        return words, step
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Decoder(vocabulary=12, width=32).eval()
+    fast = stretto.compile(model)
+    with torch.no_grad():
+        for seed in range(4):
+            h = torch.randn(1, 32, generator=torch.Generator().manual_seed(seed))
+            words, steps = fast(h)
+            expected, expected_steps = model(h)
+            assert torch.equal(words, expected) and torch.equal(steps, expected_steps)
+            print(f"{int(steps):2} steps: {words[: int(steps)].tolist()}")
+    print(f"programs compiled: {len(fast.signatures)}")
+
+
+if __name__ == "__main__":
+    main()

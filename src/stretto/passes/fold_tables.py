@@ -1,0 +1,112 @@
+"""Table folding: a product with rows of a constant table becomes rows of the product's table.
+
+A decoder looks its last token up in an embedding and multiplies the row with a weight. Both are
+constant, so all products are computed once at compile time, and a step reads one row of them: a
+few kilobytes in the place of the whole weight.
+
+Changes: products with a constant matrix (`contractions.Linear`) of an `embedding` in a constant
+table, in any block. Needs: constants folded. Guarantees: sums as exact as before, rounded once; a
+new table takes at most `limit_bytes`, and its computation at most `limit_flops` operations.
+
+    %t = constant "table" : f32[3797, 256]    %p = constant "product_table.0" : f32[3797, 1024]
+    %w = constant "w" : f32[1024, 256]        %y = embedding(%p, %ids)
+    %e = embedding(%t, %ids)             =>
+    %y = linear(%e, %w, %b)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import TensorOp
+from stretto.ir.rewrite import all_blocks
+from stretto.ops.infer import tensor_op
+from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
+from stretto.passes.operator_arguments import value_argument
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTables:
+    """`limit_bytes` bounds one new table, `limit_flops` the work that makes it."""
+
+    limit_bytes: int = 32 * MEBIBYTE
+    limit_flops: float = 1e10
+    name: ClassVar[str] = "fold_tables"
+
+    def apply(self, program: Program) -> bool:
+        count, derived = 0, DerivedConstants(program)
+        for function in program.functions.values():
+            constants = Constants.of(program, function.body)
+            for block in all_blocks(function.body):
+                count += self._block(block, constants, derived)
+        return count > 0
+
+    def _block(self, block: Block, constants: Constants, derived: DerivedConstants) -> int:
+        ops: list[Op] = []
+        count = 0
+        for op in block.ops:
+            found = looked_up(op, constants)
+            if isinstance(found, Lookup) and self.stay_reason(found) is None:
+                ops.extend(_folded(found, derived))
+                count += 1
+            else:
+                ops.append(op)
+        block.ops = ops
+        return count
+
+    def stay_reason(self, found: Lookup) -> str | None:
+        """Why the product is not worth a table, or None."""
+        rows, depth = found.table.shape
+        size = rows * found.linear.outputs * found.table.itemsize
+        if size > self.limit_bytes:
+            return f"the table would take {size} bytes"
+        if 2.0 * rows * depth * found.linear.outputs > self.limit_flops:
+            return "the table would take long to compute"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A product with the rows `indices` of a constant table."""
+
+    linear: Linear
+    table: torch.Tensor
+    indices: Value
+
+
+def looked_up(op: Op, constants: Constants) -> Lookup | str:
+    """The op as a product with rows of a constant table, or why it is none."""
+    linear = as_linear(op, constants)
+    if isinstance(linear, str):
+        return linear
+    maker = constants.makers.get(linear.input)
+    if not isinstance(maker, TensorOp) or maker.target != "aten.embedding.default":
+        return "its input is not looked up in a table"
+    source, indices = value_argument(maker, "weight"), value_argument(maker, "indices")
+    table = None if source is None else constants.tensor(source)
+    if table is None or indices is None:
+        return "the table is not constant"
+    return Lookup(linear, table.detach(), indices)
+
+
+def _folded(found: Lookup, derived: DerivedConstants) -> list[Op]:
+    op, weight, bias = found.linear.op, found.linear.weight, found.linear.bias
+    sources = [found.table, weight, *([] if bias is None else [bias])]
+
+    def product() -> torch.Tensor:
+        operands = (None if item is None else item.double() for item in (weight, bias))
+        with torch.no_grad():
+            exact = torch.nn.functional.linear(found.table.double(), *operands)
+        return exact.to(found.table.dtype)
+
+    table = derived.op("product_table", sources, product)
+    lookup = tensor_op("aten.embedding.default", table.result, found.indices)
+    assert lookup.result.type == op.result.type
+    lookup.results, lookup.location = op.results, op.location
+    return [table, lookup]

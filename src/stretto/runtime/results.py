@@ -1,0 +1,56 @@
+"""Results of a run as tensors, from the memory that a program wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import torch
+
+from stretto.kernels.expr import Buffer, Reg
+from stretto.kernels.lazy import memory_order
+from stretto.kernels.lowered import OutputList, OutputTensor
+
+FIRST_CAPACITY = 64
+"""Items that a list of unknown length has room for at first."""
+
+GROWTH = 4
+"""A list that was full gets so many times the room."""
+
+Result = torch.Tensor | list[torch.Tensor]
+
+
+def item_shape(buffer: Buffer) -> tuple[int, ...]:
+    """The dims of a buffer that are numbers; of a list that grows those of an item."""
+    return tuple(dim for dim in buffer.shape if isinstance(dim, int))
+
+
+def grows(buffer: Buffer) -> bool:
+    """True for a buffer whose leading dim the runtime chooses."""
+    return len(item_shape(buffer)) != len(buffer.shape)
+
+
+def result(
+    output: OutputTensor | OutputList,
+    memory: torch.Tensor,
+    scalars: Sequence[int],
+    places: Mapping[Reg, int],
+) -> Result:
+    """One result. `memory` holds its buffer; the value of register r is scalars[places[r]].
+
+    What the memory has room for beyond the result is not kept alive: dynamic results are copies.
+    """
+    match output:
+        case OutputList(buffer, length):
+            shape = item_shape(buffer)[0 if grows(buffer) else 1 :]
+            count, size = scalars[places[length]], prod(shape)
+            items = memory.view(-1)[: count * size].view(count, *shape)
+            return [item.clone() for item in items]
+        case OutputTensor(_, shape):
+            if not any(isinstance(dim, Reg) for dim in shape):
+                return memory
+            sizes = [scalars[places[dim]] if isinstance(dim, Reg) else dim for dim in shape]
+            order = memory_order(shape)
+            flat = memory.view(-1)[: prod(sizes)].clone()
+            stored = flat.view([sizes[dim] for dim in order])
+            return stored.permute([order.index(dim) for dim in range(len(order))]).contiguous()

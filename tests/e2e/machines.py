@@ -1,0 +1,72 @@
+"""Runs a function through `stretto.compile` on a machine, against eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import stretto
+from stretto import api
+from stretto.api import Compiled
+from stretto.build import build
+from stretto.options import Options
+from stretto.runtime.executable import CpuExecutable
+from tests.backends import EAGER, many_tasks
+from tests.capture.checks import assert_same
+
+
+@contextmanager
+def spread() -> Iterator[None]:
+    """What compiles inside is cut finely and uses all units, however small its work is."""
+    with many_tasks(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "build", functools.partial(build, costs=EAGER))
+        yield
+
+
+def units_of(compiled: Compiled) -> list[int]:
+    """How many units the program of each signature uses."""
+    devices = [entry.stages.device for entry in compiled.signatures]
+    return [device.units for device in devices if device is not None]
+
+
+def native(compiled: Compiled) -> CpuExecutable:
+    """The one program of a function that was compiled for the CPU machine."""
+    (entry,) = compiled.signatures
+    assert isinstance(entry.executable, CpuExecutable)
+    return entry.executable
+
+
+def check(
+    function: Callable[..., Any],
+    *cases: tuple[Any, ...],
+    backend: str = "emulator",
+    units: int = 2,
+    options: Options | None = None,
+) -> Compiled:
+    """Results and arguments after each call, of one compiled signature, are those of eager.
+
+    Modules and closures are not copied: give functions that do not change what they close over.
+    """
+    options = options or Options(threads=units, unroll=2)
+    compiled = stretto.compile(function, backend=backend, options=options)
+    with spread(), torch.no_grad():
+        for case in cases:
+            check_call(compiled, function, case)
+    assert len(compiled.signatures) == 1
+    return compiled
+
+
+def check_call(
+    compiled: Callable[..., Any], function: Callable[..., Any], arguments: Sequence[Any]
+) -> None:
+    """One call gives what eager gives, and leaves the arguments as eager does."""
+    wanted_arguments, arguments = copy.deepcopy(tuple(arguments)), copy.deepcopy(tuple(arguments))
+    wanted = function(*wanted_arguments)
+    assert_same(compiled(*arguments), wanted)
+    assert_same(arguments, wanted_arguments)
