@@ -113,7 +113,7 @@ def test_imports_follow_the_order() -> None:
         ("capture/trace.py", "import stretto.interp", "`capture` must not import `interp`"),
         ("passes/fuse.py", "import stretto.capture", "`passes` must not import `capture`"),
         ("batching/a.py", "import stretto.graphs", "`batching` must not import `graphs`"),
-        ("runtime/cpu.py", "import stretto.compile", "`runtime` must not import `compile`"),
+        ("runtime/cpu.py", "import stretto.api", "`runtime` must not import `api`"),
         ("errors.py", "from stretto.ir import Op", "`errors` must not import `ir`"),
         ("misc/x.py", "", "`misc` has no place in LEVELS or TOP"),
     ],
@@ -127,8 +127,8 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, code: str, reas
 @pytest.mark.parametrize(
     ("file", "code"),
     [
-        ("__init__.py", "from stretto.compile import compile\nfrom stretto.tools import cli"),
-        ("compile.py", "import stretto.capture, stretto.runtime, stretto.batching"),
+        ("__init__.py", "from stretto.api import compile\nfrom stretto.tools import cli"),
+        ("api.py", "import stretto.capture, stretto.runtime, stretto.batching"),
         ("errors.py", "from stretto.text import caret"),
         ("ir/core.py", "from .types import Type\nfrom stretto.errors import VerifyError"),
         ("ir/core.py", "import torch\nfrom torch import passes"),

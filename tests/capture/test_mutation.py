@@ -285,6 +285,14 @@ def initial_state_from_the_caller(x: Tensor) -> Tensor:
     return h
 
 
+def result_of_a_recursion(x: Tensor) -> Tensor:
+    def last(y: Tensor, n: int) -> Tensor:
+        return y if y.sum() > n else last(y * 2, n)
+
+    last(x, 4).add_(1)
+    return x
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -295,6 +303,7 @@ def initial_state_from_the_caller(x: Tensor) -> Tensor:
         collected_and_written,
         item_of_a_list,
         initial_state_from_the_caller,
+        result_of_a_recursion,
     ],
 )
 def test_aliases_that_cannot_be_followed_are_refused(fn: Callable[[Tensor], object]) -> None:

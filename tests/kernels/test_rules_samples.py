@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 LARGEST = 20_000
 """Elements of the largest tensor that is tried."""
 
-SAMPLES = 6
+SAMPLES = 4
 """Samples of each operator."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
@@ -51,9 +51,13 @@ MAY_DECLINE = frozenset(
 )  # fmt: skip
 """Some of their arguments have no native lowering."""
 
-UNDEFINED = frozenset(("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default",
-                       "aten.empty_strided.default", "aten.new_empty_strided.default",
-                       "aten.empty_permuted.default"))  # fmt: skip
+UNDEFINED = frozenset(
+    f"aten.{name}"
+    for name in (
+        "empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default",
+        "new_empty_strided.default", "empty_permuted.default",
+    )
+)  # fmt: skip
 """Their elements are anything."""
 
 NAMES = sorted(
@@ -108,6 +112,8 @@ def compare(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert target in MAY_DECLINE, f"{target} became a library call for {args}, {kwargs}"
     except VerifyError:
         pass  # torch's own shape rule refuses fake tensors here
+    except RuntimeError as error:  # the test takes other ones for the sample's own
+        raise AssertionError(f"{target} fails for {args}, {kwargs}") from error
 
 
 def samples(name: str, dtype: torch.dtype) -> list[Callable[[], Any]]:
@@ -131,6 +137,5 @@ def test_samples(name: str, dtype: torch.dtype) -> None:
         try:
             with torch.no_grad(), Comparing():
                 call()
-        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
-            if "stretto" in type(error).__module__:
-                raise
+        except RuntimeError:
+            pass  # the sample asks for what this machine has not

@@ -10,9 +10,10 @@ from stretto.capture import views
 from stretto.capture.functional import overwrite
 from stretto.capture.scalars import concrete, linear_of
 from stretto.capture.signals import Abort, NeedsUnroll, fail
-from stretto.capture.tensor import Linear, TracedTensor
+from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import data_dependent_shape, tracer
 from stretto.ir.core import Value
+from stretto.ir.types import DType
 
 aten = torch.ops.aten
 
@@ -152,8 +153,6 @@ def _slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
 def _position(start: Any) -> Value:
     if isinstance(start, TracedTensor):
         return tracer().read(start)
-    from stretto.ir.types import DType
-
     return tracer().literal(start or 0, DType.I64)
 
 
@@ -167,9 +166,3 @@ def _unroll_or_fail(bounds: tuple[Any, ...]) -> None:
                 raise
             except Abort:
                 raise data_dependent_shape("the length of this slice") from None
-
-
-def linear_difference(first: Any, second: Any) -> Linear | None:
-    """first - second, when both are known as sums."""
-    a, b = linear_of(first), linear_of(second)
-    return None if a is None or b is None else a.plus(b, -1)

@@ -22,7 +22,7 @@ from stretto.ir.ops import (
     ListSetOp,
     ListStackOp,
 )
-from stretto.ir.types import INDEX, ListType, Symbol, TensorType
+from stretto.ir.types import INDEX, Symbol, TensorType
 
 
 def element_kind(items: TracedList) -> Kind:
@@ -188,9 +188,3 @@ def to_python(items: TracedList) -> list[Any]:
 
 def _device(items: TracedList) -> torch.device | None:
     return items.fake.device if items.fake is not None else None
-
-
-def list_type(items: TracedList) -> ListType:
-    base = items.memory.state.base
-    assert isinstance(base, Value)
-    return base.list

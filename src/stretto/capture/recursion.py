@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
+from stretto.capture.aliases import link, storages_of
 from stretto.capture.carry import Carry
 from stretto.capture.leaves import device_of, kind_of, materialize, wrap
 from stretto.capture.poison import poisons
-from stretto.capture.scalars import Kind, unify
+from stretto.capture.scalars import Kind
 from stretto.capture.signals import RecursionFound, Signal, UnknownResult, abort, fail
-from stretto.capture.state import Snapshot, TracedList, describe, equal_leaves, rebuild_tuple
+from stretto.capture.state import Snapshot, TracedList, describe
+from stretto.capture.templates import RESULT, Fixed, Template, Walk, is_traced_leaf, merge
 from stretto.capture.tensor import FunctionContext, TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Function, Value
@@ -97,7 +99,7 @@ def _inline(
             del state.calls[depth:]
         rollback()
         before.restore()
-    outline = Outline(key, entry, staged, Walk(_is_traced_leaf, key == entry.by_content))
+    outline = Outline(key, entry, staged, Walk(is_traced_leaf, key == entry.by_content))
     return outline.trace(args, kwargs)
 
 
@@ -134,89 +136,6 @@ def _abstract(value: Any, *, by_identity: bool) -> Hashable:
             return ("object", id(value))
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A Python number in a result that has been the same in every path so far."""
-
-    value: bool | int | float
-
-
-@dataclass(eq=False, slots=True)
-class Template:
-    """The structure of a result: its leaves, and how to rebuild it from them."""
-
-    leaves: list[Kind | Fixed]
-    build: Callable[[list[Any]], Any]
-    shape: Hashable
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """Kinds of the leaves that the IR function yields."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Kind)]
-
-
-def _merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
-    """What holds both a known leaf of a result and another path's value."""
-    if isinstance(known, Fixed) and equal_leaves(known.value, leaf):
-        return known
-    first = kind_of(known.value) if isinstance(known, Fixed) else known
-    second = kind_of(leaf)
-    return None if first is None or second is None else unify(first, second, promote=False)
-
-
-def _is_result_leaf(value: Any) -> bool:
-    return isinstance(value, TracedTensor | bool | int | float)
-
-
-def _is_traced_leaf(value: Any) -> bool:
-    return isinstance(value, TracedTensor)
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """How values are taken apart: what is a leaf, and whether lists are taken apart too."""
-
-    is_leaf: Callable[[Any], bool]
-    by_content: bool
-
-    def flatten(self, value: Any, leaves: list[Any]) -> Hashable:
-        """Collect the leaves of a value; what is left is its structure."""
-        if self.is_leaf(value):
-            leaves.append(value)
-            return "leaf"
-        match value:
-            case tuple():
-                return (type(value), *(self.flatten(item, leaves) for item in value))
-            case list() if self.by_content:
-                return (list, *(self.flatten(item, leaves) for item in value))
-            case dict() if self.by_content:
-                return (dict, *((k, self.flatten(v, leaves)) for k, v in value.items()))
-            case None | bool() | int() | float() | str():
-                return (type(value), value)
-            case _:
-                return ("object", id(value))
-
-    def rebuild(self, value: Any, supply: list[Any], replaced: dict[Any, Any]) -> Any:
-        """`value` with leaves from `supply`, in order; `replaced` maps ids of lists."""
-        if self.is_leaf(value):
-            return supply.pop(0)
-        if isinstance(value, list) and id(value) in replaced:
-            return replaced[id(value)]
-        match value:
-            case tuple():
-                items = [self.rebuild(item, supply, replaced) for item in value]
-                return rebuild_tuple(value, items)
-            case list() if self.by_content:
-                return [self.rebuild(item, supply, replaced) for item in value]
-            case dict() if self.by_content:
-                return {k: self.rebuild(v, supply, replaced) for k, v in value.items()}
-            case _:
-                return value
-
-
-_RESULT = Walk(_is_result_leaf, by_content=True)
-
-
 @dataclass(eq=False)
 class Outline:
     """A user function being traced (or traced) as an IR function."""
@@ -230,6 +149,8 @@ class Outline:
     template: Template | None = None
     mutated: list[int] = field(default_factory=list[int])
     captures: list[Value] = field(default_factory=list[Value])
+    shared: list[Any] = field(default_factory=list[Any])
+    """What results may share memory with: positions of arguments, and storages of outer tensors."""
     carry: Carry | None = None
     region: Region | None = None
     finished: bool = False
@@ -299,6 +220,7 @@ class Outline:
                 settled = self._settle(result)
                 settled &= carry.end(region, is_last=False)
                 self._find_mutated(tensors, params)
+                self._find_shared(result, tensors)
                 self.captures = list(context.captures)
                 settled &= known == (len(self.captures), tuple(self.mutated))
                 if settled:
@@ -314,7 +236,7 @@ class Outline:
         if poison is not None:
             poison.fail_at_origin()
         leaves = list[Any]()
-        shape = _RESULT.flatten(result, leaves)
+        shape = RESULT.flatten(result, leaves)
         known = self.template
         found: list[Kind | Fixed | None] = [
             Fixed(leaf) if isinstance(leaf, bool | int | float) else kind_of(leaf)
@@ -327,7 +249,7 @@ class Outline:
                     f"({describe(result)})",
                     "return the same structure in all cases",
                 )
-            found = [_merge(a, b) for a, b in zip(known.leaves, leaves, strict=True)]
+            found = [merge(a, b) for a, b in zip(known.leaves, leaves, strict=True)]
         merged = [leaf for leaf in found if leaf is not None]
         if len(merged) != len(found):
             fail(
@@ -338,7 +260,7 @@ class Outline:
         def build(values: list[Any]) -> Any:
             supply = list(values)
             every = [x.value if isinstance(x, Fixed) else supply.pop(0) for x in merged]
-            return _RESULT.rebuild(result, every, {})
+            return RESULT.rebuild(result, every, {})
 
         self.template = Template(merged, build, shape)
         return known is not None and known.leaves == merged
@@ -347,6 +269,15 @@ class Outline:
         for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
             if tensor.memory.state.base is not param and position not in self.mutated:
                 self.mutated.append(position)
+
+    def _find_shared(self, result: Any, tensors: list[Any]) -> None:
+        leaves = list[Any]()
+        RESULT.flatten(result, leaves)
+        links = tracer().links
+        reached = {s for leaf in storages_of(leaves) for s in (leaf, *links.get(leaf, ()))}
+        positions = [n for n, tensor in enumerate(tensors) if tensor.memory in reached]
+        root = self.region.scope if self.region else None
+        self.shared = [*positions, *(s for s in reached if s.scope.open and s.scope is not root)]
 
     def _complete(
         self,
@@ -358,7 +289,7 @@ class Outline:
     ) -> None:
         assert self.template is not None and self.carry is not None
         leaves = list[Any]()
-        _RESULT.flatten(result, leaves)
+        RESULT.flatten(result, leaves)
         pairs = zip(leaves, self.template.leaves, strict=True)
         yields = [materialize(leaf, kind) for leaf, kind in pairs if isinstance(kind, Kind)]
         yields += [tracer().read(tensors[position]) for position in self.mutated]
@@ -396,6 +327,8 @@ class Outline:
         results = state.emit(CallOp(self.name, tuple(values)), [kind.type for kind in kinds])
         count = len(template.kinds)
         made = [wrap(v, k) for v, k in zip(results[:count], template.kinds, strict=True)]
+        sources = [leaves[item] if isinstance(item, int) else item for item in self.shared]
+        link(made, sources)
         rest = results[count + len(self.mutated) :]
         if outermost:
             carry.finish(rest)

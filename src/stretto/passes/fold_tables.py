@@ -100,10 +100,10 @@ def _folded(found: Lookup, derived: DerivedConstants) -> list[Op]:
     sources = [found.table, weight, *([] if bias is None else [bias])]
 
     def product() -> torch.Tensor:
-        operands = (None if item is None else item.double() for item in (weight, bias))
         with torch.no_grad():
-            exact = torch.nn.functional.linear(found.table.double(), *operands)
-        return exact.to(found.table.dtype)
+            exact = found.table.double() @ weight.double().t()
+            total = exact if bias is None else exact + bias.double()
+        return total.to(found.table.dtype)
 
     table = derived.op("product_table", sources, product)
     lookup = tensor_op("aten.embedding.default", table.result, found.indices)

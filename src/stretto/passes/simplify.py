@@ -1,9 +1,9 @@
 """Simplification: an op becomes an earlier value, or a cheaper op with the same result.
 
 Every rule is exact, bit for bit, also for NaN, infinities and the sign of zero, and keeps types.
-Tensor ops: `simplify_algebra` and `simplify_views`; lists: `simplify_lists`. Here stand the rules of
-control ops: an `if` whose arms yield the same, and a carried value that no iteration changes. One
-walk, in order; run it again after `fold` and `cse`, which make new cases.
+Tensor ops: `simplify_algebra` and `simplify_views`; lists: `simplify_lists`. Here stand the rules
+of control ops: an `if` whose arms yield the same, and a carried value that no iteration changes.
+One walk, in order; run it again after `fold` and `cse`, which make new cases.
 
     %p = aten.permute.default(%x, (1, 0))     %e = aten.exp.default(%x)
     %q = aten.permute.default(%p, (1, 0))     %t = for %i in (0, 8, 1) carry (%a = %e) {

@@ -15,7 +15,7 @@ from stretto.errors import VerifyError
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import Region, block_regions, overlap, statement_regions, task_regions
-from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While
+from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, trip_count
 from stretto.schedule.ordering import LeafOrder, order_leaf
 from stretto.schedule.places import Places
 from stretto.schedule.program import Item, Run, Schedule
@@ -89,9 +89,10 @@ class RaceFinder:
                 return pending
             case For(body=body, rotate=rotate):
                 while True:
-                    around = _merge(pending, _rotate(self._visit(body, pending), rotate))
+                    end = _rotate(self._visit(body, pending), rotate)
+                    around = _merge(pending, end)
                     if around == pending:
-                        return pending
+                        return end if trip_count(node) else pending
                     pending = around
             case While(head=head, body=body, rotate=rotate):
                 while True:

@@ -3,21 +3,34 @@
 The function is walked with the state of pending accesses. A loop is walked until the state at its
 head no longer grows, so that waits between iterations are found; the arms of a branch start from
 one state and their ends are merged. At the entry of a loop the units wait for what its body may
-touch, and before a call and at the end of a function for everything: what comes then may touch
-anything.
+touch (so that the body need not in every iteration), and before a call and at the end of a function
+for everything: what comes then may touch anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import Region
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, leaves, walk
+from stretto.kernels.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Node,
+    Seq,
+    TreeFunction,
+    While,
+    leaves,
+    trip_count,
+    walk,
+)
 from stretto.schedule.builder import LeafBuilder
 from stretto.schedule.dependence import Body, item_regions
 from stretto.schedule.hazards import Layout, State
-from stretto.schedule.program import Schedule
+from stretto.schedule.program import Schedule, Wait
 from stretto.schedule.wavefront import LeafPlan
 
 Walked = tuple[Node[Schedule], State]
@@ -43,7 +56,7 @@ class Synchronizer:
         node, state = self._node(body, State())
         if self._is_main:
             return node
-        barrier, _ = self._barrier(state, lambda region: True)
+        barrier, _ = self._everything(state)
         return _sequence([node, *barrier])
 
     def _node(self, node: Node[LeafPlan], state: State) -> Walked:
@@ -56,16 +69,14 @@ class Synchronizer:
                     walked, state = self._node(child, state)
                     nodes.append(walked)
                 return _sequence(nodes), state
-            case For():
-                return self._for(node, state)
-            case While():
-                return self._while(node, state)
+            case For() | While():
+                return self._loop(node, state)
             case If(condition, then, orelse):
                 first, end = self._node(then, state)
                 second, other_end = self._node(orelse, state)
                 return If(condition, first, second), end.merge(other_end)
             case Call(function, registers, tensors, results):
-                barrier, _ = self._barrier(state, lambda region: True)
+                barrier, _ = self._everything(state)
                 call: Node[Schedule] = Call(function, registers, tensors, results)
                 return _sequence([*barrier, call]), State()
 
@@ -82,34 +93,52 @@ class Synchronizer:
         self.implied[id(plan)] = builder.implied
         return Leaf(schedule), after
 
-    def _for(self, node: For[LeafPlan], state: State) -> Walked:
-        barrier, head = self._barrier(state, self._touched_by(node))
-        while True:
-            body, end = self._node(node.body, head)
-            joined = head.merge(end.rotate(node.rotate))
-            if joined == head:
-                break
-            head = joined
-        loop = For(node.index, node.start, node.stop, node.step, body, node.rotate)
-        return _sequence([*barrier, loop]), head
+    def _loop(self, node: For[LeafPlan] | While[LeafPlan], state: State) -> Walked:
+        """A loop, after those waits that would otherwise stand in its body."""
+        matters = self._touched_by(node)
+        waits = {unit: state.unseen(unit, matters) for unit in range(self._units)}
+        if not any(waits.values()):
+            return self._turns(node, state)
+        barrier, quiet = self._barrier(state, waits)
+        loop, after = self._turns(node, quiet)
+        # Waits that the body makes in every iteration anyway need not be made before the loop.
+        more = _wait_pairs(self._turns(node, state)[0]) - _wait_pairs(loop)
+        fewer = {u: tuple(v for v in others if more[u, v]) for u, others in waits.items()}
+        if fewer != waits:
+            some, less_quiet = self._barrier(state, fewer)
+            same, later = self._turns(node, less_quiet)
+            if same == loop:
+                return _sequence([*some, same]), later
+        return _sequence([*barrier, loop]), after
 
-    def _while(self, node: While[LeafPlan], state: State) -> Walked:
-        barrier, start = self._barrier(state, self._touched_by(node))
+    def _turns(self, node: For[LeafPlan] | While[LeafPlan], start: State) -> Walked:
+        """Walks the body until the state at its start no longer grows."""
         while True:
-            head, tested = self._node(node.head, start)
-            body, end = self._node(node.body, tested)
-            joined = start.merge(end.rotate(node.rotate))
+            match node:
+                case For(index, first, stop, step, body, rotate):
+                    walked, end = self._node(body, start)
+                    end = end.rotate(rotate)
+                    loop: Node[Schedule] = For(index, first, stop, step, walked, rotate)
+                    after = end if trip_count(node) else start.merge(end)
+                case While(head, condition, body, rotate):
+                    tested, after = self._node(head, start)
+                    walked, end = self._node(body, after)
+                    end = end.rotate(rotate)
+                    loop = While(tested, condition, walked, rotate)
+            joined = start.merge(end)
             if joined == start:
-                break
+                return loop, after
             start = joined
-        loop = While(head, node.condition, body, node.rotate)
-        return _sequence([*barrier, loop]), tested
+
+    def _everything(self, state: State) -> tuple[list[Node[Schedule]], State]:
+        """A barrier for all that is pending."""
+        units = range(self._units)
+        return self._barrier(state, {u: state.unseen(u, lambda region: True) for u in units})
 
     def _barrier(
-        self, state: State, matters: Callable[[Region], bool]
+        self, state: State, waits: Mapping[int, tuple[int, ...]]
     ) -> tuple[list[Node[Schedule]], State]:
-        """A leaf in which every unit waits for the pending accesses that matter (if there are)."""
-        waits = {unit: state.unseen(unit, matters) for unit in range(self._units)}
+        """A leaf in which each unit waits for all that the given units have done (if there are)."""
         if not any(waits.values()):
             return [], state
         builder = LeafBuilder(state, self._units, self._layout, self._is_relevant)
@@ -150,6 +179,17 @@ class Synchronizer:
         if region.buffer.kind in ("local", "param"):
             return True
         return region.buffer.name in self._written
+
+
+def _wait_pairs(node: Node[Schedule]) -> Counter[tuple[int, int]]:
+    """How often (u, v): unit u waits for unit v, in the text."""
+    return Counter(
+        (unit, item.unit)
+        for schedule in leaves(node)
+        for unit, items in enumerate(schedule.units)
+        for item in items
+        if isinstance(item, Wait)
+    )
 
 
 def _plan_regions(plan: LeafPlan) -> list[Region]:

@@ -1,0 +1,95 @@
+"""Values taken apart into leaves and a structure: arguments and results of recursive functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.capture.leaves import kind_of
+from stretto.capture.scalars import Kind, unify
+from stretto.capture.state import equal_leaves, rebuild_tuple
+from stretto.capture.tensor import TracedTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A Python number in a result that has been the same in every path so far."""
+
+    value: bool | int | float
+
+
+@dataclass(eq=False, slots=True)
+class Template:
+    """The structure of a result: its leaves, and how to rebuild it from them."""
+
+    leaves: list[Kind | Fixed]
+    build: Callable[[list[Any]], Any]
+    shape: Hashable
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Kinds of the leaves that the IR function yields."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, Kind)]
+
+
+def merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
+    """What holds both a known leaf of a result and another path's value."""
+    if isinstance(known, Fixed) and equal_leaves(known.value, leaf):
+        return known
+    first = kind_of(known.value) if isinstance(known, Fixed) else known
+    second = kind_of(leaf)
+    return None if first is None or second is None else unify(first, second, promote=False)
+
+
+def is_result_leaf(value: Any) -> bool:
+    return isinstance(value, TracedTensor | bool | int | float)
+
+
+def is_traced_leaf(value: Any) -> bool:
+    return isinstance(value, TracedTensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How values are taken apart: what is a leaf, and whether lists are taken apart too."""
+
+    is_leaf: Callable[[Any], bool]
+    by_content: bool
+
+    def flatten(self, value: Any, leaves: list[Any]) -> Hashable:
+        """Collect the leaves of a value; what is left is its structure."""
+        if self.is_leaf(value):
+            leaves.append(value)
+            return "leaf"
+        match value:
+            case tuple():
+                return (type(value), *(self.flatten(item, leaves) for item in value))
+            case list() if self.by_content:
+                return (list, *(self.flatten(item, leaves) for item in value))
+            case dict() if self.by_content:
+                return (dict, *((k, self.flatten(v, leaves)) for k, v in value.items()))
+            case None | bool() | int() | float() | str():
+                return (type(value), value)
+            case _:
+                return ("object", id(value))
+
+    def rebuild(self, value: Any, supply: list[Any], replaced: dict[Any, Any]) -> Any:
+        """`value` with leaves from `supply`, in order; `replaced` maps ids of lists."""
+        if self.is_leaf(value):
+            return supply.pop(0)
+        if isinstance(value, list) and id(value) in replaced:
+            return replaced[id(value)]
+        match value:
+            case tuple():
+                items = [self.rebuild(item, supply, replaced) for item in value]
+                return rebuild_tuple(value, items)
+            case list() if self.by_content:
+                return [self.rebuild(item, supply, replaced) for item in value]
+            case dict() if self.by_content:
+                return {k: self.rebuild(v, supply, replaced) for k, v in value.items()}
+            case _:
+                return value
+
+
+RESULT = Walk(is_result_leaf, by_content=True)
