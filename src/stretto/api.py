@@ -38,7 +38,7 @@ _TENSORS_ONLY = {torch.Tensor}
 
 @dataclass(slots=True)
 class Entry:
-    """One compiled signature. `arguments` is the number of tensor leaves of a call."""
+    """One compiled signature. `builds`: how often it was compiled, each time that it was stale."""
 
     key: Key
     captured: Captured
@@ -49,18 +49,19 @@ class Entry:
     plain: bool = False
     single: bool = False
     calls: int = 0
+    builds: int = 1
+    constant_memory: frozenset[int] = frozenset()
+    compiled_variant: Key = ()
 
     def __post_init__(self) -> None:
         bindings = self.captured.inputs
         self.plain = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
+        sources = self.captured.constants
+        self.constant_memory = frozenset(s.tensor.untyped_storage().data_ptr() for s in sources)
         output = self.captured.output
         self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
-
-    def is_current(self) -> bool:
-        """Whether the parameters and buffers that the program was compiled with are unchanged."""
-        return all(source.is_current() for source in self.captured.constants)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         self.calls += 1
@@ -75,6 +76,26 @@ class Entry:
             tensors[b.index] if isinstance(b, ArgumentLeaf) else b.tensor
             for b in self.captured.inputs
         ]
+
+    def variant(self, tensors: Sequence[torch.Tensor]) -> Key:
+        """What else a program that changes inputs depends on: which of them share memory with what,
+        and which views of them are copies."""
+        if not self.captured.mutations:
+            return ()
+        bound = self.bind(tensors)
+        strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
+        groups: dict[int, list[int]] = {}
+        for number, tensor in enumerate(bound):
+            groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
+        written = {mutation.input for mutation in self.captured.mutations}
+        shared = [
+            tuple(group)
+            for address, group in groups.items()
+            if address
+            and (len(group) > 1 or address in self.constant_memory)
+            and not written.isdisjoint(group)
+        ]
+        return (*shared, *strides) if shared or any(strides) else ()
 
     def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
         with torch.no_grad():
@@ -127,10 +148,12 @@ class Compiled:
         if self._is_module:
             key = (self._function.training, key)
         entry = self._entries.get(key)
-        if entry is not None and entry.captured.mutations and _overlap(entry.bind(tensors)):
-            key = ("overlapping", key)
-            entry = self._entries.get(key)
-        if entry is None or (entry.captured.constants and not entry.is_current()):
+        if entry is not None and entry.captured.mutations:
+            variant = entry.variant(tensors)
+            if variant != entry.compiled_variant:
+                key = (variant, key)
+                entry = self._entries.get(key)
+        if entry is None or not entry.captured.is_current():
             entry = self._compile(key, tensors, args, kwargs)
         self._last = entry
         return entry, tensors
@@ -142,9 +165,9 @@ class Compiled:
 
     def _compile(self, key: Key, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and entry.is_current():
-                return entry
+            stale = self._entries.get(key)
+            if stale is not None and stale.captured.is_current():
+                return stale
             backend = _choose(self._backend, tensors)
             start = time.perf_counter()
             captured = capture(self._function, args, kwargs, self._options)
@@ -152,7 +175,11 @@ class Compiled:
             executable, stages = build(captured, backend, self._options)
             stages.seconds = {"capture": traced, **stages.seconds}
             entry = Entry(key, captured, executable, stages, time.perf_counter() - start, (args, kwargs))
+            entry.compiled_variant = entry.variant(tensors)
             self._entries[key] = entry
+            if stale is not None:
+                entry.builds += stale.builds
+                self._warn_stale(entry.builds, stale.captured.changed())
             self._warn_signatures()
             return entry
 
@@ -175,6 +202,15 @@ class Compiled:
                 f"{len(self._entries)} signatures compiled: {varying(list(self._entries))}. Each new one is "
                 "compiled from the start; pad or bucket what varies, or raise "
                 "Options(max_signatures_before_warning=...).",
+                StrettoWarning,
+                stacklevel=6,
+            )
+
+    def _warn_stale(self, builds: int, changed: str) -> None:
+        if builds == self._options.max_signatures_before_warning + 1:
+            warnings.warn(
+                f"compiled {builds} times for the same shapes, because what it was compiled with "
+                f"changes between calls: {changed}. Pass it as an argument, as a tensor.",
                 StrettoWarning,
                 stacklevel=6,
             )
@@ -234,17 +270,6 @@ def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
     return "cpu" if backend == "auto" else backend
 
 
-def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
-    """True when two inputs share memory."""
-    seen: set[int] = set()
-    for tensor in tensors:
-        address = tensor.untyped_storage().data_ptr()
-        if address in seen and address:
-            return True
-        seen.add(address)
-    return False
-
-
 def varying(keys: list[Key]) -> str:
     """Which part of the signatures differs, in words."""
     shapes = [_shapes(key) for key in keys]
@@ -297,6 +322,11 @@ def compile(
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     settings = options if options is not None else Options()
+    if not isinstance(settings, Options):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"options must be stretto.Options(...), not {type(settings).__name__}")
+    if example_inputs is not None and not isinstance(example_inputs, tuple | list):
+        kind = type(example_inputs).__name__
+        raise TypeError(f"example_inputs must be a tuple of positional arguments, not {kind}")
     if function is None:
         return lambda f: compile(f, example_inputs, backend=backend, options=settings)
     if not callable(function):

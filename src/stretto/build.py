@@ -118,6 +118,15 @@ def build(
     return executable, stages
 
 
+@contextmanager
+def _writing_dumps() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = "choose another dump_dir"
+        raise BuildError(f"cannot write dumps: {error}", remedy=remedy) from error
+
+
 class Dumper:
     """Writes each stage's text into `Options.dump_dir`, numbered in order."""
 
@@ -125,15 +134,14 @@ class Dumper:
         self.folder = None if options.dump_dir is None else Path(options.dump_dir)
         self.number = 0
         if self.folder is not None:
-            try:
+            with _writing_dumps():
                 self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise BuildError(f"cannot write dumps: {error}", remedy="choose another dump_dir") from error
 
     def text(self, name: str, make) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
         if self.folder is None:
             return
-        (self.folder / f"{self.number:02d}-{name}").write_text(make())  # pyright: ignore[reportUnknownArgumentType]
+        with _writing_dumps():
+            (self.folder / f"{self.number:02d}-{name}").write_text(make())  # pyright: ignore[reportUnknownArgumentType]
         self.number += 1
 
     def after_pass(self, name: str, program: Program) -> None:

@@ -54,7 +54,8 @@ def assert_same(actual: Any, expected: Any) -> None:
             assert_same(one, other)
     elif dataclasses.is_dataclass(expected):
         assert type(actual) is type(expected)
-        assert_same(vars(actual), vars(expected))
+        for item in dataclasses.fields(expected):
+            assert_same(getattr(actual, item.name), getattr(expected, item.name))
     else:
         assert type(actual) is type(expected)
         assert actual == expected

@@ -178,8 +178,9 @@ def while_true(x: Tensor) -> Tensor:
 @cases("loops", (A,), (A * 30,), (B,))
 def while_with_an_assignment_in_its_condition(x: Tensor) -> tuple[Tensor, Tensor]:
     n = 0
-    while (s := x.sum()) < 30 and (n := n + 1) < 9:
+    while (s := x.sum()) < 30 and n < 9:
         x = x * 2
+        n += 1
     return x, s
 
 
@@ -491,7 +492,7 @@ def in_place_writes(cache: Tensor, x: Tensor) -> Tensor:
     step = 0
     while x.sum() < 50 and step < 4:
         cache[step] = x
-        cache[step + 1 :, 0] += 1
+        cache[step + 1 : step + 3, 0] += 1
         x = x * 2
         step += 1
     y = cache.clone()
@@ -639,15 +640,14 @@ def recursion_in_loops_in_recursion(xs: Tensor, n: Tensor) -> Tensor:
 
 @cases("nested", (A,), (B,), (A * 10,))
 def torch_operators_among_python(x: Tensor) -> Tensor:
-    def step(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        v = torch.cond(v.sum() > 3, lambda u: u * 0.5, lambda u: u + 1, (v,))
-        for i in range(3):
-            if v[i] > 2:
-                v = v - 0.1 * i
-        return k + 1, v
+    def halve(v: Tensor) -> Tensor:
+        return torch.cond(v.sum() > 3, lambda u: u * 0.5, lambda u: u + 1, (v,))
 
     for _ in range(3):
-        _, x = torch.while_loop(lambda k, v: k < 4, step, (torch.tensor(0), x))
+        _, x = torch.while_loop(
+            lambda k, v: k < 4, lambda k, v: (k + 1, v * 1.2), (torch.tensor(0), x)
+        )
+        x = halve(x)
         if x.sum() < 0:
             break
     return x

@@ -1,4 +1,4 @@
-"""Random trees of kernels: loops, branches, recursion, lists, reductions, reads of memory by control."""
+"""Random trees: loops, branches, recursion, lists, reductions, control that reads memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, WIDTH, ITEMS = 3, 12, 4
 
 
 def random_tree(seed: int) -> Tree[Body]:
-    """Inputs in slots 0 and 1, a list in slot 2, the output in slot 3; a small recursion at times."""
+    """Inputs in slots 0 and 1, a list in slot 2, the output in slot 3; some trees recurse."""
     return Generator(random.Random(seed)).tree()
 
 

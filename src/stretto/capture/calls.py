@@ -100,6 +100,8 @@ def _call_function(
             _note_sourceless(function)
         return _native(function, args, kwargs)
     _check_kind(function)
+    if not is_rewritten(function):
+        tracer().traced.setdefault(function.__code__, function)
     try:
         staged = rewritten(function)
     except NoSource:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stretto.capture import staging
 from stretto.capture.dispatch import recording
+from stretto.capture.guards import Guard, guards_of
 from stretto.capture.output import describe_output
 from stretto.capture.poison import poisons
 from stretto.capture.result import (
@@ -97,7 +99,19 @@ def _capture(
             if item.traced.memory.state.base is not item.value:
                 mutations.append(Mutation(number, len(yields)))
                 yields.append(tracer.read(item.traced))
-        return _finish(tracer, context, region, every, yields, output, mutations)
+        guards = guards_of([fn, *leaves], tracer.traced.values())
+        guards += _owner_guards(tracer, externals)
+        return _finish(tracer, context, region, every, yields, output, mutations, guards)
+
+
+def _owner_guards(tracer: Tracer, externals: list[_Input]) -> tuple[Guard, ...]:
+    """Guards of where the buffers are kept that the program changes."""
+    owners = [tracer.owners[id(item.real)] for item in externals if id(item.real) in tracer.owners]
+    return tuple(
+        Guard("a module", (owner.qualified,), partial(map, owner.table.get, (owner.name,)), (item,))
+        for owner in owners
+        for item in [owner.table[owner.name]]
+    )
 
 
 def _finish(
@@ -108,6 +122,7 @@ def _finish(
     yields: list[Value],
     output: Any,
     mutations: list[Mutation],
+    guards: tuple[Guard, ...],
 ) -> Captured:
     block = region.scope.block
     block.params = tuple(item.value for item in inputs)
@@ -127,6 +142,7 @@ def _finish(
         output,
         tuple(mutations),
         tuple(tracer.notes),
+        guards,
     )
 
 
@@ -206,7 +222,8 @@ def _reachable(main: Function, functions: dict[str, Function]) -> dict[str, Func
 def _source(tracer: Tracer, key: str | None, tensor: torch.Tensor) -> ConstantSource:
     owner = tracer.owners.get(id(tensor))
     table, name = (owner.table, owner.name) if owner else (None, None)
-    return ConstantSource(key, tensor, tensor._version, table, name)
+    version = None if tensor.is_inference() else tensor._version
+    return ConstantSource(key, tensor, version, tensor.data_ptr(), table, name)
 
 
 def _owners(roots: Iterable[Any]) -> dict[int, Owner]:

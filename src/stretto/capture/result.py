@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.guards import Guard
 from stretto.ir.core import Program
 
 
@@ -35,18 +36,21 @@ class ConstantSource:
 
     `key` names it in `Program.constants`, or is None when its value was only read while capturing.
     `owner[name]` still being `tensor`, at `version`, means that the Program is still right.
-    `owner` is None for closure tensors and globals.
+    `owner` is None for closure tensors and globals. Inference tensors have no version.
     """
 
     key: str | None
     tensor: torch.Tensor
-    version: int
+    version: int | None
+    address: int
     owner: dict[str, Any] | None
     name: str | None
 
     def is_current(self) -> bool:
         """Whether the tensor is unchanged since capture, and still what its owner holds."""
-        if self.tensor._version != self.version:
+        if self.version is not None and self.tensor._version != self.version:
+            return False
+        if self.tensor.data_ptr() != self.address:
             return False
         if self.owner is None or self.name is None:
             return True
@@ -55,7 +59,7 @@ class ConstantSource:
 
 @dataclass(frozen=True, slots=True)
 class ResultLeaf:
-    """Yield `index` of main: a tensor, or a list of tensors. `number`: as a Python number."""
+    """Yield `index` of main: a tensor, or a list of tensors. `number`: as Python numbers."""
 
     index: int
     number: bool = False
@@ -90,7 +94,10 @@ def build_output(spec: OutputSpec, results: Sequence[Any], inputs: Sequence[torc
     """The Python result from the yields of main and the tensors bound to its params."""
     match spec:
         case ResultLeaf(index, number):
-            return results[index].item() if number else results[index]
+            found = results[index]
+            if not number:
+                return found
+            return [item.item() for item in found] if isinstance(found, list) else found.item()
         case PythonLeaf(value):
             return value
         case InputLeaf(index):
@@ -109,7 +116,10 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
-    """A captured function. `inputs` has one entry per param of main, in order."""
+    """A captured function. `inputs` has one entry per param of main, in order.
+
+    `guards`: what else it was captured with; see `guards.py`.
+    """
 
     program: Program
     inputs: tuple[InputBinding, ...]
@@ -117,3 +127,16 @@ class Captured:
     output: OutputSpec
     mutations: tuple[Mutation, ...]
     notes: tuple[str, ...]
+    guards: tuple[Guard, ...] = ()
+
+    def is_current(self) -> bool:
+        """Whether everything that the Program was captured with is unchanged."""
+        return all([source.is_current() for source in self.constants]) and all(
+            [guard.is_current() for guard in self.guards]
+        )
+
+    def changed(self) -> str:
+        """What makes the Program stale, in words."""
+        stale = (f"the tensor {s.key or s.name}" for s in self.constants if not s.is_current())
+        found = (guard.changed() for guard in self.guards)
+        return next(stale, None) or next((text for text in found if text), "nothing")

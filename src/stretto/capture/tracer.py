@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -91,6 +92,7 @@ class Tracer:
         self.constants: dict[int, Constant] = {}
         self.read_values: dict[int, torch.Tensor] = {}
         self.owners: dict[int, Owner] = {}
+        self.traced: dict[CodeType, FunctionType] = {}
         self.inputs: dict[int, TracedTensor] = {}
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}

@@ -33,6 +33,8 @@ def verify(program: DeviceProgram) -> None:
     functions = {function.name: function for function in program.tree.functions}
     if len(functions) != len(program.tree.functions) or "main" not in functions:
         raise VerifyError("functions need names of their own, and one is main")
+    for function in functions.values():
+        _check_calls(function, functions)
     written = written_externals(program.tree, program.kernels)
     places: dict[str, Places] = {}
     for name, function in functions.items():
@@ -41,7 +43,6 @@ def verify(program: DeviceProgram) -> None:
         places[name] = Places(function, program.frame(name))
         for schedule in leaves(function.body):
             _check_leaf(schedule, program.units, kernels)
-        _check_calls(function, functions)
         check_registers(function, functions, kernels)
         finder = RaceFinder(program.units, kernels, places[name], _relevance(program, written))
         finder.check(function.body, name)

@@ -142,19 +142,33 @@ STRETTO_INLINE void last_rows(LeftSide<T> A, const T* B, int64_t ldb, T* C, int6
 }
 
 // All M rows against NV vectors of columns. The rows left over get a tile of their own height, or,
-// where the columns are a remainder themselves, go one by one, which keeps the code small.
+// where the columns are a remainder themselves, go one by one, which keeps the code small. Tiles are
+// chosen for float and 32 registers: what does not fit another machine or type is done in halves.
 template <class T, int MR, int NV, int W, bool exact = true>
 STRETTO_INLINE void all_rows(LeftSide<T> A, const T* B, int64_t ldb, T* C, int64_t ldc, int M,
                              int K, Columns columns, bool accumulate) {
-  static_assert(MR * NV < kVectorRegisters, "the register tile would spill");
-  int m = 0;
-  for (; m + MR <= M; m += MR, A.data += A.block)
-    tile<T, MR, NV, W>(A.data, A.row, A.depth, B, ldb, C + m * ldc, ldc, K, columns, accumulate);
-  if constexpr (exact)
-    last_rows<T, MR - 1, NV, W>(A, B, ldb, C + m * ldc, ldc, M - m, K, columns, accumulate);
-  else
-    for (; m < M; m++, A.data += A.row)
-      tile<T, 1, NV, W>(A.data, A.row, A.depth, B, ldb, C + m * ldc, ldc, K, columns, accumulate);
+  if constexpr (MR * NV >= kVectorRegisters && NV > 1) {
+    constexpr int half = NV / 2 * W;
+    if (columns.from < half)
+      all_rows<T, MR, NV / 2, W, exact>(A, B, ldb, C, ldc, M, K,
+                                        {columns.from, columns.to < half ? columns.to : half},
+                                        accumulate);
+    if (columns.to > half)
+      all_rows<T, MR, NV - NV / 2, W, exact>(
+          A, B + half, ldb, C + half, ldc, M, K,
+          {columns.from > half ? columns.from - half : 0, columns.to - half}, accumulate);
+    return;
+  } else {
+    static_assert(MR * NV < kVectorRegisters, "the register tile would spill");
+    int m = 0;
+    for (; m + MR <= M; m += MR, A.data += A.block)
+      tile<T, MR, NV, W>(A.data, A.row, A.depth, B, ldb, C + m * ldc, ldc, K, columns, accumulate);
+    if constexpr (exact)
+      last_rows<T, MR - 1, NV, W>(A, B, ldb, C + m * ldc, ldc, M - m, K, columns, accumulate);
+    else
+      for (; m < M; m++, A.data += A.row)
+        tile<T, 1, NV, W>(A.data, A.row, A.depth, B, ldb, C + m * ldc, ldc, K, columns, accumulate);
+  }
 }
 
 // All M rows against one packed panel. With more than one block of rows the panel is read again
