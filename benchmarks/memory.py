@@ -1,4 +1,6 @@
-"""Peak bytes of intermediate values in eager PyTorch, to set beside the arena of a compiled program."""
+"""Peak bytes of intermediate values in eager PyTorch, to set beside the arena of a compiled
+program.
+"""
 
 import weakref
 from typing import Any
@@ -19,7 +21,11 @@ class _Watch(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in pytree.tree_leaves(result):

@@ -101,7 +101,9 @@ def check(
     fuse: Sequence[bool] = (True, False),
     scale: float = 1.0,
 ) -> None:
-    """The emulator with each number of units, and C++ with those in `native`, give the oracle's results."""
+    """The emulator with each number of units, and C++ with those in `native`, give the oracle's
+    results.
+    """
     program = program_of(program) if isinstance(program, str) else program
     data = list(random_inputs(program) if inputs is None else inputs)
     expected = run(program, data)

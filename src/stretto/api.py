@@ -1,4 +1,4 @@
-"""`stretto.compile`: the drop-in wrapper around a function or module, and its table of signatures."""
+"""`stretto.compile`: the drop-in wrapper around a function or module, with its signatures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -19,6 +19,7 @@ from stretto.capture import (
     Captured,
     Mutation,
     ResultLeaf,
+    Watch,
     build_output,
     capture,
 )
@@ -46,18 +47,20 @@ class Entry:
     stages: Stages
     seconds: float
     keep: object
-    plain: bool = False
-    single: bool = False
+    plain: bool = field(init=False)
+    single: bool = field(init=False)
     calls: int = 0
     builds: int = 1
-    constant_memory: frozenset[int] = frozenset()
     compiled_variant: Key = ()
+    constant_memory: frozenset[int] = field(init=False)
+    watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
         bindings = self.captured.inputs
         self.plain = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
+        self.watch = Watch.of(self.captured)
         sources = self.captured.constants
         self.constant_memory = frozenset(s.tensor.untyped_storage().data_ptr() for s in sources)
         output = self.captured.output
@@ -103,7 +106,9 @@ class Entry:
 
 
 class Compiled:
-    """A function or module that runs compiled. Made by `stretto.compile`; other attributes are the original's."""
+    """A function or module that runs compiled. Made by `stretto.compile`; other attributes are the
+    original's.
+    """
 
     def __init__(self, function: Callable[..., Any], backend: str, options: Options) -> None:
         self._function = function
@@ -114,8 +119,8 @@ class Compiled:
         self._warned_grad = False
         self._warned_signatures = False
         self._last: Entry | None = None
-        self._is_module = isinstance(function, torch.nn.Module)
-        if not isinstance(function, torch.nn.Module):
+        self._module = function if isinstance(function, torch.nn.Module) else None
+        if self._module is None:
             functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,38 +140,48 @@ class Compiled:
         return f"<stretto.compile of {self._function!r}>"
 
     # ---- signatures --------------------------------------------------------------------------
-    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry | None, Sequence[torch.Tensor]]:
+    def _entry(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Entry | None, Sequence[torch.Tensor]]:
         key: Key
         tensors: Sequence[torch.Tensor] = args
         if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
             key = tuple([(a.shape, a.dtype, a.device) for a in args])
         else:
             key, tensors = self._general_key(args, kwargs)
-        if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             self._warn_grad()
             return None, tensors
-        if self._is_module:
-            key = (self._function.training, key)
+        if self._module is not None:
+            key = (self._module.training, key)
         entry = self._entries.get(key)
         if entry is not None and entry.captured.mutations:
             variant = entry.variant(tensors)
             if variant != entry.compiled_variant:
                 key = (variant, key)
                 entry = self._entries.get(key)
-        if entry is None or not entry.captured.is_current():
+        if entry is None or not entry.watch.is_current():
             entry = self._compile(key, tensors, args, kwargs)
         self._last = entry
         return entry, tensors
 
-    def _general_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Key, list[torch.Tensor]]:
+    def _general_key(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Key, list[torch.Tensor]]:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         return (spec, *(_leaf_key(leaf) for leaf in leaves)), tensors
 
-    def _compile(self, key: Key, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+    def _compile(
+        self,
+        key: Key,
+        tensors: Sequence[torch.Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Entry:
         with self._lock:
             stale = self._entries.get(key)
-            if stale is not None and stale.captured.is_current():
+            if stale is not None and stale.watch.is_current():
                 return stale
             backend = _choose(self._backend, tensors)
             start = time.perf_counter()
@@ -174,12 +189,14 @@ class Compiled:
             traced = time.perf_counter() - start
             executable, stages = build(captured, backend, self._options)
             stages.seconds = {"capture": traced, **stages.seconds}
-            entry = Entry(key, captured, executable, stages, time.perf_counter() - start, (args, kwargs))
+            entry = Entry(
+                key, captured, executable, stages, time.perf_counter() - start, (args, kwargs)
+            )
             entry.compiled_variant = entry.variant(tensors)
             self._entries[key] = entry
             if stale is not None:
                 entry.builds += stale.builds
-                self._warn_stale(entry.builds, stale.captured.changed())
+                self._warn_stale(entry.builds, stale.watch.changed())
             self._warn_signatures()
             return entry
 
@@ -199,8 +216,8 @@ class Compiled:
         if len(self._entries) > limit and not self._warned_signatures:
             self._warned_signatures = True
             warnings.warn(
-                f"{len(self._entries)} signatures compiled: {varying(list(self._entries))}. Each new one is "
-                "compiled from the start; pad or bucket what varies, or raise "
+                f"{len(self._entries)} signatures compiled: {varying(list(self._entries))}. Each "
+                "new one is compiled from the start; pad or bucket what varies, or raise "
                 "Options(max_signatures_before_warning=...).",
                 StrettoWarning,
                 stacklevel=6,
@@ -222,22 +239,26 @@ class Compiled:
         return tuple(self._entries.values())
 
     def explain(self) -> str:
-        """What was captured, fused, scheduled and built, per signature, and what was not and why."""
+        """What was captured, fused, scheduled and built, per signature, and what not and why."""
         from stretto.tools.explain import explain
 
         return explain(self)
 
     def timeline(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Profiles one run and draws it: tasks on units over time, as `.html`, `.json` (Perfetto) or `.png`.
+        """Profiles one run and draws it: tasks on units over time, as `.html`, `.json` (Perfetto)
+        or `.png`.
 
-        Without further arguments the last compiled signature runs on the inputs it was compiled with.
+        Without further arguments the last compiled signature runs on the inputs it was compiled
+        with.
         """
         from stretto.tools.timeline import write_timeline
 
         if args or kwargs:
             self(*args, **kwargs)
         if self._last is None:
-            raise BuildError("nothing has been compiled yet", remedy="call the function once, or give its inputs")
+            raise BuildError(
+                "nothing has been compiled yet", remedy="call the function once, or give its inputs"
+            )
         write_timeline(self._last, self._options, path)
 
 
@@ -259,7 +280,9 @@ def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
                 remedy="move the inputs with .cpu()",
             )
         if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise CaptureError(f"an input has layout {tensor.layout}", remedy="pass dense tensors (.to_dense())")
+            raise CaptureError(
+                f"an input has layout {tensor.layout}", remedy="pass dense tensors (.to_dense())"
+            )
         try:
             DType.from_torch(tensor.dtype)
         except KeyError:
@@ -284,7 +307,8 @@ def varying(keys: list[Key]) -> str:
             sizes = sorted({s[number][dim] for s in shapes})
             if len(sizes) > 1:
                 shown = ", ".join(str(size) for size in sizes[:6])
-                found.append(f"dimension {dim} of tensor {number} varies ({shown}{', ...' if len(sizes) > 6 else ''})")
+                more = ", ..." if len(sizes) > 6 else ""
+                found.append(f"dimension {dim} of tensor {number} varies ({shown}{more})")
     return "; ".join(found) or "a value that is not a tensor varies"
 
 
@@ -297,12 +321,24 @@ def _shapes(key: Any) -> list[tuple[int, ...]]:
 
 
 @overload
-def compile(function: Callable[..., Any], example_inputs: tuple[Any, ...] | None = None, *, backend: str = "auto", options: Options | None = None) -> Compiled: ...  # fmt: skip
+def compile(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> Compiled: ...
 @overload
-def compile(function: None = None, example_inputs: tuple[Any, ...] | None = None, *, backend: str = "auto", options: Options | None = None) -> Callable[[Callable[..., Any]], Compiled]: ...  # fmt: skip
+def compile(
+    function: None = None,
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(
     function: Callable[..., Any] | None = None,
-    example_inputs: tuple[Any, ...] | None = None,
+    example_inputs: Sequence[Any] | None = None,
     *,
     backend: str = "auto",
     options: Options | None = None,
@@ -310,14 +346,16 @@ def compile(
     """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
 
     function: what to compile; without it a decorator is returned.
-    example_inputs: positional arguments; given, the signature is compiled now instead of at the first call.
-    backend: "auto" (by the inputs' device), "cpu", "emulator" (runs the schedule step by step in Python and
-        looks for races), "interpreter" (op by op, the oracle).
+    example_inputs: positional arguments; given, the signature is compiled now instead of at the
+        first call.
+    backend: "auto" (by the inputs' device), "cpu", "emulator" (runs the schedule step by step in
+        Python and looks for races), "interpreter" (op by op, the oracle).
     options: see `Options`.
 
-    The result takes and returns what the original does. One program is compiled per signature: shapes, dtypes
-    and devices of tensors, values of everything else. Raises ValueError for an unknown backend, and at a call
-    CaptureError, BuildError or RunError with the user's source line and a remedy.
+    The result takes and returns what the original does. One program is compiled per signature:
+    shapes, dtypes and devices of tensors, values of everything else. Raises ValueError for an
+    unknown backend, and at a call CaptureError, BuildError or RunError with the user's source line
+    and a remedy.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
@@ -328,9 +366,15 @@ def compile(
         kind = type(example_inputs).__name__
         raise TypeError(f"example_inputs must be a tuple of positional arguments, not {kind}")
     if function is None:
-        return lambda f: compile(f, example_inputs, backend=backend, options=settings)
+
+        def decorate(decorated: Callable[..., Any]) -> Compiled:
+            return compile(decorated, example_inputs, backend=backend, options=settings)
+
+        return decorate
     if not callable(function):
-        raise TypeError(f"stretto.compile takes a function or an nn.Module, not {type(function).__name__}")
+        raise TypeError(
+            f"stretto.compile takes a function or an nn.Module, not {type(function).__name__}"
+        )
     compiled = Compiled(function, backend, settings)
     if example_inputs is not None:
         compiled._entry(tuple(example_inputs), {})  # pyright: ignore[reportPrivateUsage]

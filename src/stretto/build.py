@@ -82,7 +82,8 @@ Executable = CpuExecutable | EmulatedExecutable | InterpretedExecutable
 def build(
     captured: Captured, backend: str, options: Options, costs: MachineCosts | None = None
 ) -> tuple[Executable, Stages]:
-    """Takes a captured function through passes, lowering, selection, scheduling, verification and printing.
+    """Takes a captured function through passes, lowering, selection, scheduling, verification and
+    printing.
 
     backend: "cpu", "emulator" or "interpreter".
     costs: what the scheduler takes the machine's waits to cost, where it is not the usual.

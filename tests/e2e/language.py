@@ -268,9 +268,7 @@ def return_from_nested_loops(x: Tensor) -> Tensor:
 
 @cases("loops", (A,), (B,), (C,))
 def torch_while_loop(x: Tensor) -> Tensor:
-    _, z = torch.while_loop(
-        lambda n, v: n < 5, lambda n, v: (n + 1, v * 1.5), (torch.tensor(0), x)
-    )
+    _, z = torch.while_loop(lambda n, v: n < 5, lambda n, v: (n + 1, v * 1.5), (torch.tensor(0), x))
     return z
 
 

@@ -16,8 +16,8 @@ from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
 from stretto.options import Options
 from tests.capture.checks import assert_same
 from tests.e2e import language
-from tests.e2e.machines import check, spread, units_of
 from tests.e2e.language import CASES, Case
+from tests.e2e.machines import check, spread, units_of
 
 FUNCTIONS = {
     function.__name__: (function, found)
@@ -38,9 +38,7 @@ def test_cpu(topic: str) -> None:
     functions = list(CASES[topic])
 
     def together(arguments: tuple[Case, ...]) -> list[Any]:
-        return [
-            function(*case) for function, case in zip(functions, arguments, strict=True)
-        ]
+        return [function(*case) for function, case in zip(functions, arguments, strict=True)]
 
     compiled = stretto.compile(together, backend="cpu", options=Options(threads=2, unroll=2))
     with spread(), torch.no_grad():

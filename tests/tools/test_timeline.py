@@ -14,7 +14,7 @@ import torch
 from matplotlib.image import imread
 
 import stretto
-from stretto.tools.colors import PALETTE, REST, kernel_colors
+from stretto.tools.colors import FEW, MANY, REST, kernel_colors
 from stretto.tools.profile import Profile, ProfiledKernel, make_profile
 from stretto.tools.timeline import trace, write_page, write_picture, write_trace, writer_of
 from stretto.tools.timeline_page import page, page_data, summary
@@ -143,9 +143,12 @@ def many_kernels(count: int) -> Profile:
     return make_profile("", 1, kernels, [])
 
 
-def test_kernels_with_the_most_time_get_the_palette() -> None:
-    colors = kernel_colors(many_kernels(12))
-    assert colors == [REST, REST, *PALETTE]
+def test_few_kernels_get_a_hue_each() -> None:
+    assert kernel_colors(many_kernels(10)) == list(FEW)
+
+
+def test_of_many_kernels_those_with_the_most_time_get_a_colour() -> None:
+    assert kernel_colors(many_kernels(22)) == [REST, REST, *MANY]
 
 
 # ---- files -----------------------------------------------------------------------------------

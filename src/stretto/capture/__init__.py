@@ -15,6 +15,7 @@ from stretto.capture.result import (
     ResultLeaf,
     build_output,
 )
+from stretto.capture.watch import Watch
 
 __all__ = [
     "ArgumentLeaf",
@@ -28,6 +29,7 @@ __all__ = [
     "OutputSpec",
     "PythonLeaf",
     "ResultLeaf",
+    "Watch",
     "build_output",
     "capture",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -100,18 +99,7 @@ def _capture(
                 mutations.append(Mutation(number, len(yields)))
                 yields.append(tracer.read(item.traced))
         guards = guards_of([fn, *leaves], tracer.traced.values())
-        guards += _owner_guards(tracer, externals)
         return _finish(tracer, context, region, every, yields, output, mutations, guards)
-
-
-def _owner_guards(tracer: Tracer, externals: list[_Input]) -> tuple[Guard, ...]:
-    """Guards of where the buffers are kept that the program changes."""
-    owners = [tracer.owners[id(item.real)] for item in externals if id(item.real) in tracer.owners]
-    return tuple(
-        Guard("a module", (owner.qualified,), partial(map, owner.table.get, (owner.name,)), (item,))
-        for owner in owners
-        for item in [owner.table[owner.name]]
-    )
 
 
 def _finish(

@@ -14,10 +14,11 @@ from __future__ import annotations
 import dataclasses
 import dis
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from operator import is_
+from itertools import chain
+from operator import is_, itemgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -28,13 +29,18 @@ from stretto.capture.frames import UNDEFINED
 from stretto.capture.state import equal_leaves
 from stretto.capture.tensor import TracedTensor
 
+_TABLES = ("_parameters", "_buffers", "_modules")
+
 MOST_ITEMS = 256
 """A longer list or dict is taken to stay as it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """The Program is right as long as `read()` gives `values`, which have these names."""
+    """The Program is right as long as `read()` gives `values`, which have these names.
+
+    `read` gives as many values each time.
+    """
 
     holder: str
     names: tuple[str, ...]
@@ -42,17 +48,11 @@ class Guard:
     values: tuple[Any, ...]
 
     def is_current(self) -> bool:
-        found = tuple(self.read())
-        if len(found) == len(self.values) and all(map(is_, found, self.values)):
-            return True
-        return self.changed() is None
+        return all(map(is_, self.read(), self.values)) or self.changed() is None
 
     def changed(self) -> str | None:
         """What is another value now, in words."""
-        found = tuple(self.read())
-        if len(found) != len(self.values):
-            return f"the length of {self.holder}"
-        for name, one, other in zip(self.names, found, self.values, strict=True):
+        for name, one, other in zip(self.names, self.read(), self.values, strict=False):
             if not equal_leaves(one, other):
                 return f"{name} of {self.holder}"
         return None
@@ -64,13 +64,20 @@ def guards_of(roots: Iterable[Any], functions: Iterable[FunctionType]) -> tuple[
     roots: the captured function and its arguments.
     """
     search = _Search()
-    search.guard("torch", ("autocast", "autocast dtype", "default dtype"), _torch_modes)
+    search.guard("torch", ("autocast", "default dtype"), _torch_modes)
+    loaded: dict[str, set[str]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for function in functions:
         reads = names_read(function.__code__)
         search.attributes |= reads.attributes
-        search.variables(function, reads.globals)
+        loaded.setdefault(function.__module__, set()).update(reads.globals)
+        tables[function.__module__] = function.__globals__
+        search.closure(function)
+    for module, table in tables.items():
+        search.entries(f"module {module}", table, loaded[module])
     search.pending += roots
     search.run()
+    search.parts_of_modules()
     return tuple(search.found)
 
 
@@ -108,10 +115,9 @@ class _Search:
     attributes: set[str] = field(default_factory=set[str])
     pending: list[Any] = field(default_factory=list[Any])
     seen: dict[int, object] = field(default_factory=dict[int, object])
+    modules: list[nn.Module] = field(default_factory=list[nn.Module])
 
-    def guard(
-        self, holder: str, names: Iterable[str], read: Callable[[], Iterable[Any]]
-    ) -> None:
+    def guard(self, holder: str, names: Iterable[str], read: Callable[[], Iterable[Any]]) -> None:
         values = tuple(read())
         if any(isinstance(value, TracedTensor) for value in values):
             return
@@ -119,11 +125,14 @@ class _Search:
         if values:
             self.found.append(Guard(holder, tuple(names), read, values))
 
-    def variables(self, function: FunctionType, loaded: frozenset[str]) -> None:
-        """Globals and closure variables of a function."""
-        table = function.__globals__
-        names = tuple(sorted(loaded & table.keys()))
-        self.guard(f"module {function.__module__}", names, partial(map, table.get, names))
+    def entries(self, holder: str, table: Mapping[str, Any], wanted: Iterable[str]) -> None:
+        """Entries of a namespace; imported modules stay what they are."""
+        present = ((name, table[name]) for name in wanted if name in table)
+        names = tuple(sorted(n for n, v in present if not isinstance(v, ModuleType)))
+        self.pending += (table[name] for name in wanted if name in table)
+        self.guard(holder, names, partial(map, table.get, names))
+
+    def closure(self, function: FunctionType) -> None:
         names, cells = function.__code__.co_freevars, function.__closure__ or ()
         self.guard(f"the closure of {function.__name__}", names, partial(map, _content, cells))
 
@@ -143,35 +152,37 @@ class _Search:
             case partial():
                 self.pending += [value.func, *value.args, *value.keywords.values()]
             case nn.Module():
-                self.module(value)
+                self.modules.append(value)
+                self.pending += value._modules.values()
+                self.instance(value)
             case list() | dict():
                 self.container(value)
             case tuple():
                 self.pending += value[:MOST_ITEMS]
             case type() | ModuleType():
                 if _is_of_user(value):
-                    names = tuple(sorted(self.attributes & vars(value).keys()))
-                    self.guard(value.__name__, names, partial(map, vars(value).get, names))
+                    self.entries(value.__name__, vars(value), self.attributes)
             case _:
                 self.instance(value)
 
     def container(self, value: list[Any] | dict[Any, Any]) -> None:
         if len(value) <= MOST_ITEMS:
             kind = type(value).__name__
-            items = value.values if isinstance(value, dict) else partial(iter, value)
             keys = value if isinstance(value, dict) else range(len(value))
-            self.guard(f"a {kind}", (f"item {key!r}" for key in keys), items)
+            names = ("the length", *(f"item {key!r}" for key in keys))
+            self.guard(f"a {kind}", names, partial(_items, value))
 
-    def module(self, value: nn.Module) -> None:
-        holder = f"a {type(value).__name__}"
-        if value._modules:
-            self.guard(holder, value._modules, value._modules.values)
-        if _is_of_user(type(value)):
-            self.instance(value, "training")
-        else:
-            self.guard(holder, ("training",), partial(map, vars(value).get, ("training",)))
+    def parts_of_modules(self) -> None:
+        """Modes, parameters, buffers and children of all modules: there are many, so few guards."""
+        states = [vars(module) for module in self.modules]
+        kinds = [type(module).__name__ for module in self.modules]
+        self.guard("modules", kinds, partial(map, itemgetter("training"), states))
+        tables = [state[key] for state in states for key in _TABLES if state[key]]
+        names = [f"the number of {', '.join(table)}" for table in tables]
+        names += [name for table in tables for name in table]
+        self.guard("modules", names, partial(_entries, tables))
 
-    def instance(self, value: Any, *more: str) -> None:
+    def instance(self, value: Any) -> None:
         """Attributes of an object of a user's class, also those that its class has."""
         kind = type(value)
         if not _is_of_user(kind):
@@ -181,7 +192,7 @@ class _Search:
         if hasattr(value, "__dict__"):
             table = vars(value)
             shared = (name for name in self.attributes if _is_plain(getattr(kind, name, None)))
-            names = tuple(sorted({*more, *shared, *(self.attributes & table.keys())}))
+            names = tuple(sorted({*shared, *(self.attributes & table.keys())}))
             self.guard(f"a {kind.__name__}", names, partial(map, table.get, names))
         elif dataclasses.is_dataclass(kind):
             names = tuple(item.name for item in dataclasses.fields(kind))
@@ -194,11 +205,16 @@ def _is_plain(value: Any) -> bool:
 
 
 def _torch_modes() -> tuple[object, ...]:
-    return (
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.get_default_dtype(),
-    )
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return autocast, torch.get_default_dtype()
+
+
+def _items(box: list[Any] | dict[Any, Any]) -> Iterator[Any]:
+    return chain((len(box),), box.values() if isinstance(box, dict) else box)
+
+
+def _entries(tables: list[dict[str, Any]]) -> Iterator[Any]:
+    return chain(map(len, tables), chain.from_iterable(map(dict.values, tables)))
 
 
 def _content(cell: CellType) -> Any:
@@ -215,11 +231,3 @@ def _is_of_user(value: type | ModuleType) -> bool:
     """Whether a class or module is neither of the standard library nor of torch."""
     name = value.__module__ if isinstance(value, type) else value.__name__
     return name.split(".")[0] not in _FOREIGN
-
-
-def changed(guards: Iterable[Guard]) -> Iterator[str]:
-    """What is another value now, in words."""
-    for guard in guards:
-        found = guard.changed()
-        if found is not None:
-            yield found

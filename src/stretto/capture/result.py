@@ -128,15 +128,3 @@ class Captured:
     mutations: tuple[Mutation, ...]
     notes: tuple[str, ...]
     guards: tuple[Guard, ...] = ()
-
-    def is_current(self) -> bool:
-        """Whether everything that the Program was captured with is unchanged."""
-        return all([source.is_current() for source in self.constants]) and all(
-            [guard.is_current() for guard in self.guards]
-        )
-
-    def changed(self) -> str:
-        """What makes the Program stale, in words."""
-        stale = (f"the tensor {s.key or s.name}" for s in self.constants if not s.is_current())
-        found = (guard.changed() for guard in self.guards)
-        return next(stale, None) or next((text for text in found if text), "nothing")

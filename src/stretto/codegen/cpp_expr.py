@@ -1,8 +1,8 @@
 """Prints expressions and positions as C++.
 
-Values of f16 and bf16 are C++ floats that have been rounded; only memory holds the 16-bit types. Every repeated
-subexpression becomes one local constant, except inside an arm of `where` that loads: an arm is evaluated only when
-it is taken, because its loads may be out of range otherwise.
+Values of f16 and bf16 are C++ floats that have been rounded; only memory holds the 16-bit types.
+Every repeated subexpression becomes one local constant, except inside an arm of `where` that loads:
+an arm is evaluated only when it is taken, because its loads may be out of range otherwise.
 """
 
 from __future__ import annotations
@@ -51,10 +51,25 @@ MEMORY_TYPES: dict[DType, str] = {
 }
 
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
-    "ge": ">=", "and": "&", "or": "|", "xor": "^", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
-    "shl": "<<", "shr": ">>",
-}  # fmt: skip
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "shl": "<<",
+    "shr": ">>",
+}
 _CALLS = {
     "floordiv": "stretto::floor_div",
     "truncdiv": "stretto::trunc_quotient",

@@ -1,7 +1,8 @@
 """Prints kernels as C++ functions `(ctx, buffers ..., registers ..., task)`.
 
-Buffers and registers are parameters in the order of first use, so kernels that differ in them only share one
-function: the thirty convolutions of a network become a handful, and the program compiles quickly.
+Buffers and registers are parameters in the order of first use, so kernels that differ in them only
+share one function: the thirty convolutions of a network become a handful, and the program compiles
+quickly.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto.codegen.cpp_expr import MEMORY_TYPES, VALUE_TYPES, Names
-from stretto.codegen.cpp_stage import StagePrinter
+from stretto.codegen.cpp_stage import print_stage
 from stretto.kernels.expr import Buffer, Extent, Reg
 from stretto.kernels.operator import Kernel
 from stretto.text import Writer
@@ -31,7 +32,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """`body` from the parameter list on; `buffers` and `regs` are the arguments to pass, in order."""
+    """`body` from the parameter list on; `buffers` and `regs` are the arguments, in order."""
 
     body: str
     buffers: tuple[Buffer, ...]
@@ -46,7 +47,7 @@ def print_kernel(kernel: Kernel) -> KernelText:
     with out.block():
         grid = _print_grid(kernel, parameters, out)
         for stage in kernel.stages:
-            StagePrinter(out, names, stage, grid).print()
+            print_stage(out, names, stage, grid)
     arguments = ["stretto::Context* ctx"]
     arguments += [f"{MEMORY_TYPES[b.dtype]}* {name}" for b, name in parameters.buffers.items()]
     arguments += [f"{VALUE_TYPES[r.dtype]} {name}" for r, name in parameters.regs.items()]
@@ -64,9 +65,8 @@ def _print_grid(kernel: Kernel, parameters: Parameters, out: Writer) -> tuple[tu
         tiles = f"(({extent} + {dim.tile - 1}) / {dim.tile})"
         place = f"({rest}) % {tiles}" if number else rest
         out.write(f"const int64_t g{number} = ({place}) * {dim.tile};")
-        out.write(
-            f"const int64_t e{number} = g{number} + {dim.tile} < {extent} ? g{number} + {dim.tile} : {extent};"
-        )
+        end = f"g{number} + {dim.tile}"
+        out.write(f"const int64_t e{number} = {end} < {extent} ? {end} : {extent};")
         rest = f"({rest}) / {tiles}"
         bounds.append((f"g{number}", f"e{number}"))
     return tuple(reversed(bounds))

@@ -1,8 +1,9 @@
 """Prints a DeviceProgram as one C++ source for the CPU machine.
 
-Every unit runs the same functions; what a unit does in a leaf is a case of a switch. Control flow of the program
-is control flow of C++, registers are local variables, a recursive function is a recursive C++ function with its
-frame of buffers in the arena. See abi.h for how the text is entered and what it may use.
+Every unit runs the same functions; what a unit does in a leaf is a case of a switch. Control flow
+of the program is control flow of C++, registers are local variables, a recursive function is a
+recursive C++ function with its frame of buffers in the arena. See abi.h for how the text is entered
+and what it may use.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from stretto.codegen.cpp_expr import (
     identifier,
 )
 from stretto.codegen.cpp_kernel import KernelText, print_kernel, task_count
+from stretto.codegen.cpp_nest import applies
 from stretto.errors import CodegenError
 from stretto.kernels.expr import Access, Buffer, Expr, Reg, expr_regs, loads
 from stretto.kernels.operator import Kernel, LibraryCall
@@ -61,8 +63,8 @@ struct State {
 class Source:
     """The text, and what the runtime needs beside it.
 
-    `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads are left
-    out). `library` and `kernels` are numbered as the program numbers them.
+    `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads
+    are left out). `library` and `kernels` are numbered as the program numbers them.
     """
 
     text: str
@@ -97,7 +99,9 @@ class ProgramPrinter:
         recursive = any(
             isinstance(node, Call) for f in self.program.tree.functions for node in walk(f.body)
         )
-        return Source(self.out.text(), arguments, tuple(self.library), tuple(self.kernels), recursive)
+        return Source(
+            self.out.text(), arguments, tuple(self.library), tuple(self.kernels), recursive
+        )
 
     def arguments(self) -> tuple[Buffer, ...]:
         mentioned: set[Buffer] = set()
@@ -114,13 +118,17 @@ class ProgramPrinter:
         self.texts[kernel.name] = text
         if text.body not in self.functions:
             self.functions[text.body] = f"k_{identifier(kernel.name)}"
-            self.out.write(f"__attribute__((noinline)) static void {self.functions[text.body]}{text.body}")
+            self.out.write(
+                f"__attribute__((noinline)) static void {self.functions[text.body]}{text.body}"
+            )
 
     def signature(self, function: TreeFunction[Schedule]) -> str:
         arguments = ["State& s", "char* frame"]
         arguments += [f"{VALUE_TYPES[reg.dtype]} {reg_name(reg)}" for reg in function.params]
         arguments += [f"{MEMORY_TYPES[b.dtype]}* {buffer_name(b)}" for b in function.tensors]
-        arguments += [f"{VALUE_TYPES[reg.dtype]}& result_{n}" for n, reg in enumerate(function.results)]
+        arguments += [
+            f"{VALUE_TYPES[reg.dtype]}& result_{n}" for n, reg in enumerate(function.results)
+        ]
         return f"f_{identifier(function.name)}({', '.join(arguments)})"
 
     def entry(self) -> None:
@@ -143,7 +151,11 @@ def reg_name(reg: Reg) -> str:
 
 
 def buffer_name(buffer: Buffer) -> str:
-    return f"b_{identifier(buffer.name)}_{buffer.slot}" if buffer.slot >= 0 else f"b_{identifier(buffer.name)}"
+    return (
+        f"b_{identifier(buffer.name)}_{buffer.slot}"
+        if buffer.slot >= 0
+        else f"b_{identifier(buffer.name)}"
+    )
 
 
 @dataclass(slots=True)
@@ -172,7 +184,9 @@ class FunctionPrinter:
             if function.name != "main":
                 size = program.frame(function.name).nbytes
                 self.out.write("if (!stretto::depth_left(s.ctx, s.unit, ++s.depth)) return false;")
-                self.out.write(f"if (!stretto::arena_left(s.ctx, frame - s.ctx->arena + {size})) return false;")
+                self.out.write(
+                    f"if (!stretto::arena_left(s.ctx, frame - s.ctx->arena + {size})) return false;"
+                )
                 self.out.write("if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;")
             self.declare()
             self.node(function.body)
@@ -229,7 +243,9 @@ class FunctionPrinter:
 
     def for_loop(self, node: For[Schedule]) -> None:
         with self.out.block():
-            self.out.write(f"const int64_t start = {self.scalar(node.start)}, stop = {self.scalar(node.stop)};")
+            self.out.write(
+                f"const int64_t start = {self.scalar(node.start)}, stop = {self.scalar(node.stop)};"
+            )
             compare = "<" if node.step > 0 else ">"
             self.out.write(f"for (int64_t at = start; at {compare} stop; at += {node.step})")
             with self.out.block():
@@ -263,7 +279,9 @@ class FunctionPrinter:
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
-        if len(set(schedule.units)) == 1 and not any(isinstance(i, Run | Wait) for i in schedule.units[0]):
+        if len(set(schedule.units)) == 1 and not any(
+            isinstance(i, Run | Wait) for i in schedule.units[0]
+        ):
             for item in schedule.units[0]:
                 self.item(item)
         else:
@@ -284,7 +302,9 @@ class FunctionPrinter:
             case Run():
                 self.run(item)
             case Wait(unit, step):
-                self.out.write(f"if (!stretto::wait(s.ctx, s.unit, {unit}, s.base + {step})) return false;")
+                self.out.write(
+                    f"if (!stretto::wait(s.ctx, s.unit, {unit}, s.base + {step})) return false;"
+                )
             case Signal(step):
                 self.out.write(f"stretto::signal(s.ctx, s.unit, s.base + {step});")
             case Let(reg, value):
@@ -299,7 +319,9 @@ class FunctionPrinter:
             raise CodegenError(f"unknown check {item.code}")
         condition = self.scalar(item.condition)
         subject = self.owner.places[item.subject] if item.code == "list_full" else item.subject
-        self.out.write(f"if (!({condition})) return stretto::fail(s.ctx, stretto::{code}, {subject});")
+        self.out.write(
+            f"if (!({condition})) return stretto::fail(s.ctx, stretto::{code}, {subject});"
+        )
 
     def run(self, item: Run) -> None:
         kernel = self.owner.kernels[item.kernel]
@@ -308,10 +330,18 @@ class FunctionPrinter:
             return
         text = self.owner.texts[item.kernel]
         number = list(self.owner.kernels).index(item.kernel)
-        arguments = ["s.ctx", *(buffer_name(b) for b in text.buffers), *(self.reg(r) for r in text.regs)]
+        arguments = [
+            "s.ctx",
+            *(buffer_name(b) for b in text.buffers),
+            *(self.reg(r) for r in text.regs),
+        ]
         call = f"{self.owner.functions[text.body]}({', '.join(arguments)}, task);"
         if item.count is None:
-            regs = {dim.extent: self.reg(dim.extent) for dim in kernel.grid if isinstance(dim.extent, Reg)}
+            regs = {
+                dim.extent: self.reg(dim.extent)
+                for dim in kernel.grid
+                if isinstance(dim.extent, Reg)
+            }
             last = task_count(kernel, regs)
         else:
             last = str(min(item.first + item.count * item.stride, kernel.tasks))
@@ -324,8 +354,6 @@ class FunctionPrinter:
             self.out.write("if (stretto::stopped(s.ctx)) return false;")
 
     def checks(self, kernel: Kernel) -> bool:
-        from stretto.codegen.cpp_stage import applies
-
         return any(a.function == "checked" for s in kernel.stages for a in applies(s.operator))
 
     def library_call(self, call: LibraryCall) -> None:
@@ -339,11 +367,15 @@ class FunctionPrinter:
                     self.out.write(f"int64_t scalar{n} = int64_t({self.reg(item)});")
                     operands.append(f"(void*)&scalar{n}")
             self.out.write(f"void* operands[] = {{{', '.join([*operands, 'nullptr'])}}};")
-            self.out.write(f"if (!stretto::call_library(s.ctx, s.unit, {number}, operands)) return false;")
+            self.out.write(
+                f"if (!stretto::call_library(s.ctx, s.unit, {number}, operands)) return false;"
+            )
 
 
 def library_operands(call: LibraryCall) -> list[Buffer | Reg]:
-    """What a library call is given, in order: buffers and numbers inside its arguments, then its results."""
+    """What a library call is given, in order: buffers and numbers inside its arguments, then its
+    results.
+    """
     found: list[Buffer | Reg] = []
 
     def visit(argument: object) -> None:

@@ -1,8 +1,8 @@
 """Recognises contractions in operators and says how their operands lie in memory.
 
-A contraction is a sum over products of two loads. Its parallel dims are *rows* (left operand only), *columns*
-(right operand only) and *batch* dims (both). The right operand is the one whose dim is contiguous in the
-result, so that a vector of columns is stored at once.
+A contraction is a sum over products of two loads. Its parallel dims are *rows* (left operand only),
+*columns* (right operand only) and *batch* dims (both). The right operand is the one whose dim is
+contiguous in the result, so that a vector of columns is stored at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from math import prod
 
 from stretto.ir.types import DType
-from stretto.kernels.expr import Access, Apply, Buffer, Const, Expr, Extent, Index, Load, Reg, Var, loads
+from stretto.kernels.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    Extent,
+    Index,
+    Load,
+    Reg,
+    Var,
+    loads,
+)
 from stretto.kernels.operator import Operator
 
 FLOATS = (DType.F32, DType.F64)
@@ -21,8 +33,9 @@ FLOATS = (DType.F32, DType.F64)
 class Contraction:
     """out[batch, row, column] = sum over depth of left * right; strides in elements.
 
-    `rows`, `batch`: parallel dims by number; `column`: the one column dim (-1: none, a single column).
-    `left_depth`, `right_depth`: the stride of the flattened reduction dims (right: None where packing is needed).
+    `rows`, `batch`: parallel dims by number; `column`: the one column dim (-1: none, a single
+    column). `left_depth`, `right_depth`: the stride of the flattened reduction dims (right: None
+    where packing is needed).
     """
 
     left: Access
@@ -48,7 +61,9 @@ def factors(operator: Operator) -> tuple[Expr, Expr] | None:
 
 
 def analyse(operator: Operator) -> Contraction | None:
-    """The contraction that an operator is, or None when it is not one that a template could compute."""
+    """The contraction that an operator is, or None when it is not one that a template could
+    compute.
+    """
     pair = factors(operator)
     if pair is None or operator.accumulate or not operator.out.offset.is_affine:
         return None
@@ -103,7 +118,7 @@ def _roles(operator: Operator, left: Access, right: Access) -> Contraction | Non
 
 
 def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | None:
-    """The common stride of several dims walked in row-major order as one; None when there is none."""
+    """The common stride of dims walked in row-major order as one; None when there is none."""
     if not dims:
         return 1
     step = stride(access, dims[-1][0])
@@ -186,11 +201,15 @@ def _geometry(
         pads[slot] = -index.const
         if index.vars() - {out_var, tap_var} or not index.is_affine or pads[slot] < 0:
             return None
-        reach = extents[1 + place] + 2 * pads[slot] - dilations[slot] * (sizes[rank + 1 + place] - 1)
+        reach = (
+            extents[1 + place] + 2 * pads[slot] - dilations[slot] * (sizes[rank + 1 + place] - 1)
+        )
         if (reach - 1) // steps[slot] + 1 != sizes[2 + place]:
             return None
     groups = extents[0] // sizes[rank]
-    if extents[0] % sizes[rank] or not _channel_matches(channel, groups, sizes[1], sizes[rank], rank):
+    if extents[0] % sizes[rank] or not _channel_matches(
+        channel, groups, sizes[1], sizes[rank], rank
+    ):
         return None
     if any(index.vars() - {0} or not index.is_affine for index in lead):
         return None

@@ -127,9 +127,7 @@ def _read_now(low: Lowering, value: Expr) -> Expr:
     return register_value(low.let(value)).expr
 
 
-def _move_lists(
-    low: Lowering, lists: dict[int, tuple[Value, ListTarget]]
-) -> dict[int, ListTarget]:
+def _move_lists(low: Lowering, lists: dict[int, tuple[Value, ListTarget]]) -> dict[int, ListTarget]:
     """Copies lists to where they are to be, as if all at once; chooses a buffer where none is."""
     views = {number: low.list(value) for number, (value, _) in lists.items()}
     places: dict[int, Buffer] = {}
@@ -261,9 +259,7 @@ def _carry_list(low: Lowering, init: Value, carried: list[Target]) -> ListTarget
     return ListTarget(view.buffer, length)
 
 
-def _rotations(
-    currents: list[Target], nexts: list[Target]
-) -> tuple[tuple[Buffer, Buffer], ...]:
+def _rotations(currents: list[Target], nexts: list[Target]) -> tuple[tuple[Buffer, Buffer], ...]:
     return tuple(
         (a, b)
         for a, b in zip(currents, nexts, strict=True)

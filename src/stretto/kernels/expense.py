@@ -11,8 +11,39 @@ CHEAP_APPLIES = 2
 """At most so many applications, none of them transcendental, may be computed again per use."""
 
 TRANSCENDENTAL = frozenset(
-    "exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh asinh acosh atanh "
-    "tanh sigmoid erf erfc pow sqrt rsqrt div atan2 fmod remainder floordiv truncdiv".split()
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "tanh",
+        "sigmoid",
+        "erf",
+        "erfc",
+        "pow",
+        "sqrt",
+        "rsqrt",
+        "div",
+        "atan2",
+        "fmod",
+        "remainder",
+        "floordiv",
+        "truncdiv",
+    ]
 )
 """Functions too dear to compute twice."""
 

@@ -1,10 +1,11 @@
 """Scalar expressions: what one element of an operator's result is.
 
-An operator runs over iteration variables `Var(0) .. Var(n-1)` (parallel dims first, then reduction dims). Its
-value is an `Expr` over loads from buffers; a load says by an `Index` per buffer dim which element it reads.
-Fusing a producer, and every view (transpose, slice, expand, flip ...), is substitution of variables.
-Registers (`Reg`) are scalars that every unit computes for itself: loop indices, list lengths, positions and
-conditions read from memory. Integer arithmetic of indices is exact; `Quotient` and `Remainder` floor.
+An operator runs over iteration variables `Var(0) .. Var(n-1)` (parallel dims first, then reduction
+dims). Its value is an `Expr` over loads from buffers; a load says by an `Index` per buffer dim
+which element it reads. Fusing a producer, and every view (transpose, slice, expand, flip ...), is
+substitution of variables. Registers (`Reg`) are scalars that every unit computes for itself: loop
+indices, list lengths, positions and conditions read from memory. Integer arithmetic of indices is
+exact; `Quotient` and `Remainder` floor.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class Index:
         total: dict[Atom, int] = dict(self.terms)
         for atom, coefficient in other.terms:
             total[atom] = total.get(atom, 0) + coefficient
-        terms = tuple(sorted(((a, c) for a, c in total.items() if c), key=lambda term: repr(term[0])))
+        terms = tuple(
+            sorted(((a, c) for a, c in total.items() if c), key=lambda term: repr(term[0]))
+        )
         return Index(terms, self.const + other.const)
 
     def __mul__(self, factor: int) -> Index:
@@ -143,9 +146,10 @@ class Index:
 class Buffer:
     """A dense row-major block of memory.
 
-    kind: "input", "output", "constant", "list" (grows at run time): external memory, `slot` numbers it in the
-    argument block; "local": lives in the frame of its function; "param": a pointer that the caller passes.
-    Only the first dim may be a register; for "list" it is the capacity, which the runtime chooses.
+    kind: "input", "output", "constant", "list" (grows at run time): external memory, `slot` numbers
+    it in the argument block; "local": lives in the frame of its function; "param": a pointer that
+    the caller passes. Only the first dim may be a register; for "list" it is the capacity, which
+    the runtime chooses.
     """
 
     name: str
@@ -237,7 +241,8 @@ class Load:
 class Apply:
     """A scalar function (`functions.py` names them and says their dtypes) of expressions.
 
-    `where` evaluates only the arm it takes, so a load inside an arm may be out of range in the other.
+    `where` evaluates only the arm it takes, so a load inside an arm may be out of range in the
+    other.
     """
 
     function: str
@@ -331,7 +336,9 @@ def substitute(expr: Expr, lookup: Substitution) -> Expr:
 
 def substitute_vars(expr: Expr, values: tuple[Index, ...]) -> Expr:
     """Variable `i` becomes `values[i]`; registers stay."""
-    return substitute(expr, lambda atom: values[atom.number] if isinstance(atom, Var) else Index.of(atom))
+    return substitute(
+        expr, lambda atom: values[atom.number] if isinstance(atom, Var) else Index.of(atom)
+    )
 
 
 def dynamic_index(value: Expr) -> Index:

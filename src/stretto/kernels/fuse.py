@@ -1,10 +1,11 @@
 """Vertical fusion: operators of one leaf are grouped into kernels.
 
-A consumer joins the groups of its producers when each task can compute, in its own tile, all that it reads from
-them, and nothing is computed twice: the columns of four gates feed one tile of an LSTM cell, a row maximum and a
-row sum feed the row of a softmax. The stages of a task hand over through the same buffers as ever; that only the
-task itself reads what it wrote is what removes the wait. (Rammer, section 4, schedules rTasks of different
-operators next to each other; here they become one task when their dependence is tile by tile.)
+A consumer joins the groups of its producers when each task can compute, in its own tile, all that
+it reads from them, and nothing is computed twice: the columns of four gates feed one tile of an
+LSTM cell, a row maximum and a row sum feed the row of a softmax. The stages of a task hand over
+through the same buffers as ever; that only the task itself reads what it wrote is what removes the
+wait. (Rammer, section 4, schedules rTasks of different operators next to each other; here they
+become one task when their dependence is tile by tile.)
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ Grouped = Group | LibraryCall | Let | Check
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The values offset .. offset + extent, tied to the tile of consumer dim `dim` unless that is None."""
+    """The values offset .. offset + extent, tied to the tile of consumer dim `dim` unless that is
+    None.
+    """
 
     dim: int | None
     offset: int
@@ -74,7 +77,7 @@ Assignment = tuple[Range, ...]
 
 
 def single(operator: Operator) -> Group:
-    """The group of one operator: every parallel dim may be tiled, unless it must run in one piece."""
+    """The group of one operator: all parallel dims are tiled, unless it must run in one piece."""
     if not divisible(operator):
         return Group((), (Member(operator, (tuple(Span(extent) for extent in operator.dims),)),))
     dims = [n for n, extent in enumerate(operator.dims) if extent != 1]
@@ -86,7 +89,7 @@ def single(operator: Operator) -> Group:
 
 
 def divisible(operator: Operator) -> bool:
-    """False when tasks of the operator could touch the same element: stores at computed positions."""
+    """False when tasks could touch the same element: stores at computed positions."""
     return all(
         isinstance(atom, Var | Reg) for index in operator.out.index for atom in index.atoms()
     )
@@ -150,7 +153,8 @@ def effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
                 reads |= _operator_regs(member.operator)
             return reads, set(item.written)
         case LibraryCall():
-            return {a for a in _flat((item.args, tuple(v for _, v in item.kwargs)))}, set(item.outs)
+            arguments = (item.args, tuple(value for _, value in item.kwargs))
+            return set(_flat(arguments)), set(item.outs)
         case Let(reg, value):
             return {*expr_regs(value), *(load.access.buffer for load in loads(value))}, {reg}
         case Check(condition):
@@ -160,7 +164,9 @@ def effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
 
 def _operator_regs(operator: Operator) -> set[Buffer | Reg]:
     found: set[Buffer | Reg] = set(expr_regs(operator.value))
-    found |= {atom for index in operator.out.index for atom in index.atoms() if isinstance(atom, Reg)}
+    found |= {
+        atom for index in operator.out.index for atom in index.atoms() if isinstance(atom, Reg)
+    }
     return found | {dim for dim in (*operator.dims, *operator.reduce) if isinstance(dim, Reg)}
 
 
@@ -184,7 +190,7 @@ def independent(a: Grouped, b: Grouped) -> bool:
 
 
 def join(groups: list[Group], operator: Operator) -> Group | None:
-    """The consumer and all its producer groups as one group; None when a task would lack something."""
+    """The consumer and its producer groups as one group; None when a task would lack something."""
     if not divisible(operator) or operator.accumulate:
         return None
     if not _writes_apart(groups, operator):
@@ -242,7 +248,9 @@ def _assignments(group: Group, operator: Operator) -> set[Assignment] | None:
 def _assign(
     group: Group, producer: Operator, box: Box, load: Load, consumer: Operator
 ) -> Assignment | None:
-    """What the consumer's tile asks of the producer's grid through one load, taken from one of its boxes."""
+    """What the consumer's tile asks of the producer's grid through one load, taken from one of its
+    boxes.
+    """
     wanted = producer_positions(producer, load.access)
     if wanted is None:
         return None
@@ -269,12 +277,13 @@ def _assign(
 
 def _within(found: Range, extent: Extent) -> bool:
     if isinstance(found.extent, int) and isinstance(extent, int):
-        return 0 <= found.offset and found.offset + found.extent <= extent
+        return found.offset >= 0 and found.offset + found.extent <= extent
     return found.extent == extent and found.offset == 0
 
 
 def _complete(group: Group, assignments: list[Assignment]) -> list[Assignment]:
-    """Adds the parts that only a later consumer needs, where the wanted ones are equal slices of one dim.
+    """Adds the parts that only a later consumer needs, where the wanted ones are equal slices of
+    one dim.
 
     The cell state of an LSTM wants three of four gates; the fourth belongs into the same task.
     """
@@ -288,7 +297,12 @@ def _complete(group: Group, assignments: list[Assignment]) -> list[Assignment]:
             == (first[:place], first[place + 1 :], first[place].dim, size)
             for a in assignments
         )
-        if not same or size == 1 or extent % size or any(a[place].offset % size for a in assignments):
+        if (
+            not same
+            or size == 1
+            or extent % size
+            or any(a[place].offset % size for a in assignments)
+        ):
             return assignments
         ranges = [Range(first[place].dim, offset, size) for offset in range(0, extent, size)]
         return [(*first[:place], r, *first[place + 1 :]) for r in ranges]
@@ -305,7 +319,7 @@ def _inside(found: Range | None, span: Span) -> bool:
 
 
 def _range_of(index: Index, consumer: Operator) -> Range | None:
-    """const, or one variable + const, as a range; None for anything else (the whole dim is needed)."""
+    """const, or one variable + const, as a range; None for anything else: the whole dim."""
     if index.is_const:
         return Range(None, index.const, 1)
     if len(index.terms) == 1:
@@ -336,15 +350,17 @@ def producer_positions(producer: Operator, access: Access) -> tuple[Index, ...] 
             return None
         rest = stored + Index.of(Var(number)) * -1
         wanted[number] = asked + rest * -1
-    full = [Index() if w is None and d == 1 else w for w, d in zip(wanted, producer.dims, strict=True)]
+    full = [
+        Index() if w is None and d == 1 else w for w, d in zip(wanted, producer.dims, strict=True)
+    ]
     return None if any(w is None for w in full) else tuple(w for w in full if w is not None)
 
 
 def reindex(access: Access, shape: tuple[Extent, ...]) -> tuple[Index, ...] | None:
     """The same element seen with another shape of the same memory, when that stays affine.
 
-    Each term of the linear offset goes to the dim with the largest stride that divides its factor. That no dim
-    overflows is then checked by the caller's ranges.
+    Each term of the linear offset goes to the dim with the largest stride that divides its factor.
+    That no dim overflows is then checked by the caller's ranges.
     """
     if not all(isinstance(d, int) for d in (*shape, *access.shape[1:])):
         return None
@@ -360,7 +376,12 @@ def reindex(access: Access, shape: tuple[Extent, ...]) -> tuple[Index, ...] | No
             rest %= stride
     for atom, factor in offset.terms:
         place = next(
-            (n for n, s in enumerate(strides) if shape[n] != 1 and abs(factor) >= s and factor % s == 0), None
+            (
+                n
+                for n, s in enumerate(strides)
+                if shape[n] != 1 and abs(factor) >= s and factor % s == 0
+            ),
+            None,
         )
         if place is None:
             return None
@@ -405,9 +426,10 @@ def _covers(group: Group, assignments: list[Assignment], consumer: Operator) -> 
 
 def _disjoint(a: Assignment, b: Assignment) -> bool:
     for x, y in zip(a, b, strict=True):
-        if isinstance(x.extent, int) and isinstance(y.extent, int):
-            if x.offset + x.extent <= y.offset or y.offset + y.extent <= x.offset:
-                return True
+        if not isinstance(x.extent, int) or not isinstance(y.extent, int):
+            continue
+        if x.offset + x.extent <= y.offset or y.offset + y.extent <= x.offset:
+            return True
     return False
 
 
@@ -462,7 +484,9 @@ def _applies(expr: Expr) -> int:
 
 
 def profitable(groups: list[Group], operator: Operator, joined: Group, units: int) -> bool:
-    """Joining must leave enough tasks for all units, unless the work is small or was never parallel."""
+    """Joining must leave enough tasks for all units, unless the work is small or was never
+    parallel.
+    """
     total = work(operator) + sum(work(m.operator) for group in groups for m in group.members)
     if total <= SMALL_WORK:
         return True

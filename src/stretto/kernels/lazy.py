@@ -1,7 +1,8 @@
-"""Tensors that are not stored: an expression per element. Views and pointwise fusion are substitution.
+"""Tensors that are not stored: an expression per element. Views and pointwise fusion are
+substitution.
 
-`Lazy(dtype, shape, expr)` is the tensor whose element at (i0, i1, ...) is `expr` with Var(0) = i0, Var(1) = i1 ...
-A stored tensor is the lazy one whose expression is a load.
+`Lazy(dtype, shape, expr)` is the tensor whose element at (i0, i1, ...) is `expr` with Var(0) = i0,
+Var(1) = i1 ... A stored tensor is the lazy one whose expression is a load.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ class Lazy:
 def drop_units(index: Index, shape: tuple[Extent, ...]) -> Index:
     """Variables of dims of size 1 are 0."""
     terms = tuple(
-        (atom, c) for atom, c in index.terms if not (isinstance(atom, Var) and shape[atom.number] == 1)
+        (atom, c)
+        for atom, c in index.terms
+        if not (isinstance(atom, Var) and shape[atom.number] == 1)
     )
     return Index(terms, index.const)
 
 
 def variables(shape: tuple[Extent, ...], first: int = 0) -> tuple[Index, ...]:
     """Var(first), Var(first + 1) ... as indices; 0 for dims of size 1."""
-    return tuple(
-        Index() if dim == 1 else Index.of(Var(first + i)) for i, dim in enumerate(shape)
-    )
+    return tuple(Index() if dim == 1 else Index.of(Var(first + i)) for i, dim in enumerate(shape))
 
 
 def memory_order(shape: tuple[Extent, ...]) -> tuple[int, ...]:
@@ -132,7 +133,9 @@ def _same_size(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> bool:
 
 
 def contiguous_base(lazy: Lazy) -> Access | None:
-    """Where the tensor starts, when it is a row-major run of a buffer (a trailing part of its dims)."""
+    """Where the tensor starts, when it is a row-major run of a buffer (a trailing part of its
+    dims).
+    """
     if not isinstance(lazy.expr, Load):
         return None
     access = lazy.expr.access
@@ -186,9 +189,13 @@ def _reshape_run(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy | None:
         if not isinstance(dim, int):
             return None
         covered *= dim
-    if covered != count or any(base.index[split:][i] != Index() for i in range(len(base.index) - split)):
+    if covered != count or any(
+        base.index[split:][i] != Index() for i in range(len(base.index) - split)
+    ):
         return None
-    access = Access(base.buffer, (*base.shape[:split], *shape), (*base.index[:split], *variables(shape)))
+    access = Access(
+        base.buffer, (*base.shape[:split], *shape), (*base.index[:split], *variables(shape))
+    )
     return Lazy(lazy.dtype, shape, Load(access))
 
 
@@ -231,9 +238,7 @@ def _static(dim: Extent) -> int:
 def broadcast(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
     """Expanded to `shape` by torch's broadcasting rules."""
     lead = len(shape) - lazy.rank
-    indices = [
-        Index() if dim == 1 else Index.of(Var(lead + i)) for i, dim in enumerate(lazy.shape)
-    ]
+    indices = [Index() if dim == 1 else Index.of(Var(lead + i)) for i, dim in enumerate(lazy.shape)]
     return lazy.view(shape, *indices) if shape != lazy.shape else lazy
 
 

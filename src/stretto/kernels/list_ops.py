@@ -1,8 +1,8 @@
 """Lowering of the ops on lists.
 
-A list value is a buffer and a length (`ListView`). Several list values may lie in one buffer: what a
-list was before a push, what it is after it. An op changes the buffer in place when nobody reads any
-other list in it later, and else a copy.
+A list value is a buffer and a length (`ListView`). Several list values may lie in one buffer: what
+a list was before a push, what it is after it. An op changes the buffer in place when nobody reads
+any other list in it later, and else a copy.
 """
 
 from __future__ import annotations

@@ -149,7 +149,9 @@ class _Lengths:
                 case IfOp():
                     for inner in op.blocks:
                         self.block(inner)
-                    for value, *arms in zip(op.results, *(b.yields for b in op.blocks), strict=True):
+                    for value, *arms in zip(
+                        op.results, *(b.yields for b in op.blocks), strict=True
+                    ):
                         self._bind([value], self._longest(arms))
                 case ForOp() | WhileOp():
                     self._loop(op)
@@ -187,7 +189,10 @@ class _Lengths:
             self._bind((op.results[n] for n in numbers), result[root])
 
     def _bodies(
-        self, op: ForOp | WhileOp, members: Mapping[Value, list[int]], lengths: Mapping[Value, float]
+        self,
+        op: ForOp | WhileOp,
+        members: Mapping[Value, list[int]],
+        lengths: Mapping[Value, float],
     ) -> None:
         for params in carried_params(op):
             for root, numbers in members.items():

@@ -381,7 +381,11 @@ class Lowering:
         """A buffer that holds `base` and may be changed in place into `result`."""
         lazy = self.tensor(base)
         buffer = whole_buffer(lazy)
-        if buffer is not None and not self.uses.is_needed(base) and self._may_change(buffer, result):
+        if (
+            buffer is not None
+            and not self.uses.is_needed(base)
+            and self._may_change(buffer, result)
+        ):
             self.protect(buffer, base)
             return buffer
         fresh = self.output(result)

@@ -1,4 +1,4 @@
-"""Entry of the lowering: a Program becomes a tree of operators and a description of its arguments."""
+"""Entry of the lowering: a Program becomes a tree of operators and an argument block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
 from stretto.ir.types import DType, ListType, TensorType
@@ -150,12 +149,10 @@ def _lower_main(
     buffers: list[Buffer | None] = []
     for number, value in enumerate(function.body.yields):
         kind = value.type
-        static = isinstance(kind, TensorType) and kind.is_static
-        buffers.append(
-            externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
-            if static
-            else None
-        )
+        buffer = None
+        if isinstance(kind, TensorType) and kind.is_static:
+            buffer = externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
+        buffers.append(buffer)
     claim_destinations(low, function.body, tuple(buffers))
     low.ops(function.body)
     results: list[Reg] = []

@@ -1,8 +1,9 @@
 """Operators, kernels and tasks.
 
-An *operator* computes one buffer (or a part of it): parallel dims, reduction dims, a scalar expression. A
-*kernel* is one or more operators cut into tiles by a common grid; a *task* is one tile: it runs the kernel's
-stages in order, each restricted to its box. Tasks of one kernel are independent of each other.
+An *operator* computes one buffer (or a part of it): parallel dims, reduction dims, a scalar
+expression. A *kernel* is one or more operators cut into tiles by a common grid; a *task* is one
+tile: it runs the kernel's stages in order, each restricted to its box. Tasks of one kernel are
+independent of each other.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from stretto.kernels.expr import Access, Buffer, Expr, Extent, Load, Reg, loads
 class Operator:
     """out[dims] = combine over `reduce` of value.
 
-    combine: "" (no reduction), or "sum", "prod", "max", "min", "any", "all", "argmax", "argmin" (the latter two
-    give the i64 position in the row-major order of the reduction dims, first one wins, NaN wins as in torch),
-    or "cumsum" / "cumprod": the single reduction dim is scanned and `out` may use its variable.
-    Floating sums accumulate in f32 for f16, bf16 and f32 operands, in f64 for f64.
-    `out.index` uses parallel variables only (scans excepted). A store with `Dynamic` positions may hit one
-    element twice; such an operator runs as a single task, in order. `accumulate` adds to what is there.
+    combine: "" (no reduction), or "sum", "prod", "max", "min", "any", "all", "argmax", "argmin"
+    (the latter two give the i64 position in the row-major order of the reduction dims, first one
+    wins, NaN wins as in torch), or "cumsum" / "cumprod": the single reduction dim is scanned and
+    `out` may use its variable. Floating sums accumulate in f32 for f16, bf16 and f32 operands, in
+    f64 for f64. `out.index` uses parallel variables only (scans excepted). A store with `Dynamic`
+    positions may hit one element twice; such an operator runs as a single task, in order.
+    `accumulate` adds to what is there.
     """
 
     name: str
@@ -50,7 +52,9 @@ def _atom_loads(atom: object) -> tuple[Load, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """An ATen operator run by torch on whole buffers. In `args` a Buffer stands for its tensor, a Reg for a number."""
+    """An ATen operator run by torch on whole buffers. In `args` a Buffer stands for its tensor, a
+    Reg for a number.
+    """
 
     name: str
     target: str
@@ -83,7 +87,8 @@ class TileDim:
 class Span:
     """The range of one parallel dim of an operator that a task computes.
 
-    With `grid` = g: offset + (the task's range in grid dim g). With `grid` None: offset .. offset + extent.
+    With `grid` = g: offset + (the task's range in grid dim g). With `grid` None: offset .. offset +
+    extent.
     """
 
     extent: Extent
@@ -93,7 +98,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How a stage is computed: a template's name and its integer parameters (tile shape as data)."""
+    """How a stage is computed: a template's name and its integer parameters, the tile shape."""
 
     template: str
     parameters: tuple[tuple[str, int], ...] = ()

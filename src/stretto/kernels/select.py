@@ -1,9 +1,10 @@
 """Kernel selection: groups of operators become kernels with tile shapes and templates, as data.
 
-For each contraction the choice is between templates (packed constant panels, rows of a run-time matrix, dot
-products, implicit-GEMM convolution, plain loops) and their register tiles; for each group between cutting its
-grid coarsely (few tasks, little overhead) and finely (many tasks to balance). Figures are measured ones of one
-AVX-512 core, coarse on purpose: they rank choices, they do not predict.
+For each contraction the choice is between templates (packed constant panels, rows of a run-time
+matrix, dot products, implicit-GEMM convolution, plain loops) and their register tiles; for each
+group between cutting its grid coarsely (few tasks, little overhead) and finely (many tasks to
+balance). Figures are measured ones of one AVX-512 core, coarse on purpose: they rank choices, they
+do not predict.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stretto.kernels.tree import Check, Let, Tree, map_tree
 FLOPS = 220e9
 """Sustained float32 operations per second of one core in a register-tiled contraction."""
 BANDWIDTH = 90e9
-"""Bytes per second that one core streams from its second-level cache into a single-row contraction."""
+"""Bytes per second that one core streams from its second-level cache (one row of a product)."""
 ELEMENT = 0.12e-9
 """Seconds per element and function application of vectorised pointwise work."""
 TASK = 2e-8
@@ -41,7 +42,8 @@ LANES = 16
 class Packing:
     """A constant laid out again as panels [batch, columns / lanes, depth, lanes], zero-padded.
 
-    Element (b, n, k) of the source is at `start` + sum of the strides; sizes and strides are outermost first.
+    Element (b, n, k) of the source is at `start` + sum of the strides; sizes and strides are
+    outermost first.
     """
 
     buffer: Buffer
@@ -60,11 +62,21 @@ class Selection:
     units: int
     fuse: bool
     externals: list[Buffer]
-    packings: dict[tuple[object, ...], Packing] = field(default_factory=dict[tuple[object, ...], Packing])
+    packings: dict[tuple[object, ...], Packing] = field(
+        default_factory=dict[tuple[object, ...], Packing]
+    )
     counter: int = 0
 
-    def pack(self, source: Buffer, start: int, batch: tuple[tuple[int, int], ...],
-             columns: tuple[int, int], depth: tuple[tuple[int, int], ...], lanes: int) -> Buffer:  # fmt: skip
+    def pack(
+        self,
+        source: Buffer,
+        start: int,
+        batch: tuple[tuple[int, int], ...],
+        columns: tuple[int, int],
+        depth: tuple[tuple[int, int], ...],
+        lanes: int,
+    ) -> Buffer:
+        """The packed form of a constant; see `Packing` for the arguments."""
         key = (source.slot, start, batch, columns, depth, lanes)
         if key not in self.packings:
             panels = -(-columns[0] // lanes)
@@ -79,8 +91,12 @@ class Selection:
 Items2 = tuple[Kernel | Let | Check, ...]
 
 
-def select(lowered: Lowered, units: int, fused: bool = True) -> tuple[Tree[Items2], tuple[Packing, ...]]:
-    """Groups, chooses and names kernels for a whole tree; constants that templates want packed come back too."""
+def select(
+    lowered: Lowered, units: int, fused: bool = True
+) -> tuple[Tree[Items2], tuple[Packing, ...]]:
+    """Groups, chooses and names kernels for a whole tree; constants that templates want packed come
+    back too.
+    """
     chosen = Selection(units, fused, list(lowered.tree.externals))
     tree = map_tree(lowered.tree, lambda items: _leaf(items, chosen))
     return Tree(tree.functions, tuple(chosen.externals)), tuple(chosen.packings.values())
@@ -107,7 +123,9 @@ def _item(group: Grouped, chosen: Selection) -> Kernel | Let | Check:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A member's method with what it asks of the tiles: multiples per operator dim (0: the whole dim)."""
+    """A member's method with what it asks of the tiles: multiples per operator dim (0: the whole
+    dim).
+    """
 
     method: Method
     multiples: tuple[int, ...]
@@ -203,10 +221,15 @@ def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) 
     lanes = _pixel_lanes(out_h * out_w, per_group, chosen.units)
     height = 6 if lanes == 64 else 12
     geometry = (
-        ("c", conv.in_channels), ("h", conv.height), ("w", conv.width), ("kh", conv.kernel[0]), ("kw", conv.kernel[1]),
-        ("sh", conv.step[0]), ("sw", conv.step[1]), ("ph", conv.padding[0]), ("pw", conv.padding[1]),
-        ("dh", conv.dilation[0]), ("dw", conv.dilation[1]), ("groups", conv.groups), ("mr", height), ("nr", lanes),
-    )  # fmt: skip
+        *zip(("c", "h", "w"), (conv.in_channels, conv.height, conv.width), strict=True),
+        *zip(("kh", "kw"), conv.kernel, strict=True),
+        *zip(("sh", "sw"), conv.step, strict=True),
+        *zip(("ph", "pw"), conv.padding, strict=True),
+        *zip(("dh", "dw"), conv.dilation, strict=True),
+        ("groups", conv.groups),
+        ("mr", height),
+        ("nr", lanes),
+    )
     spatial = _spatial_multiples(len(operator.dims), out_h, out_w, 1 if depthwise else lanes)
     if depthwise:
         return Plan(Method("depthwise", geometry), (1, 1, *spatial))
@@ -224,9 +247,11 @@ def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) 
 
 
 def _pixel_lanes(pixels: int, channels: int, units: int) -> int:
-    """Pixels per panel: four vectors, or fewer where that gives every unit the same share of an image.
+    """Pixels per panel: four vectors, or fewer where that gives every unit the same share of an
+    image.
 
-    Splitting channels instead balances only when there are many blocks of them, and packs patches twice.
+    Splitting channels instead balances only when there are many blocks of them, and packs patches
+    twice.
     """
     if pixels < 32:
         return 16
@@ -278,7 +303,9 @@ def _grid_multiples(group: Group, plans: list[Plan]) -> list[int]:
                 if span.grid is None:
                     continue
                 now = result[span.grid]
-                result[span.grid] = 0 if 0 in (now, multiple) else now * multiple // gcd(now, multiple)
+                result[span.grid] = (
+                    0 if 0 in (now, multiple) else now * multiple // gcd(now, multiple)
+                )
     return result
 
 
@@ -302,14 +329,19 @@ def member_seconds(member: Member, plan: Plan) -> float:
 def _cut(
     group: Group, plans: list[Plan], multiples: list[int], seconds: float, units: int
 ) -> tuple[TileDim, ...]:
-    """Tiles for a target number of tasks: one per unit, more where tasks are long enough to balance.
+    """Tiles for a target number of tasks: one per unit, more where tasks are long enough to
+    balance.
 
     Of the orders in which dims may be cut the one that balances best wins, the first of equals.
     """
     per_unit = min(max(round(seconds / units / 4e-5), 1), 8)
     target = units * per_unit if seconds > 1e-6 else 1
     first = _cut_order(group, plans)
-    orders = [first] if target == 1 else [first, list(range(len(group.grid))), [*reversed(range(len(group.grid)))]]
+    orders = (
+        [first]
+        if target == 1
+        else [first, list(range(len(group.grid))), [*reversed(range(len(group.grid)))]]
+    )
     cuts = [_cut_in_order(group, order, multiples, target) for order in orders]
     return max(cuts, key=lambda cut: round(_balance(cut, units), 2))
 
@@ -353,5 +385,3 @@ def _cut_order(group: Group, plans: list[Plan]) -> list[int]:
                 columns |= {g for box in member.boxes if (g := box[found.column].grid) is not None}
     rest = [n for n in range(len(group.grid)) if n not in columns]
     return [*sorted(columns), *rest]
-
-

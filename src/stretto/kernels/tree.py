@@ -1,9 +1,10 @@
 """The control tree: sequences, loops, branches and calls around straight-line leaves.
 
-The same node classes carry leaves of operators (after lowering), of kernels (after fusion) and of per-unit
-schedules (a DeviceProgram). Control is decided by registers, which every unit computes for itself, so every
-unit takes the same way. Registers are assigned by `Let`; loops carry tensors in *rotating* buffers: the body
-reads the first of each pair and writes the second, and at the end of an iteration the two trade places.
+The same node classes carry leaves of operators (after lowering), of kernels (after fusion) and of
+per-unit schedules (a DeviceProgram). Control is decided by registers, which every unit computes for
+itself, so every unit takes the same way. Registers are assigned by `Let`; loops carry tensors in
+*rotating* buffers: the body reads the first of each pair and writes the second, and at the end of
+an iteration the two trade places.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Stops the run with `code` and the value of `detail` unless `condition` holds (same on every unit).
+    """Stops the run with `code` and the value of `detail` unless `condition` holds (same on every
+    unit).
 
-    code: "list_full", "index", "assertion", ... ; `subject` is the slot of the list or a message's number.
+    code: "list_full", "index", "assertion", ... ; `subject` is the slot of the list or a message's
+    number.
     """
 
     condition: Expr
@@ -50,7 +53,9 @@ class Seq(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class For(Generic[L]):
-    """index = start, start + step, ... as Python's range. `index` is assigned before each iteration."""
+    """index = start, start + step, ... as Python's range. `index` is assigned before each
+    iteration.
+    """
 
     index: Reg
     start: Expr
@@ -79,10 +84,11 @@ class If(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[L]):
-    """Runs a function in a new frame: registers by value, tensors by address, register results assigned.
+    """Runs a function in a new frame: registers by value, tensors by address, register results
+    assigned.
 
-    `tensors` binds each "param" buffer of the callee to the memory from `Access` on (arguments and the places
-    of results alike).
+    `tensors` binds each "param" buffer of the callee to the memory from `Access` on (arguments and
+    the places of results alike).
     """
 
     function: str
@@ -188,7 +194,9 @@ def leaves(node: Node[L]) -> Iterator[L]:
 
 def map_tree(tree: Tree[L], change: Callable[[L], M]) -> Tree[M]:
     functions = tuple(
-        TreeFunction(f.name, f.params, f.tensors, f.written, f.results, f.locals, map_leaves(f.body, change))
+        TreeFunction(
+            f.name, f.params, f.tensors, f.written, f.results, f.locals, map_leaves(f.body, change)
+        )
         for f in tree.functions
     )
     return Tree(functions, tree.externals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from stretto.errors import PassError, VerifyError
 from stretto.ir.core import Program
@@ -18,8 +18,7 @@ Dump = Callable[[str, Program], None]
 class Pass(Protocol):
     """A step from a valid Program to a valid Program with the same results."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
 
     def apply(self, program: Program) -> bool:
         """Changes the Program in place; True when it did change."""
@@ -32,7 +31,7 @@ class Repeat:
 
     passes: tuple[Pass, ...]
     limit: int = 10
-    name: str = "repeat"
+    name: ClassVar[str] = "repeat"
 
     def apply(self, program: Program) -> bool:
         return _repeat(self, lambda step: step.apply(program))

@@ -53,7 +53,9 @@ class EmulatedExecutable:
             ran = self.emulator.run(memory, dict(self.capacities))
             if ran.full_list is None:
                 return [
-                    self.shaped(result(o, memory[o.buffer.slot], ran.results, self.results), o.buffer)
+                    self.shaped(
+                        result(o, memory[o.buffer.slot], ran.results, self.results), o.buffer
+                    )
                     for o in self.lowered.outputs
                 ]
             self.capacities[ran.full_list] *= GROWTH

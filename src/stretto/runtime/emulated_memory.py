@@ -12,8 +12,8 @@ from torch import Tensor
 from stretto.errors import RunError
 from stretto.kernels.expr import Buffer
 from stretto.runtime.shadow import Clocks, Places, RaceError, Shadow
-from stretto.schedule.externals import written_externals
 from stretto.schedule.program import DeviceProgram
+from stretto.schedule.writes import written_externals
 
 _GARBAGE = 0xFF
 """What fresh memory is filled with: NaN as a float, -1 as an integer."""

@@ -1,4 +1,4 @@
-"""Runs the library calls of a program: ATen operators on memory that the program names by address."""
+"""Runs the library calls of a program: ATen operators on memory named by address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def tensor_at(address: int, buffer: Buffer) -> torch.Tensor:
 
 
 def run_call(call: LibraryCall, operands: Sequence[torch.Tensor | int]) -> None:
-    """Runs one call; `operands` are in the order of `library_operands`, results last and written in place."""
+    """Runs one call; `operands` are in the order of `library_operands`, results last and written in
+    place.
+    """
     rest = list(operands)
 
     def bind(argument: object) -> object:

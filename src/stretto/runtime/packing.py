@@ -12,7 +12,11 @@ from stretto.kernels.select import Packing
 def pack(packing: Packing, source: torch.Tensor) -> torch.Tensor:
     """The packed panels [batch ..., columns / lanes, depth, lanes] of a constant, zero-padded."""
     flat = source.detach().contiguous().view(-1)
-    sizes = [*(size for size, _ in packing.batch), *(size for size, _ in packing.depth), packing.columns[0]]
+    sizes = [
+        *(size for size, _ in packing.batch),
+        *(size for size, _ in packing.depth),
+        packing.columns[0],
+    ]
     strides = [*(s for _, s in packing.batch), *(s for _, s in packing.depth), packing.columns[1]]
     view = torch.as_strided(flat, sizes, strides, packing.start)
     batch = prod(size for size, _ in packing.batch)

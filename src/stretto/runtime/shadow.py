@@ -1,9 +1,9 @@
 """Finds data races: for each piece of memory, who accessed it last and at what time of whose clock.
 
 Every unit has a vector clock. A unit that publishes a step keeps its clock with it; a unit that
-waits for a step takes over the clock of the *first* publication that satisfies the wait, which is all
-the wait guarantees. Two accesses are ordered if the later unit's clock knows the earlier access (as
-in FastTrack).
+waits for a step takes over the clock of the *first* publication that satisfies the wait, which is
+all the wait guarantees. Two accesses are ordered if the later unit's clock knows the earlier access
+(as in FastTrack).
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from stretto.kernels.tree import (
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Body
 from stretto.schedule.estimate import tree_seconds
-from stretto.schedule.externals import written_externals
 from stretto.schedule.memory import FramePlan, plan_frame
 from stretto.schedule.normalize import normalize
 from stretto.schedule.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.schedule.synchronize import Synchronizer
 from stretto.schedule.wavefront import LeafPlan, WavefrontPolicy
+from stretto.schedule.writes import relevance
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _realise(
     tree: Tree[Body], plan: _Plan, costs: MachineCosts, alone: float
 ) -> tuple[DeviceProgram, Report]:
     kernels = _kernels(tree)
-    written = written_externals(tree, kernels)
+    relevant = relevance(tree, kernels)
     functions: list[TreeFunction[Schedule]] = []
     frames: list[tuple[str, FramePlan]] = []
     implied = 0
@@ -123,7 +123,9 @@ def _realise(
         body = plan.bodies[function.name]
         memory = plan_frame(function, body, plan.units, costs.share_bytes)
         frames.append((function.name, memory))
-        synchronizer = Synchronizer(function, plan.units, memory.layout, written)
+        synchronizer = Synchronizer(
+            function.name == "main", plan.units, memory.layout, relevant(function)
+        )
         functions.append(_with_body(function, synchronizer.function(body)))
         implied += sum(synchronizer.implied.values())
     program = DeviceProgram(

@@ -21,14 +21,13 @@ from stretto.kernels.tree import (
     Leaf,
     Node,
     Seq,
-    TreeFunction,
     While,
     leaves,
     trip_count,
     walk,
 )
 from stretto.schedule.builder import LeafBuilder
-from stretto.schedule.dependence import Body, item_regions
+from stretto.schedule.dependence import item_regions
 from stretto.schedule.hazards import Layout, State
 from stretto.schedule.program import Schedule, Wait
 from stretto.schedule.wavefront import LeafPlan
@@ -37,18 +36,18 @@ Walked = tuple[Node[Schedule], State]
 
 
 class Synchronizer:
-    """Walks one function. `written`: names of the external buffers that the program writes.
+    """Walks one function. `relevant`: can a region take part in a conflict at all?
 
     `implied` maps each planned leaf (by `id`) to the number of its conflicts that needed no wait.
     """
 
     def __init__(
-        self, function: TreeFunction[Body], units: int, layout: Layout, written: frozenset[str]
+        self, is_main: bool, units: int, layout: Layout, relevant: Callable[[Region], bool]
     ) -> None:
         self._units = units
         self._layout = layout
-        self._is_main = function.name == "main"
-        self._written = written
+        self._is_main = is_main
+        self._relevant = relevant
         self.implied: dict[int, int] = {}
 
     def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
@@ -173,12 +172,7 @@ class Synchronizer:
         return matters
 
     def _is_relevant(self, region: Region) -> bool:
-        """Can the region take part in a conflict between units at all?"""
-        if self._units == 1:
-            return False
-        if region.buffer.kind in ("local", "param"):
-            return True
-        return region.buffer.name in self._written
+        return self._units > 1 and self._relevant(region)
 
 
 def _wait_pairs(node: Node[Schedule]) -> Counter[tuple[int, int]]:

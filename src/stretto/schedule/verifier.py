@@ -4,25 +4,25 @@ Form: kernels, functions, buffers and units exist; each kernel of a leaf runs ea
 once; all units have the same register statements; registers are assigned before they are used.
 Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is written before it
 is read; nothing is pending when a function is called or returns.
-Memory: frames hold their buffers; what a call writes is not passed to it a second time.
+Memory: frames hold their buffers; functions say which params they write; what a call writes is not
+passed to it a second time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from stretto.errors import VerifyError
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, overlap
-from stretto.kernels.tree import Call, Check, Let, Node, TreeFunction, leaves, walk
+from stretto.kernels.regions import kernel_regions, overlap
+from stretto.kernels.tree import Call, Check, Let, TreeFunction, leaves
 from stretto.schedule.assignment import check_registers
-from stretto.schedule.externals import written_externals
 from stretto.schedule.initialisation import InitialisationChecker, Summary, bound_region
 from stretto.schedule.ordering import order_leaf
 from stretto.schedule.places import Places
 from stretto.schedule.program import DeviceProgram, Run, Schedule
 from stretto.schedule.races import RaceFinder
+from stretto.schedule.writes import function_calls, relevance
 
 Kernels = dict[str, Kernel]
 
@@ -35,7 +35,7 @@ def verify(program: DeviceProgram) -> None:
         raise VerifyError("functions need names of their own, and one is main")
     for function in functions.values():
         _check_calls(function, functions)
-    written = written_externals(program.tree, program.kernels)
+    relevant = relevance(program.tree, program.kernels)
     places: dict[str, Places] = {}
     for name, function in functions.items():
         if name not in dict(program.frames):
@@ -44,8 +44,10 @@ def verify(program: DeviceProgram) -> None:
         for schedule in leaves(function.body):
             _check_leaf(schedule, program.units, kernels)
         check_registers(function, functions, kernels)
-        finder = RaceFinder(program.units, kernels, places[name], _relevance(program, written))
-        finder.check(function.body, name)
+        _check_written(function, functions, kernels)
+        if program.units > 1:
+            finder = RaceFinder(program.units, kernels, places[name], relevant(function))
+            finder.check(function.body, name)
     _check_initialisation(program, kernels, places)
 
 
@@ -54,13 +56,6 @@ def _kernels(program: DeviceProgram) -> Kernels:
     if len(kernels) != len(program.kernels):
         raise VerifyError("two kernels have one name")
     return kernels
-
-
-def _relevance(program: DeviceProgram, written: frozenset[str]) -> Callable[[Region], bool]:
-    """What only one unit accesses, or nobody writes, cannot race."""
-    if program.units == 1:
-        return lambda region: False
-    return lambda region: region.buffer.kind in ("local", "param") or region.buffer.name in written
 
 
 def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
@@ -112,7 +107,7 @@ def _check_dynamic(name: str, runs: list[Run]) -> None:
 def _check_calls(
     function: TreeFunction[Schedule], functions: dict[str, TreeFunction[Schedule]]
 ) -> None:
-    for call in _calls(function.body):
+    for call in function_calls(function):
         callee = functions.get(call.function)
         if callee is None:
             raise VerifyError(f"there is no function {call.function}")
@@ -139,8 +134,27 @@ def _check_aliases(call: Call[Schedule], callee: TreeFunction[Schedule]) -> None
                 )
 
 
-def _calls(body: Node[Schedule]) -> list[Call[Schedule]]:
-    return [node for node in walk(body) if isinstance(node, Call)]
+def _check_written(
+    function: TreeFunction[Schedule],
+    functions: dict[str, TreeFunction[Schedule]],
+    kernels: Kernels,
+) -> None:
+    """A function says which params it writes."""
+    changed = {
+        region.buffer
+        for schedule in leaves(function.body)
+        for items in schedule.units
+        for item in items
+        if isinstance(item, Run)
+        for region in kernel_regions(kernels[item.kernel])
+        if region.write
+    }
+    for call in function_calls(function):
+        written = functions[call.function].written
+        changed |= {access.buffer for param, access in call.tensors if param in written}
+    for buffer in changed:
+        if buffer.kind == "param" and buffer not in function.written:
+            raise VerifyError(f"function {function.name} writes {buffer.name} but does not say so")
 
 
 def _check_initialisation(

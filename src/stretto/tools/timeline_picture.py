@@ -20,7 +20,7 @@ from stretto.tools.profile import Profile, ProfiledKernel
 WIDTH_INCHES = 12.0
 CLOSE_TASKS = 48
 """Tasks of one unit in the close view."""
-MOST_NAMED = 10
+MOST_NAMED = 20
 LEGEND_COLUMNS = 4
 MOST_BOXES = 400
 """Tasks of a unit that are drawn one by one in a panel; more would be thinner than a pixel."""
@@ -141,15 +141,15 @@ def _shares(
 
 
 def _legend(figure: Figure, profile: Profile, colors: list[str]) -> None:
-    """Kernels by their share of the busy time, the small ones together."""
+    """Kernels in the order of the program, with their share of the busy time; small ones together."""
     total = sum(kernel.busy for kernel in profile.kernels) or 1
-    order = sorted(range(len(profile.kernels)), key=lambda n: -profile.kernels[n].busy)
-    order = [n for n in order if profile.kernels[n].tasks]
+    ran = [number for number, kernel in enumerate(profile.kernels) if kernel.tasks]
+    by_time = sorted(ran, key=lambda number: -profile.kernels[number].busy)
     handles = [
-        Patch(color=colors[n], label=_legend_text(profile.kernels[n], total))
-        for n in order[:MOST_NAMED]
+        Patch(color=colors[number], label=_legend_text(profile.kernels[number], total))
+        for number in sorted(by_time[:MOST_NAMED])
     ]
-    if rest := order[MOST_NAMED:]:
+    if rest := by_time[MOST_NAMED:]:
         share = sum(profile.kernels[n].busy for n in rest) / total
         handles.append(Patch(color=REST, label=f"{len(rest)} more {share:.0%}"))
     figure.legend(

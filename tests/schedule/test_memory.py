@@ -1,0 +1,175 @@
+"""Frames: who shares bytes with whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.errors import ScheduleError
+from stretto.ir.types import DType
+from stretto.kernels.expr import Access, Buffer, Index, Reg, Var
+from stretto.kernels.operator import Kernel
+from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq
+from stretto.schedule.dependence import Body
+from stretto.schedule.program import DeviceProgram, Frame
+from stretto.schedule.scheduler import schedule, schedule_with_report
+from stretto.schedule.verifier import verify
+from tests.schedule.programs import OUT, X
+from tests.schedule.trees import (
+    EAGER,
+    F32,
+    at,
+    buffer,
+    call,
+    condition,
+    load,
+    map_kernel,
+    number,
+    program,
+)
+
+WIDE = 64
+I = Reg("i")  # noqa: E741
+
+
+def wide(name: str, rows: int = 1) -> Buffer:
+    return buffer(name, rows * WIDE)
+
+
+def step(name: str, out: Buffer, *sources: Buffer, mirrored: bool = True) -> Kernel:
+    """Reads other elements than it writes, so that units depend on each other."""
+    value = load(X, Index.of(Var(0)) % 8)
+    for source in sources:
+        last = source.shape[0]
+        assert isinstance(last, int)
+        index = Index.of(Var(0)) % last
+        value = call("add", value, load(source, index * -1 + (last - 1) if mirrored else index))
+    return map_kernel(name, out, value, 16)
+
+
+def planned(
+    body: Node[Body], *locals: Buffer, units: int = 2, share_bytes: int = 0
+) -> tuple[Frame, DeviceProgram]:
+    from dataclasses import replace
+
+    costs = replace(EAGER, share_bytes=share_bytes)
+    made = schedule(program(body, locals, (X, OUT)), units, costs)
+    verify(made)
+    return made.frame("main"), made
+
+
+def shared(frame: Frame, a: Buffer, b: Buffer) -> bool:
+    x, y = frame[a.name], frame[b.name]
+    return x.offset < y.offset + y.nbytes and y.offset < x.offset + x.nbytes
+
+
+A, B, C, D = wide("a"), wide("b"), wide("c"), wide("d")
+CHAIN = Leaf(
+    (step("ka", A), step("kb", B, A), step("kc", C, B), step("kd", D, C), step("ko", OUT, D))
+)
+
+
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_a_chain_takes_two_buffers(units: int) -> None:
+    frame, _ = planned(CHAIN, A, B, C, D, units=units)
+    assert frame.nbytes == 2 * WIDE * 4
+    assert shared(frame, A, C) and shared(frame, B, D)
+    assert not shared(frame, A, B) and not shared(frame, C, D)
+
+
+def test_small_buffers_share_nothing() -> None:
+    frame, _ = planned(CHAIN, A, B, C, D, share_bytes=WIDE * 4 + 1)
+    assert frame.nbytes == 4 * WIDE * 4
+
+
+def test_the_report_tells_what_was_saved() -> None:
+    _, report = schedule_with_report(program(CHAIN, (A, B, C, D), (X, OUT)), 2, EAGER)
+    assert (report.frame_bytes, report.separate_bytes) == (2 * WIDE * 4, 4 * WIDE * 4)
+
+
+def test_on_several_units_a_wave_must_lie_between() -> None:
+    """Without mirrors all is in one wave: each unit goes on alone, so nothing can be shared."""
+    steps = (step("ka", A), step("kb", B, A, mirrored=False), step("kc", C, B, mirrored=False))
+    last = step("ko", OUT, C, mirrored=False)
+    frame, made = planned(Leaf((*steps, last)), A, B, C)
+    assert not shared(frame, A, C)
+    frame, _ = planned(Leaf((*steps, last)), A, B, C, units=1)
+    assert shared(frame, A, C)
+    assert made.units == 2
+
+
+def test_offsets_are_aligned_and_large_buffers_go_first() -> None:
+    odd = buffer("odd", 17)
+    frame, _ = planned(Leaf((step("ka", odd), step("kb", A, odd), step("ko", OUT, A))), odd, A)
+    assert frame["a"].offset == 0
+    assert frame["odd"].offset == 256
+    assert frame.nbytes == 256 + 128
+
+
+def test_what_a_loop_reads_lives_all_the_time() -> None:
+    """`a` is read in every iteration: nothing that comes after that read may take its place."""
+    body = Leaf((step("kb", B, A), step("kc", C, B), step("kd", D, C), step("ko", OUT, D)))
+    loop = For(I, number(0), number(3), 1, body)
+    frame, _ = planned(Seq((Leaf((step("ka", A),)), loop)), A, B, C, D)
+    assert not any(shared(frame, A, other) for other in (B, C, D))
+    assert shared(frame, B, D)
+
+
+def test_what_an_iteration_makes_for_itself_is_shared() -> None:
+    body = Leaf((step("ka", A), step("kb", B, A), step("kc", C, B), step("ko", OUT, C)))
+    frame, _ = planned(For(I, number(0), number(3), 1, body), A, B, C)
+    assert shared(frame, A, C)
+
+
+def test_a_list_keeps_the_items_of_earlier_iterations() -> None:
+    items = buffer("items", 3, WIDE)
+    push = map_kernel("push", items, load(A, Var(0)), 16, index=(Index.of(I), Index.of(Var(0))))
+    final = map_kernel("ko", OUT, load(items, 2, Index.of(Var(0))), 4)
+    body = Leaf((step("ka", A), push, step("kb", B), step("kc", C, B)))
+    loop = For(I, number(0), number(3), 1, body)
+    frame, _ = planned(Seq((loop, Leaf((final,)))), items, A, B, C)
+    assert not any(shared(frame, items, other) for other in (A, B, C))
+
+
+def test_rotating_buffers_share_nothing_with_each_other() -> None:
+    now, following = wide("now"), wide("next")
+    before, after = step("ka", A), step("ko", OUT, D)
+    start = Leaf((before, step("start", now, A)))
+    turn = For(
+        I, number(0), number(3), 1, Leaf((step("turn", following, now),)), ((now, following),)
+    )
+    end = Leaf((step("kd", D, now), after))
+    frame, _ = planned(Seq((start, turn, end)), A, D, now, following)
+    assert not shared(frame, now, following)
+    assert not shared(frame, A, now) and not shared(frame, D, now)
+    assert shared(frame, A, D) or frame.nbytes == 4 * WIDE * 4
+
+
+def test_the_arms_of_a_branch_share() -> None:
+    flag = Reg("flag", DType.BOOL)
+    test = Leaf((Let(flag, condition("lt", at(I), number(1))),))
+    start = Leaf((Let(I, number(0)),))
+    arms = [Leaf((step(f"k{m.name}", m), step(f"o{m.name}", OUT, m))) for m in (A, B)]
+    frame, _ = planned(Seq((start, test, If(flag, arms[0], arms[1]))), A, B)
+    assert shared(frame, A, B)
+
+
+def test_arguments_of_calls_live() -> None:
+    from dataclasses import replace
+
+    from stretto.kernels.tree import Tree
+    from tests.schedule.trees import function
+
+    p = buffer("p", WIDE, kind="param")
+    f = function("f", Leaf((step("fill", p),)), tensors=(p,), written=(p,))
+    bind = Call("f", (), ((p, Access(A, A.shape, (Index(),))),))
+    rest = Leaf((step("kb", B), step("kc", C, B, A), step("ko", OUT, C)))
+    tree = program(Seq((bind, rest)), (A, B, C), (X, OUT))
+    made = schedule(Tree((*tree.functions, f), tree.externals), 2, replace(EAGER))
+    verify(made)
+    assert not shared(made.frame("main"), A, B)
+
+
+def test_dynamic_locals_are_refused() -> None:
+    dynamic = Buffer("dynamic", F32, (Reg("n"),))
+    with pytest.raises(ScheduleError, match="the size of local buffer dynamic is not static"):
+        schedule(program(Leaf(()), (dynamic,), (X,)), 2)
