@@ -1,6 +1,6 @@
 """A classifier that stops at the first layer that is sure; each input pays for what it needs.
 
-python examples/early_exit.py
+Run it: `python examples/early_exit.py`
 """
 
 import torch

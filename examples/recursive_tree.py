@@ -1,6 +1,6 @@
 """A sentence's parse tree is encoded by recursion; one compiled program serves trees of any shape.
 
-    python examples/recursive_tree.py
+Run it: `python examples/recursive_tree.py`
 
 The tree is data, not Python objects: for each node the numbers of its children. So its shape may
 change from call to call, and the recursion runs inside the native program.

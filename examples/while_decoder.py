@@ -1,6 +1,6 @@
 """A decoder that feeds its own words back until it says "stop"; no word leaves the native program.
 
-    python examples/while_decoder.py
+Run it: `python examples/while_decoder.py`
 
 How many steps there are is known only when they have been made: the loop's condition is a tensor.
 """

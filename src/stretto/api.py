@@ -52,7 +52,7 @@ class Entry:
     calls: int = 0
     builds: int = 1
     compiled_variant: Key = ()
-    constant_memory: frozenset[int] = field(init=False)
+    constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,8 +61,10 @@ class Entry:
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
         self.watch = Watch.of(self.captured)
-        sources = self.captured.constants
-        self.constant_memory = frozenset(s.tensor.untyped_storage().data_ptr() for s in sources)
+        self.constant_memory = {}
+        for source in self.captured.constants:
+            address = source.tensor.untyped_storage().data_ptr()
+            self.constant_memory.setdefault(address, []).append(source.tensor)
         output = self.captured.output
         self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
 
@@ -81,23 +83,20 @@ class Entry:
         ]
 
     def variant(self, tensors: Sequence[torch.Tensor]) -> Key:
-        """What else a program that changes inputs depends on: which of them share memory with what,
+        """What else a program that changes tensors depends on: which inputs share memory with what,
         and which views of them are copies."""
-        if not self.captured.mutations:
-            return ()
         bound = self.bind(tensors)
         strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
         groups: dict[int, list[int]] = {}
         for number, tensor in enumerate(bound):
             groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
         written = {mutation.input for mutation in self.captured.mutations}
-        shared = [
-            tuple(group)
-            for address, group in groups.items()
-            if address
-            and (len(group) > 1 or address in self.constant_memory)
-            and not written.isdisjoint(group)
-        ]
+        shared: list[Key] = []
+        for address, group in groups.items():
+            constants = self.constant_memory.get(address, ())
+            if address and len(group) + len(constants) > 1 and not written.isdisjoint(group):
+                same = (any(bound[n] is constant for constant in constants) for n in group)
+                shared.append((*group, *same))
         return (*shared, *strides) if shared or any(strides) else ()
 
     def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
@@ -155,7 +154,7 @@ class Compiled:
         if self._module is not None:
             key = (self._module.training, key)
         entry = self._entries.get(key)
-        if entry is not None and entry.captured.mutations:
+        if entry is not None and entry.captured.writes:
             variant = entry.variant(tensors)
             if variant != entry.compiled_variant:
                 key = (variant, key)
@@ -186,13 +185,15 @@ class Compiled:
             backend = _choose(self._backend, tensors)
             start = time.perf_counter()
             captured = capture(self._function, args, kwargs, self._options)
+            _require_cpu(captured)
             traced = time.perf_counter() - start
             executable, stages = build(captured, backend, self._options)
             stages.seconds = {"capture": traced, **stages.seconds}
             entry = Entry(
                 key, captured, executable, stages, time.perf_counter() - start, (args, kwargs)
             )
-            entry.compiled_variant = entry.variant(tensors)
+            if captured.writes:
+                entry.compiled_variant = entry.variant(tensors)
             self._entries[key] = entry
             if stale is not None:
                 entry.builds += stale.builds
@@ -220,7 +221,7 @@ class Compiled:
                 "new one is compiled from the start; pad or bucket what varies, or raise "
                 "Options(max_signatures_before_warning=...).",
                 StrettoWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
 
     def _warn_stale(self, builds: int, changed: str) -> None:
@@ -229,7 +230,7 @@ class Compiled:
                 f"compiled {builds} times for the same shapes, because what it was compiled with "
                 f"changes between calls: {changed}. Pass it as an argument, as a tensor.",
                 StrettoWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
 
     # ---- what users ask ----------------------------------------------------------------------
@@ -291,6 +292,18 @@ def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
                 remedy="cast it to a real float, integer or bool dtype",
             ) from None
     return "cpu" if backend == "auto" else backend
+
+
+def _require_cpu(captured: Captured) -> None:
+    found = dict(captured.program.constants)
+    found |= {b.name: b.tensor for b in captured.inputs if not isinstance(b, ArgumentLeaf)}
+    for name, tensor in found.items():
+        if tensor.device.type != "cpu":
+            raise BuildError(
+                f"the tensor '{name}' is on {tensor.device}: only the CPU machine is there in this "
+                "version",
+                remedy="move the module with .cpu()",
+            )
 
 
 def varying(keys: list[Key]) -> str:

@@ -59,7 +59,7 @@ template <class T, class S, int MR, int NR>
 static void whole_conv(const T* x, const T* w, T* out, int oc, bool accumulate) {
   alignas(64) static T scratch[conv_scratch<T, S, NR> + 1];
   for (int p = 0; p < S::pixels; p += NR)
-    conv_tile<T, S, MR, NR>(x, w, scratch, out + p, S::pixels, oc, p, accumulate);
+    conv_tile<T, S, MR, NR>(x, w, scratch, out + p, S::pixels, oc, p, S::pixels, accumulate);
 }
 """
 

@@ -64,7 +64,9 @@ NAMES = sorted(
     {
         info.name
         for info in op_db
-        if not info.name.startswith(("_refs", "fft", "linalg", "special", "signal", "sparse"))
+        if not info.name.startswith(
+            ("_refs", "fft", "linalg", "special", "signal", "sparse", "jit")
+        )
     }
 )
 

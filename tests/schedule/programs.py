@@ -35,6 +35,13 @@ def kernel(name: str, out: Buffer, *sources: Buffer, mirrored: bool = True) -> K
     return map_kernel(name, out, value, 4)
 
 
+def mixing(name: str, out: Buffer, *sources: Buffer) -> Kernel:
+    """Each task reads both halves of its sources."""
+    own, other = kernel(name, out, *sources, mirrored=False), kernel(name, out, *sources)
+    value = call("add", *(made.stages[0].operator.value for made in (own, other)))
+    return map_kernel(name, out, value, 4)
+
+
 def leaf(steps: int, *units: tuple[Item, ...]) -> Leaf[Schedule]:
     return Leaf(Schedule(units, steps))
 

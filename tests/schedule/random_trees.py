@@ -49,7 +49,7 @@ class Generator:
             functions.append(self.callee())
             self.locals = []
         ready = [self.x, self.w]
-        body = self.block(ready, depth=3)
+        body = self.block(ready, depth=self.rng.choice([1, 2, 2, 3]))
         last = self.kernel(self.out, ready)
         main = function("main", Seq((body, Leaf((last,)))), tuple(self.locals))
         externals = (self.x, self.w, self.items, self.out)

@@ -36,13 +36,15 @@ def wide(name: str, rows: int = 1) -> Buffer:
 
 
 def step(name: str, out: Buffer, *sources: Buffer, mirrored: bool = True) -> Kernel:
-    """Reads other elements than it writes, so that units depend on each other."""
+    """Each task reads its own elements, and mirrored ones, which another unit may have written."""
     value = load(X, Index.of(Var(0)) % 8)
     for source in sources:
         last = source.shape[0]
         assert isinstance(last, int)
         index = Index.of(Var(0)) % last
-        value = call("add", value, load(source, index * -1 + (last - 1) if mirrored else index))
+        value = call("add", value, load(source, index))
+        if mirrored:
+            value = call("add", value, load(source, index * -1 + (last - 1)))
     return map_kernel(name, out, value, 16)
 
 
@@ -68,7 +70,7 @@ CHAIN = Leaf(
 )
 
 
-@pytest.mark.parametrize("units", [1, 2, 3])
+@pytest.mark.parametrize("units", [1, 2])
 def test_a_chain_takes_two_buffers(units: int) -> None:
     frame, _ = planned(CHAIN, A, B, C, D, units=units)
     assert frame.nbytes == 2 * WIDE * 4

@@ -20,7 +20,7 @@ from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal,
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from stretto.schedule.verifier import verify
 from stretto.schedule.wavefront import equal_blocks
-from tests.schedule.programs import OUT, A, B, X, kernel
+from tests.schedule.programs import OUT, A, B, X, kernel, mixing
 from tests.schedule.trees import (
     EAGER,
     F32,
@@ -155,7 +155,8 @@ def test_a_loop_of_unknown_length_counts_as_long() -> None:
 
 
 def test_the_report() -> None:
-    tree = program(Leaf((slow(kernel("a", A, X)), slow(kernel("b", OUT, A)))), (A,), (X, OUT))
+    kernels = (slow(kernel("a", A, X)), slow(mixing("b", OUT, A)))
+    tree = program(Leaf(kernels), (A,), (X, OUT))
     _, report = schedule_with_report(tree, 2)
     assert report.units == 2
     assert report.alone == pytest.approx(4e-4)
@@ -202,9 +203,17 @@ def test_the_longest_goes_first() -> None:
     assert units_of(made, "short1") == units_of(made, "short2") != units_of(made, "long")
 
 
+def test_consumers_follow_where_that_saves_a_wait() -> None:
+    """Each half of `b` reads the other half of `a`: the units trade the halves."""
+    made = straight(slow(kernel("a", A, X)), slow(kernel("b", OUT, A)))
+    assert waits(made) == 0
+    runs = [(unit, item.first) for unit, item in items(made) if isinstance(item, Run)]
+    assert runs == [(0, 0), (0, 1), (1, 1), (1, 0)]
+
+
 def test_small_work_is_not_split() -> None:
     """Its inputs are on both units, so splitting it would make both wait."""
-    small = slow(kernel("small", B, A), 1e-8)
+    small = slow(mixing("small", B, A), 1e-8)
     made = straight(slow(kernel("a", A, X)), small, slow(kernel("c", OUT, B)))
     assert len(units_of(made, "small")) == 1
 
@@ -300,7 +309,7 @@ def test_registers_keep_their_order() -> None:
 
 def test_waits_stand_before_a_loop_if_its_body_does_not_need_them() -> None:
     """The loop reads what was written before it: once, not in every iteration."""
-    loop = For(T, number(0), number(9), 1, Leaf((slow(kernel("b", OUT, A)),)))
+    loop = For(T, number(0), number(9), 1, Leaf((slow(mixing("b", OUT, A)),)))
     tree = program(Seq((Leaf((slow(kernel("a", A, X)),)), loop)), (A,), (X, OUT))
     made = schedule(tree, 2)
     verify(made)
@@ -312,7 +321,7 @@ def test_waits_stand_before_a_loop_if_its_body_does_not_need_them() -> None:
 def test_a_branch_waits_in_the_arm_that_needs_it() -> None:
     flag = Reg("flag", DType.BOOL)
     start = Leaf((slow(kernel("a", A, X)), Let(flag, condition("lt", number(0), number(1)))))
-    then, orelse = Leaf((slow(kernel("b", OUT, A)),)), Leaf((slow(kernel("c", OUT, X)),))
+    then, orelse = Leaf((slow(mixing("b", OUT, A)),)), Leaf((slow(kernel("c", OUT, X)),))
     made = schedule(program(Seq((start, If(flag, then, orelse))), (A,), (X, OUT)), 2)
     verify(made)
     (branch,) = [node for node in walk(made.tree.main.body) if isinstance(node, If)]

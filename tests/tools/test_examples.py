@@ -29,4 +29,4 @@ def test_an_example_runs(script: Path) -> None:
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_says_how_to_run_it(script: Path) -> None:
-    assert f"    python examples/{script.name}\n" in script.read_text()
+    assert f"Run it: `python examples/{script.name}`\n" in script.read_text()

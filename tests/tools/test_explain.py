@@ -1,4 +1,4 @@
-"""`explain()`: the whole text as goldens, and each thing that it has to tell."""
+"""`explain()`: each thing that it has to tell. The whole text is in `tests/golden/`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 import stretto
 from stretto.tools import explain as explain_module
-from stretto.tools import kernels as kernels_module
+from tests.tools.masks import mask_times
 from tests.tools.programs import (
     DECAY,
     DEPTH,
@@ -34,21 +34,8 @@ def explained(
     return stretto.compile(function, inputs, backend=backend, options=options).explain()
 
 
-@pytest.fixture
-def masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every time in the text is TIME."""
-    for module in (explain_module, kernels_module):
-        monkeypatch.setattr(module, "seconds_text", lambda seconds: "TIME")
-
-
-@pytest.mark.usefixtures("masked")
-@pytest.mark.parametrize("backend", ["cpu", "emulator", "interpreter"])
-def test_golden_explain(backend: str, golden: Callable[[str, str], None], tmp_path: Path) -> None:
-    options = stretto.Options(threads=2, cache_dir=tmp_path)
-    golden(explained(decay, *DECAY, backend=backend, options=options), f"explain-{backend}.txt")
-
-
-def test_the_same_program_gives_the_same_text(masked: None) -> None:
+def test_the_same_program_gives_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask_times(monkeypatch)
     assert explained(decay, *DECAY) == explained(decay, *DECAY)
 
 

@@ -131,6 +131,7 @@ def _finish(
         tuple(mutations),
         tuple(tracer.notes),
         guards,
+        tracer.writes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from functools import cache
@@ -13,7 +14,8 @@ import torch
 
 from stretto.errors import SourceLocation
 
-_CAPTURE = str(Path(__file__).parent)
+_STRETTO = str(Path(__file__).parent.parent) + os.sep
+_ZOO = _STRETTO + "_zoo"
 _TORCH = str(Path(torch.__file__).parent)
 _STDLIB = sysconfig.get_path("stdlib")
 _SITE = ("site-packages", "dist-packages")
@@ -21,11 +23,11 @@ _SITE = ("site-packages", "dist-packages")
 
 @cache
 def is_user_file(filename: str) -> bool:
-    """Whether code of this file is the user's (not torch, stretto's capture or the stdlib)."""
+    """Whether code of this file is the user's (not torch, stretto or the standard library)."""
     if filename.startswith(("<frozen", "<string>", "<attrs")):
         return False
-    if filename.startswith((_CAPTURE, _TORCH)):
-        return False
+    if filename.startswith((_STRETTO, _TORCH)):
+        return filename.startswith(_ZOO)
     in_stdlib = filename.startswith(_STDLIB)
     return not in_stdlib or any(part in filename for part in _SITE)
 

@@ -119,6 +119,7 @@ class Captured:
     """A captured function. `inputs` has one entry per param of main, in order.
 
     `guards`: what else it was captured with; see `guards.py`.
+    `writes`: something is changed in place, so that it matters which views are copies.
     """
 
     program: Program
@@ -127,4 +128,5 @@ class Captured:
     output: OutputSpec
     mutations: tuple[Mutation, ...]
     notes: tuple[str, ...]
-    guards: tuple[Guard, ...] = ()
+    guards: tuple[Guard, ...]
+    writes: bool

@@ -93,6 +93,7 @@ class Tracer:
         self.read_values: dict[int, torch.Tensor] = {}
         self.owners: dict[int, Owner] = {}
         self.traced: dict[CodeType, FunctionType] = {}
+        self.writes = False
         self.inputs: dict[int, TracedTensor] = {}
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}
@@ -275,6 +276,7 @@ class Tracer:
         bases = [self.current(tensor.memory)]
         for step in tensor.steps[:-1]:
             bases.append(step.read(bases[-1]))
+        self.writes = True
         if tensor.steps:
             for step, base in zip(reversed(tensor.steps), reversed(bases), strict=True):
                 value = step.write(base, value)
@@ -359,6 +361,8 @@ class Tracer:
             )
         if tensor.layout is not torch.strided or tensor.is_quantized:
             fail("only dense tensors can be captured", "call to_dense() or dequantize() before")
+        if tensor.device.type == "meta":
+            fail("a tensor on the meta device has no data", "make it on the CPU")
         return TensorType(dtype, tuple(self.dim(dim) for dim in tensor.shape))
 
     def dim(self, dim: int | torch.SymInt) -> Dim:

@@ -146,10 +146,11 @@ class ContractPrinter(NestPrinter):
         per_group = found.out_channels // found.groups
         slabs = -(-per_group // height) * height
         template = f"conv_tile<{kind}, S, {height}, {lanes}>"
+        end = f"int(({bottom}) * S::OW)"
         if found.groups == 1:
             self.out.write(f"const int64_t c0 = {first}, c1 = {last};")
             out = self.out_pointer("c0", "p")
-            rest = ["scratch", out, "S::pixels", "int(c1 - c0)", "int(p)", "false"]
+            rest = ["scratch", out, "S::pixels", "int(c1 - c0)", "int(p)", end, "false"]
             self.pixel_loop(top, bottom, lanes)
             with self.out.indent():
                 self.call(template, [image, f"{weights} + c0 * S::K", *rest])
@@ -159,7 +160,7 @@ class ContractPrinter(NestPrinter):
         )
         with self.out.block():
             out = self.out_pointer(f"g * {per_group}", "p")
-            rest = ["scratch", out, "S::pixels", per_group, "int(p)", "false"]
+            rest = ["scratch", out, "S::pixels", per_group, "int(p)", end, "false"]
             self.pixel_loop(top, bottom, lanes)
             with self.out.indent():
                 group = f"{image} + g * (S::C * S::H * S::W)"

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from stretto.kernels.contraction import analyse
 from stretto.kernels.expr import (
     Access,
     Buffer,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -27,7 +27,7 @@ from stretto.kernels.expr import (
     loads,
     row_major,
 )
-from stretto.kernels.lower import Items, LeafItem
+from stretto.kernels.lower import Items
 from stretto.kernels.operator import LibraryCall, Operator, Span
 from stretto.kernels.tree import Check, Let
 
@@ -463,12 +463,22 @@ SMALL_WORK = 20_000
 """Scalar operations up to which one task is as good as many."""
 
 
-def parallelism(grid: tuple[Extent, ...]) -> int:
-    """How many tasks a grid could give, a vector of 16 in the last dim counting as one."""
-    sizes = [dim if isinstance(dim, int) else 1 << 20 for dim in grid]
-    if sizes:
-        sizes[-1] = -(-sizes[-1] // 16)
-    return prod(sizes, start=1)
+def parallelism(group: Group) -> int:
+    """How many tasks a group could give.
+
+    Along the contiguous dim of the operator that does most of the work a vector of 16 counts as
+    one.
+    """
+    sizes = [dim if isinstance(dim, int) else 1 << 20 for dim in group.grid]
+    main = max(group.members, key=lambda member: work(member.operator))
+    offset = main.operator.out.offset
+    vectors = {
+        span.grid
+        for box in main.boxes
+        for dim, span in enumerate(box)
+        if span.grid is not None and offset.coefficient(Var(dim)) == 1
+    }
+    return prod((-(-size // 16) if n in vectors else size for n, size in enumerate(sizes)), start=1)
 
 
 def work(operator: Operator) -> int:
@@ -484,21 +494,29 @@ def _applies(expr: Expr) -> int:
 
 
 def profitable(groups: list[Group], operator: Operator, joined: Group, units: int) -> bool:
-    """Joining must leave enough tasks for all units, unless the work is small or was never
-    parallel.
+    """Joining must leave the bulk of the work enough tasks for all units, unless it is small.
+
+    An argmax behind a large product would pull the product into its one task.
     """
-    total = work(operator) + sum(work(m.operator) for group in groups for m in group.members)
+    parts = [(group, sum(work(m.operator) for m in group.members)) for group in groups]
+    parts.append((single(operator), work(operator)))
+    total = sum(size for _, size in parts)
     if total <= SMALL_WORK:
         return True
-    before = min(parallelism(g.grid) for g in (*groups, single(operator)))
-    after = parallelism(joined.grid)
-    return after >= min(before, 4 * units)
+    if _shares_an_operand(operator, joined):
+        return False
+    before = max(parallelism(group) for group, size in parts if 10 * size >= total)
+    return parallelism(joined) >= min(before, 4 * units)
 
 
-def has_dynamic(operator: Operator) -> bool:
-    """True when a load or store position is computed by an expression."""
-    indices = [i for load in operator.reads() for i in load.access.index] + list(operator.out.index)
-    return any(isinstance(atom, Dynamic) for index in indices for atom in index.atoms())
+def _shares_an_operand(operator: Operator, joined: Group) -> bool:
+    """Would every task of a contraction read all of an operand that does not depend on the tile?
 
-
-__all__ = ["Box", "Group", "Grouped", "LeafItem", "Member", "fuse", "single", "split"]
+    Then its own tiles, by columns that stay in a unit's cache, beat those of its producers. Heads
+    of an attention have operands of their own.
+    """
+    found = analyse(operator)
+    if found is None:
+        return False
+    (box,) = joined.members[-1].boxes
+    return any(span.grid is not None and dim not in found.batch for dim, span in enumerate(box))

@@ -338,7 +338,7 @@ class Lowering:
         if isinstance(lazy.expr, Const | Position):
             return False
         if value in self.uses.below:
-            return not lazy.rank == 0 or applies > CHEAP_APPLIES
+            return lazy.rank != 0 or applies > CHEAP_APPLIES
         return self.uses.total.get(value, 0) > 1 and not is_cheap(lazy.expr)
 
     def materialise(self, lazy: Lazy, hint: str = "t") -> Lazy:

@@ -265,10 +265,14 @@ def _out_size(operator: Operator) -> tuple[int, int]:
 
 
 def _spatial_multiples(rank: int, out_h: int, out_w: int, lanes: int) -> tuple[int, ...]:
-    """Whole rows, as many as fill panels exactly (0: the whole image)."""
-    rows = lanes // gcd(lanes, out_w)
-    rows = 0 if rows >= out_h else rows
-    return (0,) if rank == 3 else (rows, 0)
+    """Whole rows, as few as fill panels to 94 % (0: the whole image)."""
+    if rank == 3:
+        return (0,)
+    for rows in range(1, out_h):
+        pixels = rows * out_w
+        if -(-pixels // lanes) * lanes <= 1.06 * pixels:
+            return (rows, 0)
+    return (0, 0)
 
 
 # ---- tiles -----------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from stretto.kernels.expr import Buffer
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.select import Packing
 from stretto.options import Options
-from stretto.runtime.emulator import Emulator
+from stretto.runtime.emulator import EmulatedRun, Emulator
+from stretto.runtime.native import ProgramStopped, stopped
 from stretto.runtime.packing import pack
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
 from stretto.schedule.program import DeviceProgram
@@ -50,7 +51,7 @@ class EmulatedExecutable:
             for buffer in self.program.tree.externals:
                 if buffer.kind in ("output", "list"):
                     memory[buffer.slot] = self.allocate(buffer)
-            ran = self.emulator.run(memory, dict(self.capacities))
+            ran = self.run(memory)
             if ran.full_list is None:
                 return [
                     self.shaped(
@@ -59,6 +60,14 @@ class EmulatedExecutable:
                     for o in self.lowered.outputs
                 ]
             self.capacities[ran.full_list] *= GROWTH
+
+    def run(self, memory: dict[int, torch.Tensor]) -> EmulatedRun:
+        emulator = self.emulator
+        try:
+            return emulator.run(memory, dict(self.capacities))
+        except ProgramStopped as stop:
+            limits = emulator.max_depth, emulator.arena_limit
+            raise stopped(stop.status, stop.detail, *limits) from stop
 
     def allocate(self, buffer: Buffer) -> torch.Tensor:
         lead = self.capacities[buffer.slot] if grows(buffer) else 1

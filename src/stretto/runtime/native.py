@@ -282,18 +282,24 @@ def _events(frame: _Frame) -> list[TaskEvent]:
 
 def _stopped(frame: _Frame, interface: Interface) -> ProgramStopped:
     status, detail = Status(frame.context.status), int(frame.context.detail)
-    message, remedy = _explain(status, detail, interface)
+    return stopped(status, detail, interface.max_depth, interface.arena_limit)
+
+
+def stopped(status: Status, detail: int, max_depth: int, arena_limit: int) -> ProgramStopped:
+    """The error for a status, with its message and remedy."""
+    message, remedy = _explain(status, detail, max_depth, arena_limit)
     return ProgramStopped(status, detail, message, remedy)
 
 
-def _explain(status: Status, detail: int, interface: Interface) -> tuple[str, str | None]:
-    """Message and remedy for a status."""
+def _explain(
+    status: Status, detail: int, max_depth: int, arena_limit: int
+) -> tuple[str, str | None]:
     recursion = "check that the recursion reaches its base case"
     match status:
         case Status.LIST_FULL:
             return f"list {detail} is longer than the room made for it", None
         case Status.ARENA_FULL:
-            room = f"{interface.arena_limit / 2**20:.0f} MiB"
+            room = f"{arena_limit / 2**20:.0f} MiB"
             return f"the intermediate values of the program need more than {room}", recursion
         case Status.LIBRARY_FAILED:
             return f"library call {detail} failed", None
@@ -302,8 +308,7 @@ def _explain(status: Status, detail: int, interface: Interface) -> tuple[str, st
         case Status.STACK_FULL:
             return "the recursion has used up the stack of an execution unit", recursion
         case Status.TOO_DEEP:
-            limit = interface.max_depth
-            return f"the recursion is deeper than {limit} calls", (
+            return f"the recursion is deeper than {max_depth} calls", (
                 f"{recursion}, or raise Options(max_depth=...)"
             )
         case Status.STUCK:

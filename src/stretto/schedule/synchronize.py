@@ -28,7 +28,7 @@ from stretto.kernels.tree import (
 )
 from stretto.schedule.builder import LeafBuilder
 from stretto.schedule.dependence import item_regions
-from stretto.schedule.hazards import Layout, State
+from stretto.schedule.hazards import Layout, State, Touch
 from stretto.schedule.program import Schedule, Wait
 from stretto.schedule.wavefront import LeafPlan
 
@@ -49,6 +49,8 @@ class Synchronizer:
         self._is_main = is_main
         self._relevant = relevant
         self.implied: dict[int, int] = {}
+        # Loops inside loops are walked from the same state many times.
+        self._walked: dict[tuple[int, frozenset[tuple[Touch, int]]], Walked] = {}
 
     def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
         """The body with waits. When a function other than `main` returns, nothing is pending."""
@@ -69,7 +71,10 @@ class Synchronizer:
                     nodes.append(walked)
                 return _sequence(nodes), state
             case For() | While():
-                return self._loop(node, state)
+                key = id(node), frozenset(state.pending.items())
+                if key not in self._walked:
+                    self._walked[key] = self._loop(node, state)
+                return self._walked[key]
             case If(condition, then, orelse):
                 first, end = self._node(then, state)
                 second, other_end = self._node(orelse, state)

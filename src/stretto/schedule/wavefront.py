@@ -9,7 +9,6 @@ needs no wait.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -44,17 +43,16 @@ class LeafPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one unit does of an item, when it is done, in which wave."""
+    """What one unit does of an item, and when it is done."""
 
     unit: int
-    wave: int
     finish: float
     regions: tuple[Region, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """An item as it would be placed. `after`: (unit, wave) pairs of other units it waits for."""
+    """An item as it would be placed. `after`: what of other units it waits for, (item, unit)."""
 
     parts: Parts
     shares: tuple[_Share, ...]
@@ -98,12 +96,9 @@ class _LeafPlanner:
         self._producers = producers
         self._layout = Layout()
         self._free = [0.0] * units
-        self._wave = [0] * units
-        # For each unit the waves and the finishing times of what it has, both never falling.
-        self._history: list[list[tuple[int, float]]] = [[] for _ in range(units)]
+        self._placed: list[tuple[Node, _Fit]] = []
         self._shares: dict[int, tuple[_Share, ...]] = {}
         self._regions: dict[tuple[str, Part], tuple[Region, ...]] = {}
-        self._waves: list[list[Placed]] = []
 
     def plan(self, body: Body) -> LeafPlan:
         nodes = leaf_nodes(body)
@@ -116,7 +111,7 @@ class _LeafPlanner:
                 self._place(node, self._best(node.item, fits))
             else:
                 self._place(node, self._fit(node, ()))
-        return LeafPlan(tuple(tuple(wave) for wave in self._waves), max(self._free))
+        return LeafPlan(self._waves(), max(self._free))
 
     def _priority(self, node: Node) -> tuple[int, float, int]:
         total = 0.0
@@ -202,23 +197,20 @@ class _LeafPlanner:
         return self._regions[key]
 
     def _fit(self, node: Node, parts: Parts) -> _Fit:
-        """When and in which wave the item would run if it were shared out like this."""
+        """When the item would run if it were shared out like this."""
         after: set[tuple[int, int]] = set()
-        starts: list[tuple[int, float, float, tuple[Region, ...]]] = []
+        shares: list[_Share] = []
         for unit, seconds, regions in self._work(node, parts):
-            waits = self._conflicts(node, unit, regions)
             start = self._free[unit]
+            waits = self._conflicts(node, unit, regions)
             if waits:
-                ready = max(self._finished(*pair) for pair in waits)
+                ready = max(share.finish for share in waits.values())
                 start = max(start, ready + self._costs.wait_seconds)
             elif self._producers.others(unit, regions):
                 start = max(start, self._costs.wait_seconds)
-            after |= waits
-            starts.append((unit, start, start + seconds, regions))
-        lowest = max((wave + 1 for _, wave in after), default=0)
-        wave = max([lowest, *(self._wave[unit] for unit, *_ in starts)])
-        shares = tuple(_Share(unit, wave, finish, r) for unit, _, finish, r in starts)
-        return _Fit(parts, shares, frozenset(after))
+            after |= waits.keys()
+            shares.append(_Share(unit, start + seconds, regions))
+        return _Fit(parts, tuple(shares), frozenset(after))
 
     def _work(self, node: Node, parts: Parts) -> Iterator[tuple[int, float, tuple[Region, ...]]]:
         """What each unit has to do: (unit, seconds, regions)."""
@@ -238,36 +230,42 @@ class _LeafPlanner:
 
     def _conflicts(
         self, node: Node, unit: int, regions: tuple[Region, ...]
-    ) -> set[tuple[int, int]]:
-        """(unit, wave) of what other units have to finish first."""
+    ) -> dict[tuple[int, int], _Share]:
+        """What other units have to finish first, by (item, unit)."""
         conflict = self._layout.conflict
         return {
-            (share.unit, share.wave)
+            (index, share.unit): share
             for index in node.before
             for share in self._shares[index]
             if share.unit != unit and any(conflict(a, b) for a in share.regions for b in regions)
         }
 
-    def _finished(self, unit: int, wave: int) -> float:
-        """When the unit is through with a wave."""
-        history = self._history[unit]
-        position = bisect_right(history, wave, key=lambda item: item[0])
-        return history[position - 1][1]
-
     def _place(self, node: Node, fit: _Fit) -> None:
-        for unit, wave in fit.after:
-            # What comes later on that unit must not delay the signal that is waited for.
-            self._wave[unit] = max(self._wave[unit], wave + 1)
+        self._placed.append((node, fit))
         self._shares[node.index] = fit.shares
         for share in fit.shares:
-            self._wave[share.unit] = share.wave
             self._free[share.unit] = share.finish
-            self._history[share.unit].append((share.wave, share.finish))
             self._producers.add(share.unit, share.regions)
-        wave = fit.shares[0].wave
-        while len(self._waves) <= wave:
-            self._waves.append([])
-        self._waves[wave].append(Placed(node.item, fit.parts))
+
+    def _waves(self) -> tuple[tuple[Placed, ...], ...]:
+        """What waits for another unit is in a later wave than what it waits for.
+
+        So is what follows on that unit, that the signal comes as early as it can.
+        """
+        awaited = {pair for _, fit in self._placed for pair in fit.after}
+        lowest = [0] * self._units
+        wave_of: dict[int, int] = {}
+        waves: list[list[Placed]] = []
+        for node, fit in self._placed:
+            units = [share.unit for share in fit.shares]
+            wave = max(lowest[unit] for unit in units)
+            wave = max([wave, *(wave_of[index] + 1 for index, _ in fit.after)])
+            wave_of[node.index] = wave
+            for unit in units:
+                lowest[unit] = wave + ((node.index, unit) in awaited)
+            waves += [[] for _ in range(len(waves), wave + 1)]
+            waves[wave].append(Placed(node.item, fit.parts))
+        return tuple(tuple(wave) for wave in waves)
 
 
 def equal_blocks(tasks: int, units: int) -> Parts:

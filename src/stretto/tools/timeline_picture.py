@@ -141,7 +141,7 @@ def _shares(
 
 
 def _legend(figure: Figure, profile: Profile, colors: list[str]) -> None:
-    """Kernels in the order of the program, with their share of the busy time; small ones together."""
+    """Kernels in the order of the program with their share of the busy time, small ones as one."""
     total = sum(kernel.busy for kernel in profile.kernels) or 1
     ran = [number for number, kernel in enumerate(profile.kernels) if kernel.tasks]
     by_time = sorted(ran, key=lambda number: -profile.kernels[number].busy)

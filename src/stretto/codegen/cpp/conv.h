@@ -102,11 +102,11 @@ constexpr int conv_scratch = S::pointwise ? 0 : conv_channels<T, S, NR> * S::tap
 
 // `oc` output channels of pixels p .. p+NR-1 of one image. `weights` is packed in slabs
 // [oc/MR][K][MR], zero-padded; `out` is element (first channel, pixel p) with row stride ldc, and
-// no pixel past the image's end is written.
+// no pixel from `end` on is written: it belongs to another task, or to none.
 template <class T, class S, int MR, int NR>
 STRETTO_INLINE void conv_tile(const T* x, const T* weights, T* scratch, T* out, int64_t ldc, int oc,
-                              int p, bool accumulate) {
-  const int n = S::pixels - p < NR ? S::pixels - p : NR;
+                              int p, int end, bool accumulate) {
+  const int n = end - p < NR ? end - p : NR;
   constexpr int64_t slab = int64_t(S::K) * MR;
   if constexpr (S::pointwise) {
     all_columns<T, MR, NR / kLanes<T>, kLanes<T>>({weights, 1, MR, slab}, x + p, S::H * S::W, out,

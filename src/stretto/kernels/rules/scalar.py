@@ -13,8 +13,6 @@ from stretto.kernels.expr import Apply, Const, Expr, Index, Position
 from stretto.kernels.functions import FUNCTIONS, Result
 from stretto.kernels.lazy import cast
 
-INF = inf
-
 
 def apply(function: str, *args: Expr) -> Expr:
     """The function of the arguments, which have one dtype (but for `where`)."""

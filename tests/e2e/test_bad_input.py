@@ -1,0 +1,597 @@
+"""Inputs, machines and programs that go wrong: a clear error, and the next call works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import stretto
+from stretto.errors import BuildError, CaptureError, RunError, StrettoWarning
+from stretto.options import Options
+from tests.capture.checks import assert_same
+from tests.e2e.machines import check, check_call
+
+A, B = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([-1.0, -2.0, 0.5])
+MACHINES = ["cpu", "emulator"]
+
+
+def on(backend: str, function: Callable[..., Any], **options: Any) -> Any:
+    options.setdefault("threads", 2)
+    return stretto.compile(function, backend=backend, options=Options(**options))
+
+
+def double_positive(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x
+
+
+# ---- what cannot be compiled -----------------------------------------------------------------
+
+
+def test_unsupported_dtype() -> None:
+    fast = on("cpu", double_positive)
+    with pytest.raises(CaptureError, match="dtype torch.complex64, which is not supported") as caught:
+        fast(A.to(torch.complex64))
+    assert "remedy: cast it" in str(caught.value)
+    assert_same(fast(A), A * 2)
+
+
+def test_unsupported_device() -> None:
+    fast = on("auto", double_positive)
+    with pytest.raises(BuildError, match="an input is on meta") as caught:
+        fast(A.to("meta"))
+    assert "remedy: move the inputs" in str(caught.value)
+    assert_same(fast(A), A * 2)
+
+
+def test_parameters_on_another_device() -> None:
+    weight = torch.ones(3, device="meta")
+    for backend in MACHINES:
+        with pytest.raises(CaptureError, match="a tensor on the meta device has no data"):
+            on(backend, lambda x: (x + 1, weight * 2))(A)
+        with pytest.raises(CaptureError, match="a tensor on the meta device has no data"):
+            on(backend, lambda x: (x + 1, torch.ones(3, device="meta")))(A)
+        with pytest.raises(CaptureError, match="meta device has no data") as caught:
+            on(backend, nn.Linear(3, 2, device="meta").requires_grad_(False))(A)
+        assert caught.value.location is not None
+        assert caught.value.location.file == __file__
+
+
+def test_unsupported_layout() -> None:
+    with pytest.raises(CaptureError, match="layout torch.sparse_coo") as caught:
+        on("cpu", double_positive)(torch.eye(3).to_sparse())
+    assert "to_dense" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"backend": "gpu"}, ValueError, "backend must be one of auto, cpu, emulator, interpreter"),
+        ({"backend": None}, ValueError, "backend must be one of"),
+        ({"options": {"threads": 2}}, TypeError, "options must be stretto.Options"),
+        ({"example_inputs": A}, TypeError, "example_inputs must be a tuple"),
+        ({"function": 3}, TypeError, "takes a function or an nn.Module, not int"),
+        ({"function": "relu"}, TypeError, "takes a function or an nn.Module, not str"),
+    ],
+)
+def test_wrong_arguments_of_compile(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        stretto.compile(**{"function": double_positive, **arguments})
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(ValueError, match="threads must be an int of at least 1"):
+        Options(threads=0)
+    with pytest.raises(TypeError, match="colour"):
+        Options(colour="red")  # type: ignore[call-arg]
+
+
+def test_wrong_arguments_of_the_function() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        on("cpu", double_positive)()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+        on("cpu", double_positive)(A, y=A)
+
+
+# ---- the C++ compiler ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """`fake_compiler(script)`: CXX is a shell script that knows --version and runs `script`."""
+
+    def make(script: str) -> Path:
+        path = tmp_path / "fake-cxx"
+        path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo fake 1.0 && exit 0\n{script}\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+        return path
+
+    return make
+
+
+def test_missing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fast = on("cpu", double_positive, cache_dir=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", "/nonexistent/g++ -m64")
+        with pytest.raises(BuildError, match="`/nonexistent/g\\+\\+ -m64` cannot be run") as caught:
+            fast(A)
+    assert "apt install g++" in str(caught.value)
+    assert_same(fast(A), A * 2)
+
+
+def test_failing_compiler(fake_compiler: Callable[[str], Path], tmp_path: Path) -> None:
+    path = fake_compiler("echo 'error: out of ideas' >&2; exit 3")
+    with pytest.raises(BuildError, match="failed with exit code 3") as caught:
+        on("cpu", double_positive, cache_dir=tmp_path / "cache")(A)
+    message = str(caught.value)
+    assert f"{path} -std=c++17 -O3" in message
+    assert "error: out of ideas" in message
+    assert "apt install g++" in message
+
+
+def test_killed_compiler(
+    fake_compiler: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = on("cpu", double_positive, cache_dir=tmp_path / "cache")
+    fake_compiler("kill -9 $$")
+    with pytest.raises(BuildError, match="was killed by SIGKILL") as caught:
+        fast(A)
+    assert "out of memory" in str(caught.value)
+    monkeypatch.delenv("CXX")
+    assert_same(fast(A), A * 2)
+
+
+def test_full_disk(fake_compiler: Callable[[str], Path], tmp_path: Path) -> None:
+    fake_compiler("echo 'fatal error: cannot write: No space left on device'; exit 1")
+    with pytest.raises(BuildError, match="no space left") as caught:
+        on("cpu", double_positive, cache_dir=tmp_path / "cache")(A)
+    assert str(tmp_path / "cache") in str(caught.value)
+
+
+SCRIPT = """
+import sys, time
+import torch, stretto
+from stretto import Options
+
+def f(x, n):
+    i = 0
+    while i < n:
+        x = torch.tanh(x + 1e-3)
+        i += 1
+    return x, i
+
+torch.set_num_threads(1)
+fast = stretto.compile(f, options=Options(threads=2, cache_dir=sys.argv[1]))
+small = torch.tensor(3)
+"""
+
+
+def start(body: str, cache: Path, **environment: str) -> subprocess.Popen[str]:
+    """A Python process that runs SCRIPT and then `body`."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    file = cache / f"script-{len(list(cache.iterdir()))}.py"
+    file.write_text(SCRIPT + body)
+    return subprocess.Popen(
+        [sys.executable, file, cache],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    try:
+        output, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(f"hangs: {process.communicate()[0]}") from None
+    return output
+
+
+def test_process_killed_while_it_compiles(
+    fake_compiler: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The next process finds a cache that it can use."""
+    slow = fake_compiler(f"echo > {tmp_path}/started; sleep 600 & echo $! > {tmp_path}/pid; wait")
+    process = start("fast(torch.ones(3), small)\n", tmp_path, CXX=str(slow))
+    while not (tmp_path / "pid").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    finish(process)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    again = start("print(fast(torch.ones(3), small)[1])\n", tmp_path, CXX="")
+    assert finish(again) == "3\n"
+
+
+def test_ctrl_c_in_a_long_run(tmp_path: Path) -> None:
+    body = """
+fast(torch.ones(3), small)
+print("ready", flush=True)
+try:
+    fast(torch.ones(3), torch.tensor(10**15))
+except KeyboardInterrupt:
+    print("interrupted", fast(torch.ones(3), small)[1])
+"""
+    process = start(body, tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert finish(process) == "interrupted 3\n"
+    assert process.returncode == 0
+
+
+# ---- runs that end early ---------------------------------------------------------------------
+
+
+def endless(x: Tensor, n: Tensor) -> Tensor:
+    return x if n < 0 else endless(x * 0.5, n + 1) + 1
+
+
+def test_recursion_without_end_on_the_cpu() -> None:
+    fast = on("cpu", endless)
+    for _ in range(2):
+        with pytest.raises(RunError, match="recursion is deeper than 100000 calls") as caught:
+            fast(A, torch.tensor(0))
+        assert "check that the recursion reaches its base case" in str(caught.value)
+        assert_same(fast(A, torch.tensor(-1)), A)
+
+
+def test_recursion_without_end_on_the_emulator() -> None:
+    fast = on("emulator", endless, max_depth=500)
+    for _ in range(2):
+        with pytest.raises(RunError, match="recursion is deeper than 500 calls") as caught:
+            fast(A, torch.tensor(0))
+        assert "check that the recursion reaches its base case" in str(caught.value)
+        assert_same(fast(A, torch.tensor(-1)), A)
+
+
+def test_recursion_without_end_that_needs_much_memory() -> None:
+    """It ends before the memory of the machine does."""
+    body = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+def walk(x, n):
+    y = x.t() @ x
+    return y if n < 0 else walk(y * 0.5, n + 1) @ x + y.t() @ x
+big = stretto.compile(walk, options=Options(threads=1, cache_dir=sys.argv[1]))
+x = torch.ones(256, 256)
+try:
+    big(x, torch.tensor(0))
+except stretto.RunError as error:
+    print(str(error).splitlines()[-1].strip(), tuple(big(x, torch.tensor(-1)).shape))
+"""
+    path = Path(os.environ["STRETTO_CACHE"])
+    path.mkdir(exist_ok=True, parents=True)
+
+
+def test_deep_recursion_that_ends() -> None:
+    def walk(x: Tensor, n: Tensor) -> Tensor:
+        return x if n <= 0 else walk(x * 0.5, n - 1) + 1
+
+    fast = on("cpu", walk)
+    assert_same(fast(A, torch.tensor(90_000)), torch.full((3,), 90_000.0))
+
+
+@pytest.mark.parametrize("backend", MACHINES)
+@pytest.mark.parametrize("unroll", [0, 4])
+def test_index_out_of_range(backend: str, unroll: int) -> None:
+    def pick(x: Tensor, i: Tensor) -> Tensor:
+        return x[i] + 1
+
+    def gather(x: Tensor, i: Tensor) -> Tensor:
+        return x.gather(0, i.view(1)) + 1
+
+    def select(x: Tensor, i: Tensor) -> Tensor:
+        return torch.index_select(x, 0, i.view(1)) + 1
+
+    def embed(x: Tensor, i: Tensor) -> Tensor:
+        return nn.functional.embedding(i.view(1), x.view(3, 1)) + 1
+
+    def put(x: Tensor, i: Tensor) -> Tensor:
+        x = x.clone()
+        x[i] = 5
+        return x
+
+    def looped(x: Tensor, i: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for k in range(5):
+            total = total + x[i + k - k]
+        return total
+
+    for function in (pick, gather, select, embed, put, looped):
+        fast = on(backend, function, unroll=unroll)
+        for index in (0, 2):
+            check_call(fast, function, (A, torch.tensor(index)))
+        for index in (3, 1000, -4):
+            with pytest.raises((IndexError, RuntimeError)):
+                function(A, torch.tensor(index))
+            with pytest.raises(RunError, match="out of range"):
+                fast(A, torch.tensor(index))
+        check_call(fast, function, (A, torch.tensor(1)))
+
+
+@pytest.mark.parametrize("backend", MACHINES)
+def test_list_that_grows_to_thousands(backend: str) -> None:
+    def steps(x: Tensor, n: Tensor) -> tuple[list[Tensor], Tensor]:
+        out = []
+        for i in range(n):
+            x = x * 0.9 + i
+            out.append(x)
+        return out, x
+
+    count = 5000 if backend == "cpu" else 1100
+    fast = on(backend, steps)
+    for n in (0, 70, count, 3):
+        check_call(fast, steps, (A, torch.tensor(n)))
+
+
+# ---- unusual tensors -------------------------------------------------------------------------
+
+
+def mixed(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    z = x @ y.t() if x.sum() > 0 else y @ x.t()
+    return z, x + y, x.sum(0), (x * y).mean(-1), torch.cat([x, y]), x.t()
+
+
+@pytest.mark.parametrize("backend", MACHINES)
+def test_inputs_that_are_not_contiguous(backend: str) -> None:
+    base = torch.arange(48.0).view(4, 12) / 10 - 1
+    views = [base[:, ::4], base[:, 3:6], base.view(4, 3, 4).transpose(1, 2)[:, 0], base.t()[:3].t()]
+    assert not any(view.is_contiguous() for view in views)
+    fast = on(backend, mixed)
+    for x in views:
+        for y in (*views, x):
+            assert_same(fast(x, y), mixed(x, y))
+    assert len(fast.signatures) == 1
+
+
+@pytest.mark.parametrize("backend", MACHINES)
+def test_inputs_that_are_expanded(backend: str) -> None:
+    x, y = torch.ones(1, 1).expand(4, 3), A.expand(4, 3)
+    assert_same(on(backend, mixed)(x, y), mixed(x, y))
+
+
+def test_inputs_that_alias_and_are_only_read() -> None:
+    base = torch.arange(24.0).view(8, 3) / 10 - 1
+    fast = on("cpu", mixed)
+    assert_same(fast(base[:4], base[2:6]), mixed(base[:4], base[2:6]))
+    assert_same(fast(base[:4], base[:4]), mixed(base[:4], base[:4]))
+    assert_same(fast(base[:4], base[4:]), mixed(base[:4], base[4:]))
+
+
+def test_inputs_that_alias_and_are_changed() -> None:
+    """Right, or an error that says so; never wrong."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        return x * y
+
+    def tensors(kind: str) -> tuple[Tensor, Tensor]:
+        base = torch.arange(8.0)
+        return {
+            "apart": (base[:3], torch.ones(3)),
+            "same": (base[:3],) * 2,
+            "overlap": (base[:3], base[1:4]),
+            "beside": (base[:3], base[3:6]),
+        }[kind]
+
+    for order in (("apart", "same", "overlap", "beside"), ("overlap", "same", "apart", "beside")):
+        fast = on("emulator", f)
+        for kind in order:
+            found, wanted = tensors(kind), tensors(kind)
+            result = f(*wanted)
+            try:
+                assert_same(fast(*found), result)
+            except CaptureError as error:
+                assert kind != "apart"
+                assert "shares memory with another input" in str(error)
+            else:
+                assert_same(found, wanted)
+
+
+def test_changed_input_that_a_constant_aliases() -> None:
+    weight = torch.ones(3)
+
+    def f(x: Tensor) -> Tensor:
+        x.add_(1)
+        return x * weight
+
+    fast = on("emulator", f)
+    assert_same(fast(A.clone()), A + 1)
+    assert_same(fast(weight), torch.full((3,), 4.0))
+    assert_same(weight, torch.full((3,), 2.0))
+    with pytest.raises(CaptureError, match="shares memory with another input"):
+        fast(weight.view(3))
+    assert_same(fast(A.clone()), (A + 1) * 2)
+
+
+def test_changed_input_whose_view_depends_on_its_strides() -> None:
+    def f(x: Tensor) -> Tensor:
+        flat = x.reshape(-1)
+        flat.mul_(2)
+        return flat
+
+    fast = on("emulator", f)
+    for x in (torch.ones(3, 3), torch.eye(3)[:, :2], torch.ones(3, 2), torch.ones(3, 3).t()):
+        found = torch.empty_strided(x.shape, x.stride()).copy_(x)
+        wanted = torch.empty_strided(x.shape, x.stride()).copy_(x)
+        assert_same(fast(found), f(wanted))
+        assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("backend", MACHINES)
+def test_inputs_of_no_elements(backend: str) -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        total = torch.zeros(())
+        for row in x:
+            total = total + row.sum()
+        z = x * 2 if x.sum() > 0 else x + 1
+        return z, total, x.sum(0), x @ y.t(), torch.cat([x, y]), x.t(), (x > 0).any(), y.mean(1)
+
+    for rows, columns in ((0, 3), (2, 0), (0, 0)):
+        check(f, (torch.ones(rows, columns), torch.ones(4, columns)), backend=backend)
+
+
+@pytest.mark.parametrize("backend", MACHINES)
+def test_nan_and_infinity_are_those_of_eager(backend: str) -> None:
+    inf, nan = float("inf"), float("nan")
+
+    def f(x: Tensor) -> dict[str, Tensor]:
+        y = x.view(3, 3)
+        return {
+            "arithmetic": torch.stack([x + 1, x - x, x * 0, x / x, -x, x**2, x // 2, x % 3]),
+            "functions": torch.stack([x.exp(), x.tanh(), x.sigmoid(), x.log(), x.sqrt(), x.erf()]),
+            "clamps": torch.stack([x.relu(), x.clamp(-1, 1), x.abs(), x.round(), x.sign()]),
+            "pairs": torch.stack([torch.maximum(x, -x), torch.minimum(x, x.flip(0))]),
+            "tests": torch.stack([x > 0, x == x, x != x, x.isnan(), x.isinf(), x.isfinite()]),
+            "sums": torch.stack([y.sum(1), y.mean(0), y.prod(1), y.amax(1), y.amin(0)]),
+            "places": torch.stack([y.argmax(1), y.argmin(0)]),
+            "softmax": y.softmax(1),
+            "matrix": y @ y,
+            "where": torch.where(x > 0, x, -x),
+            "nan": x.nan_to_num(7.0, 8.0, 9.0),
+            "branch": x * 2 if x.max() > 0 else x * 3,
+        }
+
+    cases = [
+        [nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 1e38, -1e38],
+        [1.0, 2, 3, 4, 5, 6, 7, 8, 9],
+        [inf, 1, 2, -inf, 3, 4, 0, 0, 1e-40],
+        [nan] * 9,
+    ]
+    check(f, *[(torch.tensor(values),) for values in cases], backend=backend)
+
+
+# ---- signatures ------------------------------------------------------------------------------
+
+
+def test_new_shapes_compile_new_signatures_and_a_warning_names_what_varies() -> None:
+    fast = on("emulator", mixed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in range(1, 9):
+            x = torch.ones(rows, 3)
+            assert_same(fast(x, x + 1), mixed(x, x + 1))
+        fast(torch.ones(3, 3), torch.ones(3, 3))
+    assert len(fast.signatures) == 8
+    with pytest.warns(StrettoWarning, match="9 signatures compiled: .*") as caught:
+        fast(torch.ones(9, 3), torch.ones(9, 3))
+    (warning,) = caught
+    assert "dimension 0 of tensor 0 varies (1, 2, 3, 4, 5, 6, ...)" in str(warning.message)
+    assert "dimension 0 of tensor 1 varies" in str(warning.message)
+    assert "dimension 1" not in str(warning.message)
+    assert warning.filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast(torch.ones(10, 3), torch.ones(10, 3))
+
+
+def test_warning_about_values_and_modules() -> None:
+    model = nn.Identity()
+    fast = on("emulator", model, max_signatures_before_warning=1)
+    fast(A)
+    with pytest.warns(StrettoWarning, match="dimension 0 of tensor 0 varies \\(3, 4\\)"):
+        fast(torch.ones(4))
+    scaled = on("emulator", lambda x, k: x * k, max_signatures_before_warning=1)
+    scaled(A, 1)
+    with pytest.warns(StrettoWarning, match="a value that is not a tensor varies"):
+        scaled(A, 2)
+
+
+SCALE = 0
+
+
+def test_a_warning_names_what_changes_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = on("emulator", lambda x: x * SCALE, max_signatures_before_warning=2)
+    for scale in range(2):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        assert_same(fast(A), A * scale)
+    monkeypatch.setitem(globals(), "SCALE", 5)
+    with pytest.warns(StrettoWarning, match="compiled 3 times for the same shapes.*: SCALE of"):
+        assert_same(fast(A), A * 5)
+
+
+def test_a_change_of_dtype_compiles_a_new_signature() -> None:
+    fast = on("emulator", double_positive)
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.bfloat16):
+        assert_same(fast(A.to(dtype)), A.to(dtype) * 2)
+    assert len(fast.signatures) == 4
+
+
+# ---- exceptions and gradients of the user ----------------------------------------------------
+
+
+class Custom(ValueError):
+    pass
+
+
+def test_exceptions_of_the_function_are_unchanged() -> None:
+    problem = Custom("no")
+
+    def inner(x: Tensor) -> Tensor:
+        if x.shape[0] > 3:
+            raise problem
+        return x
+
+    def outer(x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = inner(x) + 1
+        return x
+
+    fast = on("cpu", outer)
+    with pytest.raises(Custom) as caught:
+        fast(torch.ones(4))
+    assert caught.value is problem
+    assert caught.value.__cause__ is None
+    shown = traceback.extract_tb(caught.value.__traceback__)
+    lines = [(frame.filename, frame.lineno, frame.line) for frame in shown]
+    assert (__file__, inner.__code__.co_firstlineno + 2, "raise problem") in lines
+    assert any(line == "x = inner(x) + 1" for _, _, line in lines)
+    assert_same(fast(A), A + 2)
+
+
+def test_errors_of_torch_are_those_of_eager() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.view(2, -1) @ x.view(2, -1)
+
+    x = torch.ones(6)
+    with pytest.raises(RuntimeError) as wanted:
+        f(x)
+    with pytest.raises(RuntimeError) as found:
+        on("cpu", f)(x)
+    assert type(found.value) is type(wanted.value)
+    assert "shapes cannot be multiplied (2x3 and 2x3)" in str(found.value)
+    assert any("x.view(2, -1) @" in str(entry.statement) for entry in found.traceback)
+
+
+def test_inputs_that_require_grad_run_eager_and_warn_once() -> None:
+    fast = on("cpu", double_positive)
+    x = A.clone().requires_grad_()
+    with pytest.warns(StrettoWarning, match="torch.no_grad\\(\\)") as caught:
+        y = fast(x)
+    assert caught[0].filename == __file__
+    y.sum().backward()
+    assert_same(x.grad, torch.full((3,), 2.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast(x)
+        assert fast.signatures == ()
+        with torch.no_grad():
+            assert_same(fast(x), A * 2)
+    assert len(fast.signatures) == 1

@@ -1,0 +1,13 @@
+"""Makes texts comparable that hold times."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.tools import explain, kernels
+
+
+def mask_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every time that `explain()` writes is TIME."""
+    for module in (explain, kernels):
+        monkeypatch.setattr(module, "seconds_text", lambda seconds: "TIME")
