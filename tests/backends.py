@@ -22,6 +22,7 @@ from stretto.runtime.executable import CpuExecutable
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import schedule_with_report
+from stretto.schedule.verifier import verify
 from tests.support import program_of, random_inputs
 
 EAGER = MachineCosts(wait_seconds=1e-12, wake_seconds=-1e9, small_waits=0.0, share_bytes=0)
@@ -69,11 +70,14 @@ def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = Tr
     lowered = lower(program)
     if not spread:
         tree, packings = select(lowered, units, fuse)
-        return Built(lowered, schedule_with_report(tree, units)[0], packings)
+        device, _ = schedule_with_report(tree, units)
+        verify(device)
+        return Built(lowered, device, packings)
     with many_tasks():
         tree, packings = select(lowered, units, fuse)
     device, _ = schedule_with_report(tree, units, EAGER)
     assert device.units == units
+    verify(device)
     return Built(lowered, device, packings)
 
 

@@ -148,7 +148,7 @@ class Compiled:
             key = tuple([(a.shape, a.dtype, a.device) for a in args])
         else:
             key, tensors = self._general_key(args, kwargs)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        if torch.is_grad_enabled() and self._is_training(tensors):
             self._warn_grad()
             return None, tensors
         if self._module is not None:
@@ -163,6 +163,16 @@ class Compiled:
             entry = self._compile(key, tensors, args, kwargs)
         self._last = entry
         return entry, tensors
+
+    def _is_training(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """With grad mode on: would eager build a graph that the caller means to use?
+
+        Inputs that require grad say so; so do parameters of a module in training mode.
+        """
+        if any(t.requires_grad for t in tensors):
+            return True
+        module = self._module
+        return module is not None and module.training and _has_trainable(module)
 
     def _general_key(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -206,8 +216,8 @@ class Compiled:
         if not self._warned_grad:
             self._warned_grad = True
             warnings.warn(
-                "an input requires grad and training is not supported yet: running eager. "
-                "Call it under torch.no_grad() to run compiled.",
+                "an input, or a parameter of a module in training mode, requires grad and training is "
+                "not supported yet: running eager. Call it under torch.no_grad() to run compiled.",
                 StrettoWarning,
                 stacklevel=4,
             )
@@ -261,6 +271,10 @@ class Compiled:
                 "nothing has been compiled yet", remedy="call the function once, or give its inputs"
             )
         write_timeline(self._last, self._options, path)
+
+
+def _has_trainable(module: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _leaf_key(leaf: object) -> object:

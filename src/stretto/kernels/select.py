@@ -347,7 +347,7 @@ def _cut(
         else [first, list(range(len(group.grid))), [*reversed(range(len(group.grid)))]]
     )
     cuts = [_cut_in_order(group, order, multiples, target) for order in orders]
-    return max(cuts, key=lambda cut: round(_balance(cut, units), 2))
+    return max(cuts, key=lambda cut: round(_balance(cut, units), 1))
 
 
 def _balance(cut: tuple[TileDim, ...], units: int) -> float:
@@ -373,19 +373,25 @@ def _cut_in_order(
         possible = ceil(extent / multiple)
         tile = ceil(possible / max(min(possible, target), 1)) * multiple
         tiles[dim] = max(min(tile, extent), 1)
-        target = ceil(target / max(ceil(extent / tiles[dim]), 1))
+        target = max(round(target / max(ceil(extent / tiles[dim]), 1)), 1)
     return tuple(TileDim(extent, tiles[n]) for n, extent in enumerate(group.grid))
 
 
 def _cut_order(group: Group, plans: list[Plan]) -> list[int]:
-    """Outer dims first, but the columns of packed weights before rows: a unit keeps its weights."""
+    """Outer dims first, but the columns of packed weights before rows: a unit keeps its weights.
+
+    The channels of a convolution come last: each cut of them copies the patches once more.
+    """
     columns: set[int] = set()
+    channels: set[int] = set()
     for member, plan in zip(group.members, plans, strict=True):
+        if plan.method.template == "conv":
+            channels |= {g for box in member.boxes if (g := box[1].grid) is not None}
         if plan.method.template == "packed":
             found = analyse(member.operator)
             assert found is not None
             rows = _row_count(member.operator, found)
             if rows <= 256:
                 columns |= {g for box in member.boxes if (g := box[found.column].grid) is not None}
-    rest = [n for n in range(len(group.grid)) if n not in columns]
-    return [*sorted(columns), *rest]
+    rest = [n for n in range(len(group.grid)) if n not in columns | channels]
+    return [*sorted(columns), *rest, *sorted(channels - columns)]

@@ -12,6 +12,7 @@ from stretto.kernels.select import Packing
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.library import LibraryTable
+from stretto.runtime.memory import usable_memory
 from stretto.runtime.native import Interface, NativeProgram, ProgramStopped, Status, TaskEvent
 from stretto.runtime.packing import pack
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
@@ -72,6 +73,7 @@ class CpuExecutable:
             results=len(self.results),
             arena_bytes=frames["main"] + deeper,
             deep=self.source.recursive,
+            arena_limit=min(MOST_ARENA, usable_memory() // 2),
             max_depth=options.max_depth,
         )
 

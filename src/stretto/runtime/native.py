@@ -244,15 +244,19 @@ class NativeProgram:
         if limits:
             self._pack_limits(frame.limits, 0, *limits)
         self.launches += 1
+        size = frame.arena.size
         try:
             if self._launch(self._entry, frame.pointer) != 0:
                 self._grow_and_retry(frame)
-        except Exception as error:
-            if frame.context.status == Status.LIBRARY_FAILED:
+            if frame.context.status != Status.OK:
+                raise _stopped(frame, self.interface)
+        except BaseException as error:
+            if frame.arena.size > size:  # a recursion without end need not keep what it got
+                frame.set_arena(size)
+            if frame.context.status == Status.LIBRARY_FAILED and isinstance(error, Exception):
                 raise _stopped(frame, self.interface) from error
             raise
-        if frame.context.status != Status.OK:
-            raise _stopped(frame, self.interface)
+        self._arena_bytes = max(self._arena_bytes, frame.arena.size)
         return frame.results[:]
 
     def _new_frame(self) -> _Frame:
@@ -265,8 +269,10 @@ class NativeProgram:
         limit = self.interface.arena_limit
         while frame.context.status == Status.ARENA_FULL and frame.arena.size < limit:
             wanted = max(2 * frame.arena.size, frame.context.detail, mmap.PAGESIZE)
-            frame.set_arena(min(wanted, limit))
-            self._arena_bytes = max(self._arena_bytes, frame.arena.size)
+            try:
+                frame.set_arena(min(wanted, limit))
+            except OSError:  # the process may not have more (ulimit -v)
+                return
             self.launches += 1
             self._launch(self._entry, frame.pointer)
 
@@ -282,24 +288,24 @@ def _events(frame: _Frame) -> list[TaskEvent]:
 
 def _stopped(frame: _Frame, interface: Interface) -> ProgramStopped:
     status, detail = Status(frame.context.status), int(frame.context.detail)
-    return stopped(status, detail, interface.max_depth, interface.arena_limit)
+    return stopped(status, detail, interface.max_depth, frame.arena.size)
 
 
-def stopped(status: Status, detail: int, max_depth: int, arena_limit: int) -> ProgramStopped:
+def stopped(status: Status, detail: int, max_depth: int, arena_bytes: int) -> ProgramStopped:
     """The error for a status, with its message and remedy."""
-    message, remedy = _explain(status, detail, max_depth, arena_limit)
+    message, remedy = _explain(status, detail, max_depth, arena_bytes)
     return ProgramStopped(status, detail, message, remedy)
 
 
 def _explain(
-    status: Status, detail: int, max_depth: int, arena_limit: int
+    status: Status, detail: int, max_depth: int, arena_bytes: int
 ) -> tuple[str, str | None]:
     recursion = "check that the recursion reaches its base case"
     match status:
         case Status.LIST_FULL:
             return f"list {detail} is longer than the room made for it", None
         case Status.ARENA_FULL:
-            room = f"{arena_limit / 2**20:.0f} MiB"
+            room = f"{arena_bytes / 2**20:.0f} MiB"
             return f"the intermediate values of the program need more than {room}", recursion
         case Status.LIBRARY_FAILED:
             return f"library call {detail} failed", None

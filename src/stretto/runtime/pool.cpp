@@ -164,7 +164,7 @@ int32_t library(Context* ctx, int unit, int64_t call, void** operands) {
 
 // ---- the pool ---------------------------------------------------------------------------------
 constexpr int64_t IDLE_SPIN_NS = 100'000;  // a worker sleeps when no launch came for so long
-constexpr int64_t WAIT_SPIN_NS = 50'000;   // a wait yields the core after so long
+constexpr int64_t WAIT_SPIN_NS = 5'000;     // a wait yields the core after so long: free if nobody wants it
 constexpr int64_t CROWDED_SPIN_NS = 1'000;  // the same where units share cores
 constexpr auto LOCK_INTERVAL = std::chrono::milliseconds(20);
 

@@ -163,15 +163,12 @@ class InitialisationChecker:
         )
 
     def _write(self, region: Region, written: Written) -> None:
-        name = region.buffer.name
-        for other in self._places.near(name)[1:]:
-            if other not in written:
-                continue
-            hit = self._places.elements_hit(region, self._buffers[other])
-            if hit is not None:
-                written[other][hit[0] : hit[1]] = False
-        if name in written:
-            _part(written[name], region)[...] = True
+        for other, first, last in self._places.destroyed(region):
+            if other in written:
+                size = self._buffers[other].dtype.itemsize
+                written[other][first // size : -(-last // size)] = False
+        if region.buffer.name in written:
+            _part(written[region.buffer.name], region)[...] = True
 
     def _call(self, call: Call[Schedule], written: Written) -> None:
         summary = self._summaries[call.function]

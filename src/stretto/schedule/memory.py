@@ -39,12 +39,9 @@ class _Block:
     """Buffers placed together: one, or a group that rotates. `life` is None for unused memory."""
 
     buffers: tuple[Buffer, ...]
+    nbytes: int
     life: Life | None
     small: bool
-
-    @property
-    def nbytes(self) -> int:
-        return sum(_aligned(buffer.nbytes) for buffer in self.buffers)
 
     def may_share(self, other: _Block) -> bool:
         if self.small or other.small:
@@ -68,8 +65,9 @@ def plan_frame(
     blocks: list[_Block] = []
     for group in _groups(function.locals, live.pairs):
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
-        small = sum(_aligned(buffer.nbytes) for buffer in group) < share_bytes
-        blocks.append(_Block(group, Life.of(events) if events else None, small))
+        nbytes = sum(_aligned(buffer.nbytes) for buffer in group)
+        life = Life.of(events) if events else None
+        blocks.append(_Block(group, nbytes, life, small=nbytes < share_bytes))
     placed: list[tuple[int, _Block]] = []
     for block in sorted(blocks, key=lambda block: -block.nbytes):
         taken = [(o, o + other.nbytes) for o, other in placed if not block.may_share(other)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Buffer
 from stretto.kernels.regions import Interval, Region
@@ -26,8 +28,13 @@ class Places:
                 for current, following in node.rotate:
                     self._join(current, following)
         names = [buffer.name for buffer in function.locals if buffer.nbytes > 0]
+        spans = {
+            name: [_bytes(self._placements[member]) for member in self._group[name]]
+            for name in names
+        }
         self._near = {
-            name: (name, *(other for other in names if self._touch(name, other))) for name in names
+            name: (name, *(other for other in names if self._touch(name, other, spans)))
+            for name in names
         }
 
     def near(self, name: str) -> tuple[str, ...]:
@@ -40,18 +47,17 @@ class Places:
             return False
         return any(_meet(x, y) for x in self._ranges(a) for y in self._ranges(b))
 
-    def elements_hit(self, region: Region, other: Buffer) -> Interval | None:
-        """The elements of `other` that a write to `region` may destroy."""
-        found: list[Interval] = []
-        for first, last in self._ranges(region):
-            for start in (self._placements[name].offset for name in self._group[other.name]):
-                low = max(first - start, 0) // other.dtype.itemsize
-                high = -(-min(last - start, other.nbytes) // other.dtype.itemsize)
-                if low < high:
-                    found.append((low, high))
-        if not found:
-            return None
-        return min(low for low, _ in found), max(high for _, high in found)
+    def destroyed(self, region: Region) -> Iterator[tuple[str, int, int]]:
+        """(name, first, last + 1): bytes of other buffers that a write to `region` may destroy."""
+        ranges = self._ranges(region)
+        for name in self.near(region.buffer.name)[1:]:
+            size = self._placements[name].nbytes
+            for member in self._group[name]:
+                start = self._placements[member].offset
+                for first, last in ranges:
+                    low, high = max(first - start, 0), min(last - start, size)
+                    if low < high:
+                        yield name, low, high
 
     def _check(self, buffer: Buffer, frame: Frame) -> None:
         placement = self._placements.get(buffer.name)
@@ -77,14 +83,10 @@ class Places:
         one.extend(two)
         self._group |= dict.fromkeys(two, one)
 
-    def _touch(self, a: str, b: str) -> bool:
+    def _touch(self, a: str, b: str, spans: dict[str, list[Interval]]) -> bool:
         if self._group[a] is self._group[b]:
             return False
-        return any(
-            _meet(_bytes(self._placements[x]), _bytes(self._placements[y]))
-            for x in self._group[a]
-            for y in self._group[b]
-        )
+        return any(_meet(x, y) for x in spans[a] for y in spans[b])
 
     def _ranges(self, region: Region) -> list[Interval]:
         """The bytes of the frame that a region may be."""

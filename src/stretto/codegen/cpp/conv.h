@@ -26,17 +26,17 @@ struct Conv {
   static constexpr bool pointwise = taps == 1 && SH == 1 && SW == 1 && PH == 0 && PW == 0;
 };
 
-constexpr int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+constexpr int floor_quotient(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 constexpr int clamp(int v, int low, int high) { return v < low ? low : v > high ? high : v; }
 
 // Output columns [first, last) whose input column for tap kx lies inside the image.
 template <class S>
 constexpr int first_column(int kx) {
-  return clamp(floor_div(S::PW - kx * S::DW + S::SW - 1, S::SW), 0, S::OW);
+  return clamp(floor_quotient(S::PW - kx * S::DW + S::SW - 1, S::SW), 0, S::OW);
 }
 template <class S>
 constexpr int last_column(int kx) {
-  return clamp(floor_div(S::W - 1 + S::PW - kx * S::DW, S::SW) + 1, 0, S::OW);
+  return clamp(floor_quotient(S::W - 1 + S::PW - kx * S::DW, S::SW) + 1, 0, S::OW);
 }
 
 // Patch elements of tap kx for `n` pixels from column ox on, all in one output row.
