@@ -110,6 +110,7 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any], backend: str, options: Options) -> None:
+        self._module = function if isinstance(function, torch.nn.Module) else None
         self._function = function
         self._backend = backend
         self._options = options
@@ -118,7 +119,6 @@ class Compiled:
         self._warned_grad = False
         self._warned_signatures = False
         self._last: Entry | None = None
-        self._module = function if isinstance(function, torch.nn.Module) else None
         if self._module is None:
             functools.update_wrapper(self, function, updated=())
 
@@ -133,7 +133,24 @@ class Compiled:
         return self if instance is None else functools.partial(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_function"], name)
+        found = getattr(self.__dict__["_function"], name)
+        module = self.__dict__["_module"]
+        if module is None or getattr(found, "__self__", None) is not module:
+            return found
+        return functools.partial(self._call_method, found)
+
+    def _call_method(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls a method of the module; for one that returns the module, as `eval()`, that is
+        the compiled one."""
+        result = method(*args, **kwargs)
+        return self if result is self._module else result
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Public attributes are those of the module, so that setting one has an effect."""
+        if name.startswith("_") or self._module is None:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._module, name, value)
 
     def __repr__(self) -> str:
         return f"<stretto.compile of {self._function!r}>"

@@ -26,7 +26,7 @@ PASSES: tuple[Pass, ...] = (
     HoistInvariants(),
     EliminateDeadCode(),
 )
-ALL = Repeat(PASSES, name="all")
+ALL = Repeat(PASSES)
 
 SETTINGS = settings(
     max_examples=40,

@@ -360,35 +360,17 @@ class FunctionPrinter:
         number = self.owner.library.index(call)
         operands: list[str] = []
         with self.out.block():
-            for n, item in enumerate(library_operands(call)):
+            for n, item in enumerate(call.operands):
                 if isinstance(item, Buffer):
                     operands.append(f"(void*){buffer_name(item)}")
                 else:
-                    self.out.write(f"int64_t scalar{n} = int64_t({self.reg(item)});")
+                    kind = "double" if item.dtype.is_float else "int64_t"
+                    self.out.write(f"{kind} scalar{n} = {kind}({self.reg(item)});")
                     operands.append(f"(void*)&scalar{n}")
             self.out.write(f"void* operands[] = {{{', '.join([*operands, 'nullptr'])}}};")
             self.out.write(
                 f"if (!stretto::call_library(s.ctx, s.unit, {number}, operands)) return false;"
             )
-
-
-def library_operands(call: LibraryCall) -> list[Buffer | Reg]:
-    """What a library call is given, in order: buffers and numbers inside its arguments, then its
-    results.
-    """
-    found: list[Buffer | Reg] = []
-
-    def visit(argument: object) -> None:
-        if isinstance(argument, Buffer | Reg):
-            found.append(argument)
-        elif isinstance(argument, tuple):
-            for item in argument:  # pyright: ignore[reportUnknownVariableType]
-                visit(item)  # pyright: ignore[reportUnknownArgumentType]
-
-    visit(call.args)
-    visit(tuple(item for _, item in call.kwargs))
-    visit(call.outs)
-    return found
 
 
 def used(body: Node[Schedule], kernels: dict[str, Kernel]) -> tuple[set[Buffer], set[Reg]]:
@@ -438,7 +420,7 @@ def used(body: Node[Schedule], kernels: dict[str, Kernel]) -> tuple[set[Buffer],
 
 def _used_by_kernel(kernel: Kernel, buffers: set[Buffer], regs: set[Reg]) -> None:
     if kernel.call is not None:
-        for item in library_operands(kernel.call):
+        for item in kernel.call.operands:
             (buffers if isinstance(item, Buffer) else regs).add(item)  # pyright: ignore[reportArgumentType]
         return
     text = print_kernel(kernel)

@@ -153,8 +153,8 @@ def effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
                 reads |= _operator_regs(member.operator)
             return reads, set(item.written)
         case LibraryCall():
-            arguments = (item.args, tuple(value for _, value in item.kwargs))
-            return set(_flat(arguments)), set(item.outs)
+            extents = {reg for reg in item.operands if isinstance(reg, Reg)}
+            return {*item.inputs, *extents}, {*item.outs}
         case Let(reg, value):
             return {*expr_regs(value), *(load.access.buffer for load in loads(value))}, {reg}
         case Check(condition):
@@ -168,12 +168,6 @@ def _operator_regs(operator: Operator) -> set[Buffer | Reg]:
         atom for index in operator.out.index for atom in index.atoms() if isinstance(atom, Reg)
     }
     return found | {dim for dim in (*operator.dims, *operator.reduce) if isinstance(dim, Reg)}
-
-
-def _flat(argument: object) -> list[Buffer | Reg]:
-    if isinstance(argument, tuple):
-        return [found for item in argument for found in _flat(item)]  # pyright: ignore[reportUnknownVariableType]
-    return [argument] if isinstance(argument, Buffer | Reg) else []
 
 
 def independent(a: Grouped, b: Grouped) -> bool:

@@ -92,8 +92,9 @@ def copied(low: Lowering, value: Value, view: ListView) -> ListView:
 def copy_items(low: Lowering, view: ListView, buffer: Buffer) -> None:
     """All items into another buffer of the group."""
     low.check_room(buffer, view.length)
-    reg = low.let(Position(view.length), "length")
-    dims: tuple[Extent, ...] = (reg, *view.buffer.shape[1:])
+    known = view.length.const if view.length.is_const else None
+    count = low.let(Position(view.length), "length") if known is None else known
+    dims: tuple[Extent, ...] = (count, *view.buffer.shape[1:])
     if 0 in dims:
         return
     index = variables(dims)

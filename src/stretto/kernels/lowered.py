@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
-from stretto.ir.types import DType, ListType, TensorType
+from stretto.ir.types import DType, ListType, Symbol, TensorType
 from stretto.kernels.control import (
     Target,
     argument_param,
@@ -23,7 +24,7 @@ from stretto.kernels.control import (
     tensor_param_type,
 )
 from stretto.kernels.expr import Buffer, Const, Extent, Position, Reg
-from stretto.kernels.lazy import Lazy, cast, stored
+from stretto.kernels.lazy import Lazy, cast, memory_shape, stored
 from stretto.kernels.lists import list_storage
 from stretto.kernels.lower import Externals, Items, Lowering
 from stretto.kernels.operator import LibraryArgument, LibraryCall
@@ -65,7 +66,13 @@ class Lowered:
 
 
 def lower(program: Program) -> Lowered:
-    """Lowers every function. Raises CodegenError for what no machine could run."""
+    """Lowers every function that main reaches.
+
+    Raises CodegenError for what no machine could run.
+    """
+    called = _callees(program, program.main)
+    for name in called:
+        _check_signature(program.functions[name])
     externals = Externals()
     inputs = tuple(
         externals.add(f"in{n}", kind.dtype, kind.static_shape(), "input")
@@ -74,14 +81,21 @@ def lower(program: Program) -> Lowered:
     main, outputs = _lower_main(program, externals, inputs)
     functions = [
         _lower_function(program, function, externals)
-        for function in program.functions.values()
-        if function is not program.main
+        for name, function in program.functions.items()
+        if name in called
     ]
     tree = Tree((main, *functions), tuple(externals.buffers))
     return Lowered(tree, inputs, outputs, externals.tensors)
 
 
 # ---- functions -------------------------------------------------------------------------------
+
+
+def _check_signature(function: Function) -> None:
+    if function.name == "main":
+        raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
+    for value in (*function.params, *function.body.yields):
+        tensor_param_type(value.type)
 
 
 def _lowering(program: Program, function: Function, externals: Externals) -> Lowering:
@@ -224,6 +238,8 @@ def _tensor_op(low: Lowering, op: TensorOp) -> None:
 def _library(low: Lowering, op: TensorOp, reason: str) -> None:
     """A call into ATen on whole buffers."""
     outs = tuple(low.output(value) for value in op.results)
+    for value in op.results:
+        _check_layout(low, low.extents(value.tensor.shape))
     known = parameters(op.target)
     args = tuple(
         _library_argument(low, argument, parameter.is_tensor)
@@ -237,14 +253,29 @@ def _library(low: Lowering, op: TensorOp, reason: str) -> None:
         bind(low, value, buffer)
 
 
+def _check_layout(low: Lowering, shape: tuple[Extent, ...]) -> None:
+    """A library call sees memory as it lies, where a dynamic dim is the first one."""
+    if memory_shape(shape) != shape:
+        raise CodegenError(
+            "a library call on a tensor whose size is known only at run time in a dim other than "
+            "the first",
+            location=low.location,
+            remedy="transpose the tensor before and after the call",
+        )
+
+
 def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> LibraryArgument:
-    """`tensor`: the operator takes tensors here, so that a known number does not do."""
+    """`tensor`: the operator takes a tensor here, and else a number."""
     match argument:
-        case Value():
+        case Value() if tensor:
             lazy = low.tensor(argument)
-            if not tensor and not lazy.shape and isinstance(lazy.expr, Const):
-                return lazy.expr.value
+            _check_layout(low, lazy.shape)
             return low.whole(lazy, argument.hint)
+        case Value():
+            number = low.scalar(argument)
+            return number.value if isinstance(number, Const) else low.let(number, argument.hint)
+        case Symbol():
+            return low.extent(argument)
         case tuple():
             return tuple(_library_argument(low, item, tensor) for item in argument)
         case _:

@@ -8,11 +8,21 @@ independent of each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from stretto.ir.ops import Argument
-from stretto.kernels.expr import Access, Buffer, Expr, Extent, Load, Reg, loads
+from stretto.kernels.expr import (
+    Access,
+    Buffer,
+    Expr,
+    Extent,
+    Load,
+    Reg,
+    index_loads,
+    loads,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +50,15 @@ class Operator:
     def reads(self) -> tuple[Load, ...]:
         found = list(loads(self.value))
         for index in self.out.index:
-            found.extend(load for atom in index.atoms() for load in _atom_loads(atom))
+            found.extend(index_loads(index))
         return tuple(found)
-
-
-def _atom_loads(atom: object) -> tuple[Load, ...]:
-    from stretto.kernels.expr import Dynamic
-
-    return tuple(loads(atom.value)) if isinstance(atom, Dynamic) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """An ATen operator run by torch on whole buffers. In `args` a Buffer stands for its tensor, a
-    Reg for a number.
+    """An ATen operator run by torch on whole buffers.
+
+    In `args` a Buffer stands for its tensor, a Reg for a number.
     """
 
     name: str
@@ -63,6 +68,33 @@ class LibraryCall:
     outs: tuple[Buffer, ...]
     reason: str
     source: str = ""
+
+    @property
+    def inputs(self) -> tuple[Buffer | Reg, ...]:
+        """What the call reads, in order: buffers and numbers inside its arguments.
+
+        A buffer of dynamic size is followed by the register that holds its leading dim.
+        """
+        return (*_operands(self.args), *_operands(tuple(value for _, value in self.kwargs)))
+
+    @property
+    def operands(self) -> tuple[Buffer | Reg, ...]:
+        """What a machine hands over: the inputs, then the results in the same way."""
+        return (*self.inputs, *_operands(self.outs))
+
+
+def _operands(argument: LibraryArgument) -> Iterator[Buffer | Reg]:
+    match argument:
+        case Buffer():
+            yield argument
+            yield from (dim for dim in argument.shape[:1] if isinstance(dim, Reg))
+        case Reg():
+            yield argument
+        case tuple():
+            for item in argument:
+                yield from _operands(item)
+        case _:
+            pass
 
 
 LibraryArgument = Buffer | Reg | Argument | tuple["LibraryArgument", ...]

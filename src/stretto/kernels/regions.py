@@ -29,7 +29,6 @@ from stretto.kernels.expr import (
 )
 from stretto.kernels.operator import (
     Kernel,
-    LibraryArgument,
     LibraryCall,
     Operator,
     Span,
@@ -134,15 +133,13 @@ def kernel_registers(kernel: Kernel) -> set[str]:
         found |= {r.name for r in expr_regs(operator.value)}
         found |= {a.name for i in operator.out.index for a in i.atoms() if isinstance(a, Reg)}
     if kernel.call is not None:
-        arguments = (*kernel.call.args, *(value for _, value in kernel.call.kwargs))
-        found |= {item.name for item in _flat(arguments) if isinstance(item, Reg)}
+        found |= {item.name for item in kernel.call.operands if isinstance(item, Reg)}
     return found
 
 
 def call_buffers(call: LibraryCall) -> tuple[Buffer, ...]:
     """The buffers that a library call reads."""
-    arguments = (*call.args, *(value for _, value in call.kwargs))
-    return tuple(item for item in _flat(arguments) if isinstance(item, Buffer))
+    return tuple(item for item in call.inputs if isinstance(item, Buffer))
 
 
 def statement_regions(item: Let | Check) -> tuple[Region, ...]:
@@ -184,14 +181,6 @@ def _static(extent: Extent) -> int:
 
 def _extent_registers(extent: Extent) -> tuple[Reg, ...]:
     return (extent,) if isinstance(extent, Reg) else ()
-
-
-def _flat(items: Iterable[LibraryArgument]) -> Iterator[object]:
-    for item in items:
-        if isinstance(item, tuple):
-            yield from _flat(item)
-        else:
-            yield item
 
 
 def _touched(kernel: Kernel) -> Iterator[Region]:

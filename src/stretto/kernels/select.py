@@ -135,7 +135,7 @@ def plan_member(member: Member, chosen: Selection) -> Plan:
     operator = member.operator
     convolution = analyse_convolution(operator)
     if convolution is not None:
-        plan = _plan_convolution(operator, convolution, chosen)
+        plan = _plan_convolution(member, convolution, chosen)
         if plan is not None:
             return plan
     contraction = analyse(operator)
@@ -212,14 +212,17 @@ def _size(extent: Extent) -> int:
     return extent
 
 
-def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) -> Plan | None:
+def _plan_convolution(member: Member, conv: Convolution, chosen: Selection) -> Plan | None:
+    operator = member.operator
     if conv.weight.buffer.kind != "constant" or conv.in_channels * prod(conv.kernel) == 0:
         return None
     per_group = conv.out_channels // conv.groups
+    if conv.groups > 1 and any(box[1].offset % per_group for box in member.boxes):
+        return None
     depthwise = conv.groups > 1 and conv.in_channels == 1 and per_group == 1
     out_h, out_w = _out_size(operator)
     lanes = _pixel_lanes(out_h * out_w, per_group, chosen.units)
-    height = 6 if lanes == 64 else 12
+    height = _slab_height(member, 6 if lanes == 64 else 12)
     geometry = (
         *zip(("c", "h", "w"), (conv.in_channels, conv.height, conv.width), strict=True),
         *zip(("kh", "kw"), conv.kernel, strict=True),
@@ -244,6 +247,12 @@ def _plan_convolution(operator: Operator, conv: Convolution, chosen: Selection) 
     buffer = chosen.pack(weight.buffer, weight.offset.const, batch, columns, depth, height)
     channels = per_group if conv.groups > 1 else height
     return Plan(Method("conv", geometry, buffer), (1, channels, *spatial))
+
+
+def _slab_height(member: Member, height: int) -> int:
+    """Channels per slab of packed weights: every box must begin at the start of a slab."""
+    offsets = [box[1].offset for box in member.boxes]
+    return next(h for h in (height, 6, 4, 2, 1) if all(offset % h == 0 for offset in offsets))
 
 
 def _pixel_lanes(pixels: int, channels: int, units: int) -> int:
@@ -330,24 +339,45 @@ def member_seconds(member: Member, plan: Plan) -> float:
     return flops
 
 
+PACKING = 8
+"""Copying the patches of a convolution costs as much as computing this many of its channels."""
+
+
 def _cut(
     group: Group, plans: list[Plan], multiples: list[int], seconds: float, units: int
 ) -> tuple[TileDim, ...]:
     """Tiles for a target number of tasks: one per unit, more where tasks are long enough to
     balance.
 
-    Of the orders in which dims may be cut the one that balances best wins, the first of equals.
+    Of the orders in which dims may be cut, and of coarser cuts, the best one wins, the first of
+    equals.
     """
-    per_unit = min(max(round(seconds / units / 4e-5), 1), 8)
-    target = units * per_unit if seconds > 1e-6 else 1
+    per_unit = 1 if units == 1 else min(max(round(seconds / units / 4e-5), 1), 8)
     first = _cut_order(group, plans)
-    orders = (
-        [first]
-        if target == 1
-        else [first, list(range(len(group.grid))), [*reversed(range(len(group.grid)))]]
-    )
-    cuts = [_cut_in_order(group, order, multiples, target) for order in orders]
-    return max(cuts, key=lambda cut: round(_balance(cut, units), 1))
+    if seconds <= 1e-6:
+        return _cut_in_order(group, first, multiples, 1)
+    natural = list(range(len(group.grid)))
+    targets = sorted({units * per_unit, 2 * units, units}, reverse=True)
+    cuts = [
+        _cut_in_order(group, order, multiples, target)
+        for target in targets
+        if target <= units * per_unit
+        for order in (first, natural, natural[::-1])
+    ]
+    return max(cuts, key=lambda cut: round(_efficiency(cut, group, plans, units), 2))
+
+
+def _efficiency(cut: tuple[TileDim, ...], group: Group, plans: list[Plan], units: int) -> float:
+    """The share of the units' time that is spent on results."""
+    share = _balance(cut, units)
+    for member, plan in zip(group.members, plans, strict=True):
+        if plan.method.template != "conv":
+            continue
+        span = member.boxes[0][1]
+        channels = span.extent if span.grid is None else cut[span.grid].tile
+        assert isinstance(channels, int)
+        share *= channels / (channels + PACKING)
+    return share
 
 
 def _balance(cut: tuple[TileDim, ...], units: int) -> float:

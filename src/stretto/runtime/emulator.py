@@ -11,13 +11,20 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
 
-from stretto.codegen.cpp_program import library_operands
 from stretto.errors import RunError
-from stretto.kernels.evaluate import CheckFailed, Number, evaluate, run_task, task_count
+from stretto.kernels.evaluate import (
+    CheckFailed,
+    Number,
+    evaluate,
+    resolve,
+    run_task,
+    task_count,
+)
 from stretto.kernels.expr import Buffer, Expr, Position
 from stretto.kernels.operator import Kernel, LibraryCall
 from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
@@ -290,14 +297,14 @@ class _Unit:
             self._library_call(kernel.call, at)
 
     def _library_call(self, call: LibraryCall, at: _Activation) -> None:
-        operands: list[Tensor | int] = []
-        inputs = len(library_operands(call)) - len(call.outs)
-        for number, operand in enumerate(library_operands(call)):
+        operands: list[Tensor | Number] = []
+        for number, operand in enumerate(call.operands):
             if isinstance(operand, Buffer):
-                flat = at.memory.tensor(operand)
+                shape = [resolve(extent, at.registers) for extent in operand.shape]
+                flat = at.memory.tensor(operand)[: prod(shape)]
                 everything = torch.arange(flat.numel())
-                at.memory.note(operand, everything, write=number >= inputs)
-                operands.append(flat.view([d for d in operand.shape if isinstance(d, int)]))
+                at.memory.note(operand, everything, write=number >= len(call.inputs))
+                operands.append(flat.view(shape))
             else:
-                operands.append(int(at.registers[operand.name]))
+                operands.append(at.registers[operand.name])
         run_call(call, operands)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.codegen.cpp_program import Source, library_operands
+from stretto.codegen.cpp_program import Source
 from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
 from stretto.kernels.select import Packing
 from stretto.options import Options
@@ -18,6 +18,8 @@ from stretto.runtime.packing import pack
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
 from stretto.schedule.program import DeviceProgram
 
+MOST_ARENA = 1 << 34
+"""Bytes of one call's intermediate values, on a machine with plenty of memory."""
 FIRST_FRAMES = 64
 """Activations of recursive functions that the arena has room for at first."""
 
@@ -54,13 +56,12 @@ class CpuExecutable:
             if b.kind == "list"
         }
         self.static = [(item_shape(b), b.dtype.torch) for b in self.free if b.kind == "output"]
-        calls = [(call, library_operands(call)) for call in source.library]
         self.native = NativeProgram(
             self.shared.path,
             self.interface(program, options),
             options,
             constants=[tensor.data_ptr() for tensor in self.tensors],
-            library=LibraryTable(calls) if calls else None,
+            library=LibraryTable(source.library) if source.library else None,
         )
 
     def interface(self, program: DeviceProgram, options: Options) -> Interface:

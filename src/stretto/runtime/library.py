@@ -4,44 +4,81 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from math import prod
 
 import torch
 
+from stretto.errors import RunError, SourceLocation
+from stretto.ir.types import DType
 from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.operator import LibraryCall
+from stretto.kernels.operator import LibraryArgument, LibraryCall
 from stretto.ops.infer import resolve
 
-
-def tensor_at(address: int, buffer: Buffer) -> torch.Tensor:
-    """A tensor over memory that somebody else owns; [] and zero-size shapes included."""
-    shape = tuple(dim for dim in buffer.shape if isinstance(dim, int))
-    if buffer.elements == 0 or not address:
-        return torch.empty(shape, dtype=buffer.dtype.torch)
-    memory = (ctypes.c_char * buffer.nbytes).from_address(address)
-    return torch.frombuffer(memory, dtype=buffer.dtype.torch).view(shape)
+Number = bool | int | float
+Operand = torch.Tensor | Number
 
 
-def run_call(call: LibraryCall, operands: Sequence[torch.Tensor | int]) -> None:
-    """Runs one call; `operands` are in the order of `library_operands`, results last and written in
-    place.
+def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
+    """Runs one call; `operands` are as `LibraryCall.operands` says, results are written in place.
+
+    Tensors have their dims already. Raises RunError with the operator's own message.
     """
     rest = list(operands)
 
-    def bind(argument: object) -> object:
-        if isinstance(argument, Buffer | Reg):
-            return rest.pop(0)
-        if isinstance(argument, tuple):
-            return [bind(item) for item in argument]  # pyright: ignore[reportUnknownVariableType]
-        return argument
+    def bind(argument: LibraryArgument) -> object:
+        match argument:
+            case Buffer():
+                tensor = rest.pop(0)
+                del rest[: len(extents(argument))]
+                return tensor
+            case Reg():
+                return rest.pop(0)
+            case tuple():
+                return [bind(item) for item in argument]
+            case _:
+                return argument
 
     args = [bind(item) for item in call.args]
     kwargs = {key: bind(item) for key, item in call.kwargs}
-    with torch.no_grad():
-        found = resolve(call.target)(*args, **kwargs)
+    try:
+        with torch.no_grad():
+            found = resolve(call.target)(*args, **kwargs)
+    except Exception as error:  # torch raises RuntimeError, IndexError, ValueError ...
+        message = f"`{call.target}` stopped: {str(error).strip()}"
+        raise RunError(message, location=_location(call.source)) from error
     results = found if isinstance(found, tuple | list) else (found,)
-    for out, result in zip(rest, results, strict=True):
-        assert isinstance(out, torch.Tensor)
-        out.copy_(result)
+    for out, result in zip(call.outs, results, strict=True):
+        target = bind(out)
+        assert isinstance(target, torch.Tensor)
+        target.copy_(result)
+
+
+def _location(source: str) -> SourceLocation | None:
+    file, _, line = source.rpartition(":")
+    return SourceLocation(file, int(line)) if file else None
+
+
+def extents(buffer: Buffer) -> tuple[Reg, ...]:
+    """The registers that hold dims of a buffer."""
+    return tuple(dim for dim in buffer.shape if isinstance(dim, Reg))
+
+
+def tensor_at(address: int, buffer: Buffer, dims: Sequence[int]) -> torch.Tensor:
+    """A tensor over memory that somebody else owns. `dims`: what its registers hold."""
+    rest = list(dims)
+    shape = [dim if isinstance(dim, int) else rest.pop(0) for dim in buffer.shape]
+    if 0 in shape or not address:
+        return torch.empty(shape, dtype=buffer.dtype.torch)
+    memory = (ctypes.c_char * (prod(shape) * buffer.dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=buffer.dtype.torch).view(shape)
+
+
+def number_at(address: int, reg: Reg) -> Number:
+    """A number that the program passes as a double or as an int64_t."""
+    if reg.dtype.is_float:
+        return ctypes.c_double.from_address(address).value
+    number = ctypes.c_int64.from_address(address).value
+    return bool(number) if reg.dtype is DType.BOOL else number
 
 
 class LibraryTable:
@@ -50,18 +87,24 @@ class LibraryTable:
     `runs` counts how often the program called back.
     """
 
-    def __init__(self, calls: Sequence[tuple[LibraryCall, Sequence[Buffer | Reg]]]) -> None:
-        self.calls = calls
+    def __init__(self, calls: Sequence[LibraryCall]) -> None:
+        self.calls = [(call, call.operands) for call in calls]
         self.runs = 0
 
     def __call__(self, number: int, address: int) -> None:
         self.runs += 1
         call, kinds = self.calls[number]
         pointers = (ctypes.c_void_p * len(kinds)).from_address(address)
-        operands: list[torch.Tensor | int] = []
+        numbers = {
+            kind: number_at(p, kind)
+            for kind, p in zip(kinds, pointers, strict=True)
+            if isinstance(kind, Reg)
+        }
+        operands: list[Operand] = []
         for kind, pointer in zip(kinds, pointers, strict=True):
-            if isinstance(kind, Buffer):
-                operands.append(tensor_at(pointer or 0, kind))
+            if isinstance(kind, Reg):
+                operands.append(numbers[kind])
             else:
-                operands.append(ctypes.c_int64.from_address(pointer).value)
+                dims = [int(numbers[reg]) for reg in extents(kind)]
+                operands.append(tensor_at(pointer or 0, kind, dims))
         run_call(call, operands)

@@ -158,6 +158,7 @@ class _Frame:
         self.pointer = ctypes.c_void_p(ctypes.addressof(context))
 
     def set_arena(self, size: int) -> None:
+        self.arena = _Memory(1)  # what was there before is given back first
         self.arena = _Memory(size)
         self.context.arena = self.arena.address
         self.context.arena_bytes = size
@@ -253,7 +254,8 @@ class NativeProgram:
         except BaseException as error:
             if frame.arena.size > size:  # a recursion without end need not keep what it got
                 frame.set_arena(size)
-            if frame.context.status == Status.LIBRARY_FAILED and isinstance(error, Exception):
+            stopped_itself = isinstance(error, RunError) or not isinstance(error, Exception)
+            if frame.context.status == Status.LIBRARY_FAILED and not stopped_itself:
                 raise _stopped(frame, self.interface) from error
             raise
         self._arena_bytes = max(self._arena_bytes, frame.arena.size)
@@ -268,11 +270,12 @@ class NativeProgram:
         """As long as the arena is what was too small: makes it larger and runs again."""
         limit = self.interface.arena_limit
         while frame.context.status == Status.ARENA_FULL and frame.arena.size < limit:
-            wanted = max(2 * frame.arena.size, frame.context.detail, mmap.PAGESIZE)
+            size = frame.arena.size
+            wanted = max(2 * size, frame.context.detail, mmap.PAGESIZE)
             try:
                 frame.set_arena(min(wanted, limit))
             except OSError:  # the process may not have more (ulimit -v)
-                return
+                return frame.set_arena(size)
             self.launches += 1
             self._launch(self._entry, frame.pointer)
 

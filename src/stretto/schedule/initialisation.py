@@ -2,8 +2,8 @@
 
 For each local buffer and param the elements that are surely written are kept. Writing to other
 memory at the same bytes takes them away again. Buffers that are written at positions known only at
-run time (lists) are left out. Since no two conflicting accesses are unordered
-(`races`), it is enough to look at a leaf in one order that its waits allow.
+run time, or by as many elements as the run tells (lists), are left out. Since no two conflicting
+accesses are unordered (`races`), it is enough to look at a leaf in one order that its waits allow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import VerifyError
-from stretto.kernels.expr import Access, Buffer
+from stretto.kernels.expr import Access, Buffer, Reg
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import (
     Region,
@@ -207,13 +207,17 @@ def _is_static(buffer: Buffer) -> bool:
 
 
 def _loose_buffers(body: Node[Schedule], kernels: Mapping[str, Kernel]) -> Iterator[str]:
-    """Buffers that are written at positions known only at run time."""
+    """Buffers of which a part known only at run time is written or read."""
     for schedule in leaves(body):
         for item in (item for items in schedule.units for item in items):
             if isinstance(item, Run):
                 for stage in kernels[item.kernel].stages:
-                    if stores_anywhere(stage.operator):
-                        yield stage.operator.out.buffer.name
+                    operator = stage.operator
+                    dynamic = any(isinstance(dim, Reg) for dim in operator.dims)
+                    if dynamic or stores_anywhere(operator):
+                        yield operator.out.buffer.name
+                    if dynamic:
+                        yield from (load.access.buffer.name for load in operator.reads())
     for call in walk(body):
         if isinstance(call, Call):
             yield from (a.buffer.name for _, a in call.tensors if not a.offset.is_const)
