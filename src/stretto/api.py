@@ -233,8 +233,8 @@ class Compiled:
         if not self._warned_grad:
             self._warned_grad = True
             warnings.warn(
-                "an input, or a parameter of a module in training mode, requires grad and training is "
-                "not supported yet: running eager. Call it under torch.no_grad() to run compiled.",
+                "an input, or a parameter of a module in training mode, requires grad and training "
+                "is not supported yet: running eager. Call it under torch.no_grad() to run compiled.",
                 StrettoWarning,
                 stacklevel=4,
             )
