@@ -234,7 +234,8 @@ class Compiled:
             self._warned_grad = True
             warnings.warn(
                 "an input, or a parameter of a module in training mode, requires grad and training "
-                "is not supported yet: running eager. Call it under torch.no_grad() to run compiled.",
+                "is not supported yet: running eager. Call it under torch.no_grad() to run it "
+                "compiled.",
                 StrettoWarning,
                 stacklevel=4,
             )

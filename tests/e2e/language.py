@@ -6,6 +6,7 @@ compiles, the others run the same program down other paths.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,6 +139,13 @@ def torch_cond(x: Tensor) -> Tensor:
 def numbers_out_of_tensors(x: Tensor) -> tuple[float, int, bool, Tensor, int]:
     s, n = x.sum().item(), int(x[0])
     return s * 2 + 1, n // 2 + n % 3, bool(x[1] > 0), x * s, max(n, 2)
+
+
+@cases("branches", (A,), (B,), (A * 2.5,))
+def built_in_functions_on_numbers(x: Tensor) -> tuple[Any, ...]:
+    s, n = x.sum().item(), int(x[1])
+    whole = divmod(n, 3), round(s), round(x[2].item()), abs(n), math.floor(s), -(n**2)
+    return *whole, round(s, 1), math.sqrt(abs(s)), min(n, 2, 7), sum([n, 1]), float(n), n / 4
 
 
 # ---- loops -----------------------------------------------------------------------------------

@@ -102,6 +102,12 @@ def test_wrong_options() -> None:
         Options(colour="red")  # type: ignore[call-arg]
 
 
+def test_text_of_a_value_that_is_not_known_yet() -> None:
+    with pytest.raises(CaptureError, match="a returned text shows a value") as caught:
+        on("cpu", lambda x: {"text": f"{x.sum().item():.1f}"})(A)
+    assert "make the text outside" in str(caught.value)
+
+
 def test_wrong_arguments_of_the_function() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         on("cpu", double_positive)()
@@ -221,12 +227,24 @@ def test_process_killed_while_it_compiles(
     assert finish(again) == "3\n"
 
 
-def test_ctrl_c_in_a_long_run(tmp_path: Path) -> None:
-    body = """
+LONG_RECURSION = """
+def walk(x, n):
+    return x if n <= 0 else walk(walk(x + 1, n - 1), n - 1)
+
+def f(x, n):
+    return walk(x, n), n.item()
+
+fast = stretto.compile(f, options=Options(threads=1, cache_dir=sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("program", ["", LONG_RECURSION], ids=["loop", "recursion"])
+def test_ctrl_c_in_a_long_run(program: str, tmp_path: Path) -> None:
+    body = f"""{program}
 fast(torch.ones(3), small)
 print("ready", flush=True)
 try:
-    fast(torch.ones(3), torch.tensor(10**15))
+    fast(torch.ones(3), torch.tensor(10**4 if {bool(program)} else 10**15))
 except KeyboardInterrupt:
     print("interrupted", fast(torch.ones(3), small)[1])
 """
@@ -337,6 +355,21 @@ def test_index_out_of_range(backend: str, unroll: int) -> None:
             with pytest.raises(RunError, match="out of range"):
                 fast(A, torch.tensor(index))
         check_call(fast, function, (A, torch.tensor(1)))
+
+
+@pytest.mark.parametrize("backend", MACHINES)
+def test_operator_of_torch_that_fails_inside(backend: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return torch.linalg.cholesky(x)
+        return x
+
+    fast = on(backend, f)
+    for _ in range(2):
+        with pytest.raises(RunError, match="linalg_cholesky.*not positive-definite") as caught:
+            fast(torch.ones(3, 3))
+        assert isinstance(caught.value.__cause__, torch.linalg.LinAlgError)
+        assert_same(fast(torch.eye(3) * 4), torch.eye(3) * 2)
 
 
 @pytest.mark.parametrize("backend", MACHINES)

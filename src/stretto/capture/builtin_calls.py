@@ -158,6 +158,22 @@ def _math(function: Any, on_tensor: Rule, *, integer: bool = False) -> Rule:
     return rule
 
 
+def _round(value: Any, digits: Any = None) -> Any:
+    if not _traced(value):
+        return NotImplemented
+    if not value.dtype.is_floating_point:
+        return value
+    if digits is None:
+        return cast_number(torch.round(value), int)
+    return torch.round(value, decimals=digits)
+
+
+def _divmod(first: Any, second: Any) -> Any:
+    if not _traced(first) and not _traced(second):
+        return NotImplemented
+    return first // second, first % second
+
+
 def _stack(items: Any, dim: int = 0, *, out: Any = None) -> Any:
     return lists.stack(items, dim) if isinstance(items, TracedList) else NotImplemented
 
@@ -222,6 +238,8 @@ RULES: dict[Any, Rule] = {
     enumerate: sources.enumerated,
     zip: sources.zipped,
     reversed: sources.backwards,
+    round: _round,
+    divmod: _divmod,
     math.sqrt: _math(math.sqrt, torch.sqrt),
     math.exp: _math(math.exp, torch.exp),
     math.log: _math(math.log, torch.log),

@@ -13,6 +13,7 @@ from torch import nn
 
 from stretto.capture.result import InputLeaf, Node, OutputSpec, PythonLeaf, ResultLeaf
 from stretto.capture.scalars import known_value
+from stretto.capture.signals import fail
 from stretto.capture.sources import Source
 from stretto.capture.state import TracedList, is_box
 from stretto.capture.tensor import TracedTensor
@@ -47,6 +48,11 @@ class _Flattener:
                 return self._node(build, [self.spec(item) for item in value])
             case list():
                 return self._node(list, [self.spec(item) for item in value])
+            case str() if "<traced " in value:
+                fail(
+                    "a returned text shows a value that is known only when the program runs",
+                    "return the value, and make the text outside of the compiled function",
+                )
             case nn.Module() | torch.Tensor() | type():
                 return PythonLeaf(value)
             case _ if is_box(value) or dataclasses.is_dataclass(value):

@@ -205,7 +205,7 @@ class FunctionPrinter:
             match buffer.kind:
                 case "param":
                     continue
-                case "local":
+                case "local" | "items":
                     place = f"frame + {frame[buffer.name].offset}"
                 case _:
                     place = f"s.ctx->buffers[{self.owner.places[buffer.slot]}]"

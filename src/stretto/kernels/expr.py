@@ -147,7 +147,8 @@ class Buffer:
     """A dense row-major block of memory.
 
     kind: "input", "output", "constant", "list" (grows at run time): external memory, `slot` numbers
-    it in the argument block; "local": lives in the frame of its function; "param": a pointer that
+    it in the argument block; "local": lives in the frame of its function; "items": the same for a
+    list, of which the first items are written, as many as the run tells; "param": a pointer that
     the caller passes. Only the first dim may be a register; for "list" it is the capacity, which
     the runtime chooses.
     """

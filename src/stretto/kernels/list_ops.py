@@ -63,7 +63,7 @@ def new_list_buffer(low: Lowering, value: Value) -> Buffer:
         return low.new_growing("list", element.dtype, (Reg("capacity"), *shape))
     if low.lists.is_returned(value):
         return low.new_growing("list", element.dtype, (max(capacity, 1), *shape))
-    return low.new_buffer("list", element.dtype, (max(capacity, 1), *shape))
+    return low.new_buffer("list", element.dtype, (max(capacity, 1), *shape), "items")
 
 
 def others_need(low: Lowering, buffer: Buffer, value: Value) -> bool:

@@ -137,7 +137,9 @@ class Lowering:
     def new_reg(self, hint: str, dtype: DType = DType.I64) -> Reg:
         return Reg(self.fresh(hint), dtype)
 
-    def new_buffer(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+    def new_buffer(
+        self, hint: str, dtype: DType, shape: tuple[Extent, ...], kind: str = "local"
+    ) -> Buffer:
         """A buffer in the frame. A dynamic dim needs memory whose size is known at run time only.
 
         A dynamic dim becomes the first one of the buffer (see `placed`); there can be only one.
@@ -151,7 +153,7 @@ class Lowering:
             buffer = self.new_growing(hint, dtype, shape)
             self.check_room(buffer, Index.of(shape[0]))
             return buffer
-        buffer = Buffer(self.fresh(hint), dtype, shape)
+        buffer = Buffer(self.fresh(hint), dtype, shape, kind)
         self.locals.append(buffer)
         self.created[buffer] = self.block
         return buffer

@@ -1,9 +1,9 @@
 """Proves that memory is written before it is read, on every way through the tree.
 
 For each local buffer and param the elements that are surely written are kept. Writing to other
-memory at the same bytes takes them away again. Buffers that are written at positions known only at
-run time, or by as many elements as the run tells (lists), are left out. Since no two conflicting
-accesses are unordered (`races`), it is enough to look at a leaf in one order that its waits allow.
+memory at the same bytes takes them away again. Lists, and buffers that are written at positions
+known only at run time, are left out. Since no two conflicting accesses are unordered (`races`), it
+is enough to look at a leaf in one order that its waits allow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import VerifyError
-from stretto.kernels.expr import Access, Buffer, Reg
+from stretto.kernels.expr import Access, Buffer
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import (
     Region,
@@ -75,7 +75,7 @@ class InitialisationChecker:
         self._own = summaries[function.name]
         loose = set(_loose_buffers(function.body, kernels))
         everything = (*function.locals, *function.tensors)
-        self._buffers = {b.name: b for b in everything if _is_static(b) and b.name not in loose}
+        self._buffers = {b.name: b for b in everything if _is_tracked(b) and b.name not in loose}
         self._sequences: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def check(self) -> bool:
@@ -202,22 +202,22 @@ def _what(item: Item) -> str:
             return "a check"
 
 
+def _is_tracked(buffer: Buffer) -> bool:
+    return _is_static(buffer) and buffer.kind != "items"
+
+
 def _is_static(buffer: Buffer) -> bool:
     return all(isinstance(dim, int) for dim in buffer.shape)
 
 
 def _loose_buffers(body: Node[Schedule], kernels: Mapping[str, Kernel]) -> Iterator[str]:
-    """Buffers of which a part known only at run time is written or read."""
+    """Buffers that are written at positions known only at run time."""
     for schedule in leaves(body):
         for item in (item for items in schedule.units for item in items):
             if isinstance(item, Run):
                 for stage in kernels[item.kernel].stages:
-                    operator = stage.operator
-                    dynamic = any(isinstance(dim, Reg) for dim in operator.dims)
-                    if dynamic or stores_anywhere(operator):
-                        yield operator.out.buffer.name
-                    if dynamic:
-                        yield from (load.access.buffer.name for load in operator.reads())
+                    if stores_anywhere(stage.operator):
+                        yield stage.operator.out.buffer.name
     for call in walk(body):
         if isinstance(call, Call):
             yield from (a.buffer.name for _, a in call.tensors if not a.offset.is_const)

@@ -20,7 +20,7 @@ def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str
         for call in function_calls(function):
             written = tree.function(call.function).written
             buffers.extend(access.buffer for param, access in call.tensors if param in written)
-    return frozenset(b.name for b in buffers if b.kind not in ("local", "param"))
+    return frozenset(b.name for b in buffers if b.kind not in ("local", "items", "param"))
 
 
 def function_calls(function: TreeFunction[L]) -> tuple[Call[L], ...]:
@@ -42,7 +42,7 @@ def relevance(
 
 def _is_still(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool:
     match buffer.kind:
-        case "local":
+        case "local" | "items":
             return False
         case "param":
             return buffer.name in params
