@@ -102,6 +102,18 @@ def test_wrong_options() -> None:
         Options(colour="red")  # type: ignore[call-arg]
 
 
+def test_checks_of_values_are_left_out_and_noted() -> None:
+    def f(x: Tensor) -> Tensor:
+        assert x.sum() > 0, "not positive"
+        return torch.linalg.cholesky(x)
+
+    fast = on("emulator", f)
+    assert_same(fast(torch.eye(3) * 4), torch.eye(3) * 2)
+    report = fast.explain()
+    assert "assert on a traced value is not checked" in report
+    assert "_linalg_check_errors.default only checks values: it is left out" in report
+
+
 def test_text_of_a_value_that_is_not_known_yet() -> None:
     with pytest.raises(CaptureError, match="a returned text shows a value") as caught:
         on("cpu", lambda x: {"text": f"{x.sum().item():.1f}"})(A)
@@ -359,17 +371,26 @@ def test_index_out_of_range(backend: str, unroll: int) -> None:
 
 @pytest.mark.parametrize("backend", MACHINES)
 def test_operator_of_torch_that_fails_inside(backend: str) -> None:
-    def f(x: Tensor) -> Tensor:
-        if x.sum() > 0:
-            return torch.linalg.cholesky(x)
-        return x
+    """A library call in a branch: what torch says, and the user's line."""
+    table = torch.eye(4)
+
+    def f(bags: Tensor) -> Tensor:
+        total = torch.zeros(1, 4)
+        if bags.sum() > 3:
+            total = nn.functional.embedding_bag(bags, table)
+        return total
 
     fast = on(backend, f)
+    check_call(fast, f, (torch.tensor([[1, 3]]),))
     for _ in range(2):
-        with pytest.raises(RunError, match="linalg_cholesky.*not positive-definite") as caught:
-            fast(torch.ones(3, 3))
-        assert isinstance(caught.value.__cause__, torch.linalg.LinAlgError)
-        assert_same(fast(torch.eye(3) * 4), torch.eye(3) * 2)
+        with pytest.raises(RunError, match="_embedding_bag.* stopped: .*takes value 9") as caught:
+            fast(torch.tensor([[1, 9]]))
+        assert isinstance(caught.value.__cause__, RuntimeError)
+        assert caught.value.location is not None
+        assert caught.value.location.line == f.__code__.co_firstlineno + 3
+        check_call(fast, f, (torch.tensor([[2, 2]]),))
+        check_call(fast, f, (torch.tensor([[1, 1]]),))
+    assert "_embedding_bag" in fast.explain()
 
 
 @pytest.mark.parametrize("backend", MACHINES)

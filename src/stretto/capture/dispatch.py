@@ -130,6 +130,9 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     promoted = _promoter(state)
     args, kwargs = tree_map(promoted, args), tree_map(promoted, kwargs)
     outputs = infer(state, func, args, kwargs)
+    if outputs is None:
+        state.note(f"{func} only checks values: it is left out")
+        return None
     op = TensorOp(
         str(func),
         tuple(argument(state, item) for item in args),

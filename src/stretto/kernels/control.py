@@ -1,7 +1,7 @@
 """Lowering of branches, loops and calls to nodes of the tree.
 
 A carried tensor lives in a rotating pair of buffers, or in one buffer when the body only updates it
-in place (a cache); a carried integer or flag is a register; a carried list is its buffer and a
+in place (a cache) or its size is known at run time only; a carried integer or flag is a register; a carried list is its buffer and a
 length register.
 """
 
@@ -25,7 +25,7 @@ from stretto.kernels.expr import (
     loads,
 )
 from stretto.kernels.in_place import updated_in_place
-from stretto.kernels.lazy import cast, register_value, stored, whole_buffer
+from stretto.kernels.lazy import Lazy, cast, register_value, stored, whole_buffer
 from stretto.kernels.list_ops import copied, copy_items, lower_list_op, new_list_buffer, others_need
 from stretto.kernels.lower import Items, ListView, Lowering
 from stretto.kernels.tree import Call, For, If, Let, Node, Seq, While
@@ -40,7 +40,14 @@ class ListTarget:
     length: Reg
 
 
-Target = Buffer | Reg | ListTarget
+@dataclass(frozen=True, slots=True)
+class LateTarget:
+    """Memory that the block still reads: written when all that the block yields is computed."""
+
+    buffer: Buffer
+
+
+Target = Buffer | Reg | ListTarget | LateTarget
 
 
 def is_register(kind: TensorType | ListType) -> bool:
@@ -102,6 +109,7 @@ def finish(
     """
     low.uses.take(values)
     assigned: list[tuple[Reg, Expr]] = []
+    late: list[tuple[Lazy, Buffer]] = []
     lists: dict[int, tuple[Value, ListTarget]] = {}
     for number, (value, target) in enumerate(zip(values, targets, strict=True)):
         match target:
@@ -109,13 +117,20 @@ def finish(
                 lazy = low.tensor(value)
                 if whole_buffer(lazy) != target:
                     low.store(lazy, target, value.hint or "copy")
+            case LateTarget(buffer):
+                lazy = low.tensor(value)
+                if whole_buffer(lazy) != buffer:
+                    copy = low.new_buffer(value.hint, lazy.dtype, lazy.shape)
+                    late.append((low.store(lazy, copy), buffer))
             case Reg():
                 assigned.append((target, cast(low.scalar(value), target.dtype)))
             case ListTarget():
                 lists[number] = (value, target)
                 assigned.append((target.length, Position(low.list(value).length)))
-    if lists:
+    if lists or late:
         assigned = [(reg, _read_now(low, value)) for reg, value in assigned]
+    for lazy, buffer in late:
+        low.store(lazy, buffer)
     moved = _move_lists(low, lists)
     assign(low, assigned)
     return tuple(moved.get(number, target) for number, target in enumerate(targets))
@@ -171,8 +186,9 @@ def bind(low: Lowering, value: Value, target: Target) -> None:
     match target:
         case Reg():
             low.env[value] = register_value(target)
-        case Buffer():
-            low.env[value] = stored(target, low.extents(value.tensor.shape))
+        case Buffer() | LateTarget():
+            buffer = target if isinstance(target, Buffer) else target.buffer
+            low.env[value] = stored(buffer, low.extents(value.tensor.shape))
         case ListTarget(buffer, length):
             assert buffer is not None
             low.ranges.setdefault(length, (0, None))
@@ -233,7 +249,7 @@ def _carry(
 
 def _carry_tensor(
     low: Lowering, body: Block, number: int, init: Value, param: Value
-) -> tuple[Buffer, Buffer]:
+) -> tuple[Buffer, Buffer | LateTarget]:
     kind = param.tensor
     current = low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
     low.store(low.tensor(init), current, "init")
@@ -243,6 +259,8 @@ def _carry_tensor(
     if updated_in_place(body, number, offset):
         low.mutable[current] = body
         return current, current
+    if current.kind != "local":
+        return current, LateTarget(current)
     return current, low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
 
 
