@@ -9,7 +9,7 @@ from stretto.codegen.cpp_expr import VALUE_TYPES, literal
 from stretto.codegen.cpp_nest import NestPrinter
 from stretto.ir.types import DType
 from stretto.kernels.contraction import stride
-from stretto.kernels.fuse import divisible
+from stretto.kernels.groups import divisible
 
 VECTOR_BLOCK = 64
 """Columns reduced side by side when the reduced dim is not the contiguous one."""

@@ -20,9 +20,7 @@ from stretto.kernels.expr import (
     Extent,
     Index,
     Load,
-    Reg,
     Var,
-    loads,
 )
 from stretto.kernels.operator import Operator
 
@@ -229,11 +227,3 @@ def _channel_matches(channel: Index, groups: int, out: int, inner: int, rank: in
         return channel == plain
     group = Index.of(Var(1)) // (out // groups)
     return channel == group * inner + plain
-
-
-def registers(operator: Operator) -> set[Reg]:
-    """Registers inside the positions of an operator's loads and store."""
-    found = {a for i in operator.out.index for a in i.atoms() if isinstance(a, Reg)}
-    for load in loads(operator.value):
-        found |= {a for i in load.access.index for a in i.atoms() if isinstance(a, Reg)}
-    return found

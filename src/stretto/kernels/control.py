@@ -1,8 +1,8 @@
 """Lowering of branches, loops and calls to nodes of the tree.
 
 A carried tensor lives in a rotating pair of buffers, or in one buffer when the body only updates it
-in place (a cache) or its size is known at run time only; a carried integer or flag is a register; a carried list is its buffer and a
-length register.
+in place (a cache) or its size is known at run time only; a carried integer or flag is a register; a
+carried list is its buffer and a length register.
 """
 
 from __future__ import annotations

@@ -269,11 +269,6 @@ def expr_atoms(expr: Expr) -> Iterator[Atom]:
                 yield from expr_atoms(arg)
 
 
-def expr_vars(expr: Expr) -> set[int]:
-    """Numbers of the iteration variables inside an expression."""
-    return {atom.number for atom in expr_atoms(expr) if isinstance(atom, Var)}
-
-
 def expr_regs(expr: Expr) -> set[Reg]:
     return {atom for atom in expr_atoms(expr) if isinstance(atom, Reg)}
 

@@ -24,9 +24,10 @@ from stretto.kernels.control import (
     tensor_param_type,
 )
 from stretto.kernels.expr import Buffer, Const, Extent, Position, Reg
+from stretto.kernels.externals import Externals
 from stretto.kernels.lazy import Lazy, cast, memory_shape, stored
 from stretto.kernels.lists import list_storage
-from stretto.kernels.lower import Externals, Items, Lowering
+from stretto.kernels.lower import Items, Lowering
 from stretto.kernels.operator import LibraryArgument, LibraryCall
 from stretto.kernels.rules import RULES
 from stretto.kernels.tree import Seq, Tree, TreeFunction

@@ -20,7 +20,8 @@ from stretto.kernels.contraction import (
     stride,
 )
 from stretto.kernels.expr import Buffer, Extent, loads
-from stretto.kernels.fuse import Group, Grouped, Member, fuse, split
+from stretto.kernels.fuse import fuse, split
+from stretto.kernels.groups import Group, Grouped, Member
 from stretto.kernels.lower import Items, count_applies
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.operator import Kernel, LibraryCall, Method, Operator, Stage, TileDim

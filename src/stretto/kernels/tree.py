@@ -10,7 +10,7 @@ an iteration the two trade places.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from stretto.kernels.expr import Access, Buffer, Const, Expr, Position, Reg
@@ -200,7 +200,3 @@ def map_tree(tree: Tree[L], change: Callable[[L], M]) -> Tree[M]:
         for f in tree.functions
     )
     return Tree(functions, tree.externals)
-
-
-def with_locals(function: TreeFunction[L], buffers: tuple[Buffer, ...]) -> TreeFunction[L]:
-    return replace(function, locals=buffers)

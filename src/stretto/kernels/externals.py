@@ -1,0 +1,33 @@
+"""The argument block of a program that is being lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from stretto.ir.types import DType
+from stretto.kernels.expr import Buffer, Extent
+
+
+@dataclass(slots=True)
+class Externals:
+    """The argument block: buffers by slot, the tensors of constants, shared by all functions."""
+
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
+    constants: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+
+    def add(self, name: str, dtype: DType, shape: tuple[Extent, ...], kind: str) -> Buffer:
+        buffer = Buffer(name, dtype, shape, kind, len(self.buffers))
+        self.buffers.append(buffer)
+        return buffer
+
+    def constant(self, key: str, tensor: torch.Tensor) -> Buffer:
+        """The buffer of a constant, entered once per key."""
+        if key not in self.constants:
+            dtype = DType.from_torch(tensor.dtype)
+            buffer = self.add(key, dtype, tuple(tensor.shape), "constant")
+            self.constants[key] = buffer
+            self.tensors[buffer.slot] = tensor
+        return self.constants[key]

@@ -1,0 +1,61 @@
+"""Groups: operators that become one kernel, over a common grid.
+
+A grid dim stands for a dim of every member; a member computes one or more boxes of its own dims,
+tied to the task's range of the grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.kernels.expr import Buffer, Extent, Reg, Var
+from stretto.kernels.operator import LibraryCall, Operator, Span
+from stretto.kernels.tree import Check, Let
+
+Box = tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An operator of a group and the boxes a task computes of it."""
+
+    operator: Operator
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operators that become one kernel over the grid dims `grid`."""
+
+    grid: tuple[Extent, ...]
+    members: tuple[Member, ...]
+
+    @property
+    def written(self) -> set[Buffer]:
+        return {member.operator.out.buffer for member in self.members}
+
+    @property
+    def read(self) -> set[Buffer]:
+        return {load.access.buffer for m in self.members for load in m.operator.reads()}
+
+
+Grouped = Group | LibraryCall | Let | Check
+
+
+def single(operator: Operator) -> Group:
+    """The group of one operator: all parallel dims are tiled, unless it must run in one piece."""
+    if not divisible(operator):
+        return Group((), (Member(operator, (tuple(Span(extent) for extent in operator.dims),)),))
+    dims = [n for n, extent in enumerate(operator.dims) if extent != 1]
+    spans = tuple(
+        Span(extent, dims.index(n), 0) if n in dims else Span(extent)
+        for n, extent in enumerate(operator.dims)
+    )
+    return Group(tuple(operator.dims[n] for n in dims), (Member(operator, (spans,)),))
+
+
+def divisible(operator: Operator) -> bool:
+    """False when tasks could touch the same element: stores at computed positions."""
+    return all(
+        isinstance(atom, Var | Reg) for index in operator.out.index for atom in index.atoms()
+    )
