@@ -164,7 +164,7 @@ int32_t library(Context* ctx, int unit, int64_t call, void** operands) {
 
 // ---- the pool ---------------------------------------------------------------------------------
 constexpr int64_t IDLE_SPIN_NS = 100'000;  // a worker sleeps when no launch came for so long
-constexpr int64_t WAIT_SPIN_NS = 5'000;     // a wait yields the core after so long: free if nobody wants it
+constexpr int64_t WAIT_SPIN_NS = 5'000;  // a wait yields the core after so long
 constexpr int64_t CROWDED_SPIN_NS = 1'000;  // the same where units share cores
 constexpr auto LOCK_INTERVAL = std::chrono::milliseconds(20);
 
@@ -178,6 +178,33 @@ int available_cores() {
     if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
 #endif
     return int(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+int current_core() {
+#if defined(__linux__)
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+// A worker that was woken on the caller's core would share it until the system balances its load,
+// which takes longer than most programs: it moves to the `unit`-th core after that one.
+void leave_core(int taken, int unit) {
+#if defined(__linux__)
+    cpu_set_t allowed, chosen;
+    if (taken < 0 || sched_getcpu() != taken) return;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+    int core = taken;
+    for (int left = unit; left > 0;) {
+        core = (core + 1) % CPU_SETSIZE;
+        if (core != taken && CPU_ISSET(core, &allowed)) --left;
+    }
+    CPU_ZERO(&chosen);
+    CPU_SET(core, &chosen);
+    if (sched_setaffinity(0, sizeof(chosen), &chosen) == 0)
+        sched_setaffinity(0, sizeof(allowed), &allowed);
+#endif
 }
 
 struct Pool;
@@ -218,6 +245,7 @@ struct Pool {
     Entry entry = nullptr;
     Context* ctx = nullptr;
     bool closing = false;
+    int callers_core = -1;
     alignas(128) std::atomic<int> running{0};
 
     bool grow(int count);
@@ -242,6 +270,7 @@ void* worker_main(void* argument) {
         worker->next(seen, worker->unit < cores ? IDLE_SPIN_NS : CROWDED_SPIN_NS);
         if (pool->closing) return nullptr;
         pool->ctx->progress[worker->unit].stack_limit = limit;
+        if (pool->ctx->units <= cores) leave_core(pool->callers_core, worker->unit);
         pool->entry(pool->ctx, worker->unit);
         pool->running.fetch_sub(1, std::memory_order_acq_rel);
     }
@@ -280,6 +309,7 @@ void Pool::run(Entry job, Context* job_ctx) {
     }
     entry = job;
     ctx = job_ctx;
+    callers_core = current_core();
     running.store(ctx->units - 1, std::memory_order_relaxed);
     for (int i = 0; i < ctx->units - 1; ++i) workers[i]->notify();
     run_unit_0(job, ctx);
