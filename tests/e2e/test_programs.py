@@ -1,0 +1,199 @@
+"""Programs in corners of the language through the whole back end, against the interpreter.
+
+On the emulator each program runs by itself, with any number of units, fused or not, which also
+looks for races; on the CPU machine those of a family are compiled as one program.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from stretto.errors import CodegenError, RunError
+from stretto.interp.interpreter import Datum
+from stretto.ir.verifier import verify
+from stretto.kernels.lowered import lower
+from stretto.runtime.native import ProgramStopped, Status
+from tests.backends import assert_close, built
+from tests.e2e.cases import (
+    dynamic,
+    in_place,
+    library,
+    lists,
+    loops,
+    recursion,
+    shared_lists,
+    straight,
+)
+from tests.e2e.cases.case import Case, expected, merged
+from tests.support import program_of
+
+FAMILIES = (straight, loops, in_place, lists, shared_lists, dynamic, recursion, library)
+CASES = [case for family in FAMILIES for case in family.CASES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_on_the_emulator(case: Case) -> None:
+    program = case.program()
+    runs = [(data, expected(program, data)) for data in case.inputs(program)]
+    for units in (1, 2, 3):
+        for fuse in (True, False):
+            emulator = built(program, units, fuse).emulator(seed=units)
+            for data, wanted in runs:
+                if wanted is None:
+                    with pytest.raises(RunError):
+                        emulator(data)
+                else:
+                    assert_close(emulator(data), wanted, case.scale)
+
+
+@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.split(".")[-1])
+def test_on_the_cpu(family: object, units: int) -> None:
+    cases: tuple[Case, ...] = family.CASES  # type: ignore[attr-defined]
+    programs = [case.program(number) for number, case in enumerate(cases)]
+    runs = [good_runs(case) for case in cases]
+    whole = merged(programs)
+    verify(whole)
+    executable = built(whole, units).cpu()
+    for number in range(max(len(items) for items in runs)):
+        chosen = [items[number % len(items)] for items in runs]
+        found = iter(executable([tensor for data, _ in chosen for tensor in data]))
+        for case, (_, wanted) in zip(cases, chosen, strict=True):
+            assert_close([next(found) for _ in wanted], wanted, case.scale)
+
+
+def good_runs(case: Case) -> list[tuple[list[torch.Tensor], tuple[Datum, ...]]]:
+    """The runs that do not stop."""
+    program = case.program()
+    runs = [(data, expected(program, data)) for data in case.inputs(program)]
+    return [(data, wanted) for data, wanted in runs if wanted is not None]
+
+
+STOPS = [case for case in CASES if len(good_runs(case)) < len(case.runs)]
+
+
+@pytest.mark.parametrize("case", STOPS, ids=repr)
+def test_stops_on_the_cpu_and_goes_on_afterwards(case: Case) -> None:
+    program = case.program()
+    executable = built(program, 2).cpu()
+    for data in case.inputs(program):
+        wanted = expected(program, data)
+        if wanted is None:
+            with pytest.raises(RunError, match=r"an index is out of range|`aten\..*` stopped"):
+                executable(data)
+        else:
+            assert_close(executable(data), wanted, case.scale)
+
+
+# ---- recursion -------------------------------------------------------------------------------
+
+DEEP = """
+    func @main(%x: f64[8], %n: i64[]) -> (f64[8]) {
+      %y = call @f(%x, %n) : f64[8]
+      return %y
+    }
+    func @f(%x: f64[8], %n: i64[]) -> (f64[8]) {
+      %c = aten.gt.Scalar(%n, 0) : bool[]
+      %y = if %c {
+        %m = aten.sub.Tensor(%n, 1) : i64[]
+        %s = aten.mul.Tensor(%x, 0.75) : f64[8]
+        %a = call @f(%s, %m) : f64[8]
+        %b = aten.add.Tensor(%a, %x) : f64[8]
+        yield %b
+      } else {
+        yield %x
+      } : f64[8]
+      return %y
+    }
+    """
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_recursion_is_deep_but_not_endless(units: int) -> None:
+    executable = built(program_of(DEEP), units).cpu()
+    x = torch.rand(8, dtype=torch.float64)
+    assert_close(executable([x, torch.tensor(10_000)]), [4 * x])
+    with pytest.raises(ProgramStopped, match="deeper than") as caught:
+        executable([x, torch.tensor(10**9)])
+    assert caught.value.status is Status.TOO_DEEP
+    assert_close(executable([x, torch.tensor(0)]), [x])
+
+
+def test_a_list_of_unknown_length_in_a_recursive_function() -> None:
+    text = DEEP.replace(
+        "%s = aten.mul.Tensor(%x, 0.75) : f64[8]",
+        """%l0 = list.new() : list<f64[8]>
+        %l = for %i in (0, %n, 1) carry (%k = %l0) {
+          %k2 = list.push(%k, %x) : list<f64[8]>
+          yield %k2
+        } : list<f64[8]>
+        %s = list.get(%l, %m) : f64[8]""",
+    )
+    with pytest.raises(CodegenError, match="`f` is recursive, and makes a list"):
+        lower(program_of(text))
+
+
+def test_a_list_handed_to_a_recursive_function() -> None:
+    text = """
+        func @main(%x: f32[2]) -> (f32[2]) {
+          %l = list.new(%x) : list<f32[2]>
+          %y = call @f(%l) : f32[2]
+          return %y
+        }
+        func @f(%l: list<f32[2]>) -> (f32[2]) {
+          %y = call @f(%l) : f32[2]
+          return %y
+        }
+        """
+    with pytest.raises(CodegenError, match="a list is passed to or returned from"):
+        lower(program_of(text))
+
+
+# ---- threads ---------------------------------------------------------------------------------
+
+SHARED = """
+    func @main(%x: f32[8, 16], %n: i64[]) -> (f32[8, 16], list<f32[8, 16]>, f32[s0, 8, 16]) {
+      %w = constant "w" : f32[16, 16]
+      %l0 = list.new() : list<f32[8, 16]>
+      %y, %l = for %i in (0, %n, 1) carry (%a = %x, %k = %l0) {
+        %m = aten.mm.default(%a, %w) : f32[8, 16]
+        %t = aten.tanh.default(%m) : f32[8, 16]
+        %k2 = list.push(%k, %t) : list<f32[8, 16]>
+        yield %t, %k2
+      } : f32[8, 16], list<f32[8, 16]>
+      %s = list.stack(%l) : f32[s0, 8, 16]
+      %e = aten.exp.default(%s) : f32[s0, 8, 16]
+      return %y, %l, %e
+    }
+    """
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_calls_from_several_threads_do_not_disturb_each_other(units: int) -> None:
+    program = program_of(SHARED)
+    program.constants["w"] *= 0.2  # or else rounding grows from iteration to iteration
+    executable = built(program, units).cpu()
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        generator = torch.Generator().manual_seed(number)
+        calls: list[tuple[list[torch.Tensor], list[Datum]]] = []
+        try:
+            for step in range(20):
+                steps = torch.tensor(1 + (number * 7 + step * 13) % 150)
+                data = [torch.randn(8, 16, generator=generator), steps]
+                calls.append((data, list(executable(data))))
+            for data, found in calls:  # results of earlier calls are still what they were
+                assert_close(found, expected(program, data) or ())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
