@@ -9,7 +9,7 @@ from stretto.codegen.cpp_kernel import KernelText, task_count
 from stretto.codegen.cpp_nest import applies
 from stretto.codegen.cpp_usage import used
 from stretto.errors import CodegenError
-from stretto.kernels.expr import LIMIT, Access, Buffer, Expr, Reg
+from stretto.kernels.expr import Access, Buffer, Expr, Reg
 from stretto.kernels.operator import Kernel, LibraryCall
 from stretto.kernels.tree import (
     Call,
@@ -32,7 +32,8 @@ class Parts:
     """What the functions of a program share.
 
     texts: of kernels, by name; kernel_names: the C++ function of each text. places: where the
-    buffer of a slot stands in the argument block. library: the calls, numbered as they come.
+    buffer of a slot stands in the argument block; limits: the same place, of the register that
+    holds the capacity. library: the calls, numbered as they come.
     """
 
     program: DeviceProgram
@@ -42,6 +43,7 @@ class Parts:
     kernels: dict[str, Kernel] = field(default_factory=dict[str, Kernel])
     numbers: dict[str, int] = field(default_factory=dict[str, int])
     places: dict[int, int] = field(default_factory=dict[int, int])
+    limits: dict[Reg, int] = field(default_factory=dict[Reg, int])
     library: list[LibraryCall] = field(default_factory=list[LibraryCall])
 
     def function_name(self, name: str) -> str:
@@ -82,9 +84,8 @@ class FunctionPrinter:
         return Names(buffer_name, self.reg, lambda number: f"i{number}")
 
     def reg(self, reg: Reg) -> str:
-        if reg.name.startswith(LIMIT):
-            return f"s.ctx->limits[{self.parts.places[int(reg.name.removeprefix(LIMIT))]}]"
-        return reg_name(reg)
+        place = self.parts.limits.get(reg)
+        return reg_name(reg) if place is None else f"s.ctx->limits[{place}]"
 
     def print(self) -> None:
         program = self.parts.program
@@ -121,7 +122,7 @@ class FunctionPrinter:
                     place = f"s.ctx->buffers[{self.parts.places[buffer.slot]}]"
             self.out.write(f"[[maybe_unused]] {kind}* {buffer_name(buffer)} = ({kind}*)({place});")
         for reg in sorted(regs, key=lambda r: r.name):
-            if reg not in self.function.params and not reg.name.startswith(LIMIT):
+            if reg not in self.function.params and reg not in self.parts.limits:
                 self.out.write(f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]} {reg_name(reg)} = 0;")
 
     # ---- control -----------------------------------------------------------------------------

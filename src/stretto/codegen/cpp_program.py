@@ -14,7 +14,7 @@ from stretto.codegen.cpp_expr import VALUE_TYPES, identifier
 from stretto.codegen.cpp_function import FunctionPrinter, Parts
 from stretto.codegen.cpp_kernel import KernelText, print_kernel
 from stretto.codegen.cpp_usage import used
-from stretto.kernels.expr import Buffer, Reg
+from stretto.kernels.expr import Buffer, Reg, limit_register
 from stretto.kernels.operator import Kernel, LibraryCall
 from stretto.kernels.tree import Call, walk
 from stretto.schedule.program import DeviceProgram
@@ -65,6 +65,7 @@ def print_program(program: DeviceProgram) -> Source:
         _print_kernel(parts, kernel)
     arguments = _arguments(parts)
     parts.places = {buffer.slot: place for place, buffer in enumerate(arguments)}
+    parts.limits = {limit_register(slot): place for slot, place in parts.places.items()}
     functions = program.tree.functions
     for function in functions:
         parts.out.write(f"static bool {parts.signature(function)};")

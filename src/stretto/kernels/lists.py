@@ -2,9 +2,9 @@
 
 List values that may share memory form a *group*: what a list grows into, what a branch merges, what
 a loop carries. Every buffer of a group has room for its longest list, so that a list can move from
-one to another. The bound comes from abstract interpretation of lengths; each op on lists adds at
-most one item to the longest list it sees, so one walk through a loop body tells the growth per
-iteration.
+one to another. The bound comes from abstract interpretation of lengths; a loop body leaves its
+longest list either of a fixed length or a fixed number of items longer than it was, so two walks
+through it tell the growth per iteration.
 """
 
 from __future__ import annotations
@@ -125,6 +125,10 @@ class _Groups:
                 self._parents[b] = a
 
 
+def _grown(length: float, growth: float, times: float) -> float:
+    return length + growth * times if growth > 0 and times > 0 else length
+
+
 def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
     """The carried values as parameters of each block."""
     return (op.carried,) if isinstance(op, ForOp) else (op.condition.params, op.body.params)
@@ -144,8 +148,10 @@ class _Lengths:
                     self._lengths[op.result] = len(op.items)
                 case ListPushOp(list=source):
                     self._lengths[op.result] = self._lengths[source] + 1
-                case ListSetOp(list=source) | ListPopOp(list=source):
-                    self._lengths[op.results[0]] = self._lengths[source]
+                case ListSetOp(list=source):
+                    self._lengths[op.result] = self._lengths[source]
+                case ListPopOp(list=source):
+                    self._lengths[op.results[0]] = max(self._lengths[source] - 1, 0)
                 case IfOp():
                     for inner in op.blocks:
                         self.block(inner)
@@ -167,8 +173,13 @@ class _Lengths:
         return max((self._lengths.get(value, 0) for value in values), default=0)
 
     def _loop(self, op: ForOp | WhileOp) -> None:
-        """Bounds per group: the longest list at the start, and its growth in one iteration."""
-        trips = op.trip_count() if isinstance(op, ForOp) else None
+        """Bounds per group: what the first iteration gives, and its growth in the following ones.
+
+        A body that starts a list again gives no growth from the second iteration on.
+        """
+        trips = inf
+        if isinstance(op, ForOp) and (known := op.trip_count()) is not None:
+            trips = known
         members: dict[Value, list[int]] = {}
         for number, value in enumerate(op.results):
             if isinstance(value.type, ListType):
@@ -176,17 +187,27 @@ class _Lengths:
         start = {
             root: self._longest(op.inits[n] for n in numbers) for root, numbers in members.items()
         }
-        self._bodies(op, members, start)
-        longest, result = dict(start), dict(start)
+        second = self._after(op, members, start) if trips > 0 else start
+        growth: dict[Value, float] = {}  # none where it is unbounded already
+        if second != start:
+            third = self._after(op, members, second)
+            growth = {r: third[r] - second[r] for r in members if third[r] > second[r]}
+        longest = start if trips <= 1 else second
+        longest = {root: _grown(longest[root], growth.get(root, 0), trips - 2) for root in members}
+        self._after(op, members, longest)
         for root, numbers in members.items():
-            growth = self._longest(op.body.yields[n] for n in numbers) - start[root]
-            if growth > 0 and trips != 0:
-                longest[root] += growth * (trips - 1) if trips is not None else inf
-                result[root] += growth * trips if trips is not None else inf
-        if longest != start:
-            self._bodies(op, members, longest)
-        for root, numbers in members.items():
-            self._bind((op.results[n] for n in numbers), result[root])
+            result = _grown(second[root], growth.get(root, 0), trips - 1)
+            self._bind((op.results[n] for n in numbers), result)
+
+    def _after(
+        self, op: ForOp | WhileOp, members: Mapping[Value, list[int]], before: Mapping[Value, float]
+    ) -> dict[Value, float]:
+        """The longest list of each group after an iteration that began with `before`."""
+        self._bodies(op, members, before)
+        return {
+            root: max(before[root], self._longest(op.body.yields[n] for n in numbers))
+            for root, numbers in members.items()
+        }
 
     def _bodies(
         self,

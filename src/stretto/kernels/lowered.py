@@ -161,6 +161,8 @@ def _lower_main(
     low = _lowering(program, function, externals)
     for value, buffer in zip(function.params, inputs, strict=True):
         low.env[value] = stored(buffer)
+        if is_register(value.type) and low.uses.is_needed(value):
+            bind(low, value, low.let(stored(buffer).expr, value.hint))
     buffers: list[Buffer | None] = []
     for number, value in enumerate(function.body.yields):
         kind = value.type
