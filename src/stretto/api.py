@@ -30,7 +30,7 @@ from stretto.options import Options
 if TYPE_CHECKING:
     from pathlib import Path
 
-BACKENDS = ("auto", "cpu", "emulator", "interpreter")
+BACKENDS = ("auto", "cpu", "cuda", "cuda-emulated", "emulator", "interpreter")
 
 Key = tuple[Any, ...]
 
@@ -212,9 +212,9 @@ class Compiled:
             backend = _choose(self._backend, tensors)
             start = time.perf_counter()
             captured = capture(self._function, args, kwargs, self._options)
-            _require_cpu(captured)
+            device = _device_of(backend, captured, tensors)
             traced = time.perf_counter() - start
-            executable, stages = build(captured, backend, self._options)
+            executable, stages = build(captured, backend, self._options, device=device)
             stages.seconds = {"capture": traced, **stages.seconds}
             entry = Entry(
                 key, captured, executable, stages, time.perf_counter() - start, (args, kwargs)
@@ -306,12 +306,8 @@ def _leaf_key(leaf: object) -> object:
 
 
 def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
+    """The backend for these inputs. Raises for tensors that it cannot take."""
     for tensor in tensors:
-        if tensor.device.type != "cpu":
-            raise BuildError(
-                f"an input is on {tensor.device}: only the CPU machine is there in this version",
-                remedy="move the inputs with .cpu()",
-            )
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise CaptureError(
                 f"an input has layout {tensor.layout}", remedy="pass dense tensors (.to_dense())"
@@ -323,19 +319,48 @@ def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
                 f"an input has dtype {tensor.dtype}, which is not supported",
                 remedy="cast it to a real float, integer or bool dtype",
             ) from None
-    return "cpu" if backend == "auto" else backend
+    if backend == "auto":
+        return "cuda" if any(tensor.device.type == "cuda" for tensor in tensors) else "cpu"
+    return backend
 
 
-def _require_cpu(captured: Captured) -> None:
-    found = dict(captured.program.constants)
-    found |= {b.name: b.tensor for b in captured.inputs if not isinstance(b, ArgumentLeaf)}
-    for name, tensor in found.items():
-        if tensor.device.type != "cpu":
+def _device_of(
+    backend: str, captured: Captured, tensors: Sequence[torch.Tensor]
+) -> torch.device:
+    """The one device of all tensors that a program uses. Raises BuildError where they are on
+    several, or on one that the backend does not run on."""
+    found = {f"input {number}": tensor.device for number, tensor in enumerate(tensors)}
+    found |= {
+        f"the tensor '{b.name}'": b.tensor.device
+        for b in captured.inputs
+        if not isinstance(b, ArgumentLeaf)
+    }
+    found |= {f"the tensor '{n}'": t.device for n, t in captured.program.constants.items()}
+    kind = "cuda" if backend == "cuda" else "cpu"
+    wrong = {what: device for what, device in found.items() if device.type != kind}
+    if wrong:
+        what, device = next(iter(wrong.items()))
+        if backend == "cuda" and len(wrong) < len(found):
+            target = next(device for device in found.values() if device.type == kind)
             raise BuildError(
-                f"the tensor '{name}' is on {tensor.device}: only the CPU machine is there in this "
-                "version",
-                remedy="move the module with .cpu()",
+                f"{what} is on {device}, others are on {target}",
+                remedy=f"move all inputs and the module to one device: .to('{target}')",
             )
+        remedy = "move the inputs and the module with .cpu()"
+        if backend == "cuda":
+            remedy = "move the inputs and the module with .cuda()"
+        elif device.type == "cuda" and backend == "cpu":
+            remedy += ', or compile with backend="auto"'
+        raise BuildError(f"{what} is on {device}: backend {backend!r} runs on {kind}", remedy=remedy)
+    devices = dict.fromkeys(found.values())
+    if len(devices) > 1:
+        names = ", ".join(f"{what} on {device}" for what, device in found.items())
+        raise BuildError(
+            f"tensors on several devices: {names}", remedy="move all of them to one device"
+        )
+    if devices:
+        return next(iter(devices))
+    return torch.device(kind, torch.cuda.current_device() if kind == "cuda" else None)
 
 
 def varying(keys: list[Key]) -> str:
@@ -393,7 +418,8 @@ def compile(
     function: what to compile; without it a decorator is returned.
     example_inputs: positional arguments; given, the signature is compiled now instead of at the
         first call.
-    backend: "auto" (by the inputs' device), "cpu", "emulator" (runs the schedule step by step in
+    backend: "auto" (by the inputs' device), "cpu", "cuda" (an NVIDIA GPU), "cuda-emulated" (the
+        kernels of a GPU, interpreted on CPU tensors), "emulator" (runs the schedule step by step in
         Python and looks for races), "interpreter" (op by op, the oracle).
     options: see `Options`.
 

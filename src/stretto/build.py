@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +12,16 @@ import torch
 
 from stretto.capture import Captured
 from stretto.codegen.cpp_program import Source, print_program
+from stretto.codegen.triton_program import print_plan
+from stretto.codegen.triton_source import TritonSource
 from stretto.errors import BuildError
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
 from stretto.kernels.lowered import Lowered, lower
 from stretto.kernels.select import Packing, select
+from stretto.kernels.select_cuda import select_cuda
+from stretto.kernels.tree import Tree
 from stretto.options import Options
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
@@ -28,13 +32,26 @@ from stretto.passes.loop_pipeline import loop_passes
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.simplify import Simplify
 from stretto.runtime.emulated import EmulatedExecutable
+from stretto.runtime.cuda_device import (
+    cuda_executable,
+    emulated_cuda_executable,
+    find_gpu,
+    resident_units,
+    units_for,
+)
+from stretto.runtime.cuda_executable import CudaExecutable
 from stretto.runtime.executable import CpuExecutable
 from stretto.runtime.results import Result
-from stretto.schedule.costs import MachineCosts
+from stretto.runtime.triton_compile import CompiledTriton, compile_source
+from stretto.schedule.costs import GPU_COSTS, MachineCosts
+from stretto.schedule.plan import Plan, make_plan
 from stretto.schedule.printer import print_program as device_text
+from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report, schedule_with_report
 from stretto.schedule.verifier import verify as verify_device
+
+CPU = torch.device("cpu")
 
 
 def pipeline(options: Options) -> tuple[Pass, ...]:
@@ -58,6 +75,9 @@ class Stages:
     device: DeviceProgram | None = None
     report: Report | None = None
     source: Source | None = None
+    plan: Plan | None = None
+    triton: tuple[TritonSource, ...] = ()
+    compiled: tuple[CompiledTriton, ...] = ()
 
     @contextmanager
     def timed(self, stage: str) -> Generator[None]:
@@ -76,47 +96,129 @@ class InterpretedExecutable:
         return list(interpret(self.program, inputs))
 
 
-Executable = CpuExecutable | EmulatedExecutable | InterpretedExecutable
+Executable = CpuExecutable | EmulatedExecutable | InterpretedExecutable | CudaExecutable
 
 
 def build(
-    captured: Captured, backend: str, options: Options, costs: MachineCosts | None = None
+    captured: Captured,
+    backend: str,
+    options: Options,
+    costs: MachineCosts | None = None,
+    device: torch.device = CPU,
 ) -> tuple[Executable, Stages]:
     """Takes a captured function through passes, lowering, selection, scheduling, verification and
     printing.
 
-    backend: "cpu", "emulator" or "interpreter".
+    backend: "cpu", "cuda", "cuda-emulated", "emulator" or "interpreter".
     costs: what the scheduler takes the machine's waits to cost, where it is not the usual.
+    device: where the tensors are.
     Raises the error class of the stage that fails.
     """
     stages = Stages(captured, backend, captured.program)
     dump = Dumper(options)
-    dump.text("captured.txt", lambda: program_text(captured.program))
-    with stages.timed("passes"):
-        stages.program = run_passes(
-            captured.program, pipeline(options), dump=dump.after_pass, verify=options.verify
-        )
-    if backend == "interpreter":
+    lowered = _front(stages, options, dump)
+    if lowered is None:
         return InterpretedExecutable(stages.program), stages
+    if backend in ("cuda", "cuda-emulated"):
+        costs = costs or GPU_COSTS
+        return _build_cuda(stages, lowered, options, costs, dump, device), stages
     units = options.unit_count()
-    with stages.timed("lower"):
-        stages.lowered = lowered = lower(stages.program)
     with stages.timed("select"):
         tree, stages.packings = select(lowered, units, options.fuse)
+    program = _schedule(stages, tree, units, costs, dump)
+    if backend == "emulator":
+        return EmulatedExecutable(program, lowered, stages.packings, options), stages
+    with stages.timed("print"):
+        stages.source = source = print_program(program)
+    dump.text("program.cpp", lambda: source.text)
+    with stages.timed("compile"):
+        executable = CpuExecutable(program, source, lowered, stages.packings, options)
+    return executable, stages
+
+
+def _front(stages: Stages, options: Options, dump: Dumper) -> Lowered | None:
+    """From the captured Program to operators; None where the Program itself is run."""
+    dump.text("captured.txt", lambda: program_text(stages.captured.program))
+    with stages.timed("passes"):
+        stages.program = run_passes(
+            stages.captured.program,
+            pipeline(options),
+            dump=dump.after_pass,
+            verify=options.verify,
+        )
+    if stages.backend == "interpreter":
+        return None
+    with stages.timed("lower"):
+        stages.lowered = lower(stages.program)
+    return stages.lowered
+
+
+def _schedule(
+    stages: Stages, tree: Tree[Body], units: int, costs: MachineCosts | None, dump: Dumper
+) -> DeviceProgram:
     with stages.timed("schedule"):
         device, stages.report = schedule_with_report(tree, units, costs)
         stages.device = device
     dump.text("device.txt", lambda: device_text(device))
     with stages.timed("verify"):
         verify_device(device)
-    if backend == "emulator":
-        return EmulatedExecutable(device, lowered, stages.packings, options), stages
+    return device
+
+
+# ---- GPUs ------------------------------------------------------------------------------------
+
+
+def print_for_gpu(
+    stages: Stages,
+    lowered: Lowered,
+    units: int,
+    options: Options,
+    costs: MachineCosts,
+    dump: Dumper,
+) -> tuple[TritonSource, ...]:
+    """The plan for a GPU with so many resident thread blocks, and the text of its launches."""
+    with stages.timed("select"):
+        tree = select_cuda(lowered, units, options.fuse)
+    device = _schedule(stages, tree, units, costs, dump)
     with stages.timed("print"):
-        stages.source = source = print_program(device)
-    dump.text("program.cpp", lambda: source.text)
+        stages.plan = make_plan(device)
+        stages.triton = print_plan(stages.plan)
+    for source in stages.triton:
+        dump.text("program.py", lambda source=source: source.text)
+    return stages.triton
+
+
+def _build_cuda(
+    stages: Stages,
+    lowered: Lowered,
+    options: Options,
+    costs: MachineCosts,
+    dump: Dumper,
+    device: torch.device,
+) -> CudaExecutable:
+    """A program on the GPU `device`, with as many units as that holds at once; on the CPU, one
+    whose kernels are interpreted."""
+    units = units_for(device, options.units)
+    sources = print_for_gpu(stages, lowered, units, options, costs, dump)
+    assert stages.plan is not None
+    if device.type == "cpu":
+        return emulated_cuda_executable(stages.plan, sources, lowered, options)
     with stages.timed("compile"):
-        executable = CpuExecutable(device, source, lowered, stages.packings, options)
-    return executable, stages
+        stages.compiled = compile_for(device, sources, options)
+        room = min(resident_units(kernel, device) for kernel in stages.compiled)
+    if room < units and options.units is None:
+        sources = print_for_gpu(stages, lowered, room, options, costs, dump)
+        with stages.timed("compile"):
+            stages.compiled = compile_for(device, sources, options)
+    with stages.timed("load"):
+        return cuda_executable(stages.plan, sources, stages.compiled, lowered, options, device)
+
+
+def compile_for(
+    device: torch.device, sources: Sequence[TritonSource], options: Options
+) -> tuple[CompiledTriton, ...]:
+    major, minor = find_gpu(device).capability
+    return tuple(compile_source(source, f"sm_{major}{minor}", options) for source in sources)
 
 
 @contextmanager

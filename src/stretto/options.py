@@ -12,7 +12,10 @@ class Options:
 
     threads: execution units of the CPU machine; None is one per physical core this process may
         run on.
-    dump_dir: folder that gets each stage's text (Program, DeviceProgram, C++); None writes none.
+    units: execution units of the GPU machine, resident thread blocks; None is one per
+        multiprocessor, and 5 where a GPU is emulated.
+    dump_dir: folder that gets each stage's text (Program, DeviceProgram, C++ or Triton); None
+        writes none.
     cache_dir: folder of compiled programs; None is `$STRETTO_CACHE`, else `stretto` in the
         user's cache folder.
     fuse: merge operators into larger kernels.
@@ -27,6 +30,7 @@ class Options:
     """
 
     threads: int | None = None
+    units: int | None = None
     dump_dir: str | os.PathLike[str] | None = None
     cache_dir: str | os.PathLike[str] | None = None
     fuse: bool = True
@@ -40,6 +44,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.threads is not None:
             _require_int("threads", self.threads, minimum=1, otherwise="or None")
+        if self.units is not None:
+            _require_int("units", self.units, minimum=1, otherwise="or None")
         _require_int("unroll", self.unroll, minimum=0)
         _require_int("seed", self.seed, minimum=0)
         _require_int("max_depth", self.max_depth, minimum=1)

@@ -85,10 +85,10 @@ def execute(program: Program, inputs: list[Tensor]) -> list[Tensor]:
     for items in leaves(lowered.tree.main.body):
         for item in items:
             machine.step(item)
-    return [_result(machine, output) for output in lowered.outputs]
+    return [result_of(machine, output) for output in lowered.outputs]
 
 
-def _result(machine: Machine, output: Output) -> Tensor:
+def result_of(machine: Machine, output: Output) -> Tensor:
     assert isinstance(output, OutputTensor)
     shape = [resolve(dim, machine.registers) for dim in output.shape]
     dynamic = [n for n, dim in enumerate(output.shape) if not isinstance(dim, int)]

@@ -9,6 +9,7 @@ import pytest
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
 from stretto.runtime.native import Interface, LibraryCall, NativeProgram
+from tests.runtime.cuda_fakes import FakeCuda
 
 Build = Callable[..., NativeProgram]
 
@@ -65,3 +66,15 @@ def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def built_cuda(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
+    return FakeCuda(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def cuda(built_cuda: FakeCuda) -> FakeCuda:
+    """A libcuda that writes down what it is asked for; nothing so far."""
+    built_cuda.library.fake_reset()
+    return built_cuda

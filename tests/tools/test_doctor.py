@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import stretto
+from stretto.errors import BuildError
 from stretto.runtime import compiler
+from stretto.runtime.cuda_device import Gpu
 from stretto.tools import doctor
 from stretto.tools.cache import CacheFolder
 
@@ -93,6 +95,43 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     assert check.status == "warn"
     assert "Not a directory" in check.detail
     assert "STRETTO_CACHE" in check.remedy
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_gpu(device: torch.device) -> Gpu:
+        raise BuildError("the NVIDIA driver is not there", remedy="install it")
+
+    monkeypatch.setattr(doctor, "find_gpu", find_gpu)
+    check = doctor.check_gpu()
+    assert (check.status, check.detail) == ("warn", "the NVIDIA driver is not there")
+    assert check.remedy == "for programs on a GPU only: install it"
+
+
+def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeDriver:
+        def version(self) -> tuple[int, int]:
+            return (13, 1)
+
+    monkeypatch.setattr(doctor, "find_gpu", lambda device: Gpu(0, "NVIDIA H200", (9, 0), 132))
+    monkeypatch.setattr(doctor, "load_driver", FakeDriver)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check = doctor.check_gpu()
+    assert check.status == "ok"
+    assert check.detail == (
+        "cuda:0: NVIDIA H200, compute capability 9.0, 132 multiprocessors; "
+        "driver for CUDA 13.1, torch for 13.0, 1 more"
+    )
+
+
+def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    def require_triton() -> str:
+        raise BuildError("Triton cannot be imported", remedy="pip install 'stretto[cuda]'")
+
+    monkeypatch.setattr(doctor, "require_triton", require_triton)
+    check = doctor.check_triton()
+    assert check.status == "warn"
+    assert check.remedy == "for programs on a GPU only: pip install 'stretto[cuda]'"
 
 
 def test_peers_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:

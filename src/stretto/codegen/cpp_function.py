@@ -213,16 +213,27 @@ class FunctionPrinter:
         match item:
             case Run():
                 self.run(item)
-            case Wait(unit, step):
-                self.out.write(
-                    f"if (!stretto::wait(s.ctx, s.unit, {unit}, s.base + {step})) return false;"
-                )
+            case Wait():
+                self.wait(item)
             case Signal(step):
                 self.out.write(f"stretto::signal(s.ctx, s.unit, s.base + {step});")
             case Let(reg, value):
                 self.out.write(f"{self.reg(reg)} = {self.scalar(value)};")
             case Check():
                 self.check(item)
+
+    def wait(self, item: Wait) -> None:
+        first, last = item.unit, item.unit + item.count
+        step = f"s.base + {item.step}"
+        if item.count == 1:
+            self.out.write(f"if (!stretto::wait(s.ctx, s.unit, {first}, {step})) return false;")
+            return
+        self.out.write(f"for (int other = {first}; other < {last}; ++other)")
+        with self.out.indent():
+            self.out.write(
+                "if (other != s.unit && "
+                f"!stretto::wait(s.ctx, s.unit, other, {step})) return false;"
+            )
 
     def check(self, item: Check) -> None:
         codes = {"list_full": "LIST_FULL", "index": "INDEX", "assertion": "ASSERTION"}

@@ -123,18 +123,23 @@ def expr_regions(expr: Expr) -> tuple[Region, ...]:
     return _merged(_read_regions(expr, ()))
 
 
-def kernel_registers(kernel: Kernel) -> set[str]:
-    """Names of the registers that the tasks read."""
-    found = {r.name for dim in kernel.grid for r in _extent_registers(dim.extent)}
+def kernel_regs(kernel: Kernel) -> set[Reg]:
+    """The registers that the tasks read."""
+    found = {r for dim in kernel.grid for r in _extent_registers(dim.extent)}
     for stage in kernel.stages:
         operator = stage.operator
         extents = (*operator.dims, *operator.reduce, *(span.extent for span in stage.box))
-        found |= {r.name for extent in extents for r in _extent_registers(extent)}
-        found |= {r.name for r in expr_regs(operator.value)}
-        found |= {a.name for i in operator.out.index for a in i.atoms() if isinstance(a, Reg)}
+        found |= {r for extent in extents for r in _extent_registers(extent)}
+        found |= expr_regs(operator.value)
+        found |= {a for i in operator.out.index for a in i.atoms() if isinstance(a, Reg)}
     if kernel.call is not None:
-        found |= {item.name for item in kernel.call.operands if isinstance(item, Reg)}
+        found |= {item for item in kernel.call.operands if isinstance(item, Reg)}
     return found
+
+
+def kernel_registers(kernel: Kernel) -> set[str]:
+    """Names of the registers that the tasks read."""
+    return {reg.name for reg in kernel_regs(kernel)}
 
 
 def call_buffers(call: LibraryCall) -> tuple[Buffer, ...]:
@@ -341,14 +346,14 @@ def _common_boxes(a: Region, b: Region) -> tuple[Box, Box] | None:
     """Both boxes over the same dims; None when the shapes do not nest."""
     if a.shape == b.shape:
         return a.box, b.box
-    extents = _refined(a.shape, b.shape)
+    extents = refined_strides(a.shape, b.shape)
     if extents is None:
         return None
-    return _refine(a, extents), _refine(b, extents)
+    return refine(a, extents), refine(b, extents)
 
 
 @lru_cache(maxsize=4096)
-def _refined(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[int, ...] | None:
+def refined_strides(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[int, ...] | None:
     """Strides of dims that both shapes can be cut into, largest first; None if there are none."""
     strides = tuple(sorted({1, *row_major(a), *row_major(b)}, reverse=True))
     if strides[-1] == 0 or any(x % y for x, y in pairwise(strides)):
@@ -356,7 +361,7 @@ def _refined(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[int, ...] | 
     return strides
 
 
-def _refine(region: Region, strides: tuple[int, ...]) -> Box:
+def refine(region: Region, strides: tuple[int, ...]) -> Box:
     """The box over dims of the given strides (the shape's are among them), not smaller."""
     pieces: dict[int, Interval | None] = dict.fromkeys(strides, (0, 1))
     for interval, extent, stride in zip(

@@ -138,6 +138,16 @@ class _Activation:
         return evaluate(expr, self.registers, self.memory)
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Until `learnt` have published `value`; `units` are those that have not yet."""
+
+    learnt: tuple[int, ...]
+    value: int
+    place: str
+    units: list[int]
+
+
 class _Unit:
     """Executes the whole tree with registers of its own; `parts` is the stack of what it is at."""
 
@@ -147,19 +157,26 @@ class _Unit:
         self.base = 0
         self.items = 0
         self.results: list[int] = []
-        self.waiting: tuple[int, int, str] | None = None
+        self.waiting: _Waiting | None = None
         self.parts: list[Steps] = [self._main()]
 
     @property
     def is_ready(self) -> bool:
-        return self.waiting is None or self.machine.clocks.has_published(*self.waiting[:2])
+        if self.waiting is None:
+            return True
+        clocks, value = self.machine.clocks, self.waiting.value
+        self.waiting.units = [u for u in self.waiting.units if not clocks.has_published(u, value)]
+        return not self.waiting.units
 
     @property
     def waiting_text(self) -> str:
         assert self.waiting is not None
-        other, value, place = self.waiting
+        other, value = self.waiting.units[0], self.waiting.value
         has = self.machine.clocks.published[other][-1]
-        return f"unit {self.number} {place} waits for unit {other} to reach {value} (it has {has})"
+        return (
+            f"unit {self.number} {self.waiting.place} waits for unit {other} to reach {value} "
+            f"(it has {has})"
+        )
 
     def advance(self) -> None:
         """Goes on to the next switch."""
@@ -248,7 +265,8 @@ class _Unit:
             self.items += 1
             yield None
             if self.waiting is not None:
-                self.machine.clocks.join(self.number, *self.waiting[:2])
+                for other in self.waiting.learnt:
+                    self.machine.clocks.join(self.number, other, self.waiting.value)
                 self.waiting = None
         if schedule.steps:
             self.base += schedule.steps
@@ -258,8 +276,10 @@ class _Unit:
         match item:
             case Run():
                 self._run(item, at)
-            case Wait(unit, step):
-                self.waiting = unit, self.base + step, f"in {at.function.name}"
+            case Wait():
+                others = item.others(self.number)
+                place = f"in {at.function.name}"
+                self.waiting = _Waiting(others, self.base + item.step, place, list(others))
             case Let(register, value):
                 at.memory.begin(f"let {register.name}")
                 at.registers[register.name] = at.value(value)

@@ -9,9 +9,9 @@ import mmap
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
+from stretto.codegen.status import Status
 from stretto.errors import RunError
 from stretto.options import Options
 from stretto.runtime.pool import launcher, load_library
@@ -22,22 +22,6 @@ on the thread of the unit that calls, with the GIL."""
 
 _FIRST_EVENTS = 1 << 14
 _HUGE_PAGE_BYTES = 2 << 20
-
-
-class Status(IntEnum):
-    """How a run ended: enum Status of abi.h."""
-
-    OK = 0
-    LIST_FULL = 1
-    ARENA_FULL = 2
-    INTERRUPTED = 3
-    LIBRARY_FAILED = 4
-    ASSERTION = 5
-    STACK_FULL = 6
-    STUCK = 7
-    TOO_DEEP = 8
-    NO_THREADS = 9
-    INDEX = 10
 
 
 class ProgramStopped(RunError):

@@ -5,36 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from stretto.errors import VerifyError
-from stretto.kernels.expr import Access, Expr, Reg, expr_regs
+from stretto.kernels.expr import Access, Buffer, Expr, Reg, expr_regs, limit_register
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import kernel_registers, statement_registers
 from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.schedule.program import Run, Schedule
 
-LIMIT = "limit."
-"""Registers of this prefix and a slot hold the capacity of that list; the machine sets them."""
-
 
 def check_registers(
     function: TreeFunction[Schedule],
-    functions: Mapping[str, TreeFunction[Schedule]],
+    externals: Iterable[Buffer],
     kernels: Mapping[str, Kernel],
 ) -> None:
-    """Raises VerifyError for a register that is used before it is assigned."""
-    checker = _Checker(function.name, kernels)
+    """Raises VerifyError for a register that is used before it is assigned.
+
+    The machine sets those that hold the capacity of a list.
+    """
+    limits = {limit_register(buffer.slot).name for buffer in externals if buffer.kind == "list"}
+    checker = _Checker(function.name, kernels, frozenset(limits))
     end = checker.visit(function.body, frozenset(r.name for r in function.params))
     checker.require(end, (r.name for r in function.results), "the end of the function")
 
 
 class _Checker:
-    def __init__(self, function: str, kernels: Mapping[str, Kernel]) -> None:
+    def __init__(
+        self, function: str, kernels: Mapping[str, Kernel], limits: frozenset[str]
+    ) -> None:
         self._function = function
-        self._kernels = kernels
+        self._limits = limits
         self._reads = {name: kernel_registers(kernel) for name, kernel in kernels.items()}
 
     def require(self, assigned: frozenset[str], names: Iterable[str], where: str) -> None:
         for name in names:
-            if name not in assigned and not name.startswith(LIMIT):
+            if name not in assigned and name not in self._limits:
                 raise VerifyError(
                     f"register {name} may be used before it is assigned: {where} "
                     f"(function {self._function})"

@@ -70,6 +70,19 @@ class State:
             merged[touch] = merged.get(touch, seen) & seen
         return State(merged)
 
+    def join(self, one: State, other: State) -> State:
+        """After a branch that starts in this state and ends in `one` or in `other`.
+
+        An access that is pending at the end of one arm only may have been replaced in the other
+        (`LeafHazards.touch`). Its new access is known there, but those who know of it at the end of
+        the first arm need not know of the old one: of them, only who knew before the branch does.
+        """
+        joined = dict(one.merge(other).pending)
+        for touch, seen in self.pending.items():
+            if (touch in one.pending) != (touch in other.pending):
+                joined[touch] &= seen
+        return State(joined)
+
     def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> State:
         """After the buffers of each pair have traded places."""
         swapped: dict[str, Buffer] = {}

@@ -17,17 +17,9 @@ from numpy.typing import NDArray
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Access, Buffer
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import (
-    Region,
-    block_regions,
-    kernel_regions,
-    stage_regions,
-    statement_regions,
-    stores_anywhere,
-)
+from stretto.kernels.regions import Region, stores_anywhere
 from stretto.kernels.tree import (
     Call,
-    Check,
     For,
     If,
     Leaf,
@@ -40,9 +32,10 @@ from stretto.kernels.tree import (
     trip_count,
     walk,
 )
-from stretto.schedule.ordering import order_leaf
+from stretto.schedule.ordering import Orders
 from stretto.schedule.places import Places
 from stretto.schedule.program import Item, Run, Schedule
+from stretto.schedule.touched import Touched
 
 Mask = NDArray[np.bool_]
 Written = dict[str, Mask]
@@ -67,16 +60,18 @@ class InitialisationChecker:
         kernels: Mapping[str, Kernel],
         places: Places,
         summaries: Mapping[str, Summary],
+        orders: Orders,
+        touched: Touched,
     ) -> None:
         self._function = function
-        self._kernels = kernels
         self._places = places
         self._summaries = summaries
         self._own = summaries[function.name]
         loose = set(_loose_buffers(function.body, kernels))
         everything = (*function.locals, *function.tensors)
         self._buffers = {b.name: b for b in everything if _is_tracked(b) and b.name not in loose}
-        self._sequences: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._orders = orders
+        self._touched = touched
 
     def check(self) -> bool:
         """Raises VerifyError for a read of unwritten memory; True if the summary changed."""
@@ -116,29 +111,10 @@ class InitialisationChecker:
         return written
 
     def _leaf(self, schedule: Schedule, written: Written) -> None:
-        if id(schedule) not in self._sequences:
-            self._sequences[id(schedule)] = order_leaf(schedule).sequence
-        for unit, index in self._sequences[id(schedule)]:
+        for unit, index in self._orders(schedule).sequence:
             item = schedule.units[unit][index]
-            for regions in self._steps(item):
+            for regions in self._touched.steps(item):
                 self._step(regions, _what(item), written)
-
-    def _steps(self, item: Item) -> Iterator[tuple[Region, ...]]:
-        """What an item touches, stage by stage."""
-        match item:
-            case Run(name, first, count, stride):
-                kernel = self._kernels[name]
-                if count is None or kernel.call is not None:
-                    yield kernel_regions(kernel)
-                elif len(kernel.stages) == 1 and stride == 1:
-                    yield block_regions(kernel, first, count)
-                else:
-                    for task in range(first, kernel.tasks, stride)[:count]:
-                        yield from stage_regions(kernel, task)
-            case Let() | Check():
-                yield statement_regions(item)
-            case _:
-                pass
 
     def _step(self, regions: tuple[Region, ...], what: str, written: Written) -> None:
         for region in regions:

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stretto.errors import VerifyError
 from stretto.schedule.program import Item, Schedule, Signal, Wait
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What is over for sure. done[v]: how many items of unit v; start: bit set of the units whose
-    own knowledge at the start of the leaf is included."""
+    """What is over for sure. done[v]: how many items of unit v; start[v]: the knowledge of unit v
+    at the start of the leaf is included."""
 
-    done: tuple[int, ...]
-    start: int
+    done: NDArray[np.int32]
+    start: NDArray[np.bool_]
 
     def join(self, other: Knowledge) -> Knowledge:
-        done = tuple(max(a, b) for a, b in zip(self.done, other.done, strict=True))
-        return Knowledge(done, self.start | other.start)
+        return Knowledge(np.maximum(self.done, other.done), self.start | other.start)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LeafOrder:
     """before[u][i]: what is over when item i of unit u begins; end[u]: what u knows at the end.
 
@@ -35,6 +37,19 @@ class LeafOrder:
     before: tuple[tuple[Knowledge, ...], ...]
     end: tuple[Knowledge, ...]
     sequence: tuple[tuple[int, int], ...]
+
+
+class Orders:
+    """The orders of the leaves of a program, each found once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Schedule, LeafOrder]] = {}
+
+    def __call__(self, schedule: Schedule) -> LeafOrder:
+        # The schedule is kept with its order, for its `id` to stay its own.
+        if id(schedule) not in self._found:
+            self._found[id(schedule)] = schedule, order_leaf(schedule)
+        return self._found[id(schedule)][1]
 
 
 def order_leaf(schedule: Schedule) -> LeafOrder:
@@ -62,20 +77,63 @@ def _check_steps(unit: int, items: tuple[Item, ...], schedule: Schedule) -> None
                 raise VerifyError(
                     f"unit {unit} waits for step {item.step}, which no leaf publishes"
                 )
-            if item.unit == unit or not 0 <= item.unit < len(schedule.units):
-                raise VerifyError(f"unit {unit} waits for unit {item.unit}")
+            _check_units(unit, item, len(schedule.units))
+
+
+def _check_units(unit: int, wait: Wait, units: int) -> None:
+    end = wait.unit + wait.count
+    if wait.count < 1 or not 0 <= wait.unit < end <= units:
+        raise VerifyError(f"unit {unit} waits for unit {wait.unit if wait.count < 2 else end - 1}")
+    if wait.count == 1 and wait.unit == unit:
+        raise VerifyError(f"unit {unit} waits for unit {unit}")
+
+
+class _Published:
+    """What the units knew when they published a step that somebody waits for; rows by unit."""
+
+    def __init__(self, units: int) -> None:
+        self.units = np.zeros(units, np.bool_)
+        self.done: NDArray[np.int32] = np.zeros((units, units), np.int32)
+        self.start = np.zeros((units, units), np.bool_)
+        # What waits for these units (first, last + 1) tell, once all of them have published.
+        self._joined: dict[tuple[int, int], Knowledge] = {}
+
+    def has(self, unit: int, wait: Wait) -> bool:
+        """Are all but `unit` itself there?"""
+        first, last = wait.unit, wait.unit + wait.count
+        missing = wait.count - int(np.count_nonzero(self.units[first:last]))
+        return missing == 0 or (missing == 1 and first <= unit < last and not self.units[unit])
+
+    def knowledge(self, wait: Wait) -> Knowledge:
+        """Of a unit that has not published, which is the one that waits, nothing is told."""
+        span = wait.unit, wait.unit + wait.count
+        if span in self._joined:
+            return self._joined[span]
+        rows = slice(*span)
+        joined = Knowledge(self.done[rows].max(axis=0), self.start[rows].any(axis=0))
+        if self.units[rows].all():
+            self._joined[span] = joined
+        return joined
 
 
 class _Runner:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         units = len(schedule.units)
-        self._known = [Knowledge((0,) * units, 1 << unit) for unit in range(units)]
+        none = np.zeros(units, np.int32)
+        self._known = [Knowledge(none, np.arange(units) == unit) for unit in range(units)]
         self._at = [0] * units
-        # For each unit the steps it has published so far, with what it knew then.
-        self._published: list[list[tuple[int, Knowledge]]] = [[] for _ in range(units)]
+        self._last = [0] * units
         self._before: list[list[Knowledge]] = [[] for _ in range(units)]
         self._sequence: list[tuple[int, int]] = []
+        awaited = {
+            item.step for items in schedule.units for item in items if isinstance(item, Wait)
+        }
+        self._published = {step: _Published(units) for step in sorted(awaited)}
+        if 0 in self._published:
+            start = self._published[0]
+            start.units[:] = True
+            np.fill_diagonal(start.start, val=True)
 
     def run(self) -> LeafOrder:
         units = range(len(self._schedule.units))
@@ -96,7 +154,9 @@ class _Runner:
     def _wait_text(self, unit: int) -> str:
         item = self._schedule.units[unit][self._at[unit]]
         assert isinstance(item, Wait)
-        return f"unit {unit} waits for unit {item.unit} to publish step {item.step}"
+        there = self._published[item.step].units
+        other = next(other for other in item.others(unit) if not there[other])
+        return f"unit {unit} waits for unit {other} to publish step {item.step}"
 
     def _advance(self, unit: int) -> bool:
         """Runs the unit until it must wait; True if it came forward."""
@@ -105,32 +165,25 @@ class _Runner:
         while self._at[unit] < len(items):
             item = items[self._at[unit]]
             if isinstance(item, Wait):
-                learnt = self._learn(item)
-                if learnt is None:
+                published = self._published[item.step]
+                if not published.has(unit, item):
                     break
-                self._known[unit] = self._known[unit].join(learnt)
+                self._known[unit] = self._known[unit].join(published.knowledge(item))
             elif isinstance(item, Signal):
                 self._publish(unit, item.step)
             self._before[unit].append(self._known[unit])
             self._sequence.append((unit, self._at[unit]))
             self._at[unit] += 1
         if self._at[unit] == len(items):
-            self._publish_end(unit)
+            self._publish(unit, self._schedule.steps)
         return self._at[unit] > start
 
-    def _publish_end(self, unit: int) -> None:
-        if not self._published[unit] or self._published[unit][-1][0] < self._schedule.steps:
-            self._publish(unit, self._schedule.steps)
-
     def _publish(self, unit: int, step: int) -> None:
-        own = [0] * len(self._schedule.units)
-        own[unit] = self._at[unit]
-        self._published[unit].append((step, self._known[unit].join(Knowledge(tuple(own), 0))))
-
-    def _learn(self, wait: Wait) -> Knowledge | None:
-        """What a wait gives; None when the step has not been published yet."""
-        if wait.step == 0:
-            return Knowledge((0,) * len(self._schedule.units), 1 << wait.unit)
-        return next(
-            (known for step, known in self._published[wait.unit] if step >= wait.step), None
-        )
+        """A wait is for the first publication of its step or of a later one."""
+        for awaited, published in self._published.items():
+            if self._last[unit] < awaited <= step:
+                published.units[unit] = True
+                published.done[unit] = self._known[unit].done
+                published.done[unit, unit] = self._at[unit]
+                published.start[unit] = self._known[unit].start
+        self._last[unit] = max(self._last[unit], step)

@@ -263,8 +263,9 @@ class _Parser(ExprParser):
                 return Run(kernel, first, count, self.integer() if self.accept("by") else 1)
             case "wait":
                 unit = self.integer()
+                count = self.integer() if self.accept("count") else 1
                 self.expect("step")
-                return Wait(unit, self.integer())
+                return Wait(unit, self.integer(), count)
             case "signal":
                 return Signal(self.integer())
             case "let":

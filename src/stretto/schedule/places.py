@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Buffer
 from stretto.kernels.regions import Interval, Region
 from stretto.kernels.tree import For, TreeFunction, While, walk
+from stretto.schedule.boxes import Boxes, Limits, Mask
 from stretto.schedule.program import Frame, Placement, Schedule
 
 
@@ -41,11 +44,13 @@ class Places:
         """The buffer itself and those that may have bytes in common with it."""
         return self._near.get(name, (name,))
 
-    def share(self, a: Region, b: Region) -> bool:
-        """May two regions of different local buffers have a byte in common?"""
-        if b.buffer.name not in self.near(a.buffer.name):
-            return False
-        return any(_meet(x, y) for x in self._ranges(a) for y in self._ranges(b))
+    def share(self, a: Boxes, b: Boxes) -> Mask:
+        """[r, s]: may regions of two local buffers that are near have a byte in common?"""
+        common = np.zeros((len(a), len(b)), np.bool_)
+        for x in self._bytes_of(a):
+            for y in self._bytes_of(b):
+                common |= (x[:, None, 0] < y[None, :, 1]) & (y[None, :, 0] < x[:, None, 1])
+        return common
 
     def destroyed(self, region: Region) -> Iterator[tuple[str, int, int]]:
         """(name, first, last + 1): bytes of other buffers that a write to `region` may destroy."""
@@ -87,6 +92,13 @@ class Places:
         if self._group[a] is self._group[b]:
             return False
         return any(_meet(x, y) for x in spans[a] for y in spans[b])
+
+    def _bytes_of(self, boxes: Boxes) -> Iterator[Limits]:
+        """[r]: the bytes of the frame that region r may be, for each place of the buffer."""
+        buffer = boxes.buffer
+        spans = np.minimum(boxes.spans()[:, 0], buffer.elements) * buffer.dtype.itemsize
+        for name in self._group[buffer.name]:
+            yield spans + self._placements[name].offset
 
     def _ranges(self, region: Region) -> list[Interval]:
         """The bytes of the frame that a region may be."""

@@ -295,8 +295,9 @@ class _Printer:
                 many = "all" if count is None else str(count)
                 by = "" if stride == 1 else f" by {stride}"
                 self.out.write(f"run {_name(kernel)} {first} count {many}{by}")
-            case Wait(unit, step):
-                self.out.write(f"wait {unit} step {step}")
+            case Wait(unit, step, count):
+                many = "" if count == 1 else f" count {count}"
+                self.out.write(f"wait {unit}{many} step {step}")
             case Signal(step):
                 self.out.write(f"signal {step}")
             case Let(register, value):

@@ -3,9 +3,10 @@
 A control tree whose leaves are *schedules*: for each unit a list of items. Synchronisation is one
 progress counter per unit, written by its owner only. Every unit keeps a register `base`; in a
 leaf, `Signal(s)` publishes base + s, `Wait(u, s)` lasts until unit u has published at least
-base + s, and at the end of the leaf every unit publishes base + steps and adds `steps` to its base.
-Step 0 is what lies before the leaf: the wait (u, 0) is for all that unit u did before. All units go
-the same way through the tree, so their bases agree without talking, and counters only grow.
+base + s (a wait may be for several neighbouring units), and at the end of the leaf every unit
+publishes base + steps and adds `steps` to its base. Step 0 is what lies before the leaf: the wait
+(u, 0) is for all that unit u did before. All units go the same way through the tree, so their bases
+agree without talking, and counters only grow.
 """
 
 from __future__ import annotations
@@ -32,10 +33,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until unit `unit` has published base + step."""
+    """Until each of the `count` units from `unit` on has published base + step.
+
+    Who waits for several units may be one of them: nobody waits for itself.
+    """
 
     unit: int
     step: int
+    count: int = 1
+
+    def others(self, own: int) -> tuple[int, ...]:
+        """The units that unit `own` waits for."""
+        return tuple(u for u in range(self.unit, self.unit + self.count) if u != own)
 
 
 @dataclass(frozen=True, slots=True)

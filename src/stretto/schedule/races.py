@@ -3,57 +3,72 @@
 An access that some unit may not know to be over is *pending*, with the set of units that know. The
 pending accesses are carried through the tree: around loops until nothing new comes, through both
 arms of a branch. Each access in a leaf is compared with the pending ones and with the other units'
-in the leaf.
+in the leaf. Accesses of one kind by one kernel in one leaf are looked at together, as arrays; those
+to memory that is not accessed later are dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, block_regions, overlap, statement_regions, task_regions
-from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, trip_count
-from stretto.schedule.ordering import LeafOrder, order_leaf
+from stretto.kernels.regions import Region, kernel_regions
+from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, While, trip_count
+from stretto.schedule.boxes import Boxes, Mask
+from stretto.schedule.later import Names, later_names
+from stretto.schedule.ordering import Orders
 from stretto.schedule.places import Places
 from stretto.schedule.program import Item, Run, Schedule
+from stretto.schedule.relation import compose
+from stretto.schedule.touched import Touched
+
+Numbers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What `unit` does to memory, by kernel or statement `what`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Accesses:
+    """What kernel or statement `what` does to one buffer in one leaf.
 
-    unit: int
+    Row r: unit units[r] accesses region r of `boxes`, as item indices[r] of its list. `number` is
+    that of these accesses in the function.
+    """
+
+    number: int
     what: str
-    region: Region
+    units: Numbers
+    indices: Numbers
+    boxes: Boxes
+
+    @property
+    def name(self) -> str:
+        return self.boxes.buffer.name
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """They keep their number when the buffer gets another name."""
+        return self.number, self.name
 
 
-Pending = dict[Access, int]
-"""Accesses, each with the bit set of units that know it to be over."""
+Pending = Mapping[tuple[int, str], tuple[Accesses, Mask]]
+"""Accesses, with [r, u]: does unit u know that access r is over?"""
 
 
-@dataclass(frozen=True, slots=True)
-class _LeafFacts:
-    order: LeafOrder
-    accesses: tuple[tuple[Access, int], ...]
-    """With the index of the item in its unit's list."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leaf:
+    """done[g][r, v]: how many items of unit v are over when access r of group g begins;
+    start[g][r, v]: does its unit then know what unit v knew at the start? At the end: by unit."""
 
-
-def item_regions(item: Item, kernels: Mapping[str, Kernel]) -> tuple[Region, ...]:
-    """What an item touches."""
-    match item:
-        case Run(name, first, count, stride):
-            kernel = kernels[name]
-            if count is None or stride == 1:
-                return block_regions(kernel, first, count or 1)
-            tasks = range(first, kernel.tasks, stride)[:count]
-            return tuple(region for task in tasks for region in task_regions(kernel, task))
-        case Let() | Check():
-            return statement_regions(item)
-        case _:
-            return ()
+    groups: tuple[Accesses, ...]
+    done: tuple[NDArray[np.int32], ...]
+    start: tuple[Mask, ...]
+    end_done: NDArray[np.int32]
+    end_start: Mask
 
 
 class RaceFinder:
@@ -61,23 +76,40 @@ class RaceFinder:
 
     def __init__(
         self,
-        units: int,
         kernels: Mapping[str, Kernel],
         places: Places,
         relevant: Callable[[Region], bool],
+        orders: Orders,
+        touched: Touched,
     ) -> None:
-        self._everyone = (1 << units) - 1
-        self._units = units
         self._kernels = kernels
         self._places = places
         self._relevant = relevant
-        self._facts: dict[int, _LeafFacts] = {}
+        self._orders = orders
+        self._touched = touched
+        self._leaves: dict[int, _Leaf] = {}
+        self._number = 0
+        self._later: Callable[[Schedule], Names | None] = lambda schedule: None
+        # The accesses are kept with the answer, for their `id` to stay theirs.
+        self._met: dict[tuple[int, int], tuple[Accesses, Accesses, Mask]] = {}
+        self._renamed: dict[tuple[int, str], tuple[Accesses, Accesses]] = {}
 
     def check(self, body: Node[Schedule], name: str) -> None:
         """Raises VerifyError for a race; nothing may be pending when a function returns."""
+        self._later = later_names(body, self._names, returns=name != "main")
         pending = self._visit(body, {})
         if name != "main":
             self._require_quiet(pending, f"function {name} returns")
+
+    def _names(self, schedule: Schedule) -> set[str]:
+        """What a leaf accesses, and what may lie at the same place."""
+        runs = {i.kernel for items in schedule.units for i in items if isinstance(i, Run)}
+        regions = [region for name in runs for region in kernel_regions(self._kernels[name])]
+        for item in schedule.units[0]:
+            if not isinstance(item, Run):
+                regions += self._touched.regions(item)
+        names = {region.buffer.name for region in regions}
+        return {near for name in names for near in self._places.near(name)}
 
     def _visit(self, node: Node[Schedule], pending: Pending) -> Pending:
         match node:
@@ -89,96 +121,144 @@ class RaceFinder:
                 return pending
             case For(body=body, rotate=rotate):
                 while True:
-                    end = _rotate(self._visit(body, pending), rotate)
+                    end = self._rotate(self._visit(body, pending), rotate)
                     around = _merge(pending, end)
-                    if around == pending:
+                    if _same(around, pending):
                         return end if trip_count(node) else pending
                     pending = around
             case While(head=head, body=body, rotate=rotate):
                 while True:
                     tested = self._visit(head, pending)
-                    around = _merge(pending, _rotate(self._visit(body, tested), rotate))
-                    if around == pending:
+                    around = _merge(pending, self._rotate(self._visit(body, tested), rotate))
+                    if _same(around, pending):
                         return tested
                     pending = around
             case If(then=then, orelse=orelse):
-                return _merge(self._visit(then, pending), self._visit(orelse, dict(pending)))
+                return _merge(self._visit(then, pending), self._visit(orelse, pending))
             case Call(function=name):
                 self._require_quiet(pending, f"function {name} is called")
                 return {}
 
     def _require_quiet(self, pending: Pending, when: str) -> None:
-        for access in pending:
+        for accesses, seen in pending.values():
+            row = int((~seen).any(axis=1).argmax())
             raise VerifyError(
-                f"{access.what} of unit {access.unit} may still access "
-                f"{access.region.buffer.name} when {when}"
+                f"{accesses.what} of unit {accesses.units[row]} may still access "
+                f"{accesses.name} when {when}"
             )
 
+    # ---- leaves --------------------------------------------------------------------------------
     def _leaf(self, schedule: Schedule, pending: Pending) -> Pending:
-        if id(schedule) not in self._facts:
-            facts = self._leaf_facts(schedule)
-            self._facts[id(schedule)] = facts
-            self._check_inside(facts)
-        facts = self._facts[id(schedule)]
-        self._check_against(facts, pending)
-        end = facts.order.end
-        after: Pending = {}
-        for access, seen in pending.items():
-            knows = sum(1 << u for u in range(self._units) if end[u].start & seen)
-            self._keep(after, access, seen | knows)
-        for access, index in facts.accesses:
-            knows = sum(1 << u for u in range(self._units) if end[u].done[access.unit] > index)
-            self._keep(after, access, knows | 1 << access.unit)
+        if id(schedule) not in self._leaves:
+            self._leaves[id(schedule)] = self._leaf_facts(schedule)
+            self._check_inside(self._leaves[id(schedule)])
+        leaf = self._leaves[id(schedule)]
+        self._check_against(leaf, pending)
+        return self._after(leaf, pending, self._later(schedule))
+
+    def _leaf_facts(self, schedule: Schedule) -> _Leaf:
+        order = self._orders(schedule)
+        groups = tuple(self._groups(schedule))
+        places = [list(zip(g.units.tolist(), g.indices.tolist(), strict=True)) for g in groups]
+        return _Leaf(
+            groups,
+            tuple(np.array([order.before[u][i].done for u, i in rows]) for rows in places),
+            tuple(np.array([order.before[u][i].start for u, i in rows]) for rows in places),
+            np.array([knowledge.done for knowledge in order.end]),
+            np.array([knowledge.start for knowledge in order.end]),
+        )
+
+    def _groups(self, schedule: Schedule) -> Iterator[Accesses]:
+        found: dict[tuple[object, ...], list[tuple[int, int, Region]]] = {}
+        for unit, items in enumerate(schedule.units):
+            for index, item in enumerate(items):
+                for region in self._touched.regions(item):
+                    if self._relevant(region):
+                        key = _name(item), region.buffer.name, region.shape, region.write
+                        found.setdefault(key, []).append((unit, index, region))
+        for (what, *_), rows in found.items():
+            self._number += 1
+            units, indices = np.array([(unit, index) for unit, index, _ in rows], np.int64).T
+            boxes = Boxes.of([region for _, _, region in rows])
+            yield Accesses(self._number, str(what), units, indices, boxes)
+
+    def _after(self, leaf: _Leaf, pending: Pending, later: Names | None) -> Pending:
+        """What is pending at the end of a leaf in memory that is accessed later."""
+        after: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
+        told = leaf.end_start.T
+        for accesses, seen in pending.values():
+            if later is None or accesses.name in later:
+                _keep(after, accesses, seen | compose(seen, told))
+        for accesses in leaf.groups:
+            if later is None or accesses.name in later:
+                seen = accesses.indices[:, None] < leaf.end_done[:, accesses.units].T
+                seen[np.arange(len(seen)), accesses.units] = True
+                _keep(after, accesses, seen)
         return after
 
-    def _keep(self, pending: Pending, access: Access, seen: int) -> None:
-        if seen != self._everyone:
-            pending[access] = pending.get(access, seen) & seen
-
-    def _leaf_facts(self, schedule: Schedule) -> _LeafFacts:
-        accesses = tuple(
-            (Access(unit, _name(item), region), index)
-            for unit, items in enumerate(schedule.units)
-            for index, item in enumerate(items)
-            for region in item_regions(item, self._kernels)
-            if self._relevant(region)
-        )
-        return _LeafFacts(order_leaf(schedule), accesses)
-
-    def _check_inside(self, facts: _LeafFacts) -> None:
+    # ---- conflicts -----------------------------------------------------------------------------
+    def _check_inside(self, leaf: _Leaf) -> None:
         """The accesses of one leaf against each other; tasks of one kernel are independent."""
-        groups: dict[str, list[tuple[Access, int]]] = {}
-        for access, index in facts.accesses:
-            for name in self._places.near(access.region.buffer.name):
-                for other, position in groups.get(name, ()):
-                    if other.unit == access.unit or other.what == access.what:
-                        continue
-                    first = facts.order.before[access.unit][index].done[other.unit] > position
-                    second = facts.order.before[other.unit][position].done[access.unit] > index
-                    if not first and not second and self._conflict(access.region, other.region):
-                        raise _race(access, other)
-            groups.setdefault(access.region.buffer.name, []).append((access, index))
+        for number, a in enumerate(leaf.groups):
+            for other, b in enumerate(leaf.groups[:number]):
+                if a.what == b.what or not self._near(a, b):
+                    continue
+                first = b.indices[None, :] < leaf.done[number][:, b.units]
+                second = a.indices[:, None] < leaf.done[other][:, a.units].T
+                self._require_none(a, b, self._conflicts(a, b) & ~first & ~second)
 
-    def _check_against(self, facts: _LeafFacts, pending: Pending) -> None:
+    def _check_against(self, leaf: _Leaf, pending: Pending) -> None:
         """The accesses of a leaf against what is pending from before it."""
-        groups: dict[str, list[tuple[Access, int]]] = {}
-        for access, seen in pending.items():
-            groups.setdefault(access.region.buffer.name, []).append((access, seen))
-        for access, index in facts.accesses:
-            start = facts.order.before[access.unit][index].start
-            for name in self._places.near(access.region.buffer.name):
-                for other, seen in groups.get(name, ()):
-                    if other.unit == access.unit or start & seen:
-                        continue
-                    if self._conflict(access.region, other.region):
-                        raise _race(access, other)
+        for number, a in enumerate(leaf.groups):
+            for b, seen in pending.values():
+                if self._near(a, b):
+                    met = self._conflicts(a, b)
+                    if met.any():
+                        self._require_none(a, b, met & ~compose(leaf.start[number], seen.T))
 
-    def _conflict(self, a: Region, b: Region) -> bool:
-        if not (a.write or b.write):
+    def _require_none(self, a: Accesses, b: Accesses, races: Mask) -> None:
+        races &= a.units[:, None] != b.units[None, :]
+        if races.any():
+            ours, theirs = (int(rows[0]) for rows in np.nonzero(races))
+            names = " and ".join(dict.fromkeys((b.name, a.name)))
+            raise VerifyError(
+                f"race on {names}: nothing orders {b.what} on unit {b.units[theirs]} "
+                f"and {a.what} on unit {a.units[ours]}"
+            )
+
+    def _near(self, a: Accesses, b: Accesses) -> bool:
+        if not (a.boxes.write or b.boxes.write):
             return False
-        if a.buffer.name == b.buffer.name:
-            return overlap(a, b)
-        return self._places.share(a, b)
+        return b.name in self._places.near(a.name)
+
+    def _conflicts(self, a: Accesses, b: Accesses) -> Mask:
+        """[r, s]: may access r of `a` and access s of `b` touch the same memory?"""
+        key = id(a), id(b)
+        if key not in self._met:
+            if a.name == b.name:
+                met = a.boxes.overlap(b.boxes)
+            else:
+                met = self._places.share(a.boxes, b.boxes)
+            self._met[key] = a, b, met
+        return self._met[key][2]
+
+    def _rotate(self, pending: Pending, pairs: tuple[tuple[Buffer, Buffer], ...]) -> Pending:
+        """The accesses under the names that their buffers have in the next iteration."""
+        names = dict(_swaps(pairs))
+        turned: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
+        for accesses, seen in pending.values():
+            if accesses.name in names:
+                accesses = self._under(accesses, names[accesses.name])
+            turned[accesses.key] = accesses, seen
+        return turned
+
+    def _under(self, accesses: Accesses, buffer: Buffer) -> Accesses:
+        """The same object each time, for what it conflicts with is remembered."""
+        key = id(accesses), buffer.name
+        if key not in self._renamed:
+            renamed = replace(accesses, boxes=accesses.boxes.under(buffer))
+            self._renamed[key] = accesses, renamed
+        return self._renamed[key][1]
 
 
 def _name(item: Item) -> str:
@@ -191,32 +271,25 @@ def _name(item: Item) -> str:
             return "a check"
 
 
-def _race(a: Access, b: Access) -> VerifyError:
-    names = dict.fromkeys((b.region.buffer.name, a.region.buffer.name))
-    return VerifyError(
-        f"race on {' and '.join(names)}: nothing orders {b.what} on unit {b.unit} "
-        f"and {a.what} on unit {a.unit}"
-    )
+def _keep(
+    pending: dict[tuple[int, str], tuple[Accesses, Mask]], accesses: Accesses, seen: Mask
+) -> None:
+    key = accesses.key
+    if not seen.all():
+        pending[key] = accesses, (seen & pending[key][1] if key in pending else seen)
 
 
 def _merge(a: Pending, b: Pending) -> Pending:
     merged = dict(a)
-    for access, seen in b.items():
-        merged[access] = merged.get(access, seen) & seen
+    for accesses, seen in b.values():
+        _keep(merged, accesses, seen)
     return merged
 
 
-def _rotate(pending: Pending, pairs: tuple[tuple[Buffer, Buffer], ...]) -> Pending:
-    """The accesses under the names that their buffers have in the next iteration."""
-    names = dict(_swaps(pairs))
-    turned: Pending = {}
-    for access, seen in pending.items():
-        region = access.region
-        if region.buffer.name in names:
-            region = Region(names[region.buffer.name], region.shape, region.box, region.write)
-            access = Access(access.unit, access.what, region)
-        turned[access] = turned.get(access, seen) & seen
-    return turned
+def _same(a: Pending, b: Pending) -> bool:
+    return a.keys() == b.keys() and all(
+        np.array_equal(seen, b[key][1]) for key, (_, seen) in a.items()
+    )
 
 
 def _swaps(pairs: tuple[tuple[Buffer, Buffer], ...]) -> Iterator[tuple[str, Buffer]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from stretto.errors import ScheduleError
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Region
 from stretto.kernels.tree import (
     Call,
     For,
@@ -22,12 +24,18 @@ from stretto.kernels.tree import (
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Body
 from stretto.schedule.estimate import tree_seconds
+from stretto.schedule.footprint import Footprints
 from stretto.schedule.memory import FramePlan, plan_frame
 from stretto.schedule.normalize import normalize
 from stretto.schedule.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.schedule.synchronize import Synchronizer
+from stretto.schedule.team import TeamPolicy
+from stretto.schedule.team_sync import TeamSynchronizer
 from stretto.schedule.wavefront import LeafPlan, WavefrontPolicy
 from stretto.schedule.writes import relevance
+
+MOST_SINGLE_UNITS = 8
+"""More units than this are scheduled as a team."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,11 @@ def schedule_with_report(
     tree = normalize(tree)
     alone = _Plan.of(tree, 1, costs)
     chosen = alone
-    if units > 1:
-        many = _Plan.of(tree, units, costs)
+    if costs.team:
+        chosen = _Plan.of(tree, units, costs, Footprints(units))
+    elif units > 1:
+        footprints = Footprints(units) if units > MOST_SINGLE_UNITS else None
+        many = _Plan.of(tree, units, costs, footprints)
         if many.seconds + costs.wake_seconds <= alone.seconds:
             chosen = many
     return _realise(tree, chosen, costs, alone.seconds)
@@ -76,22 +87,46 @@ def schedule_with_report(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Every function's body with planned leaves, and the estimated time of `main`."""
+    """Every function's body with planned leaves, and the estimated time of `main`.
+
+    `footprints` are those of a team's plan.
+    """
 
     units: int
     bodies: dict[str, Node[LeafPlan]]
     seconds: float
+    footprints: Footprints | None
 
     @staticmethod
-    def of(tree: Tree[Body], units: int, costs: MachineCosts) -> _Plan:
-        bodies = {
-            function.name: _plan_node(function.body, WavefrontPolicy(units, costs))
-            for function in tree.functions
-        }
-        return _Plan(units, bodies, tree_seconds(bodies, costs))
+    def of(
+        tree: Tree[Body], units: int, costs: MachineCosts, footprints: Footprints | None = None
+    ) -> _Plan:
+        bodies: dict[str, Node[LeafPlan]] = {}
+        for function in tree.functions:
+            policy = WavefrontPolicy(units, costs)
+            if footprints is not None:
+                policy = TeamPolicy(units, costs, footprints)
+            bodies[function.name] = _plan_node(function.body, policy)
+        return _Plan(units, bodies, tree_seconds(bodies, costs), footprints)
+
+    def separate(self, costs: MachineCosts) -> int:
+        """Buffers of fewer bytes share no memory."""
+        return costs.share_bytes if self.footprints is None else sys.maxsize
+
+    def synchronized(
+        self, function: TreeFunction[Body], memory: FramePlan, relevant: Callable[[Region], bool]
+    ) -> tuple[Node[Schedule], int]:
+        """The function's body with waits, and the number of conflicts that needed none."""
+        is_main = function.name == "main"
+        if self.footprints is None:
+            walker = Synchronizer(is_main, self.units, memory.layout, relevant)
+        else:
+            walker = TeamSynchronizer(is_main, self.units, self.footprints, relevant)
+        body = walker.function(self.bodies[function.name])
+        return body, sum(walker.implied.values())
 
 
-def _plan_node(node: Node[Body], policy: WavefrontPolicy) -> Node[LeafPlan]:
+def _plan_node(node: Node[Body], policy: WavefrontPolicy | TeamPolicy) -> Node[LeafPlan]:
     match node:
         case Leaf(body):
             return Leaf(policy.plan(body))
@@ -120,14 +155,12 @@ def _realise(
     frames: list[tuple[str, FramePlan]] = []
     implied = 0
     for function in tree.functions:
-        body = plan.bodies[function.name]
-        memory = plan_frame(function, body, plan.units, costs.share_bytes)
+        planned = plan.bodies[function.name]
+        memory = plan_frame(function, planned, plan.units, plan.separate(costs))
         frames.append((function.name, memory))
-        synchronizer = Synchronizer(
-            function.name == "main", plan.units, memory.layout, relevant(function)
-        )
-        functions.append(_with_body(function, synchronizer.function(body)))
-        implied += sum(synchronizer.implied.values())
+        body, more = plan.synchronized(function, memory, relevant(function))
+        functions.append(_with_body(function, body))
+        implied += more
     program = DeviceProgram(
         plan.units,
         Tree(tuple(functions), tree.externals),

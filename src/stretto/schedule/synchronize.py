@@ -27,10 +27,9 @@ from stretto.kernels.tree import (
     walk,
 )
 from stretto.schedule.builder import LeafBuilder
-from stretto.schedule.dependence import item_regions
 from stretto.schedule.hazards import Layout, State, Touch
 from stretto.schedule.program import Schedule, Wait
-from stretto.schedule.wavefront import LeafPlan
+from stretto.schedule.wavefront import LeafPlan, plan_regions
 
 Walked = tuple[Node[Schedule], State]
 
@@ -78,7 +77,7 @@ class Synchronizer:
             case If(condition, then, orelse):
                 first, end = self._node(then, state)
                 second, other_end = self._node(orelse, state)
-                return If(condition, first, second), end.merge(other_end)
+                return If(condition, first, second), state.join(end, other_end)
             case Call(function, registers, tensors, results):
                 barrier, _ = self._everything(state)
                 call: Node[Schedule] = Call(function, registers, tensors, results)
@@ -167,7 +166,7 @@ class Synchronizer:
         }
         reads: set[str] = set()
         for plan in leaves(loop):
-            for region in _plan_regions(plan):
+            for region in plan_regions(plan):
                 (writes if region.write else reads).add(region.buffer.name)
 
         def matters(region: Region) -> bool:
@@ -189,10 +188,6 @@ def _wait_pairs(node: Node[Schedule]) -> Counter[tuple[int, int]]:
         for item in items
         if isinstance(item, Wait)
     )
-
-
-def _plan_regions(plan: LeafPlan) -> list[Region]:
-    return [r for wave in plan.waves for placed in wave for r in item_regions(placed.item)]
 
 
 def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:

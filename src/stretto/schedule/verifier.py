@@ -18,10 +18,11 @@ from stretto.kernels.regions import kernel_regions, overlap
 from stretto.kernels.tree import Call, Check, Let, TreeFunction, leaves
 from stretto.schedule.assignment import check_registers
 from stretto.schedule.initialisation import InitialisationChecker, Summary, bound_region
-from stretto.schedule.ordering import order_leaf
+from stretto.schedule.ordering import Orders
 from stretto.schedule.places import Places
 from stretto.schedule.program import DeviceProgram, Run, Schedule
 from stretto.schedule.races import RaceFinder
+from stretto.schedule.touched import Touched
 from stretto.schedule.writes import function_calls, relevance
 
 Kernels = dict[str, Kernel]
@@ -37,18 +38,20 @@ def verify(program: DeviceProgram) -> None:
         _check_calls(function, functions)
     relevant = relevance(program.tree, program.kernels)
     places: dict[str, Places] = {}
+    orders, touched = Orders(), Touched(kernels)
     for name, function in functions.items():
         if name not in dict(program.frames):
             raise VerifyError(f"function {name} has no frame")
         places[name] = Places(function, program.frame(name))
         for schedule in leaves(function.body):
             _check_leaf(schedule, program.units, kernels)
-        check_registers(function, functions, kernels)
+            orders(schedule)
+        check_registers(function, program.tree.externals, kernels)
         _check_written(function, functions, kernels)
         if program.units > 1:
-            finder = RaceFinder(program.units, kernels, places[name], relevant(function))
+            finder = RaceFinder(kernels, places[name], relevant(function), orders, touched)
             finder.check(function.body, name)
-    _check_initialisation(program, kernels, places)
+    _check_initialisation(program, kernels, places, orders, touched)
 
 
 def _kernels(program: DeviceProgram) -> Kernels:
@@ -82,7 +85,6 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
             raise VerifyError(f"kernel {name} runs {times} of its {kernels[name].tasks} tasks")
     for name, runs in dynamic.items():
         _check_dynamic(name, runs)
-    order_leaf(schedule)
 
 
 def _tasks(run: Run, kernel: Kernel) -> range:
@@ -158,13 +160,17 @@ def _check_written(
 
 
 def _check_initialisation(
-    program: DeviceProgram, kernels: Kernels, places: dict[str, Places]
+    program: DeviceProgram,
+    kernels: Kernels,
+    places: dict[str, Places],
+    orders: Orders,
+    touched: Touched,
 ) -> None:
     """What functions need and give depends on each other: until nothing changes."""
     functions = program.tree.functions
     summaries = {f.name: Summary(gives=set(f.written)) for f in functions}
     checkers = [
-        InitialisationChecker(function, kernels, places[function.name], summaries)
+        InitialisationChecker(function, kernels, places[function.name], summaries, orders, touched)
         for function in functions
     ]
     changed = True

@@ -19,7 +19,7 @@ from stretto.kernels.regions import Region
 from stretto.schedule.affinity import Producers, favourites
 from stretto.schedule.builder import Part, part_regions
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Body, Node, Statement, leaf_nodes
+from stretto.schedule.dependence import Body, Node, Statement, item_regions, leaf_nodes
 from stretto.schedule.hazards import Layout
 
 Parts = tuple[Part, ...]
@@ -39,6 +39,11 @@ class LeafPlan:
 
     waves: tuple[tuple[Placed, ...], ...]
     seconds: float
+
+
+def plan_regions(plan: LeafPlan) -> list[Region]:
+    """All that a leaf touches."""
+    return [r for wave in plan.waves for placed in wave for r in item_regions(placed.item)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ import stretto
 from stretto.errors import BuildError, StrettoError
 from stretto.options import Options
 from stretto.runtime.compiler import cpu, find_compiler
+from stretto.runtime.cuda_device import find_gpu
+from stretto.runtime.cuda_driver import load_driver
+from stretto.runtime.triton_toolchain import require_triton
 from stretto.text import bytes_text
 from stretto.tools.cache import CacheFolder
 
@@ -49,6 +52,8 @@ def checks(options: Options) -> Iterator[Check]:
     yield check_vectors(cpu())
     yield check_cores(options)
     yield check_cache(CacheFolder(options.cache_path()))
+    yield check_gpu()
+    yield check_triton()
     yield check_peers()
     yield check_run(options)
 
@@ -118,6 +123,35 @@ def _write_problem(folder: Path) -> str | None:
             return None
     except OSError as error:
         return error.strerror or str(error)
+
+
+def check_gpu() -> Check:
+    """The GPU that programs would run on."""
+    try:
+        gpu = find_gpu(torch.device("cuda"))
+    except BuildError as error:
+        return _only_for_gpus("gpu", error)
+    capability, driver = (".".join(map(str, v)) for v in (gpu.capability, load_driver().version()))
+    others = torch.cuda.device_count() - 1
+    more = f", {others} more" if others else ""
+    return Check(
+        "gpu",
+        "ok",
+        f"{gpu.device}: {gpu.name}, compute capability {capability}, {gpu.multiprocessors} "
+        f"multiprocessors; driver for CUDA {driver}, torch for {torch.version.cuda}{more}",
+    )
+
+
+def check_triton() -> Check:
+    """The compiler of programs for GPUs; it works without one."""
+    try:
+        return Check("triton", "ok", require_triton())
+    except BuildError as error:
+        return _only_for_gpus("triton", error)
+
+
+def _only_for_gpus(name: str, error: BuildError) -> Check:
+    return Check(name, "warn", error.message, f"for programs on a GPU only: {error.remedy}")
 
 
 def check_peers() -> Check:

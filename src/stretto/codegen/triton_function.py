@@ -1,0 +1,345 @@
+"""Prints the control flow of a DeviceProgram as Triton, and what the units do in leaves.
+
+Every unit runs the same text. `ok` is true while nothing went wrong: Triton has no early return, so
+once it is false tasks and waits are skipped, loops end, and the text falls through to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from stretto.codegen.status import Status
+from stretto.codegen.triton_expr import VALUE_TYPES, ExprPrinter, Names, Text
+from stretto.codegen.triton_kernel import TritonKernel
+from stretto.errors import CodegenError
+from stretto.kernels.expr import Buffer, Expr, Reg, loads
+from stretto.kernels.operator import Kernel
+from stretto.kernels.tree import Check, For, If, Leaf, Let, Node, Seq, While
+from stretto.schedule.merge import (
+    RunStep,
+    SignalStep,
+    StatementStep,
+    Step,
+    WaitStep,
+    dealt_from,
+    merge,
+)
+from stretto.schedule.program import DeviceProgram, Schedule
+from stretto.text import Writer
+
+CHECK_CODES = {
+    "list_full": Status.LIST_FULL,
+    "index": Status.INDEX,
+    "assertion": Status.ASSERTION,
+}
+
+
+@dataclass(slots=True)
+class Identifiers:
+    """Python names, one for each key, all different."""
+
+    taken: set[str] = field(default_factory=set[str])
+    names: dict[object, str] = field(default_factory=dict[object, str])
+
+    def of(self, key: object, hint: str) -> str:
+        if key not in self.names:
+            self.names[key] = self.fresh(hint)
+        return self.names[key]
+
+    def fresh(self, hint: str) -> str:
+        base = "".join(c if c.isascii() and c.isalnum() else "_" for c in hint)
+        name, number = base, 1
+        while name in self.taken:
+            number += 1
+            name = f"{base}_{number}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the text of a program is made from.
+
+    texts: kernels by name; functions: the jit function of each kernel's text. places: where the
+    buffer of a slot stands in the argument block; limits: where a list's capacity register does.
+    """
+
+    program: DeviceProgram
+    kernels: dict[str, Kernel]
+    texts: dict[str, TritonKernel]
+    functions: dict[str, str]
+    places: dict[int, int]
+    limits: dict[Reg, int]
+    identifiers: Identifiers = field(default_factory=Identifiers)
+    tables: list[int] = field(default_factory=list[int])
+    counter: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def units(self) -> int:
+        return self.program.units
+
+
+class FunctionPrinter:
+    """Prints nodes of one function into `out`.
+
+    `pointer` names the variable that holds a buffer's address.
+    """
+
+    def __init__(
+        self, parts: Parts, function: str, out: Writer, pointer: Callable[[Buffer], str]
+    ) -> None:
+        self.parts = parts
+        self.function = function
+        self.out = out
+        self.pointer = pointer
+        self.clean = False  # all threads of the unit see what the unit has written
+
+    # ---- names -------------------------------------------------------------------------------
+    def reg(self, reg: Reg) -> str:
+        if reg in self.parts.limits:
+            return f"limit{self.parts.limits[reg]}"
+        return self.parts.identifiers.of((self.function, "reg", reg.name), f"r_{reg.name}")
+
+    def scalar(self, expr: Expr) -> str:
+        """One number, its parts on lines before; loads happen only while `ok`."""
+        names = Names(self.pointer, self.reg)
+        printer = ExprPrinter(names, self.out, conditions=(Text("ok"),), counter=self.parts.counter)
+        return printer.expr(expr).text
+
+    def assign(self, name: str, text: str, kind: str) -> None:
+        self.out.write(f"{name} = tl.cast({text}, {kind})")
+
+    # ---- control -----------------------------------------------------------------------------
+    def node(self, node: Node[Schedule]) -> None:
+        match node:
+            case Leaf(schedule):
+                self.leaf(schedule)
+            case Seq(children):
+                for child in children:
+                    self.node(child)
+            case For():
+                self.for_loop(node)
+            case While():
+                self.while_loop(node)
+            case If(condition, then, orelse):
+                self.out.write(f"if {self.reg(condition)}:")
+                self.arm(then)
+                self.out.write("else:")
+                self.arm(orelse)
+                self.clean = False
+            case _:
+                raise CodegenError("a call outside of the state machine")
+
+    def arm(self, node: Node[Schedule]) -> None:
+        with self.out.indent():
+            self.clean = False
+            self.out.write("pass")
+            self.node(node)
+
+    def for_loop(self, node: For[Schedule]) -> None:
+        at, stop = (self.parts.identifiers.fresh(hint) for hint in ("at", "stop"))
+        self.assign(at, self.scalar(node.start), "tl.int64")
+        self.assign(stop, self.scalar(node.stop), "tl.int64")
+        self.out.write(f"while ok & ({at} {'<' if node.step > 0 else '>'} {stop}):")
+        with self.out.indent():
+            self.clean = False
+            self.out.write(f"{self.reg(node.index)} = {at}")
+            self.node(node.body)
+            self.rotate(node.rotate)
+            self.out.write(f"{at} += {node.step}")
+        self.clean = False
+
+    def while_loop(self, node: While[Schedule]) -> None:
+        going = self.parts.identifiers.fresh("going")
+        self.assign(going, "ok", "tl.int1")
+        self.out.write(f"while {going}:")
+        with self.out.indent():
+            self.clean = False
+            self.node(node.head)
+            self.out.write(f"{going} = ok & {self.reg(node.condition)}")
+            self.out.write(f"if {going}:")
+            with self.out.indent():
+                self.node(node.body)
+                self.rotate(node.rotate)
+                self.out.write(f"{going} = ok")
+        self.clean = False
+
+    def rotate(self, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
+        for current, following in pairs:
+            a, b = self.pointer(current), self.pointer(following)
+            self.out.write(f"{a}, {b} = {b}, {a}")
+
+    # ---- leaves ------------------------------------------------------------------------------
+    def leaf(self, schedule: Schedule) -> None:
+        steps = merge(schedule)
+        for step in steps:
+            self.step(step)
+        if any(isinstance(step, RunStep | SignalStep) for step in steps):
+            self.out.write(f"base += {schedule.steps}")
+            self.out.write("signal(control, unit, base)")
+            self.clean = True
+
+    def step(self, step: Step) -> None:
+        match step:
+            case RunStep():
+                self.settle()
+                self.run(step)
+                self.clean = False
+            case WaitStep():
+                self.wait(step)
+            case SignalStep():
+                self.signal(step)
+            case StatementStep(item=Let(reg, value)):
+                if next(loads(value), None) is not None:
+                    self.settle()
+                self.assign(self.reg(reg), self.scalar(value), VALUE_TYPES[reg.dtype])
+            case StatementStep(item=Check() as item):
+                self.check(item)
+
+    def settle(self) -> None:
+        """The threads of the unit exchange what they have written."""
+        if not self.clean:
+            self.out.write("tl.debug_barrier()")
+            self.clean = True
+
+    def check(self, item: Check) -> None:
+        code = CHECK_CODES.get(item.code)
+        if code is None:
+            raise CodegenError(f"unknown check {item.code}")
+        if next(loads(item.condition), None) is not None:
+            self.settle()
+        subject = self.parts.places[item.subject] if item.code == "list_full" else item.subject
+        self.require(self.scalar(item.condition), code, str(subject))
+
+    def require(self, condition: str, code: Status, detail: str) -> None:
+        self.out.write(
+            f"ok = require(control, ok, tl.cast({condition}, tl.int1), {code.value}, {detail})"
+        )
+
+    # ---- tasks -------------------------------------------------------------------------------
+    def run(self, step: RunStep) -> None:
+        kernel = self.parts.kernels[step.kernel]
+        text = self.parts.texts[step.kernel]
+        arguments = [
+            *(self.pointer(buffer) for buffer in text.buffers),
+            *(self.reg(reg) for reg in text.regs),
+            "control",
+            "task",
+        ]
+        call = f"{self.parts.functions[text.body]}({', '.join(arguments)})"
+        units = self.parts.units
+        last = str(kernel.tasks) if kernel.is_static else self.task_count(kernel)
+        start = dealt_from(step, kernel, units)
+        if start is None:
+            rows = {
+                unit: tuple((r.first, self.last_task(kernel, r), r.stride) for r in runs)
+                for unit, runs in step.runs.items()
+            }
+            with self.rows(rows, ("first", "last", "stride")):
+                stop = "last" if kernel.is_static else last
+                self.tasks("first", stop, "stride", call)
+            return
+        first = f"(unit + {units - start}) % {units}" if start else "unit"
+        if kernel.is_static and kernel.tasks <= units:
+            self.out.write(f"task = {first}")
+            self.out.write(f"if ok & (task < {last}):")
+            with self.out.indent():
+                self.out.write(call)
+        else:
+            self.tasks(first, last, str(units), call)
+
+    def tasks(self, first: str, last: str, stride: str, call: str) -> None:
+        self.out.write(f"for task in range({first}, tl.where(ok, {last}, 0), {stride}):")
+        with self.out.indent():
+            self.out.write(call)
+
+    def last_task(self, kernel: Kernel, run: object) -> int:
+        count, first, stride = (getattr(run, name) for name in ("count", "first", "stride"))
+        return -1 if count is None else min(first + count * stride, kernel.tasks)
+
+    def task_count(self, kernel: Kernel) -> str:
+        """The number of tasks of a grid with dynamic dims, as an i32."""
+        factors: list[str] = []
+        for dim in kernel.grid:
+            extent = self.reg(dim.extent) if isinstance(dim.extent, Reg) else str(dim.extent)
+            factors.append(f"(({extent} + {dim.tile - 1}) // {dim.tile})")
+        return f"tl.cast({' * '.join(factors)}, tl.int32)"
+
+    # ---- synchronisation ---------------------------------------------------------------------
+    def wait(self, step: WaitStep) -> None:
+        different = set(step.waits.values())
+        if len(different) == 1:
+            (waits,) = different
+            with self.only(step.waits):
+                for wait in waits:
+                    count = wait.count
+                    self.wait_text(str(wait.unit), str(count), str(wait.step), count)
+        else:
+            rows = {
+                unit: tuple((wait.unit, wait.count, wait.step) for wait in waits)
+                for unit, waits in step.waits.items()
+            }
+            widest = max(w.count for waits in step.waits.values() for w in waits)
+            with self.rows(rows, ("first", "count", "step")):
+                self.wait_text("first", "count", "step", widest)
+        if len(step.waits) == self.parts.units:
+            self.clean = True
+
+    def wait_text(self, first: str, count: str, step: str, widest: int) -> None:
+        target = "base" if step == "0" else f"base + {step}"
+        block = 1 << (widest - 1).bit_length()
+        self.out.write(f"ok = wait(control, unit, {first}, {count}, {target}, polls, ok, {block})")
+
+    def signal(self, step: SignalStep) -> None:
+        values = set(step.steps.values())
+        if len(values) == 1:
+            with self.only(step.steps):
+                self.out.write(f"signal(control, unit, base + {values.pop()})")
+        else:
+            rows = {unit: ((value,),) for unit, value in step.steps.items()}
+            with self.rows(rows, ("step",)):
+                self.out.write("signal(control, unit, base + step)")
+        if len(step.steps) == self.parts.units:
+            self.clean = True
+
+    @contextmanager
+    def only(self, units: Mapping[int, object]) -> Generator[None]:
+        """A branch that only those units enter."""
+        total = self.parts.units
+        if len(units) == total:
+            yield
+            return
+        first, last = min(units), max(units)
+        if last - first + 1 > len(units):
+            place = len(self.parts.tables)
+            self.parts.tables += [int(unit in units) for unit in range(total)]
+            condition = f"tl.load(tables + {place} + unit) != 0"
+        elif first == last:
+            condition = f"unit == {first}"
+        else:
+            condition = f"(unit >= {first}) & (unit <= {last})"
+        self.out.write(f"if {condition}:")
+        with self.out.indent():
+            yield
+
+    @contextmanager
+    def rows(
+        self, rows: Mapping[int, Sequence[Sequence[int]]], names: Sequence[str]
+    ) -> Generator[None]:
+        """A loop over what a table holds for each unit; `names` are the columns."""
+        tables = self.parts.tables
+        heads = len(tables)
+        tables += [0] * (self.parts.units + 1)
+        for unit in range(self.parts.units):
+            tables[heads + unit] = len(tables)
+            for row in rows.get(unit, ()):
+                tables += row
+        tables[heads + self.parts.units] = len(tables)
+        begin, end = (f"tl.load(tables + {heads + n} + unit)" for n in (0, 1))
+        self.out.write(f"for row in range({begin}, {end}, {len(names)}):")
+        with self.out.indent():
+            for number, name in enumerate(names):
+                self.out.write(f"{name} = tl.load(tables + row + {number})")
+            yield

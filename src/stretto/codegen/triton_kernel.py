@@ -1,0 +1,82 @@
+"""Prints kernels as Triton functions `(buffers ..., registers ..., control, task)`.
+
+Buffers and registers are parameters in the order of first use, so kernels that differ in them only
+share one function. `control` points at the control block (`triton_source.py`), `task` is an int32.
+What the functions call is in `functions_text`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stretto.codegen.triton_expr import Names
+from stretto.codegen.triton_stage import print_stage
+from stretto.codegen.triton_stage_nest import task_bounds
+from stretto.kernels.expr import Buffer, Reg
+from stretto.kernels.operator import Kernel, Stage
+from stretto.text import Writer
+
+_FUNCTIONS = Path(__file__).parent / "triton" / "functions.py"
+
+
+@dataclass(slots=True)
+class Parameters:
+    """Names handed out in the order of first use."""
+
+    buffers: dict[Buffer, str] = field(default_factory=dict[Buffer, str])
+    regs: dict[Reg, str] = field(default_factory=dict[Reg, str])
+
+    def buffer(self, buffer: Buffer) -> str:
+        return self.buffers.setdefault(buffer, f"p{len(self.buffers)}")
+
+    def reg(self, reg: Reg) -> str:
+        return self.regs.setdefault(reg, f"r{len(self.regs)}")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """`body` from the parameter list on; `buffers` and `regs` are the arguments, in order."""
+
+    body: str
+    buffers: tuple[Buffer, ...]
+    regs: tuple[Reg, ...]
+
+
+def functions_text() -> str:
+    """The scalar functions that printed kernels call, as a part of a module.
+
+    They want `triton` and `tl` imported.
+    """
+    text = _FUNCTIONS.read_text()
+    return text[text.index("# ---- ") :]
+
+
+def print_kernel(kernel: Kernel) -> TritonKernel:
+    """The text of one kernel without its name."""
+    parameters = Parameters()
+    names = Names(parameters.buffer, parameters.reg)
+    out = Writer("    ")
+    counter = [0]
+    with out.indent():
+        grid = task_bounds(kernel.grid, names, out)
+        touched: set[Buffer] = set()
+        written: set[Buffer] = set()
+        for stage in kernel.stages:
+            reads, result = _buffers(stage)
+            if written & (reads | {result}) or result in touched:
+                out.write("tl.debug_barrier()")
+                touched.clear()
+                written.clear()
+            print_stage(out, names, stage, grid, counter)
+            touched |= reads
+            written.add(result)
+        out.write("return")
+    arguments = [*parameters.buffers.values(), *parameters.regs.values(), "control", "task"]
+    text = f"({', '.join(arguments)}):\n{out.text()}"
+    return TritonKernel(text, tuple(parameters.buffers), tuple(parameters.regs))
+
+
+def _buffers(stage: Stage) -> tuple[set[Buffer], Buffer]:
+    operator = stage.operator
+    return {load.access.buffer for load in operator.reads()}, operator.out.buffer

@@ -1,0 +1,214 @@
+"""Prints a DeviceProgram as one persistent Triton kernel.
+
+A unit is a program of the launch, resident from start to end. Control flow of the DeviceProgram is
+structured control flow of Triton on values that every unit loads for itself; a recursive program is
+a loop over states (triton_states.py). Progress counters go on from launch to launch: a unit begins
+with what it published last, so nothing is reset. See triton_source.py for the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from stretto.codegen.cpp_usage import used
+from stretto.codegen.triton_expr import MEMORY_TYPES, POINTER_TYPES, VALUE_TYPES
+from stretto.codegen.triton_function import FunctionPrinter, Identifiers, Parts
+from stretto.codegen.triton_kernel import print_kernel
+from stretto.codegen.triton_source import ENTRY, PROGRESS, Parameter, TritonSource
+from stretto.codegen.triton_states import StatePrinter, as_word, from_word, has_call
+from stretto.ir.types import DType
+from stretto.kernels.expr import Buffer, Reg, limit_register
+from stretto.kernels.tree import For, TreeFunction, While, walk
+from stretto.schedule.plan import Plan
+from stretto.schedule.program import DeviceProgram, Schedule
+from stretto.text import Writer
+
+HEADER = '''\
+"""A device program of stretto: one persistent kernel, a unit is a thread block."""
+
+import triton
+import triton.language as tl
+'''
+LIBRARY = ("functions.py", "prelude.py", "control.py")
+"""Files of codegen/triton that every program contains."""
+
+
+@cache
+def library_text() -> str:
+    """The functions that printed programs call."""
+    folder = Path(__file__).parent / "triton"
+    texts: list[str] = []
+    for name in LIBRARY:
+        lines = (folder / name).read_text().splitlines()
+        start = next(n for n, line in enumerate(lines) if line.startswith("@"))
+        texts.append("\n".join(lines[start:]))
+    return "\n\n\n".join(texts) + "\n"
+
+
+def print_program(
+    program: DeviceProgram, words: Mapping[str, int] | None = None, warps: int = 4
+) -> TritonSource:
+    """The module of a verified DeviceProgram without library calls.
+
+    words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
+    the results come one after the other.
+    """
+    if words is None:
+        words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
+    return _ProgramPrinter(program, words, warps).print()
+
+
+def print_plan(plan: Plan, warps: int = 4) -> tuple[TritonSource, ...]:
+    """The modules of a plan's launches, in order."""
+    return tuple(
+        print_program(launch.program, plan.words[name], warps) for name, launch in plan.launches
+    )
+
+
+class _ProgramPrinter:
+    def __init__(self, program: DeviceProgram, words: Mapping[str, int], warps: int) -> None:
+        self.program = program
+        self.words = words
+        self.warps = warps
+        self.functions = program.tree.functions
+        self.identifiers = Identifiers({ENTRY, "control", "polls", "unit", "base", "ok", "task"})
+        self.texts = {kernel.name: print_kernel(kernel) for kernel in program.kernels}
+        self.arguments = self._arguments()
+        places = {buffer.slot: place for place, buffer in enumerate(self.arguments)}
+        limits = {limit_register(b.slot): places[b.slot] for b in program.lists}
+        kernels = {kernel.name: kernel for kernel in program.kernels}
+        self.parts = Parts(program, kernels, self.texts, {}, places, limits, self.identifiers)
+        self.externals = {
+            b: self.identifiers.fresh(f"p{place}_{b.name}")
+            for place, b in enumerate(self.arguments)
+        }
+        self.moving = {b: self.identifiers.fresh(f"a_{b.name}") for b in program.tree.main.tensors}
+        self.externals |= self.moving
+
+    def print(self) -> TritonSource:
+        kernels = self._kernels()
+        body = Writer("    ")
+        recursive = any(has_call(function.body) for function in self.functions)
+        with body.indent():
+            body.write("unit = tl.program_id(0)")
+            body.write(f"base = tl.load(control + {PROGRESS} + unit)")
+            body.write("ok = stopped(control) == 0")
+            if recursive:
+                StatePrinter(self.parts, self.externals).print(body, self._results())
+            else:
+                self._main(body)
+        parameters = self._parameters(body.text(), recursive)
+        names = ", ".join(parameter.name for parameter in parameters)
+        entry = f"@triton.jit\ndef {ENTRY}({names}):\n{body.text()}"
+        text = "\n\n".join([HEADER, library_text(), *kernels, entry])
+        return TritonSource(
+            text,
+            parameters,
+            self.arguments,
+            self.program.units,
+            self.warps,
+            tuple(self.parts.tables),
+            tuple(kernel.name for kernel in self.program.kernels),
+            recursive,
+        )
+
+    # ---- kernels -----------------------------------------------------------------------------
+    def _kernels(self) -> list[str]:
+        """The functions of the kernels; those with one text are one function."""
+        printed: list[str] = []
+        for name, text in self.texts.items():
+            if text.body not in self.parts.functions:
+                function = self.identifiers.fresh(f"k_{name}")
+                self.parts.functions[text.body] = function
+                printed.append(f"@triton.jit(noinline=True)\ndef {function}{text.body}")
+        return printed
+
+    # ---- main --------------------------------------------------------------------------------
+    def _main(self, out: Writer) -> None:
+        main = self.program.tree.main
+        frame = self.program.frame("main")
+        buffers, regs = used(main.body, self.texts)
+        names: dict[Buffer, str] = {}
+        rotating = _rotating(main)
+        for buffer in sorted(buffers, key=lambda b: b.name):
+            if buffer.kind in ("local", "items") and buffer not in self.moving:
+                kind = MEMORY_TYPES[buffer.dtype].removeprefix("tl.")
+                names[buffer] = self.identifiers.fresh(f"b_{buffer.name}")
+                offset = frame[buffer.name].offset // buffer.dtype.itemsize
+                out.write(f"{names[buffer]} = arena_{kind} + {offset}")
+            elif buffer in rotating:
+                names[buffer] = self.identifiers.fresh(f"b_{buffer.name}")
+                out.write(f"{names[buffer]} = {self.externals[buffer]}")
+        printer = FunctionPrinter(
+            self.parts, "main", out, lambda b: names.get(b) or self.externals[b]
+        )
+        for reg in sorted(regs | {*main.params, *main.results}, key=lambda r: r.name):
+            if reg not in self.parts.limits:
+                out.write(f"{printer.reg(reg)} = {self._first_value(reg)}")
+        printer.node(main.body)
+        for line in self._results():
+            out.write(line)
+
+    def _first_value(self, reg: Reg) -> str:
+        if reg not in self.program.tree.main.params:
+            return f"tl.cast(0, {VALUE_TYPES[reg.dtype]})"
+        return from_word(f"tl.load(words + {self.words[reg.name]})", VALUE_TYPES[reg.dtype])
+
+    def _results(self) -> list[str]:
+        """Lines that store main's register results."""
+        lines: list[str] = []
+        for reg in self.program.tree.main.results:
+            name = self.identifiers.of(("main", "reg", reg.name), f"r_{reg.name}")
+            word = as_word(name, VALUE_TYPES[reg.dtype])
+            lines.append(f"tl.store(words + {self.words[reg.name]}, {word}, mask=ok & (unit == 0))")
+        return lines
+
+    # ---- parameters --------------------------------------------------------------------------
+    def _arguments(self) -> tuple[Buffer, ...]:
+        """All externals, but of constants only those that the text mentions, these last."""
+        mentioned: set[Buffer] = set()
+        for function in self.functions:
+            mentioned |= used(function.body, self.texts)[0]
+        buffers = [b for b in self.program.tree.externals if b.kind != "constant" or b in mentioned]
+        return tuple(sorted(buffers, key=lambda b: b.kind == "constant"))
+
+    def _parameters(self, body: str, recursive: bool) -> tuple[Parameter, ...]:
+        found = [Parameter("control", "*i64", "control"), Parameter("polls", "i64", "polls")]
+        for dtype in DType:
+            name = f"arena_{MEMORY_TYPES[dtype].removeprefix('tl.')}"
+            known = any(parameter.name == name for parameter in found)
+            if not known and _mentions(body, name):
+                found.append(Parameter(name, POINTER_TYPES[dtype], "arena"))
+        if self.program.tree.main.results or self.program.tree.main.params:
+            found.append(Parameter("words", "*i64", "words"))
+        if self.parts.tables:
+            found.append(Parameter("tables", "*i32", "tables"))
+        if recursive:
+            found.append(Parameter("stack", "*i64", "stack"))
+            found += [Parameter(n, "i64", n) for n in ("stack_words", "arena_bytes", "max_depth")]
+        for place in sorted(set(self.parts.limits.values())):
+            found.append(Parameter(f"limit{place}", "i64", "limit", place))
+        for place, buffer in enumerate(self.arguments):
+            kind = POINTER_TYPES[buffer.dtype]
+            found.append(Parameter(self.externals[buffer], kind, "buffer", place))
+        for place, (buffer, name) in enumerate(self.moving.items()):
+            aligned = buffer.kind != "param"
+            kind = POINTER_TYPES[buffer.dtype]
+            found.append(Parameter(name, kind, "pointer", place, aligned))
+        return tuple(found)
+
+
+def _mentions(text: str, name: str) -> bool:
+    return f"{name} " in text or f"{name}\n" in text
+
+
+def _rotating(function: TreeFunction[Schedule]) -> set[Buffer]:
+    return {
+        buffer
+        for node in walk(function.body)
+        if isinstance(node, For | While)
+        for pair in node.rotate
+        for buffer in pair
+    }

@@ -1,0 +1,100 @@
+"""Prints contractions as products of blocks on the tensor cores (implicit GEMM).
+
+The two factors may be any expressions: rows, columns and depth are each a number of dims laid out
+along an axis, so a convolution, whose image is read under a mask, is one more product of matrices.
+Dims that both factors depend on are a batch, walked one by one. Factors of f32 are multiplied with
+the accuracy of f32; those that hold f16 or bf16 numbers go in as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.codegen.triton_expr import MEMORY_TYPES, ExprPrinter, Text
+from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter
+from stretto.ir.types import DType
+from stretto.kernels.expr import Expr
+from stretto.kernels.products import Product, narrow_dtype, plain_load, product_of
+
+
+@dataclass(slots=True)
+class DotPrinter(NestPrinter):
+    """Products of matrices, in blocks of `rows` x `columns` x `depth`."""
+
+    def dot(self) -> None:
+        self.dims = self.join_roles(self.found())
+        found = self.found()
+        rows = [d for d in self.dims if d.number in found.rows]
+        columns = [d for d in self.dims if d.number in found.columns]
+        batch = [d for d in self.dims if d not in rows and d not in columns]
+        self.depths = self.join(self.depths)
+        with self.each(self.scalars, batch) as outer:
+            self.blocks(found, outer, rows, columns)
+
+    def found(self) -> Product:
+        product = product_of(self.operator)
+        assert product is not None
+        return product
+
+    def join_roles(self, found: Product) -> list[BoxDim]:
+        """Joins rows among themselves, and columns."""
+        offset = self.operator.out.offset
+        rows = [d for d in self.dims if d.number in found.rows]
+        columns = [d for d in self.dims if d.number in found.columns]
+        rest = [d for d in self.dims if d not in rows and d not in columns]
+        return [
+            *rest,
+            *self.join(self.by_stride(rows, offset)),
+            *self.join(self.by_stride(columns, offset)),
+        ]
+
+    def blocks(
+        self, found: Product, outer: ExprPrinter, rows: list[BoxDim], columns: list[BoxDim]
+    ) -> None:
+        method = self.stage.method
+        high, wide, deep = method["rows"], method["columns"], method["depth"]
+        with self.loop(rows, high) as row, self.loop(columns, wide) as column:
+            lefts = self.printer(outer, (high, deep))
+            rights = self.printer(outer, (deep, wide))
+            outs = self.printer(outer, (high, wide))
+            for printer in (lefts, outs):
+                self.place(printer, rows, 0, row)
+            for printer in (rights, outs):
+                self.place(printer, columns, 1, column)
+            total = outs.name(f"tl.zeros([{high}, {wide}], tl.float32)", 3, "a").text
+            with self.loop(self.depths, deep) as depth:
+                inner = lefts.inner(), rights.inner()
+                self.place(inner[0], self.depths, 1, depth)
+                self.place(inner[1], self.depths, 0, depth)
+                self.multiply(found, *inner, total)
+            outs.store(self.operator.out, Text(total, 3), DType.F32)
+
+    def printer(self, outer: ExprPrinter, shape: tuple[int, int]) -> ExprPrinter:
+        printer = self.block(*shape)
+        printer.variables |= outer.variables
+        return printer
+
+    def multiply(
+        self, found: Product, lefts: ExprPrinter, rights: ExprPrinter, total: str
+    ) -> None:
+        kinds = {narrow_dtype(found.left), narrow_dtype(found.right)}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        left = self.factor(lefts, found.left, lefts.masks.get(1), kind)
+        right = self.factor(rights, found.right, rights.masks.get(0), kind)
+        self.out.write(f"{total} = stretto_dot({left}, {right}, {total})")
+
+    def factor(
+        self, printer: ExprPrinter, expr: Expr, mask: str | None, kind: DType | None
+    ) -> str:
+        """A block of a factor, 0 behind the end of the depth."""
+        load = plain_load(expr)
+        if load is not None:
+            value = printer.load(load, other="0.0" if mask else "")
+        else:
+            value = printer.expr(expr)
+            if mask:
+                value = Text(f"tl.where({mask}, {value.text}, 0.0)", 3)
+        text = value.text
+        if value.axes != 3:
+            text = f"tl.broadcast_to({text}, [{', '.join(str(size) for size in printer.shape)}])"
+        return printer.name(f"({text}).to({MEMORY_TYPES[kind]})" if kind else text, 3, "f").text

@@ -1,0 +1,173 @@
+"""Kernel selection for GPUs: groups of operators become kernels cut for thread blocks, as data.
+
+A grid is cut into as many tasks as shorten the whole: all units busy where there is much to do, one
+task where handing out the work would take longer than doing it. Constants stay as they are: what a
+product with few rows wants is its weights row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed
+from stretto.kernels.expr import Var
+from stretto.kernels.fuse import fuse, split
+from stretto.kernels.groups import Group, Grouped
+from stretto.kernels.lower import Items
+from stretto.kernels.lowered import Lowered
+from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
+from stretto.kernels.tree import Check, Let, Tree, map_tree
+
+TASK = 5e-8
+"""Seconds to start a task."""
+WAIT = 1e-6
+"""Seconds until other units see what a unit has written: what a second task costs."""
+FUSION_UNITS = 16
+"""Fusion counts 16 columns as one task, as suits a CPU; a GPU has so many units for one of its."""
+GAIN = 1.05
+"""More tasks must be faster by so much."""
+
+KernelItems = tuple[Kernel | Let | Check, ...]
+
+
+def select_cuda(lowered: Lowered, units: int, fused: bool = True) -> Tree[KernelItems]:
+    """Groups, cuts and names kernels for a whole tree, for `units` thread blocks."""
+    selection = _Selection(units, fused)
+    return map_tree(lowered.tree, selection.leaf)
+
+
+@dataclass(slots=True)
+class _Selection:
+    units: int
+    fused: bool
+    counter: int = 0
+
+    def leaf(self, items: Items) -> KernelItems:
+        groups = fuse(items, max(self.units // FUSION_UNITS, 1)) if self.fused else split(items)
+        return tuple(self.item(group) for group in groups)
+
+    def item(self, group: Grouped) -> Kernel | Let | Check:
+        match group:
+            case Let() | Check():
+                return group
+            case LibraryCall():
+                self.counter += 1
+                return Kernel(f"library{self.counter}", (), (), 5e-6, group)
+            case Group():
+                return self.kernel(group)
+
+    def kernel(self, group: Group) -> Kernel:
+        self.counter += 1
+        cutter = Cutter(group, self.units)
+        grid, _ = cutter.best()
+        tiles = tuple(dim.tile for dim in grid)
+        stages: list[Stage] = []
+        seconds = TASK
+        for member, stencil in zip(group.members, cutter.stencils, strict=True):
+            for box in member.boxes:
+                choice = cutter.choice(stencil, box, tiles)
+                stages.append(Stage(member.operator, box, choice.method))
+                seconds += choice.seconds + STAGE
+        last = group.members[-1].operator.name.split(".")[-1] or "map"
+        name = "".join(c if c.isalnum() else "_" for c in f"{last}{self.counter}")
+        return Kernel(name, grid, tuple(stages), seconds)
+
+
+@dataclass(slots=True)
+class Cutter:
+    """Tries tilings of a group's grid."""
+
+    group: Group
+    units: int
+    stencils: list[Stencil] = field(init=False)
+    known: dict[tuple[Operator, tuple[int, ...]], Choice] = field(
+        default_factory=dict[tuple[Operator, tuple[int, ...]], Choice]
+    )
+
+    def __post_init__(self) -> None:
+        self.stencils = [Stencil.of(member.operator) for member in self.group.members]
+
+    def best(self) -> tuple[tuple[TileDim, ...], float]:
+        """The grid of least estimated time, the coarsest of about equals; and that time."""
+        extents = self.group.grid
+        if 0 in extents:
+            return tuple(TileDim(extent, max(guessed(extent), 1)) for extent in extents), 0.0
+        found = tuple(guessed(extent) for extent in extents)
+        time = self.seconds(found)
+        for tiles in self.candidates():
+            seconds = self.seconds(tiles)
+            if seconds * GAIN < time:
+                found, time = tiles, seconds
+        grid = zip(extents, found, strict=True)
+        return tuple(TileDim(extent, tile) for extent, tile in grid), time
+
+    def candidates(self) -> list[tuple[int, ...]]:
+        """Tilings from coarse to fine, without repetitions."""
+        if not self.group.grid:
+            return []
+        natural = list(range(len(self.group.grid)))
+        multiples = self.multiples()
+        targets = {1 << n for n in range((8 * self.units).bit_length())}
+        targets |= {self.units * n for n in (1, 2, 3, 4, 8)}
+        found: dict[tuple[int, ...], None] = {}
+        for target in sorted(targets):
+            for order in (natural, natural[::-1]):
+                found.setdefault(self.cut(order, multiples, target))
+            found.setdefault(self.evenly(multiples, target))
+        return list(found)
+
+    def cut(self, order: list[int], multiples: list[int], target: int) -> tuple[int, ...]:
+        """Tiles for about `target` tasks, dims cut one after the other."""
+        tiles = [guessed(extent) for extent in self.group.grid]
+        for dim in order:
+            extent = tiles[dim]
+            pieces = ceil(extent / multiples[dim])
+            tiles[dim] = min(ceil(pieces / min(pieces, target)) * multiples[dim], extent)
+            target = max(round(target / ceil(extent / tiles[dim])), 1)
+        return tuple(tiles)
+
+    def evenly(self, multiples: list[int], target: int) -> tuple[int, ...]:
+        """Tiles that are about square: the longest one is halved again and again."""
+        extents = [guessed(extent) for extent in self.group.grid]
+        tiles = list(extents)
+        while prod(ceil(e / t) for e, t in zip(extents, tiles, strict=True)) < target:
+            dim = max(range(len(tiles)), key=lambda n: tiles[n] / multiples[n])
+            if tiles[dim] <= multiples[dim]:
+                break
+            tiles[dim] = ceil(ceil(tiles[dim] / 2) / multiples[dim]) * multiples[dim]
+        return tuple(tiles)
+
+    def multiples(self) -> list[int]:
+        """Vectors of 16 bytes along the contiguous dim of a result stay whole."""
+        result = [1] * len(self.group.grid)
+        for member in self.group.members:
+            operator = member.operator
+            vector = max(16 // operator.out.buffer.dtype.itemsize, 1)
+            for box in member.boxes:
+                for dim, span in enumerate(box):
+                    near = operator.out.offset.coefficient(Var(dim)) == 1
+                    if span.grid is not None and near and guessed(operator.dims[dim]) >= 4 * vector:
+                        result[span.grid] = max(result[span.grid], vector)
+        return result
+
+    def seconds(self, tiles: tuple[int, ...]) -> float:
+        """Estimated time of all tasks on all units, with the wait that several tasks bring."""
+        task = TASK
+        for member, stencil in zip(self.group.members, self.stencils, strict=True):
+            for box in member.boxes:
+                task += self.choice(stencil, box, tiles).seconds + STAGE
+        extents = (guessed(extent) for extent in self.group.grid)
+        tasks = prod((ceil(e / t) for e, t in zip(extents, tiles, strict=True)), start=1)
+        return ceil(tasks / self.units) * task + (WAIT if tasks > 1 else 0.0)
+
+    def choice(
+        self, stencil: Stencil, box: tuple[Span, ...], tiles: tuple[int, ...]
+    ) -> Choice:
+        sizes = tuple(
+            guessed(span.extent) if span.grid is None else tiles[span.grid] for span in box
+        )
+        key = (stencil.operator, sizes)
+        if key not in self.known:
+            self.known[key] = choose(stencil, sizes)
+        return self.known[key]

@@ -1,0 +1,123 @@
+"""GPUs that programs can run on, and programs made ready for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stretto.codegen.triton_source import TritonSource
+from stretto.errors import BuildError
+from stretto.kernels.lowered import Lowered
+from stretto.options import Options
+from stretto.runtime.cuda_driver import Driver, load_driver
+from stretto.runtime.cuda_executable import CudaExecutable
+from stretto.runtime.cuda_launch import CompiledKernel, load_kernel, require_resident
+from stretto.runtime.cuda_machine import (
+    CudaMachine,
+    InterpretedMachine,
+    TorchMemory,
+)
+from stretto.runtime.triton_interpreter import InterpretedKernel
+from stretto.schedule.program import DeviceProgram
+
+LEAST_CAPABILITY = (8, 0)
+EMULATED_UNITS = 5
+"""Execution units where nothing else is asked for and there is no GPU: few, and not even."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One NVIDIA GPU. capability: (8, 0), (9, 0), ..."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.index)
+
+
+def find_gpu(device: torch.device) -> Gpu:
+    """The GPU of a torch device. Raises BuildError where torch or stretto cannot use it."""
+    built: str | None = getattr(torch.version, "cuda", None)
+    if built is None:
+        raise BuildError(
+            f"torch {torch.__version__} is built without CUDA",
+            remedy="install a build with CUDA: https://pytorch.org/get-started/locally",
+        )
+    load_driver()
+    if not torch.cuda.is_available():
+        raise BuildError(
+            f"torch (built for CUDA {built}) finds no GPU that it can use",
+            remedy="check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the driver is new enough",
+        )
+    named = str(device) != "cuda"
+    index = device.index if named else torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    gpu = Gpu(index, properties.name, capability, properties.multi_processor_count)
+    require_capability(gpu)
+    return gpu
+
+
+def require_capability(gpu: Gpu) -> None:
+    """Raises BuildError for a GPU that is too old."""
+    if gpu.capability < LEAST_CAPABILITY:
+        shown, least = (".".join(map(str, c)) for c in (gpu.capability, LEAST_CAPABILITY))
+        raise BuildError(
+            f"cuda:{gpu.index} ({gpu.name}) has compute capability {shown}; programs need {least}",
+            remedy="use an NVIDIA GPU of the Ampere generation or later, or move the module "
+            "with .cpu()",
+        )
+
+
+def units_for(device: torch.device, units: int | None = None) -> int:
+    """How many execution units a program for the device gets: one per multiprocessor, unless
+    `units` says otherwise. No device of CUDA is an emulated one."""
+    if units is not None:
+        return units
+    return find_gpu(device).multiprocessors if device.type == "cuda" else EMULATED_UNITS
+
+
+def resident_units(
+    compiled: CompiledKernel, device: torch.device, driver: Driver | None = None
+) -> int:
+    """How many thread blocks of a kernel the device holds at once: the most units it may have."""
+    gpu = find_gpu(device)
+    kernel = load_kernel(driver or load_driver(), gpu.index, compiled, 1)
+    return kernel.resident * gpu.multiprocessors
+
+
+def cuda_executable(
+    program: DeviceProgram,
+    sources: Sequence[TritonSource],
+    compiled: Sequence[CompiledKernel],
+    lowered: Lowered,
+    options: Options,
+    device: torch.device,
+    words: Mapping[str, int] | None = None,
+) -> CudaExecutable:
+    """A program on a GPU. Raises BuildError where that cannot hold all units at once: see
+    `resident_units`."""
+    gpu, driver = find_gpu(device), load_driver()
+    kernels = [load_kernel(driver, gpu.index, kernel, program.units) for kernel in compiled]
+    for kernel in kernels:
+        require_resident(kernel, gpu.multiprocessors)
+    machine = CudaMachine(gpu.device, driver, TorchMemory(gpu.device), kernels)
+    return CudaExecutable(program, sources, lowered, options, machine, words)
+
+
+def emulated_cuda_executable(
+    program: DeviceProgram,
+    sources: Sequence[TritonSource],
+    lowered: Lowered,
+    options: Options,
+    words: Mapping[str, int] | None = None,
+) -> CudaExecutable:
+    """The same program on CPU tensors; the text of its kernels is interpreted."""
+    machine = InterpretedMachine([InterpretedKernel(s, options.seed) for s in sources])
+    return CudaExecutable(program, sources, lowered, options, machine, words)

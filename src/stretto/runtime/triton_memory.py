@@ -1,0 +1,76 @@
+"""The memory of an interpreted launch: buffers at real addresses, every access checked."""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class OutOfBounds(Exception):
+    """An access that leaves the buffer that its pointer was made from, or that is not aligned."""
+
+
+class Buffer:
+    """`size` bytes at `address`, also as arrays of words of each width."""
+
+    __slots__ = ("address", "name", "size", "words")
+
+    def __init__(self, name: str, address: int, size: int) -> None:
+        self.name = name
+        self.address = address
+        self.size = size
+        raw: Any = (ctypes.c_uint8 * size).from_address(address) if size else b""
+        whole = np.frombuffer(raw, np.uint8)
+        self.words: dict[int, Array] = {
+            width: whole[: size // width * width].view(f"u{width}") for width in (1, 2, 4, 8)
+        }
+
+    def index(self, pointers: Array, width: int) -> Array:
+        """The words that `pointers` name. Raises OutOfBounds."""
+        offsets = pointers - np.uint64(self.address)  # below the buffer: wraps to a huge one
+        last = int(offsets.max())
+        if last + width > self.size:
+            signed = offsets.view(np.int64)
+            low, high = int(signed.min()), int(signed.max())
+            start = f", {-low} bytes before the start of {self.name}"
+            end = f" at byte {high} of {self.name}, which has {self.size} bytes"
+            raise OutOfBounds(f"an access of {width} bytes{start if low < 0 else end}")
+        if last % width:
+            raise OutOfBounds(
+                f"an access of {width} bytes at byte {last} of {self.name} is not aligned"
+            )
+        return (offsets >> np.uint64(width.bit_length() - 1)).view(np.int64)
+
+
+class Memory:
+    """The buffers of a launch; several may be the same memory."""
+
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
+        self.buffers = sorted(buffers, key=lambda buffer: (buffer.address, buffer.size))
+        self._starts = [buffer.address for buffer in self.buffers]
+
+    def load(self, pointers: Array, kind: np.dtype[Any], buffer: Buffer | None) -> Array:
+        """What lies at `pointers`, in their shape. `buffer`: where they point to, if known."""
+        buffer = buffer or self._buffer_of(pointers)
+        words = buffer.words[kind.itemsize]
+        return words[buffer.index(pointers, kind.itemsize)].view(kind)
+
+    def store(self, pointers: Array, values: Array, buffer: Buffer | None) -> None:
+        """Writes `values`, which have or broadcast to the shape of `pointers`."""
+        buffer = buffer or self._buffer_of(pointers)
+        width = values.itemsize
+        words = buffer.words[width]
+        words[buffer.index(pointers, width)] = np.ascontiguousarray(values).view(words.dtype)
+
+    def _buffer_of(self, pointers: Array) -> Buffer:
+        """The last buffer that begins at or before the lowest pointer, for one from nowhere."""
+        place = bisect_right(self._starts, int(pointers.min())) - 1
+        if place < 0:
+            raise OutOfBounds("an access before all buffers")
+        return self.buffers[place]

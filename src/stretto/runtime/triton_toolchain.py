@@ -1,0 +1,124 @@
+"""Which Triton there is, and which machines it compiles for."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import threading
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+from stretto.errors import BuildError
+from stretto.runtime.cache import content_key
+
+INSTALL = "pip install 'stretto[cuda]'"
+SUPPORTED = ((3, 6), (3, 8))
+"""Versions from the first up to, not including, the second: what the tests ran with. The
+interpreted language is built on inner parts of Triton that other versions may have elsewhere."""
+
+TRITON_LOCK = threading.RLock()
+"""Held while Triton's language is replaced for an interpreted launch, and while it compiles."""
+
+
+def file_name(text: str) -> str:
+    """The name under which tracebacks and `inspect` find the lines of a printed module."""
+    name = f"<triton program {content_key(text)[:12]}>"
+    if name not in linecache.cache:
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """What one multiprocessor (SM) has for the thread blocks that share it.
+
+    CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+    """
+
+    warps: int
+    blocks: int
+    shared_bytes: int
+    registers: int = 65536
+    register_unit: int = 256
+    """Registers are given to a warp in multiples of this."""
+    shared_unit: int = 128
+    reserved_shared_bytes: int = 1024
+    """What the system keeps of shared memory for each block."""
+
+
+_CUDA = {
+    80: Multiprocessor(64, 32, 164 * 1024),
+    86: Multiprocessor(48, 16, 100 * 1024),
+    89: Multiprocessor(48, 24, 100 * 1024),
+    90: Multiprocessor(64, 32, 228 * 1024),
+    100: Multiprocessor(64, 32, 228 * 1024),
+    120: Multiprocessor(48, 24, 100 * 1024),
+}
+_HIP = {"gfx942": 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine to compile for, as `sm_90` or `gfx942`.
+
+    multiprocessor: None where nothing is run, only compiled.
+    """
+
+    name: str
+    backend: str
+    arch: int | str
+    warp_size: int
+    multiprocessor: Multiprocessor | None
+
+    @staticmethod
+    def parse(name: str) -> Target:
+        """Raises ValueError for a name of no target."""
+        match = re.fullmatch(r"sm_(\d+)a?", name)
+        if match and (arch := int(match[1])) in _CUDA:
+            return Target(f"sm_{arch}", "cuda", arch, 32, _CUDA[arch])
+        if name in _HIP:
+            return Target(name, "hip", name, _HIP[name], None)
+        known = ", ".join([*(f"sm_{arch}" for arch in _CUDA), *_HIP])
+        raise ValueError(f"no target {name!r}; there are {known}")
+
+    @property
+    def binary(self) -> str:
+        """How Triton calls the machine code of this target."""
+        return "cubin" if self.backend == "cuda" else "hsaco"
+
+
+@cache
+def require_triton() -> str:
+    """The version of Triton. Raises BuildError where it is missing or not a supported one."""
+    try:
+        import triton
+    except ImportError as error:
+        raise BuildError(
+            f"Triton cannot be imported: {error}",
+            remedy=INSTALL
+            if sys.platform == "linux"
+            else "Triton exists for Linux only; use the backend cpu here",
+        ) from error
+    version: str = triton.__version__
+    found = re.match(r"(\d+)\.(\d+)", version)
+    low, high = SUPPORTED
+    if not found or not low <= (int(found[1]), int(found[2])) < high:
+        wanted = f">={low[0]}.{low[1]},<{high[0]}.{high[1]}"
+        raise BuildError(
+            f"Triton {version} is not supported, only {wanted}",
+            remedy=f"pip install 'triton{wanted}'",
+        )
+    return version
+
+
+def require_greenlet() -> ModuleType:
+    """The package greenlet, which runs the units of an interpreted launch by turns."""
+    try:
+        import greenlet
+    except ImportError as error:
+        raise BuildError(
+            f"greenlet cannot be imported: {error}", remedy="pip install 'stretto[emulated]'"
+        ) from error
+    return greenlet

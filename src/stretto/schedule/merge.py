@@ -1,0 +1,197 @@
+"""One instruction list for all units of a leaf.
+
+A `Schedule` lists the items of each unit by itself; 132 such lists cannot all be printed. On a GPU
+every unit runs the same text and looks up what is its own. `merge` turns the lists into steps that
+all units go through in one order, each with what the units that take part do in it. The order of
+every unit is kept exactly: signals and waits do not move past anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.errors import ScheduleError
+from stretto.kernels.operator import Kernel
+from stretto.kernels.tree import Check, Let
+from stretto.schedule.program import Item, Run, Schedule, Signal, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """Unit u runs runs[u] of one kernel; units that are not in it do nothing."""
+
+    kernel: str
+    runs: Mapping[int, tuple[Run, ...]]
+
+    def items(self, units: int) -> Iterator[tuple[int, tuple[Item, ...]]]:
+        """The items of each unit, as in a Schedule."""
+        yield from self.runs.items()
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStep:
+    waits: Mapping[int, tuple[Wait, ...]]
+
+    def items(self, units: int) -> Iterator[tuple[int, tuple[Item, ...]]]:
+        yield from self.waits.items()
+
+
+@dataclass(frozen=True, slots=True)
+class SignalStep:
+    steps: Mapping[int, int]
+
+    def items(self, units: int) -> Iterator[tuple[int, tuple[Item, ...]]]:
+        yield from ((unit, (Signal(step),)) for unit, step in self.steps.items())
+
+
+@dataclass(frozen=True, slots=True)
+class StatementStep:
+    """What every unit executes."""
+
+    item: Let | Check
+
+    def items(self, units: int) -> Iterator[tuple[int, tuple[Item, ...]]]:
+        yield from ((unit, (self.item,)) for unit in range(units))
+
+
+Step = RunStep | WaitStep | SignalStep | StatementStep
+
+Key = tuple[str, object]
+Piece = tuple[Key, tuple[Item, ...]]
+
+
+def merge(schedule: Schedule) -> tuple[Step, ...]:
+    """The steps of a leaf, in an order in which one unit after the other could run them: a wait
+    comes after the signals that it waits for."""
+    lists = [_grouped(items) for items in schedule.units]
+    places = [0] * len(lists)
+    ahead = [Counter(key for key, _ in pieces) for pieces in lists]
+    published = [0 if pieces else schedule.steps for pieces in lists]
+    steps: list[Step] = []
+    while True:
+        heads = {
+            unit: pieces[places[unit]]
+            for unit, pieces in enumerate(lists)
+            if places[unit] < len(pieces)
+        }
+        if not heads:
+            return tuple(steps)
+        ready = {u: head for u, head in heads.items() if _is_ready(u, head[1], published)}
+        if not ready:
+            raise ScheduleError("the waits of a leaf never end")
+        key = _next_key(ready, ahead)
+        taking = {unit: items for unit, (head, items) in ready.items() if head == key}
+        for unit, items in taking.items():
+            places[unit] += 1
+            ahead[unit][key] -= 1
+            for item in items:
+                if isinstance(item, Signal):
+                    published[unit] = item.step
+            if places[unit] == len(lists[unit]):
+                published[unit] = schedule.steps  # the end of the leaf publishes by itself
+        steps.append(_step(taking))
+
+
+def _is_ready(unit: int, items: tuple[Item, ...], published: Sequence[int]) -> bool:
+    return all(
+        other == unit or published[other] >= item.step
+        for item in items
+        if isinstance(item, Wait)
+        for other in range(item.unit, item.unit + item.count)
+    )
+
+
+def _next_key(ready: Mapping[int, Piece], ahead: Sequence[Counter[Key]]) -> Key:
+    """A key that all units that still have it before them can take; else one that most can."""
+    able = Counter(key for key, _ in ready.values())
+    for key in able:
+        if all(
+            counts[key] == 0 or (unit in ready and ready[unit][0] == key)
+            for unit, counts in enumerate(ahead)
+        ):
+            return key
+    return able.most_common(1)[0][0]
+
+
+def _grouped(items: tuple[Item, ...]) -> list[Piece]:
+    """Items of one unit in pieces: runs of one kernel in a row, waits in a row. The key says which
+    pieces of different units belong together."""
+    pieces: list[tuple[Key, list[Item]]] = []
+    statements = 0
+    for item in items:
+        match item:
+            case Run(kernel=name):
+                key: Key = "run", name
+            case Wait():
+                key = "wait", None
+            case Signal():
+                key = "signal", None
+            case _:
+                key = "statement", statements
+                statements += 1
+        if pieces and pieces[-1][0] == key and key[0] in ("run", "wait"):
+            pieces[-1][1].append(item)
+        else:
+            pieces.append((key, [item]))
+    keyed: list[Piece] = []
+    following: Key = "end", None
+    for key, found in reversed(pieces):  # waits belong to what follows them
+        if key[0] == "wait":
+            key = "wait", following
+        elif key[0] != "signal":
+            following = key
+        keyed.append((key, tuple(found)))
+    keyed.reverse()
+    before: Key = "start", None
+    for place, (key, found) in enumerate(keyed):  # signals to what is before them
+        if key[0] == "signal":
+            keyed[place] = (("signal", before), found)
+        elif key[0] != "wait":
+            before = key
+    return keyed
+
+
+def _step(taking: Mapping[int, tuple[Item, ...]]) -> Step:
+    first = next(iter(taking.values()))[0]
+    match first:
+        case Run(kernel=name):
+            runs = {u: tuple(i for i in items if isinstance(i, Run)) for u, items in taking.items()}
+            return RunStep(name, runs)
+        case Wait():
+            return WaitStep(
+                {u: tuple(i for i in items if isinstance(i, Wait)) for u, items in taking.items()}
+            )
+        case Signal():
+            return SignalStep(
+                {u: i.step for u, items in taking.items() for i in items if isinstance(i, Signal)}
+            )
+        case Let() | Check():
+            return StatementStep(first)
+
+
+def dealt_from(step: RunStep, kernel: Kernel, units: int) -> int | None:
+    """The unit of task 0 where tasks are dealt round-robin over all units; else None."""
+    if not kernel.is_static:
+        plain = all(step.runs.get(u) == (Run(step.kernel, u, None, units),) for u in range(units))
+        return 0 if plain else None
+    tasks = kernel.tasks
+    owners = {run.first: u for u, runs in step.runs.items() for run in runs}
+    start = owners.get(0)
+    if start is None:
+        return None
+    for unit in range(units):
+        first = (unit - start) % units
+        runs = step.runs.get(unit, ())
+        count = len(range(first, tasks, units))
+        if count == 0 and not runs:
+            continue
+        if len(runs) != 1 or not _covers(runs[0], first, count, units):
+            return None
+    return start
+
+
+def _covers(run: Run, first: int, count: int, stride: int) -> bool:
+    same_stride = run.stride == stride or count == 1
+    return run.first == first and run.count == count and same_stride

@@ -1,0 +1,479 @@
+"""Plans: device programs and library calls in order, with control on the host where needed.
+
+A kernel on a GPU cannot call a library. `make_plan` takes a scheduled and verified DeviceProgram
+apart where library calls are: what is between them stays whole, control flow and all, as a *launch*
+of its own; a control node with a library call inside is executed by the host, which reads the
+condition from device memory. A launch begins when all before it has ended, so a wait for what an
+earlier launch did is left out. The same cut bounds the size of one launch.
+
+All launches of one activation of a function share its frame, and a block of words for the registers
+that pass between them. Buffers whose address the host knows only at run time (rotating ones of host
+loops, parameters of functions that the host calls) are handed over as addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from stretto.kernels.expr import (
+    Access,
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    Position,
+    Reg,
+    expr_regs,
+    limit_register,
+)
+from stretto.kernels.operator import Kernel, LibraryCall
+from stretto.kernels.regions import kernel_regs
+from stretto.kernels.tree import (
+    Call,
+    Check,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    While,
+    walk,
+)
+from stretto.schedule.merge import RunStep, Step, merge
+from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+
+MOST_KERNELS = 400
+"""Kernels of one launch; more are compiled as several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A device program: `main` takes registers as params, buffers by address as tensors, and hands
+    registers back as results; `main`'s frame is that of the function it was cut from."""
+
+    program: DeviceProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library call on the launch's stream."""
+
+    call: LibraryCall
+
+
+Action = Launch | Library
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the host does. `words`: where each register of a function lies in its block of words.
+
+    `tree` has the functions that the host executes; bounds of its `For`s and arguments of its
+    `Call`s are numbers or registers.
+    """
+
+    program: DeviceProgram
+    tree: Tree[Action]
+    words: dict[str, dict[str, int]]
+
+    @property
+    def launches(self) -> tuple[tuple[str, Launch], ...]:
+        """All launches, each with the function that it was cut from."""
+        return tuple(
+            (function.name, node.body)
+            for function in self.tree.functions
+            for node in walk(function.body)
+            if isinstance(node, Leaf) and isinstance(node.body, Launch)
+        )
+
+    @property
+    def decides_on_host(self) -> bool:
+        """True when the host reads a value from the device between two launches."""
+        return any(
+            isinstance(node, While | If | Call) or (isinstance(node, For) and _is_open(node))
+            for function in self.tree.functions
+            for node in walk(function.body)
+        )
+
+
+def _is_open(node: For[Action]) -> bool:
+    return any(constant(bound) is None for bound in (node.start, node.stop))
+
+
+def constant(expr: Expr) -> int | None:
+    match expr:
+        case Const(value, _):
+            return int(value)
+        case Position(index) if index.is_const:
+            return index.const
+        case _:
+            return None
+
+
+def make_plan(program: DeviceProgram, most_kernels: int = MOST_KERNELS) -> Plan:
+    """The plan of a verified program. A program without library calls, of moderate size, is one
+    launch."""
+    return _Planner(program, most_kernels).plan()
+
+
+class _Planner:
+    def __init__(self, program: DeviceProgram, most_kernels: int) -> None:
+        self.program = program
+        self.most = most_kernels
+        self.kernels = {kernel.name: kernel for kernel in program.kernels}
+        self.functions = {f.name: f for f in program.tree.functions}
+        self.hosted: set[str] = set()
+        self._find_hosted()
+
+    def _find_hosted(self) -> None:
+        """Functions that the host must execute: those with a library call, or that call such."""
+        while True:
+            more = {
+                name
+                for name, function in self.functions.items()
+                if name not in self.hosted and self._needs_host(function.body)
+            }
+            if not more:
+                return
+            self.hosted |= more
+
+    def _needs_host(self, node: Node[Schedule]) -> bool:
+        for item in walk(node):
+            if isinstance(item, Leaf) and any(
+                isinstance(i, Run) and self.kernels[i.kernel].call is not None
+                for items in item.body.units
+                for i in items
+            ):
+                return True
+            if isinstance(item, Call) and item.function in self.hosted:
+                return True
+        return False
+
+    def size(self, node: Node[Schedule]) -> int:
+        """About how much text: kernels, once for every place where they run."""
+        total = 0
+        for item in walk(node):
+            if isinstance(item, Leaf):
+                total += len({i.kernel for u in item.body.units for i in u if isinstance(i, Run)})
+        return total
+
+    def plan(self) -> Plan:
+        functions = [self.functions["main"]]
+        functions += [f for n, f in self.functions.items() if n in self.hosted and n != "main"]
+        made: list[TreeFunction[Action]] = []
+        words: dict[str, dict[str, int]] = {}
+        for function in functions:
+            cutter = _Cutter(self, function)
+            body = cutter.function()
+            words[function.name] = cutter.words
+            made.append(
+                TreeFunction(
+                    function.name,
+                    function.params,
+                    function.tensors,
+                    function.written,
+                    function.results,
+                    function.locals,
+                    body,
+                )
+            )
+        return Plan(self.program, Tree(tuple(made), self.program.tree.externals), words)
+
+    def on_host(self, node: Node[Schedule]) -> bool:
+        return self._needs_host(node) or (
+            not isinstance(node, Leaf | Call) and self.size(node) > self.most
+        )
+
+    def reached(self, node: Node[Schedule]) -> tuple[TreeFunction[Schedule], ...]:
+        """The functions that a piece calls, by others too."""
+        found: dict[str, TreeFunction[Schedule]] = {}
+        waiting = [node]
+        while waiting:
+            for item in walk(waiting.pop()):
+                if isinstance(item, Call) and item.function not in found:
+                    found[item.function] = self.functions[item.function]
+                    waiting.append(self.functions[item.function].body)
+        return tuple(found.values())
+
+
+class _Cutter:
+    """Cuts one function. `words` numbers the registers that the host or several launches use."""
+
+    def __init__(self, planner: _Planner, function: TreeFunction[Schedule]) -> None:
+        self.planner = planner
+        self.source = function
+        self.words: dict[str, int] = {}
+        self.pieces: list[Node[Schedule]] = []
+        self.made = 0
+        for reg in (*function.results, *function.params):
+            self.word(reg)
+
+    def word(self, reg: Reg) -> int:
+        return self.words.setdefault(reg.name, len(self.words))
+
+    def function(self) -> Node[Action]:
+        body = self.source.body
+        moving = set(self.source.tensors)
+        if not self.planner.on_host(body):
+            return self.launch([body], moving, ())
+        return self.node(body, moving)
+
+    # ---- cutting -----------------------------------------------------------------------------
+    def node(self, node: Node[Schedule], moving: set[Buffer]) -> Node[Action]:
+        parts = list(self.parts(node, moving))
+        return parts[0] if len(parts) == 1 else Seq(tuple(parts))
+
+    def parts(self, node: Node[Schedule], moving: set[Buffer]) -> Iterator[Node[Action]]:
+        """What the host does for a node, in order."""
+        gathered: list[Node[Schedule]] = []
+        size = 0
+        for item in self.flat(node):
+            if isinstance(item, Library):
+                yield from self.flush(gathered, moving)
+                size = 0
+                yield Leaf(item)
+            elif self.planner.on_host(item):
+                ahead, hosted = self.control(item, moving)
+                gathered += ahead
+                yield from self.flush(gathered, moving)
+                size = 0
+                yield hosted
+            else:
+                more = self.planner.size(item)
+                if size + more > self.planner.most:
+                    yield from self.flush(gathered, moving)
+                    size = 0
+                gathered.append(item)
+                size += more
+        yield from self.flush(gathered, moving)
+
+    def flush(self, gathered: list[Node[Schedule]], moving: set[Buffer]) -> Iterator[Node[Action]]:
+        if gathered:
+            yield self.launch(list(gathered), moving, None)
+            gathered.clear()
+
+    def flat(self, node: Node[Schedule]) -> Iterator[Node[Schedule] | Library]:
+        """Sequences and leaves taken apart where the host has to come in."""
+        if not self.planner.on_host(node):
+            if isinstance(node, Leaf) and self.planner.size(node) > self.planner.most:
+                yield from self.cut_leaf(node.body)
+            else:
+                yield node
+            return
+        match node:
+            case Seq(children):
+                for child in children:
+                    yield from self.flat(child)
+            case Leaf(schedule):
+                yield from self.cut_leaf(schedule)
+            case _:
+                yield node
+
+    def cut_leaf(self, schedule: Schedule) -> Iterator[Node[Schedule] | Library]:
+        gathered: list[Step] = []
+        kernels = 0
+        for step in merge(schedule):
+            call = self.planner.kernels[step.kernel].call if isinstance(step, RunStep) else None
+            if call is not None or kernels >= self.planner.most:
+                if gathered:
+                    yield Leaf(_piece(gathered, schedule))
+                gathered, kernels = [], 0
+            if call is not None:
+                yield Library(call)
+                continue
+            kernels += isinstance(step, RunStep)
+            gathered.append(step)
+        if gathered:
+            yield Leaf(_piece(gathered, schedule))
+
+    # ---- control on the host -----------------------------------------------------------------
+    def control(
+        self, node: Node[Schedule], moving: set[Buffer]
+    ) -> tuple[list[Node[Schedule]], Node[Action]]:
+        """A node as the host executes it, and what the device computes before it."""
+        ahead: list[Node[Schedule]] = []
+        match node:
+            case For(index, start, stop, step, body, rotate):
+                self.word(index)
+                inside = moving | {buffer for pair in rotate for buffer in pair}
+                bounds = [self.number(expr, ahead) for expr in (start, stop)]
+                inner = self.node(body, inside)
+                return ahead, For(index, bounds[0], bounds[1], step, inner, rotate)
+            case While(head, condition, body, rotate):
+                self.word(condition)
+                inside = moving | {buffer for pair in rotate for buffer in pair}
+                first, inner = self.node(head, inside), self.node(body, inside)
+                return ahead, While(first, condition, inner, rotate)
+            case If(condition, then, orelse):
+                self.word(condition)
+                arms = self.node(then, moving), self.node(orelse, moving)
+                return ahead, If(condition, *arms)
+            case Call(function, registers, tensors, results):
+                passed = tuple((reg, self.number(expr, ahead)) for reg, expr in registers)
+                places = tuple((buffer, self.place(access, ahead)) for buffer, access in tensors)
+                for mine, _ in results:
+                    self.word(mine)
+                return ahead, Call(function, passed, places, results)
+            case _:
+                raise TypeError(node)
+
+    def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
+        """A number, or a register that a launch computes for the host."""
+        if constant(expr) is not None:
+            return expr
+        self.made += 1
+        reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
+        self.word(reg)
+        items: tuple[Item, ...] = (Let(reg, expr),)
+        ahead.append(Leaf(Schedule((items,) * self.planner.program.units, 1)))
+        return Position(Index.of(reg))
+
+    def place(self, access: Access, ahead: list[Node[Schedule]]) -> Access:
+        offset = self.number(Position(access.offset), ahead)
+        assert isinstance(offset, Position)
+        return Access(access.buffer, (1,), (offset.index,))
+
+    # ---- launches ----------------------------------------------------------------------------
+    def launch(
+        self, nodes: list[Node[Schedule]], moving: set[Buffer], results: tuple[Reg, ...] | None
+    ) -> Node[Action]:
+        """A device program of nodes; `results` None: all that it assigns."""
+        program, source = self.planner.program, self.source
+        body: Node[Schedule] = nodes[0] if len(nodes) == 1 else Seq(tuple(nodes))
+        if results is not None:
+            results = source.results
+            takes = source.params
+        else:
+            limits = frozenset(limit_register(b.slot) for b in program.lists)
+            found = _Registers(self.planner.kernels, limits)
+            sure = found.visit(body, frozenset())
+            results = tuple(sorted(found.assigned, key=lambda r: r.name))
+            takes = tuple(sorted(found.read | (found.assigned - sure), key=lambda r: r.name))
+            for reg in (*takes, *results):
+                self.word(reg)
+        functions = self.planner.reached(body)
+        main = TreeFunction(
+            "main",
+            takes,
+            tuple(sorted(moving, key=lambda b: b.name)),
+            (),
+            results,
+            source.locals,
+            body,
+        )
+        used = {
+            i.kernel
+            for f in (main, *functions)
+            for n in walk(f.body)
+            if isinstance(n, Leaf)
+            for items in n.body.units
+            for i in items
+            if isinstance(i, Run)
+        }
+        frames = [("main", program.frame(source.name))]
+        frames += [(f.name, program.frame(f.name)) for f in functions]
+        return Leaf(
+            Launch(
+                DeviceProgram(
+                    program.units,
+                    Tree((main, *functions), program.tree.externals),
+                    tuple(k for k in program.kernels if k.name in used),
+                    tuple(frames),
+                    program.lists,
+                )
+            )
+        )
+
+
+def _piece(steps: Iterable[Step], schedule: Schedule) -> Schedule:
+    """A leaf of some steps: waits for what other pieces signal are kept by the launch's order."""
+    lists: list[list[Item]] = [[] for _ in schedule.units]
+    for step in steps:
+        for unit, items in step.items(len(lists)):
+            lists[unit] += items
+    signalled = {
+        (unit, item.step)
+        for unit, items in enumerate(lists)
+        for item in items
+        if isinstance(item, Signal)
+    }
+
+    def needed(wait: Wait) -> Iterator[Wait]:
+        units = [u for u in range(wait.unit, wait.unit + wait.count) if (u, wait.step) in signalled]
+        if len(units) == wait.count:
+            yield wait
+        else:
+            yield from (Wait(unit, wait.step) for unit in units)
+
+    def kept(items: list[Item]) -> Iterator[Item]:
+        for item in items:
+            if isinstance(item, Wait):
+                yield from needed(item)
+            else:
+                yield item
+
+    return Schedule(tuple(tuple(kept(items)) for items in lists), schedule.steps)
+
+
+@dataclass(slots=True)
+class _Registers:
+    """Registers of a piece: `read` before the piece has surely assigned them, and `assigned`."""
+
+    kernels: dict[str, Kernel]
+    limits: frozenset[Reg]
+    read: set[Reg] = field(default_factory=set[Reg])
+    assigned: set[Reg] = field(default_factory=set[Reg])
+
+    def use(self, regs: Iterable[Reg], sure: frozenset[Reg]) -> None:
+        self.read |= {reg for reg in regs if reg not in sure and reg not in self.limits}
+
+    def visit(self, node: Node[Schedule], sure: frozenset[Reg]) -> frozenset[Reg]:
+        """`sure`: what is assigned on every way to the node; gives the same after it."""
+        match node:
+            case Leaf(schedule):
+                ends = [self.items(items, sure) for items in dict.fromkeys(schedule.units)]
+                return ends[0] if ends else sure
+            case Seq(children):
+                for child in children:
+                    sure = self.visit(child, sure)
+                return sure
+            case For(index, start, stop, _, body, _):
+                self.use(expr_regs(start) | expr_regs(stop), sure)
+                self.assigned.add(index)
+                self.visit(body, sure | {index})
+                return sure
+            case While(head, condition, body, _):
+                tested = self.visit(head, sure)
+                self.use((condition,), tested)
+                self.visit(body, tested)
+                return tested
+            case If(condition, then, orelse):
+                self.use((condition,), sure)
+                return self.visit(then, sure) & self.visit(orelse, sure)
+            case Call(_, registers, tensors, results):
+                for _, expr in registers:
+                    self.use(expr_regs(expr), sure)
+                for _, access in tensors:
+                    self.use(expr_regs(Position(access.offset)), sure)
+                mine = frozenset(reg for reg, _ in results)
+                self.assigned |= mine
+                return sure | mine
+
+    def items(self, items: Iterable[Item], sure: frozenset[Reg]) -> frozenset[Reg]:
+        for item in items:
+            match item:
+                case Let(reg, value):
+                    self.use(expr_regs(value), sure)
+                    self.assigned.add(reg)
+                    sure |= {reg}
+                case Check(condition):
+                    self.use(expr_regs(condition), sure)
+                case Run(kernel=name):
+                    self.use(kernel_regs(self.kernels[name]), sure)
+                case _:
+                    pass
+        return sure
