@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.build import Executable, Stages, build
+from stretto.build import CPU, Executable, Stages, build
 from stretto.capture import (
     ArgumentLeaf,
     Captured,
@@ -324,9 +324,7 @@ def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
     return backend
 
 
-def _device_of(
-    backend: str, captured: Captured, tensors: Sequence[torch.Tensor]
-) -> torch.device:
+def _device_of(backend: str, captured: Captured, tensors: Sequence[torch.Tensor]) -> torch.device:
     """The one device of all tensors that a program uses. Raises BuildError where they are on
     several, or on one that the backend does not run on."""
     found = {f"input {number}": tensor.device for number, tensor in enumerate(tensors)}
@@ -351,7 +349,8 @@ def _device_of(
             remedy = "move the inputs and the module with .cuda()"
         elif device.type == "cuda" and backend == "cpu":
             remedy += ', or compile with backend="auto"'
-        raise BuildError(f"{what} is on {device}: backend {backend!r} runs on {kind}", remedy=remedy)
+        message = f"{what} is on {device}: backend {backend!r} runs on {kind}"
+        raise BuildError(message, remedy=remedy)
     devices = dict.fromkeys(found.values())
     if len(devices) > 1:
         names = ", ".join(f"{what} on {device}" for what, device in found.items())
@@ -360,7 +359,7 @@ def _device_of(
         )
     if devices:
         return next(iter(devices))
-    return torch.device(kind, torch.cuda.current_device() if kind == "cuda" else None)
+    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else CPU
 
 
 def varying(keys: list[Key]) -> str:

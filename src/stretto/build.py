@@ -31,7 +31,6 @@ from stretto.passes.inline import InlineFunctions
 from stretto.passes.loop_pipeline import loop_passes
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.simplify import Simplify
-from stretto.runtime.emulated import EmulatedExecutable
 from stretto.runtime.cuda_device import (
     cuda_executable,
     emulated_cuda_executable,
@@ -40,13 +39,14 @@ from stretto.runtime.cuda_device import (
     units_for,
 )
 from stretto.runtime.cuda_executable import CudaExecutable
+from stretto.runtime.emulated import EmulatedExecutable
 from stretto.runtime.executable import CpuExecutable
 from stretto.runtime.results import Result
 from stretto.runtime.triton_compile import CompiledTriton, compile_source
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
+from stretto.schedule.dependence import Body
 from stretto.schedule.plan import Plan, make_plan
 from stretto.schedule.printer import print_program as device_text
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report, schedule_with_report
 from stretto.schedule.verifier import verify as verify_device

@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.codegen.triton_source import ERROR, TritonSource
+from stretto.codegen.triton_source import ERROR, HOST, TritonSource
 from stretto.runtime.cuda_driver import Driver
 from stretto.runtime.cuda_launch import LoadedKernel, load_kernel
-from stretto.runtime.cuda_machine import HOST, CudaMachine
+from stretto.runtime.cuda_machine import CudaMachine
 from stretto.runtime.triton_interpreter import InterpretedKernel
 
 SIDE_STREAM = 0x99

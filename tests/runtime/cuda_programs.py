@@ -76,6 +76,33 @@ def swapped(x: Tensor, constant: Tensor) -> Tensor:
     return x.view(UNITS, BLOCK).flip(0).reshape(SIZE) * 2 + constant
 
 
+def stuck_case() -> Case:
+    """y = x + 1; where x[0] is below zero, unit 0 waits for what unit 1 never does."""
+    x = Buffer("x", DType.F32, (SIZE,), "input", 0)
+    y = Buffer("y", DType.F32, (SIZE,), "output", 1)
+    body = f"""
+        if tl.load(x) < 0:
+            if unit == 0:
+                ok = wait(control, unit, 1, 1, base + 5, polls, ok, 1)
+        if ok:
+            tl.store(y + here, tl.load(x + here) + 1)
+        signal(control, unit, base + 1)
+        ok = wait(control, unit, 0, {UNITS}, base + 1, polls, ok, 4)
+        signal(control, unit, base + 2)
+    """
+    parameters = (
+        Parameter("control", "*i64", "control"),
+        Parameter("polls", "i64", "polls"),
+        Parameter("x", "*fp32", "buffer", 0),
+        Parameter("y", "*fp32", "buffer", 1),
+    )
+    program = _program((x, y), (), 0)
+    outputs = (OutputTensor(y, (SIZE,)),)
+    return Case(
+        program, _source(body, parameters, (x, y)), Lowered(_tree(program), (x,), outputs, {})
+    )
+
+
 def count_case() -> Case:
     """A list of int(x[0]) times x, and in `tables` what is added to each."""
     x = Buffer("x", DType.F32, (BLOCK,), "input", 0)

@@ -26,9 +26,13 @@ from tests.runtime.cuda_programs import (
     count_case,
     deep_case,
     inputs,
+    stuck_case,
     swap_case,
     swapped,
 )
+
+pytest.importorskip("triton")
+pytest.importorskip("greenlet")
 
 OPTIONS = Options(max_depth=50)
 CONSTANT = torch.arange(float(SIZE))
@@ -149,6 +153,14 @@ def test_an_emulated_failure_is_raised_at_once() -> None:
         run(inputs(-1.0))
     x = torch.rand(SIZE)
     assert torch.equal(run([x])[0], swapped(x, CONSTANT))
+
+
+def test_a_deadlock_does_not_spoil_the_next_call() -> None:
+    run = emulated(stuck_case())
+    for _ in range(2):
+        with pytest.raises(RunError, match="unit 0 waits for unit 1"):
+            run(inputs(-1.0))
+        assert torch.equal(run(inputs(1.0))[0], inputs(1.0)[0] + 1)
 
 
 def test_a_failure_is_raised_by_the_next_call_on_the_stream(cuda: FakeCuda) -> None:

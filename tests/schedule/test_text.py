@@ -14,7 +14,7 @@ from stretto.kernels.operator import Kernel, LibraryCall, Method
 from stretto.kernels.tree import Check, If, Let, Seq, While
 from stretto.schedule.parser import parse_program
 from stretto.schedule.printer import print_expr, print_program
-from stretto.schedule.program import Run
+from stretto.schedule.program import Run, Wait
 from tests.schedule.programs import A, X, chain, device, kernel, leaf, loop, reuse
 from tests.schedule.trees import F32, at, buffer, load
 
@@ -117,11 +117,14 @@ def test_everything_else() -> None:
     box = (replace(stage.box[0], offset=8),)
     made = replace(made, stages=(replace(stage, operator=operator, method=method, box=box),))
     check = Check(at(Reg("n")), "list_full", 3)
+    waits = Wait(0, 1), Wait(0, 1, 2)
     go = Reg("go", DType.BOOL)
-    inner = leaf(1, (check, Run("k 1", 0, None, 2)), (check, Run("library", 0)))
+    inner = leaf(1, (check, *waits, Run("k 1", 0, None, 2)), (check, Run("library", 0)))
     body = Seq((While(inner, go, If(go, inner, Seq(())), ((A, X),)), inner))
     program = device(body, made, library)
-    assert parse_program(print_program(program)) == program
+    text = print_program(program)
+    assert "wait 0 step 1\n" in text and "wait 0 count 2 step 1\n" in text
+    assert parse_program(text) == program
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.errors import VerifyError
 from stretto.ir.types import DType
-from stretto.kernels.expr import Access, Index, Reg
+from stretto.kernels.expr import Access, Buffer, Index, Reg
 from stretto.kernels.operator import Kernel
 from stretto.kernels.tree import Call, For, If, Leaf, Let, Seq, Tree, TreeFunction
 from stretto.schedule.program import (
@@ -41,7 +41,7 @@ from tests.schedule.programs import (
     with_body,
     with_items,
 )
-from tests.schedule.trees import at, buffer, number
+from tests.schedule.trees import F32, at, buffer, number
 
 
 @pytest.mark.parametrize("make", [chain, loop, reuse])
@@ -107,6 +107,19 @@ def test_steps_and_units_of_waits_must_exist() -> None:
     rejected(edited(lambda units: units[0].insert(0, Wait(1, -1))), "step -1, which no leaf")
     rejected(edited(lambda units: units[0].insert(0, Wait(0, 0))), "unit 0 waits for unit 0")
     rejected(edited(lambda units: units[0].insert(0, Wait(2, 0))), "unit 0 waits for unit 2")
+
+
+def test_a_wait_may_be_for_several_units() -> None:
+    def widened(program: DeviceProgram, wait: Wait) -> DeviceProgram:
+        units = [[wait if isinstance(i, Wait) else i for i in unit] for unit in items(program)]
+        return with_items(program, *(tuple(unit) for unit in units))
+
+    verify(widened(chain(), Wait(0, 1, 2)))  # each unit is one of those that it waits for
+    rejected(widened(chain(), Wait(0, 1, 3)), "unit 0 waits for unit 2")
+    rejected(widened(chain(), Wait(-1, 1, 2)), "unit 0 waits for unit 0")
+    rejected(widened(chain(), Wait(1, 1, 0)), "unit 0 waits for unit 1")
+    rejected(widened(chain(), Wait(0, 0, 2)), "race on a")
+    rejected(widened(chain(), Wait(0, 2, 2)), "deadlock: unit 0 waits for unit 1 to publish step 2")
 
 
 def test_a_leaf_must_publish() -> None:
@@ -282,6 +295,15 @@ def test_registers_are_assigned_first() -> None:
         edited(lambda units: [unit.append(use) for unit in units] and None),
         "register n may be used before it is assigned: let m",
     )
+
+
+def test_only_the_capacities_of_lists_are_assigned_from_the_start() -> None:
+    """A user may call a register `limit`: its name is numbered as `limit.3`."""
+    use = Let(Reg("m"), at(Reg("limit.3")))
+    program = edited(lambda units: [unit.append(use) for unit in units] and None)
+    rejected(program, "register limit.3 may be used before it is assigned: let m")
+    items_3 = Buffer("items", F32, (Reg("limit.3"), 2), "list", 3)
+    verify(replace(program, tree=Tree(program.tree.functions, (X, OUT, items_3))))
 
 
 def test_a_branch_assigns_in_both_arms() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stretto.codegen.cpp_expr import MEMORY_TYPES, VALUE_TYPES, ExprPrinter, Names, identifier
 from stretto.codegen.cpp_kernel import KernelText, task_count
 from stretto.codegen.cpp_nest import applies
-from stretto.codegen.cpp_usage import used
+from stretto.codegen.usage import used
 from stretto.errors import CodegenError
 from stretto.kernels.expr import Access, Buffer, Expr, Reg
 from stretto.kernels.operator import Kernel, LibraryCall

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stretto.codegen.cpp_expr import VALUE_TYPES, identifier
 from stretto.codegen.cpp_function import FunctionPrinter, Parts
 from stretto.codegen.cpp_kernel import KernelText, print_kernel
-from stretto.codegen.cpp_usage import used
+from stretto.codegen.usage import used
 from stretto.kernels.expr import Buffer, Reg, limit_register
 from stretto.kernels.operator import Kernel, LibraryCall
 from stretto.kernels.tree import Call, walk

@@ -195,7 +195,8 @@ class FunctionPrinter:
                 if next(loads(value), None) is not None:
                     self.settle()
                 self.assign(self.reg(reg), self.scalar(value), VALUE_TYPES[reg.dtype])
-            case StatementStep(item=Check() as item):
+            case StatementStep(item):
+                assert isinstance(item, Check)
                 self.check(item)
 
     def settle(self) -> None:

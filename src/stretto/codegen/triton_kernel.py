@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stretto.codegen.triton_expr import Names
-from stretto.codegen.triton_stage import print_stage
+from stretto.codegen.triton_stage import TaskPrinter
 from stretto.codegen.triton_stage_nest import task_bounds
 from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.operator import Kernel, Stage
+from stretto.kernels.operator import Kernel
 from stretto.text import Writer
 
 _FUNCTIONS = Path(__file__).parent / "triton" / "functions.py"
@@ -57,26 +57,14 @@ def print_kernel(kernel: Kernel) -> TritonKernel:
     parameters = Parameters()
     names = Names(parameters.buffer, parameters.reg)
     out = Writer("    ")
-    counter = [0]
     with out.indent():
         grid = task_bounds(kernel.grid, names, out)
-        touched: set[Buffer] = set()
-        written: set[Buffer] = set()
+        task = TaskPrinter(out, names, grid)
         for stage in kernel.stages:
-            reads, result = _buffers(stage)
-            if written & (reads | {result}) or result in touched:
-                out.write("tl.debug_barrier()")
-                touched.clear()
-                written.clear()
-            print_stage(out, names, stage, grid, counter)
-            touched |= reads
-            written.add(result)
+            task.stage(stage)
+        task.finish()
         out.write("return")
     arguments = [*parameters.buffers.values(), *parameters.regs.values(), "control", "task"]
     text = f"({', '.join(arguments)}):\n{out.text()}"
     return TritonKernel(text, tuple(parameters.buffers), tuple(parameters.regs))
 
-
-def _buffers(stage: Stage) -> tuple[set[Buffer], Buffer]:
-    operator = stage.operator
-    return {load.access.buffer for load in operator.reads()}, operator.out.buffer

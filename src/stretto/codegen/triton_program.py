@@ -12,17 +12,16 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from stretto.codegen.cpp_usage import used
 from stretto.codegen.triton_expr import MEMORY_TYPES, POINTER_TYPES, VALUE_TYPES
 from stretto.codegen.triton_function import FunctionPrinter, Identifiers, Parts
 from stretto.codegen.triton_kernel import print_kernel
 from stretto.codegen.triton_source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.codegen.triton_states import StatePrinter, as_word, from_word, has_call
+from stretto.codegen.usage import used
 from stretto.ir.types import DType
 from stretto.kernels.expr import Buffer, Reg, limit_register
-from stretto.kernels.tree import For, TreeFunction, While, walk
-from stretto.schedule.plan import Plan
-from stretto.schedule.program import DeviceProgram, Schedule
+from stretto.schedule.plan import Plan, address_name, rotating
+from stretto.schedule.program import DeviceProgram
 from stretto.text import Writer
 
 HEADER = '''\
@@ -84,7 +83,7 @@ class _ProgramPrinter:
             b: self.identifiers.fresh(f"p{place}_{b.name}")
             for place, b in enumerate(self.arguments)
         }
-        self.moving = {b: self.identifiers.fresh(f"a_{b.name}") for b in program.tree.main.tensors}
+        self.moving = {b: self.identifiers.fresh(f"b_{b.name}") for b in program.tree.main.tensors}
         self.externals |= self.moving
 
     def print(self) -> TritonSource:
@@ -95,6 +94,8 @@ class _ProgramPrinter:
             body.write("unit = tl.program_id(0)")
             body.write(f"base = tl.load(control + {PROGRESS} + unit)")
             body.write("ok = stopped(control) == 0")
+            for buffer, name in self.moving.items():
+                body.write(f"{name} = {self._address(buffer)}")
             if recursive:
                 StatePrinter(self.parts, self.externals).print(body, self._results())
             else:
@@ -131,14 +132,14 @@ class _ProgramPrinter:
         frame = self.program.frame("main")
         buffers, regs = used(main.body, self.texts)
         names: dict[Buffer, str] = {}
-        rotating = _rotating(main)
+        rotated = rotating(main.body)
         for buffer in sorted(buffers, key=lambda b: b.name):
             if buffer.kind in ("local", "items") and buffer not in self.moving:
                 kind = MEMORY_TYPES[buffer.dtype].removeprefix("tl.")
                 names[buffer] = self.identifiers.fresh(f"b_{buffer.name}")
                 offset = frame[buffer.name].offset // buffer.dtype.itemsize
                 out.write(f"{names[buffer]} = arena_{kind} + {offset}")
-            elif buffer in rotating:
+            elif buffer in rotated and buffer not in self.moving:
                 names[buffer] = self.identifiers.fresh(f"b_{buffer.name}")
                 out.write(f"{names[buffer]} = {self.externals[buffer]}")
         printer = FunctionPrinter(
@@ -151,14 +152,25 @@ class _ProgramPrinter:
         for line in self._results():
             out.write(line)
 
+    def _address(self, buffer: Buffer) -> str:
+        """Of a buffer whose place is told by a word."""
+        word = f"tl.load(words + {self.words[address_name(buffer)]})"
+        pointer = f"{word}.to(tl.pointer_type({MEMORY_TYPES[buffer.dtype]}))"
+        return pointer if buffer.kind == "param" else f"tl.multiple_of({pointer}, 16)"
+
     def _first_value(self, reg: Reg) -> str:
         if reg not in self.program.tree.main.params:
             return f"tl.cast(0, {VALUE_TYPES[reg.dtype]})"
         return from_word(f"tl.load(words + {self.words[reg.name]})", VALUE_TYPES[reg.dtype])
 
     def _results(self) -> list[str]:
-        """Lines that store main's register results."""
+        """Lines that store main's register results, and where its loops left buffers."""
         lines: list[str] = []
+        for buffer in sorted(rotating(self.program.tree.main.body), key=lambda b: b.name):
+            if buffer in self.moving:
+                place = self.words[address_name(buffer)]
+                word = f"{self.moving[buffer]}.to(tl.int64)"
+                lines.append(f"tl.store(words + {place}, {word}, mask=ok & (unit == 0))")
         for reg in self.program.tree.main.results:
             name = self.identifiers.of(("main", "reg", reg.name), f"r_{reg.name}")
             word = as_word(name, VALUE_TYPES[reg.dtype])
@@ -181,7 +193,8 @@ class _ProgramPrinter:
             known = any(parameter.name == name for parameter in found)
             if not known and _mentions(body, name):
                 found.append(Parameter(name, POINTER_TYPES[dtype], "arena"))
-        if self.program.tree.main.results or self.program.tree.main.params:
+        main = self.program.tree.main
+        if main.results or main.params or main.tensors:
             found.append(Parameter("words", "*i64", "words"))
         if self.parts.tables:
             found.append(Parameter("tables", "*i32", "tables"))
@@ -193,22 +206,8 @@ class _ProgramPrinter:
         for place, buffer in enumerate(self.arguments):
             kind = POINTER_TYPES[buffer.dtype]
             found.append(Parameter(self.externals[buffer], kind, "buffer", place))
-        for place, (buffer, name) in enumerate(self.moving.items()):
-            aligned = buffer.kind != "param"
-            kind = POINTER_TYPES[buffer.dtype]
-            found.append(Parameter(name, kind, "pointer", place, aligned))
         return tuple(found)
 
 
 def _mentions(text: str, name: str) -> bool:
     return f"{name} " in text or f"{name}\n" in text
-
-
-def _rotating(function: TreeFunction[Schedule]) -> set[Buffer]:
-    return {
-        buffer
-        for node in walk(function.body)
-        if isinstance(node, For | While)
-        for pair in node.rotate
-        for buffer in pair
-    }

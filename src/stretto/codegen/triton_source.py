@@ -14,6 +14,9 @@ ERROR = 0
 it, and a launch that finds it set does nothing."""
 DETAIL = 1
 """Word of the control block: what belongs to the status."""
+HOST = 2
+"""Word of the control block: the address of a word of host memory, where a program that fails
+stores its status too, so that the host sees it without asking the GPU; 0 is none."""
 PROGRESS = 16
 """Word of the control block where the progress counters of the units begin, one word a unit."""
 
@@ -28,20 +31,18 @@ class Parameter:
         "buffer": the external buffer at `place` of `TritonSource.arguments`;
         "limit": i64, how many items the list at that place has room for;
         "words": *i64, registers that come in or go out, a word each: an integer or bool as a
-            number, a float by its bits (those of an f32 in the lower half);
-        "pointer": the address of the buffer at `place` of main's tensors;
+            number, a float by its bits (those of an f32 in the lower half); and addresses;
         "tables": *i32, `TritonSource.tables`;
         "stack": *i64, `stack_words` words for every unit, one unit after the other;
         "stack_words", "arena_bytes", "max_depth": i64;
         "polls": i64, looks at a counter after which a wait gives up.
-    aligned: the address is a multiple of 16; it is for all kinds but some pointers.
+    Addresses are multiples of 16.
     """
 
     name: str
     type: str
     kind: str
     place: int = 0
-    aligned: bool = True
 
     @property
     def is_pointer(self) -> bool:

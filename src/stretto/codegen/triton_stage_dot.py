@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.codegen.triton_expr import MEMORY_TYPES, ExprPrinter, Text
+from stretto.codegen.triton_expr import MEMORY_TYPES, Coordinate, ExprPrinter, Text
 from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter
 from stretto.ir.types import DType
 from stretto.kernels.expr import Expr
@@ -61,6 +61,11 @@ class DotPrinter(NestPrinter):
                 self.place(printer, rows, 0, row)
             for printer in (rights, outs):
                 self.place(printer, columns, 1, column)
+            for dim in (*rows, *columns):
+                # A tile lies within a piece, so any of its places tells which.
+                span = None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
+                whole = Coordinate(dim.first or "0", None, span)
+                (rights if dim in rows else lefts).variables[dim.number] = whole
             total = outs.name(f"tl.zeros([{high}, {wide}], tl.float32)", 3, "a").text
             with self.loop(self.depths, deep) as depth:
                 inner = lefts.inner(), rights.inner()
@@ -74,18 +79,14 @@ class DotPrinter(NestPrinter):
         printer.variables |= outer.variables
         return printer
 
-    def multiply(
-        self, found: Product, lefts: ExprPrinter, rights: ExprPrinter, total: str
-    ) -> None:
+    def multiply(self, found: Product, lefts: ExprPrinter, rights: ExprPrinter, total: str) -> None:
         kinds = {narrow_dtype(found.left), narrow_dtype(found.right)}
         kind = kinds.pop() if len(kinds) == 1 else None
         left = self.factor(lefts, found.left, lefts.masks.get(1), kind)
         right = self.factor(rights, found.right, rights.masks.get(0), kind)
         self.out.write(f"{total} = stretto_dot({left}, {right}, {total})")
 
-    def factor(
-        self, printer: ExprPrinter, expr: Expr, mask: str | None, kind: DType | None
-    ) -> str:
+    def factor(self, printer: ExprPrinter, expr: Expr, mask: str | None, kind: DType | None) -> str:
         """A block of a factor, 0 behind the end of the depth."""
         load = plain_load(expr)
         if load is not None:

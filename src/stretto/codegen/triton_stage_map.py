@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.codegen.triton_expr import ExprPrinter, Text
-from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter
+from stretto.codegen.triton_stage_frame import Frame, Signature
+from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter, total_size
 from stretto.ir.types import DType
 from stretto.kernels.expr import Dynamic, Index, Var
 
@@ -23,9 +24,10 @@ class MapPrinter(NestPrinter):
 
     def map(self) -> None:
         ordered = self.ordered_dims()
-        if not ordered:
-            self.dims = self.join(self.by_stride(self.dims, self.operator.out.offset))
-            self.chunks(self.scalars, self.dims)
+        if not ordered and self.forwarded():
+            self.framed()
+        elif not ordered:
+            self.plain()
         elif self.operator.accumulate and self.operator.out.buffer.dtype in ATOMIC:
             self.chunks(self.scalars, self.dims, atomic=True)
         else:
@@ -34,6 +36,57 @@ class MapPrinter(NestPrinter):
                 if self.operator.accumulate or self.reads_result():
                     self.out.write("tl.debug_barrier()")
                 self.chunks(inside, rest)
+
+    @property
+    def block_size(self) -> int:
+        return dict(self.stage.method.parameters).get("block", 1024)
+
+    def plain(self) -> None:
+        dims = self.join(self.by_stride(self.dims, self.operator.out.offset))
+        value = self.chunks(self.scalars, dims)
+        total = total_size(dims)
+        if value is not None and isinstance(total, int) and total <= self.block_size:
+            self.remember(value, self.block_size if dims else 0, 1)
+
+    # ---- with results of the stages before ---------------------------------------------------
+    def lane_dims(self) -> list[BoxDim]:
+        """In a frame, its dims."""
+        if self.frame is not None:
+            matched = match(self.frame.signature, self.dims)
+            if matched is not None:
+                return matched
+        return self.by_stride(self.dims, self.operator.out.offset)
+
+    def fits(self, frame: Frame) -> bool:
+        matched = match(frame.signature, self.dims)
+        if matched is None or self.ordered_dims():
+            return False
+        return frame.rank == 2 or len(matched) == len(self.dims)
+
+    def framed(self) -> None:
+        """The frame's dims along axis 0, the others, if there are any, along axis 1."""
+        frame = self.frame
+        assert frame is not None
+        known = self.forwarded()
+        lanes = self.lane_dims()
+        rest = [dim for dim in self.dims if dim not in lanes]
+        rest = self.join(self.by_stride(rest, self.operator.out.offset))
+        total = total_size(rest)
+        wide = max(self.block_size // max(frame.lanes, 1), 1)
+        if isinstance(total, int):
+            wide = min(wide, 1 << max(total - 1, 0).bit_length())
+        shape = (frame.lanes, wide) if frame.rank == 2 else (frame.lanes,)
+        printer = self.block(*shape) if frame.lanes else self.scalars.inner()
+        if frame.lanes:
+            self.place(printer, lanes, 0, "")
+        printer.known |= {((), load): text for load, text in known.items()}
+        if not rest:
+            value = printer.expr(self.operator.value)
+            self.store(printer, value, atomic=False)
+            self.remember(value, frame.lanes, frame.rank)
+            return
+        with self.lanes(printer, rest, 1) as (inside, _, _):
+            self.store(inside, inside.expr(self.operator.value), atomic=False)
 
     def ordered_dims(self) -> list[BoxDim]:
         """Dims along which two stores may hit one element."""
@@ -58,15 +111,21 @@ class MapPrinter(NestPrinter):
         buffer = self.operator.out.buffer
         return any(load.access.buffer == buffer for load in self.operator.reads())
 
-    def chunks(self, outer: ExprPrinter, dims: list[BoxDim], atomic: bool = False) -> None:
+    def chunks(
+        self, outer: ExprPrinter, dims: list[BoxDim], atomic: bool = False
+    ) -> Text | None:
+        """Computes and stores; the value, unless it is gone with a loop."""
         if not dims:
-            self.store(outer.inner(), outer.expr(self.operator.value), atomic)
-            return
-        block = dict(self.stage.method.parameters).get("block", 1024)
-        printer = self.block(block)
+            inside = outer.inner()
+            value = inside.expr(self.operator.value)
+            self.store(inside, value, atomic)
+            return value
+        printer = self.block(self.block_size)
         printer.variables |= outer.variables
         with self.lanes(printer, dims, 0) as (inside, _, _):
-            self.store(inside, inside.expr(self.operator.value), atomic)
+            value = inside.expr(self.operator.value)
+            self.store(inside, value, atomic)
+        return value
 
     def store(self, printer: ExprPrinter, value: Text, atomic: bool) -> None:
         operator = self.operator
@@ -75,3 +134,14 @@ class MapPrinter(NestPrinter):
             printer.add(operator.out, value, dtype)
         else:
             printer.store(operator.out, value, dtype, operator.accumulate)
+
+
+def match(signature: Signature, dims: list[BoxDim]) -> list[BoxDim] | None:
+    """The dims that stand for those of a frame, one each."""
+    found: list[BoxDim] = []
+    for place in signature:
+        fitting = [d for d in dims if (d.grid, d.size) == place and d not in found]
+        if not fitting:
+            return None
+        found.append(fitting[0])
+    return found

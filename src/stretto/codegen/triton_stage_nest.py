@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from stretto.codegen.triton_expr import Coordinate, ExprPrinter, Names, Text
+from stretto.codegen.triton_stage_frame import Frame, Places
 from stretto.kernels.expr import (
     Apply,
     Expr,
@@ -28,7 +29,7 @@ from stretto.text import Writer
 
 @dataclass(frozen=True, slots=True)
 class GridBound:
-    """The tile of a grid dim: from `first` (text), `tile` long, or `count` (text) if that differs."""
+    """The tile of a grid dim: from `first` (text), `tile` long, or `count` (text) long."""
 
     first: str
     tile: int
@@ -50,6 +51,7 @@ class BoxDim:
     count: str = ""
     low: int = 0
     limit: int | None = None
+    grid: int | None = None
 
     @property
     def number(self) -> int:
@@ -69,6 +71,7 @@ class NestPrinter:
     stage: Stage
     grid: tuple[GridBound, ...]
     counter: list[int]
+    frame: Frame | None = None
     operator: Operator = field(init=False)
     dims: list[BoxDim] = field(init=False)
     depths: list[BoxDim] = field(init=False)
@@ -98,7 +101,7 @@ class NestPrinter:
         bound = self.grid[span.grid]
         first = f"({bound.first} + {offset})" if offset else bound.first
         limit = offset + bound.extent if isinstance(bound.extent, int) else None
-        return BoxDim((number,), first, bound.tile, bound.count, offset, limit)
+        return BoxDim((number,), first, bound.tile, bound.count, offset, limit, span.grid)
 
     def size(self, extent: Extent) -> int | str:
         return self.names.reg(extent) if isinstance(extent, Reg) else extent
@@ -106,6 +109,38 @@ class NestPrinter:
     @property
     def is_empty(self) -> bool:
         return any(dim.size == 0 for dim in self.dims)
+
+    # ---- results in registers ----------------------------------------------------------------
+    def lane_dims(self) -> list[BoxDim]:
+        """The dims along axis 0, in order."""
+        return self.by_stride(self.dims, self.operator.out.offset)
+
+    @property
+    def places(self) -> Places:
+        return Places(tuple(dim.number for dim in self.lane_dims()), self.stage.box)
+
+    def forwarded(self) -> dict[Load, Text]:
+        """The loads whose elements the frame has, if this stage fits it."""
+        frame = self.frame
+        if frame is None or not self.fits(frame):
+            return {}
+        places = self.places
+        found = {load: places.known(frame, load) for load in self.operator.reads()}
+        return {load: text for load, text in found.items() if text is not None}
+
+    def fits(self, frame: Frame) -> bool:
+        """Do the lanes of the frame's blocks stand for the same places here?"""
+        return False
+
+    def remember(self, value: Text, lanes: int, rank: int) -> None:
+        """Keeps the name of the result for the stages behind, in the frame it belongs to."""
+        signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
+        frame = self.frame
+        if frame is None or (frame.signature, frame.lanes, frame.rank) != (signature, lanes, rank):
+            frame = self.frame = Frame(signature, lanes, rank)
+        out = self.operator.out
+        if out.offset.is_affine:
+            frame.values[out.buffer, self.places.of(out.offset)] = value
 
     # ---- joining -----------------------------------------------------------------------------
     def join(self, dims: list[BoxDim]) -> list[BoxDim]:
@@ -162,7 +197,7 @@ class NestPrinter:
     @contextmanager
     def loop(self, dims: list[BoxDim], block: int) -> Generator[str]:
         """A loop over chunks of `block` lanes, if there are several; gives where each starts."""
-        total = _total(dims)
+        total = total_size(dims)
         if isinstance(total, int) and total <= block:
             yield ""
             return
@@ -174,7 +209,7 @@ class NestPrinter:
 
     def place(self, printer: ExprPrinter, dims: list[BoxDim], axis: int, start: str) -> Text:
         """Binds the dims to the lanes along an axis, from `start` on; gives each lane's number."""
-        total = _total(dims)
+        total = total_size(dims)
         block = printer.shape[axis]
         slots = ", ".join(":" if n == axis else "None" for n in range(len(printer.shape)))
         arange = f"tl.arange(0, {block})" + (f"[{slots}]" if len(printer.shape) > 1 else "")
@@ -279,7 +314,7 @@ def _interval(dim: BoxDim) -> tuple[int, int] | None:
     return None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
 
 
-def _total(dims: list[BoxDim]) -> int | str:
+def total_size(dims: list[BoxDim]) -> int | str:
     """How many lanes the dims want; a single dim that is partly there counts as it is."""
     if all(isinstance(dim.size, int) for dim in dims):
         return prod((dim.size for dim in dims if isinstance(dim.size, int)), start=1)

@@ -7,11 +7,13 @@ that do not depend on them: the rows of a product with few rows read their weigh
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import product
 
 from stretto.codegen.triton_expr import VALUE_TYPES, Coordinate, ExprPrinter, Text
-from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter
+from stretto.codegen.triton_stage_frame import Frame
+from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter, total_size
 from stretto.ir.types import DType
 from stretto.kernels.expr import Expr, Index, Var, substitute_vars
 
@@ -36,13 +38,32 @@ class ReducePrinter(NestPrinter):
     def dtype(self) -> DType:
         return self.operator.value.dtype
 
-    def reduce(self) -> None:
-        unrolled = [d for d in self.dims if self.parameter("unroll", 0) >> d.number & 1]
-        rest = self.by_stride([d for d in self.dims if d not in unrolled], self.operator.out.offset)
-        rest = self.join(rest)
+    def unrolled(self) -> list[BoxDim]:
+        return [d for d in self.dims if self.parameter("unroll", 0) >> d.number & 1]
+
+    def lane_dims(self) -> list[BoxDim]:
+        rest = [d for d in self.dims if d not in self.unrolled()]
+        return self.by_stride(rest, self.operator.out.offset)
+
+    def fits(self, frame: Frame) -> bool:
+        signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
+        lanes = self.parameter("rows", 4)
+        return (frame.signature, frame.lanes, frame.rank) == (signature, lanes, 2)
+
+    @property
+    def is_one_block(self) -> bool:
+        """All rows at once? Then the loads of several stages may come before their results."""
+        total = total_size(self.lane_dims())
+        return isinstance(total, int) and total <= self.parameter("rows", 4)
+
+    def reduce(self) -> Generator[None]:
+        """Prints in two phases: the totals of the lanes; the results."""
+        unrolled, known = self.unrolled(), self.forwarded()
+        rest = self.join(self.lane_dims())
         if self.combine not in ("argmax", "argmin"):
             self.depths = self.join(self.depths)
         printer = self.block(self.parameter("rows", 4), self.parameter("depth", 256))
+        printer.known |= {((), load): text for load, text in known.items()}
         with self.lanes(printer, rest, 0) as (inside, _, _):
             copies = [self.copy(inside, unrolled, point) for point in self.points(unrolled)]
             totals = [self.start() for _ in copies]
@@ -51,10 +72,13 @@ class ReducePrinter(NestPrinter):
                     inner.conditions = printer.conditions
                     inner.variables |= printer.variables | inner.variables
                     self.step(inner, value, total, position)
+            yield
             for (printer, _), total in zip(copies, totals, strict=True):
                 result = self.finish(total)
                 out = self.operator.out
                 printer.store(out, result, self.result_dtype, self.operator.accumulate)
+                if len(copies) == 1 and self.is_one_block:
+                    self.remember(result, self.parameter("rows", 4), 2)
 
     @property
     def result_dtype(self) -> DType:
@@ -204,4 +228,3 @@ def highest(dtype: DType) -> str:
         return 'float("inf")'
     bits = 8 * dtype.itemsize
     return "True" if dtype is DType.BOOL else str(255 if dtype is DType.U8 else 2 ** (bits - 1) - 1)
-

@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.codegen.cpp_usage import used
 from stretto.codegen.status import Status
 from stretto.codegen.triton_expr import MEMORY_TYPES, VALUE_TYPES
 from stretto.codegen.triton_function import FunctionPrinter, Parts
+from stretto.codegen.usage import used
 from stretto.kernels.expr import Access, Buffer, Index, Position
 from stretto.kernels.tree import Call, For, If, Node, Seq, TreeFunction, While, walk
 from stretto.schedule.program import Schedule
@@ -255,7 +255,9 @@ class StatePrinter:
         back = self._new_state(function.tree.name)
         self.returns[back] = f"frame -= {mine}\ndepth -= 1"
         for place, variable in enumerate(kept):
-            out.write(f"tl.store(stack + top + {place}, {as_word(variable.name, variable.type)}, mask=ok)")
+            out.write(
+                f"tl.store(stack + top + {place}, {as_word(variable.name, variable.type)}, mask=ok)"
+            )
         out.write(f"tl.store(stack + top + {len(kept)}, {back}, mask=ok)")
         out.write(f"top += tl.where(ok, {len(kept) + 1}, 0)")
         self._pass_arguments(function, callee, node)
@@ -301,9 +303,8 @@ class StatePrinter:
         if kept:
             out.write(f"top -= {len(kept)}")
             for place, variable in enumerate(kept):
-                out.write(
-                    f"{variable.name} = {from_word(f'tl.load(stack + top + {place})', variable.type)}"
-                )
+                value = from_word(f"tl.load(stack + top + {place})", variable.type)
+                out.write(f"{variable.name} = {value}")
         for number, (mine, _) in enumerate(node.results):
             out.write(f"{printer.reg(mine)} = result{number}_{callee.entry}")
 

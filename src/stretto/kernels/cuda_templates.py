@@ -15,7 +15,7 @@ from math import ceil, prod
 
 from stretto.ir.types import DType
 from stretto.kernels.expense import count_applies
-from stretto.kernels.expr import Extent, Load, Var
+from stretto.kernels.expr import Access, Extent, Load, Var
 from stretto.kernels.operator import Method, Operator
 from stretto.kernels.products import Product, expr_vars, narrow_dtype, product_of
 
@@ -62,6 +62,15 @@ class Stencil:
         return Stencil(operator, product_of(operator), reads, applies)
 
     @property
+    def is_matrix(self) -> bool:
+        """A product with enough rows and columns for tensor cores?"""
+        if self.product is None or prod(self.depths) < 16:
+            return False
+        dims = self.operator.dims
+        sides = (self.product.rows, self.product.columns)
+        return min(prod(guessed(dims[n]) for n in side) for side in sides) > UNROLL
+
+    @property
     def depths(self) -> tuple[int, ...]:
         return tuple(guessed(extent) for extent in self.operator.reduce)
 
@@ -88,8 +97,9 @@ def choose(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
         return _map(stencil, sizes)
     product = stencil.product
     if product is not None:
-        rows, columns = (prod(sizes[n] for n in dims) for dims in (product.rows, product.columns))
-        if rows > UNROLL and columns > UNROLL and prod(stencil.depths) >= 16:
+        within = all(size % sizes[n] == 0 for n, size in product.pieces)
+        if stencil.is_matrix and within:
+            rows, columns = (prod(sizes[n] for n in d) for d in (product.rows, product.columns))
             return _dot(stencil, product, sizes, rows, columns)
     return _reduce(stencil, sizes)
 
@@ -110,11 +120,34 @@ def _map(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
 
 def traffic(stencil: Stencil, sizes: tuple[int, ...]) -> float:
     """Bytes that a box reads and writes."""
-    total = float(prod(sizes) * stencil.operator.out.buffer.dtype.itemsize)
+    out = stencil.operator.out
+    total = prod(sizes) * out.buffer.dtype.itemsize * waste(out, stencil, sizes)
     extents = (*sizes, *stencil.depths)
     for load, numbers in stencil.loads:
-        total += prod((extents[n] for n in numbers), start=1) * load.dtype.itemsize
+        elements = prod((extents[n] for n in numbers), start=1)
+        total += elements * load.dtype.itemsize * waste(load.access, stencil, sizes)
     return total
+
+
+SECTOR = 32
+"""Bytes that memory hands over at least."""
+
+
+def waste(access: Access, stencil: Stencil, sizes: tuple[int, ...]) -> float:
+    """How many times the bytes of a box's elements memory must move to hand them over."""
+    run = 1
+    offset = access.offset
+    sides = [
+        (abs(offset.coefficient(Var(n))), size)
+        for n, size in enumerate((*sizes, *stencil.depths))
+        if offset.coefficient(Var(n))
+    ]
+    for step, size in sorted(sides):
+        if step > run:
+            break
+        run += step * max(size - 1, 0)
+    elements = prod(d if isinstance(d, int) else SECTOR for d in access.shape)
+    return max(1.0, min(SECTOR // access.buffer.dtype.itemsize, elements) / run)
 
 
 # ---- reductions ------------------------------------------------------------------------------
@@ -127,7 +160,7 @@ def _reduce(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
     points = prod(sizes) // max(copies, 1)
     depth = prod(stencil.depths)
     wide = operator.value.dtype in (DType.F64, DType.I64)
-    block = REDUCE_BLOCK // (2 if copies > 1 or wide else 1)
+    block = REDUCE_BLOCK // max(power(copies) // 2, 2 if wide else 1)
     if operator.combine in ("argmax", "argmin", "cumsum", "cumprod"):
         block = REDUCE_BLOCK // 4
     rows, lanes = _shape(stencil, points, depth, block)
@@ -146,7 +179,7 @@ def _unrolled(stencil: Stencil, sizes: tuple[int, ...]) -> tuple[int, ...]:
     are many, are then shared.
     """
     product = stencil.product
-    if product is None:
+    if product is None or product.pieces:
         return ()
     dims = stencil.operator.dims
     few, many = sorted(
@@ -206,9 +239,9 @@ def _dot(
     flops = 2.0 * high * wide * deep * steps
     full = min(1.0, (high * wide / 4096) ** 0.5)
     item = 2 if half else 4
-    bytes_ = (high + wide) * deep * steps * item
+    spoilt = max((waste(load.access, stencil, sizes) for load, _ in stencil.loads), default=1.0)
+    bytes_ = (high + wide) * deep * steps * item * spoilt
     rate = (TENSOR_HALF if half else TENSOR) * full
     block = flops / rate + bytes_ / BANDWIDTH + steps * DEPTH_STEP
     parameters = (("rows", high), ("columns", wide), ("depth", deep))
     return Choice(Method("dot", parameters), LATENCY + blocks * (block + LATENCY / 2))
-

@@ -10,6 +10,7 @@ become one task when their dependence is tile by tile.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from stretto.kernels.contraction import analyse
@@ -21,13 +22,22 @@ from stretto.kernels.lower import Items
 from stretto.kernels.operator import LibraryCall, Operator
 from stretto.kernels.tree import Check, Let
 
+Judge = Callable[[list[Group], Operator, Group], bool]
+"""`judge(groups, operator, joined)`: is the operator better in one kernel with its producers?"""
 
-def fuse(items: Items, units: int) -> tuple[Grouped, ...]:
-    """Groups the operators of a leaf, in an order that keeps every dependence."""
+
+def fuse(items: Items, units: int, judge: Judge | None = None) -> tuple[Grouped, ...]:
+    """Groups the operators of a leaf, in an order that keeps every dependence.
+
+    judge: decides what is joined, in place of `profitable`.
+    """
+    def usual(groups: list[Group], operator: Operator, joined: Group) -> bool:
+        return profitable(groups, operator, joined, units)
+
     done: list[Grouped] = []
     for item in items:
         if isinstance(item, Operator):
-            _add(done, item, units)
+            _add(done, item, judge or usual)
         else:
             done.append(item)
     return tuple(done)
@@ -38,7 +48,7 @@ def split(items: Items) -> tuple[Grouped, ...]:
     return tuple(single(item) if isinstance(item, Operator) else item for item in items)
 
 
-def _add(done: list[Grouped], operator: Operator, units: int) -> None:
+def _add(done: list[Grouped], operator: Operator, judge: Judge) -> None:
     sources = {load.access.buffer for load in operator.reads()}
     producers = [n for n, g in enumerate(done) if isinstance(g, Group) and g.written & sources]
     chosen: list[int] = []
@@ -49,7 +59,7 @@ def _add(done: list[Grouped], operator: Operator, units: int) -> None:
             continue
         groups = [group for n in sorted([*chosen, number]) if isinstance(group := done[n], Group)]
         candidate = join(groups, operator)
-        if candidate is not None and profitable(groups, operator, candidate, units):
+        if candidate is not None and judge(groups, operator, candidate):
             merged, chosen = candidate, [*chosen, number]
     if merged is None:
         done.append(single(operator))

@@ -6,11 +6,23 @@ expressions: conversions, images read under a condition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import gcd
 
 from stretto.ir.types import DType
 from stretto.kernels.contraction import factors
-from stretto.kernels.expr import Apply, Const, Expr, Load, Position, Var, expr_atoms
+from stretto.kernels.expr import (
+    Apply,
+    Const,
+    Dynamic,
+    Expr,
+    Index,
+    Load,
+    Position,
+    Quotient,
+    Var,
+    expr_atoms,
+)
 from stretto.kernels.groups import divisible
 from stretto.kernels.operator import Operator
 
@@ -22,7 +34,8 @@ class Product:
     """out[batch, rows, columns] = sum over the reduced dims of left * right; dims by number.
 
     `rows` are the dims that only `left` depends on, `columns` those of `right`; `batch` has the
-    others. Dims of size 1 are left out.
+    others. Dims of size 1 are left out. pieces: (dim, size) where the other factor depends on
+    dim // size too, as in a grouped convolution: only tiles within a piece are such a product.
     """
 
     left: Expr
@@ -30,6 +43,7 @@ class Product:
     batch: tuple[int, ...]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
+    pieces: tuple[tuple[int, int], ...] = ()
 
 
 def product_of(operator: Operator) -> Product | None:
@@ -43,15 +57,53 @@ def product_of(operator: Operator) -> Product | None:
     if operator.value.dtype is not DType.F32:
         return None
     dims = [n for n, extent in enumerate(operator.dims) if extent != 1]
-    left, right = pair
+    uses = [Uses.of(factor) for factor in pair]
     contiguous = [n for n in dims if operator.out.offset.coefficient(Var(n)) == 1]
-    if contiguous and contiguous[-1] in expr_vars(left):
-        left, right = right, left
-    in_left, in_right = expr_vars(left), expr_vars(right)
-    rows = tuple(n for n in dims if n in in_left and n not in in_right)
-    columns = tuple(n for n in dims if n in in_right and n not in in_left)
+    turned = bool(contiguous) and contiguous[-1] in uses[0].direct
+    (left, right), (lefts, rights) = (pair[::-1], uses[::-1]) if turned else (pair, uses)
+    rows = tuple(n for n in dims if n in lefts.direct and n not in rights.direct)
+    columns = tuple(n for n in dims if n in rights.direct and n not in lefts.direct)
     batch = tuple(n for n in dims if n not in rows and n not in columns)
-    return Product(left, right, batch, rows, columns)
+    pieces = [(n, rights.pieces[n]) for n in rows if n in rights.pieces]
+    pieces += [(n, lefts.pieces[n]) for n in columns if n in lefts.pieces]
+    return Product(left, right, batch, rows, columns, tuple(pieces))
+
+
+@dataclass(slots=True)
+class Uses:
+    """How an expression depends on variables: `pieces[n]` = size where only by Var(n) // size."""
+
+    direct: set[int] = field(default_factory=set[int])
+    pieces: dict[int, int] = field(default_factory=dict[int, int])
+
+    @staticmethod
+    def of(expr: Expr) -> Uses:
+        uses = Uses()
+        uses.visit(expr)
+        return uses
+
+    def visit(self, expr: Expr) -> None:
+        match expr:
+            case Const():
+                pass
+            case Position(index):
+                self.visit_index(index)
+            case Load(access):
+                for index in access.index:
+                    self.visit_index(index)
+            case Apply(_, args, _):
+                for arg in args:
+                    self.visit(arg)
+
+    def visit_index(self, index: Index) -> None:
+        for atom, _ in index.terms:
+            match atom:
+                case Quotient(Index(((Var(number), 1),), 0), size):
+                    self.pieces[number] = gcd(self.pieces.get(number, 0), size)
+                case Dynamic(value):
+                    self.visit(value)
+                case _:
+                    self.direct |= Index.of(atom).vars()
 
 
 def expr_vars(expr: Expr) -> set[int]:

@@ -8,12 +8,13 @@ product with few rows wants is its weights row by row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, prod
+from math import ceil, gcd, prod
 
+from stretto.kernels.boxes import merge_boxes
 from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed
 from stretto.kernels.expr import Var
 from stretto.kernels.fuse import fuse, split
-from stretto.kernels.groups import Group, Grouped
+from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.lower import Items
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
@@ -23,8 +24,8 @@ TASK = 5e-8
 """Seconds to start a task."""
 WAIT = 1e-6
 """Seconds until other units see what a unit has written: what a second task costs."""
-FUSION_UNITS = 16
-"""Fusion counts 16 columns as one task, as suits a CPU; a GPU has so many units for one of its."""
+SMALLEST = 16
+"""Rows and columns of the smallest block that tensor cores multiply."""
 GAIN = 1.05
 """More tasks must be faster by so much."""
 
@@ -44,8 +45,17 @@ class _Selection:
     counter: int = 0
 
     def leaf(self, items: Items) -> KernelItems:
-        groups = fuse(items, max(self.units // FUSION_UNITS, 1)) if self.fused else split(items)
+        groups = fuse(items, self.units, self.pays) if self.fused else split(items)
         return tuple(self.item(group) for group in groups)
+
+    def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
+        """Is one kernel faster than several, with the waits between them?"""
+        parts = [*groups, single(operator)]
+        apart = sum(self.best_seconds(group) + WAIT for group in parts) - WAIT
+        return self.best_seconds(joined) <= apart
+
+    def best_seconds(self, group: Group) -> float:
+        return Cutter(merge_boxes(group), self.units).best()[1]
 
     def item(self, group: Grouped) -> Kernel | Let | Check:
         match group:
@@ -59,6 +69,7 @@ class _Selection:
 
     def kernel(self, group: Group) -> Kernel:
         self.counter += 1
+        group = merge_boxes(group)
         cutter = Cutter(group, self.units)
         grid, _ = cutter.best()
         tiles = tuple(dim.tile for dim in grid)
@@ -106,6 +117,26 @@ class Cutter:
         """Tilings from coarse to fine, without repetitions."""
         if not self.group.grid:
             return []
+        pieces = self.pieces()
+        found = dict.fromkeys(self.rough_candidates())
+        fitted = (
+            tuple(_divisor(pieces[n], t) if n in pieces else t for n, t in enumerate(tiles))
+            for tiles in found
+        )
+        return list(dict.fromkeys(fitted))
+
+    def pieces(self) -> dict[int, int]:
+        """Sizes of which the tiles of grid dims should be divisors."""
+        found: dict[int, int] = {}
+        for member, stencil in zip(self.group.members, self.stencils, strict=True):
+            for dim, size in stencil.product.pieces if stencil.product else ():
+                for box in member.boxes:
+                    grid = box[dim].grid
+                    if grid is not None and box[dim].offset % size == 0:
+                        found[grid] = gcd(found.get(grid, 0), size)
+        return found
+
+    def rough_candidates(self) -> list[tuple[int, ...]]:
         natural = list(range(len(self.group.grid)))
         multiples = self.multiples()
         targets = {1 << n for n in range((8 * self.units).bit_length())}
@@ -139,16 +170,22 @@ class Cutter:
         return tuple(tiles)
 
     def multiples(self) -> list[int]:
-        """Vectors of 16 bytes along the contiguous dim of a result stay whole."""
+        """Vectors of 16 bytes along the contiguous dim of a result stay whole, and the smallest
+        blocks of a product of matrices.
+        """
         result = [1] * len(self.group.grid)
-        for member in self.group.members:
+        for member, stencil in zip(self.group.members, self.stencils, strict=True):
             operator = member.operator
             vector = max(16 // operator.out.buffer.dtype.itemsize, 1)
             for box in member.boxes:
                 for dim, span in enumerate(box):
-                    near = operator.out.offset.coefficient(Var(dim)) == 1
-                    if span.grid is not None and near and guessed(operator.dims[dim]) >= 4 * vector:
+                    if span.grid is None:
+                        continue
+                    extent = guessed(operator.dims[dim])
+                    if operator.out.offset.coefficient(Var(dim)) == 1 and extent >= 4 * vector:
                         result[span.grid] = max(result[span.grid], vector)
+                    if stencil.is_matrix and extent % SMALLEST == 0:
+                        result[span.grid] = max(result[span.grid], SMALLEST)
         return result
 
     def seconds(self, tiles: tuple[int, ...]) -> float:
@@ -161,9 +198,7 @@ class Cutter:
         tasks = prod((ceil(e / t) for e, t in zip(extents, tiles, strict=True)), start=1)
         return ceil(tasks / self.units) * task + (WAIT if tasks > 1 else 0.0)
 
-    def choice(
-        self, stencil: Stencil, box: tuple[Span, ...], tiles: tuple[int, ...]
-    ) -> Choice:
+    def choice(self, stencil: Stencil, box: tuple[Span, ...], tiles: tuple[int, ...]) -> Choice:
         sizes = tuple(
             guessed(span.extent) if span.grid is None else tiles[span.grid] for span in box
         )
@@ -171,3 +206,8 @@ class Cutter:
         if key not in self.known:
             self.known[key] = choose(stencil, sizes)
         return self.known[key]
+
+
+def _divisor(size: int, tile: int) -> int:
+    """The largest divisor of `size` up to `tile`."""
+    return next(n for n in range(min(size, tile), 0, -1) if size % n == 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,15 +12,15 @@ from stretto.errors import BuildError
 from stretto.kernels.lowered import Lowered
 from stretto.options import Options
 from stretto.runtime.cuda_driver import Driver, load_driver
-from stretto.runtime.cuda_executable import CudaExecutable
 from stretto.runtime.cuda_launch import CompiledKernel, load_kernel, require_resident
 from stretto.runtime.cuda_machine import (
     CudaMachine,
     InterpretedMachine,
     TorchMemory,
 )
+from stretto.runtime.cuda_plan import PlanExecutable
 from stretto.runtime.triton_interpreter import InterpretedKernel
-from stretto.schedule.program import DeviceProgram
+from stretto.schedule.plan import Plan
 
 LEAST_CAPABILITY = (8, 0)
 EMULATED_UNITS = 5
@@ -93,31 +93,29 @@ def resident_units(
 
 
 def cuda_executable(
-    program: DeviceProgram,
+    plan: Plan,
     sources: Sequence[TritonSource],
     compiled: Sequence[CompiledKernel],
     lowered: Lowered,
     options: Options,
     device: torch.device,
-    words: Mapping[str, int] | None = None,
-) -> CudaExecutable:
+) -> PlanExecutable:
     """A program on a GPU. Raises BuildError where that cannot hold all units at once: see
     `resident_units`."""
     gpu, driver = find_gpu(device), load_driver()
-    kernels = [load_kernel(driver, gpu.index, kernel, program.units) for kernel in compiled]
+    kernels = [load_kernel(driver, gpu.index, kernel, plan.program.units) for kernel in compiled]
     for kernel in kernels:
         require_resident(kernel, gpu.multiprocessors)
     machine = CudaMachine(gpu.device, driver, TorchMemory(gpu.device), kernels)
-    return CudaExecutable(program, sources, lowered, options, machine, words)
+    return PlanExecutable(plan, sources, lowered, options, machine)
 
 
 def emulated_cuda_executable(
-    program: DeviceProgram,
+    plan: Plan,
     sources: Sequence[TritonSource],
     lowered: Lowered,
     options: Options,
-    words: Mapping[str, int] | None = None,
-) -> CudaExecutable:
+) -> PlanExecutable:
     """The same program on CPU tensors; the text of its kernels is interpreted."""
     machine = InterpretedMachine([InterpretedKernel(s, options.seed) for s in sources])
-    return CudaExecutable(program, sources, lowered, options, machine, words)
+    return PlanExecutable(plan, sources, lowered, options, machine)

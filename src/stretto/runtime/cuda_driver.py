@@ -59,7 +59,6 @@ _FUNCTIONS = (
     "cuFuncSetAttribute",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuLaunchKernelEx",
-    "cuStreamGetCaptureInfo_v2",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuThreadExchangeStreamCaptureMode",
@@ -107,6 +106,9 @@ class Driver:
         for name in _FUNCTIONS:
             getattr(library, name)
         self._library = library
+        # The later one has a parameter more, which the one before does not look at.
+        before = getattr(library, "cuStreamGetCaptureInfo_v2", None)
+        self._capture_info = before or library.cuStreamGetCaptureInfo_v3
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: object) -> None:
@@ -208,9 +210,8 @@ class Driver:
     def capture(self, stream: int) -> int:
         """The number of the capture that records what is put on a stream; 0 where none does."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
-        code = self._library.cuStreamGetCaptureInfo_v2(
-            ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
-        )
+        to = ctypes.byref(status), ctypes.byref(number)
+        code = self._capture_info(ctypes.c_void_p(stream), *to, None, None, None, None)
         if code in CAPTURE_ERRORS:  # the default stream while another one is captured
             return 0
         if code:

@@ -22,7 +22,6 @@ from stretto.errors import BuildError, RunError
 from stretto.kernels.expr import Buffer
 from stretto.kernels.lowered import Lowered
 from stretto.options import Options
-from stretto.runtime.cuda_launch import Argument
 from stretto.runtime.cuda_machine import Machine
 from stretto.runtime.cuda_state import (
     ALIGNMENT,
@@ -85,6 +84,11 @@ class CudaExecutable:
         self.recursive = any(source.recursive for source in self.sources)
         self.sized = bool(results or self.capacities)
         self.waits = self.sized or self.recursive or machine.synchronous
+        self.why_not_captured = (
+            "its outputs' sizes are read on the host"
+            if self.sized
+            else "the host must see whether its recursion had memory enough"
+        )
         self.sizes = _first_sizes(program, self.sources)
         self.states: dict[int, State] = {}
         self.captures: dict[int, State] = {}
@@ -134,15 +138,18 @@ class CudaExecutable:
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
         stream: int,
-        pointers: Sequence[Argument] = (),
+        frame: tuple[torch.Tensor, torch.Tensor] | None = None,
+        reached: Sequence[torch.Tensor] = (),
     ) -> None:
         """Enqueues a kernel. memory: by slot, a tensor for every buffer but the constants.
-        capacities: rooms of lists by their number. pointers: addresses of main's tensors."""
+        capacities: rooms of lists by their number.
+        frame: arena and words, where they are not the state's. reached: what words point to."""
         invocation = state.invocations.get(number)
         if invocation is None:
             arguments = self._filler.arguments(number, state, self.sizes)
             invocation = state.invocations[number] = self.machine.bind(number, arguments)
-        self.places[number].fill(invocation, memory, capacities, pointers)
+        self.places[number].fill(invocation, memory, capacities, frame)
+        invocation.reach(reached)
         self.launches += 1
         self.machine.launch(invocation, stream, state.capture)
 
@@ -157,16 +164,25 @@ class CudaExecutable:
                         self.machine.synchronize(state.stream)
                         raise failure(self.machine, state, self.max_depth)
 
+    def memory(self, count: int) -> torch.Tensor:
+        """Bytes for a program itself. Raises RunError where there are not so many."""
+        return self._filler.memory(count)
+
+    def constant(self, buffer: Buffer) -> torch.Tensor:
+        """A constant, where its kernels read it."""
+        return self._filler.constants[buffer.slot]
+
+    def require_running(self, state: State) -> None:
+        """Raises for a launch that failed; all of them have ended."""
+        if state.failed:
+            raise failure(self.machine, state, self.max_depth)
+
     # ---- calls -------------------------------------------------------------------------------
     def _captured(self, inputs: list[torch.Tensor], stream: int, capture: int) -> list[Result]:
         """A call for a graph. Its arena is memory of the graph, which uses that again for what
         comes later, so every launch has its own."""
         if self.waits:
-            why = (
-                "its outputs' sizes are read on the host"
-                if self.sized
-                else "the host must see whether its recursion had memory enough"
-            )
+            why = self.why_not_captured
             raise RunError(
                 f"the program cannot be captured, because {why}",
                 remedy="call it outside of torch.cuda.graph",
@@ -188,16 +204,21 @@ class CudaExecutable:
             while True:
                 capacities = dict(self.capacities)
                 memory = self._memory(inputs, capacities)
-                self.run(state, memory, capacities, state.stream)
-                self.machine.synchronize(state.stream)
-                if not state.failed:
-                    return self._results(memory, list(state.words))
-                stop = failure(self.machine, state, self.max_depth)
+                try:
+                    self.run(state, memory, capacities, state.stream)
+                    self.machine.synchronize(state.stream)
+                    if not state.failed:
+                        return self._results(memory, list(state.words))
+                    stop = failure(self.machine, state, self.max_depth)
+                except ProgramStopped as seen:  # by the host in the midst of it
+                    stop = seen
                 self._grow(state, stop, capacities)
-        except BaseException:
+        except BaseException as error:
             if sizes != self.sizes:  # a recursion without end need not keep what it got
                 self.sizes = sizes
                 self._drop_memory(state)
+            if not isinstance(error, ProgramStopped):  # who knows how far the units have come
+                self.states.pop(state.stream, None)
             raise
 
     def _grow(self, state: State, stop: ProgramStopped, capacities: dict[int, int]) -> None:

@@ -48,6 +48,10 @@ class Invocation(Protocol):
     """A kernel with its arguments, launched over and over. For one thread at a time."""
 
     def set(self, place: int, argument: Argument) -> None: ...
+    def reach(self, memory: Sequence[torch.Tensor]) -> None:
+        """Tells what words of the arguments point to, beside the arguments."""
+        ...
+
     @property
     def launch(self) -> Launch: ...
 
@@ -116,6 +120,9 @@ class _CudaInvocation:
             self.words,
             cooperative=True,
         )
+
+    def reach(self, memory: Sequence[torch.Tensor]) -> None:
+        """A GPU finds memory by its address."""
 
     def set(self, place: int, argument: Argument) -> None:
         self.words[place] = argument if isinstance(argument, int) else argument.data_ptr()

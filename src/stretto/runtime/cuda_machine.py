@@ -13,13 +13,11 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from stretto.codegen.triton_source import HOST
 from stretto.runtime.cuda_driver import CudaError, Driver, run_error
 from stretto.runtime.cuda_launch import Argument, Invocation, LoadedKernel, order_of
 from stretto.runtime.memory import usable_memory
 
-HOST = 2
-"""Word of the control block: the address of a word of host memory. A program that fails stores its
-status there too, so that the host sees it without asking the GPU; 0 is none."""
 POLLS = 1 << 25
 """Looks at a counter after which a wait gives up: some ten seconds or more on a GPU."""
 
@@ -182,19 +180,25 @@ class CudaMachine:
 class KernelText(Protocol):
     """What runs a kernel's text on CPU tensors: triton_interpreter.InterpretedKernel."""
 
-    def launch(self, arguments: Sequence[Argument]) -> object: ...
+    def launch(
+        self, arguments: Sequence[Argument], reached: Sequence[torch.Tensor] = ()
+    ) -> object: ...
 
 
 class _Interpretation:
     def __init__(self, kernel: KernelText, arguments: Sequence[Argument]) -> None:
         self.kernel = kernel
         self.arguments = list(arguments)
+        self.reached: Sequence[torch.Tensor] = ()
+
+    def reach(self, memory: Sequence[torch.Tensor]) -> None:
+        self.reached = memory
 
     def set(self, place: int, argument: Argument) -> None:
         self.arguments[place] = argument
 
     def launch(self, stream: int) -> None:
-        self.kernel.launch(self.arguments)
+        self.kernel.launch(self.arguments, self.reached)
 
 
 class InterpretedMachine:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from stretto.codegen.status import Status
-from stretto.codegen.triton_source import DETAIL, ERROR, PROGRESS, TritonSource
+from stretto.codegen.triton_source import DETAIL, ERROR, HOST, PROGRESS, TritonSource
 from stretto.errors import RunError
 from stretto.runtime.cuda_launch import Argument, Invocation
-from stretto.runtime.cuda_machine import HOST, Machine, Words, words_of
+from stretto.runtime.cuda_machine import Machine, Words, words_of
 from stretto.runtime.native import ProgramStopped, stopped
 from stretto.text import bytes_text
 
@@ -94,8 +94,8 @@ class Places:
 
     buffers: tuple[tuple[int, int], ...]
     limits: tuple[tuple[int, int], ...]
-    pointers: tuple[tuple[int, int], ...]
     arenas: tuple[int, ...]
+    words: tuple[int, ...]
 
     @staticmethod
     def of(source: TritonSource) -> Places:
@@ -107,8 +107,8 @@ class Places:
         return Places(
             tuple((buffer.slot, number) for buffer, number in slots if buffer.kind != "constant"),
             tuple(where("limit")),
-            tuple(where("pointer")),
             tuple(number for _, number in where("arena")),
+            tuple(number for _, number in where("words")),
         )
 
     def fill(
@@ -116,15 +116,19 @@ class Places:
         invocation: Invocation,
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
-        pointers: Sequence[Argument],
+        frame: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
-        """Sets what belongs to one launch: tensors by slot, rooms of lists by their number."""
+        """Sets what belongs to one launch: tensors by slot, rooms of lists by their number, arena
+        and words where they are not the state's."""
+        if frame is not None:
+            for number in self.arenas:
+                invocation.set(number, frame[0])
+            for number in self.words:
+                invocation.set(number, frame[1])
         for slot, number in self.buffers:
             invocation.set(number, memory[slot])
         for place, number in self.limits:
             invocation.set(number, capacities[place])
-        for place, number in self.pointers:
-            invocation.set(number, pointers[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class Filler:
                 case "buffer":
                     buffer = source.arguments[parameter.place]
                     arguments.append(self.constants.get(buffer.slot, 0))
-                case "limit" | "pointer":
+                case "limit":
                     arguments.append(0)
                 case "tables":
                     arguments.append(self.tables[number])

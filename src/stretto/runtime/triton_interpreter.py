@@ -55,9 +55,10 @@ class InterpretedKernel:
         self._file = file_name(source.text)
         self._module = triton_language.load_module(source.text)
 
-    def launch(self, arguments: Sequence[Tensor | float]) -> None:
+    def launch(self, arguments: Sequence[Tensor | float], reached: Sequence[Tensor] = ()) -> None:
         """One launch with all units. `arguments`: those of `source.parameters` in order, pointers
         as contiguous tensors on the CPU, which are changed in place; several may share memory.
+        reached: further memory, to which words of the arguments point.
 
         How the program ended stands in the control block. Raises DeadlockError where no unit can
         go on, and RunError with the printed line for an access outside of a buffer or any other
@@ -76,6 +77,8 @@ class InterpretedKernel:
                 values.append(self._language.argument(buffer.address, parameter.type, buffer))
             else:
                 values.append(self._language.argument(argument, parameter.type))
+        for tensor in reached:
+            buffers.append(Buffer("memory that a word points to", tensor.data_ptr(), tensor.nbytes))
         kinds = [parameter.kind for parameter in self.source.parameters]
         control = values[kinds.index("control")].handle.attr["buffer"].words[8].view(np.int64)
         order = random.Random(self.seed * 1_000_003 + self.launches)
@@ -167,6 +170,8 @@ class _Launch:
             return True
         start = PROGRESS + waiting.first
         there = self.control[start : start + waiting.count] >= waiting.target
+        if waiting.first <= unit < waiting.first + waiting.count:
+            there[unit - waiting.first] = True
         if self.control[ERROR] != 0 or there.all():
             self.waiting[unit] = None
             return True
@@ -179,7 +184,7 @@ class _Launch:
         missing: list[str] = []
         for other in range(waiting.first, waiting.first + waiting.count):
             progress = int(self.control[PROGRESS + other])
-            if progress < waiting.target:
+            if progress < waiting.target and other != unit:
                 ended = "" if other in self.units else ", ended"
                 missing.append(f"unit {other} (at {progress}{ended})")
         return f"unit {unit} waits for {', '.join(missing)} to reach {waiting.target}"

@@ -110,7 +110,9 @@ class _Published:
         if span in self._joined:
             return self._joined[span]
         rows = slice(*span)
-        joined = Knowledge(self.done[rows].max(axis=0), self.start[rows].any(axis=0))
+        joined = Knowledge(
+            self.done[rows].max(axis=0), np.logical_or.reduce(self.start[rows], axis=0)
+        )
         if self.units[rows].all():
             self._joined[span] = joined
         return joined

@@ -6,9 +6,9 @@ of its own; a control node with a library call inside is executed by the host, w
 condition from device memory. A launch begins when all before it has ended, so a wait for what an
 earlier launch did is left out. The same cut bounds the size of one launch.
 
-All launches of one activation of a function share its frame, and a block of words for the registers
-that pass between them. Buffers whose address the host knows only at run time (rotating ones of host
-loops, parameters of functions that the host calls) are handed over as addresses.
+All launches of one activation of a function share its frame, and a block of words for what passes
+between them: registers, and the addresses of buffers that have no fixed place (rotating ones, and
+the parameters of functions that the host calls).
 """
 
 from __future__ import annotations
@@ -53,9 +53,13 @@ MOST_KERNELS = 400
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A device program: `main` takes registers as params, buffers by address as tensors, and hands
-    registers back as results; `main`'s frame is that of the function it was cut from."""
+    registers back as results; `main`'s frame is that of the function it was cut from.
+
+    rotated: the tensors that its own loops let trade places.
+    """
 
     program: DeviceProgram
+    rotated: tuple[Buffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ Action = Launch | Library
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the host does. `words`: where each register of a function lies in its block of words.
+    """What the host does. `words`: where each register of a function lies in its block of words, by
+    name, and each address, by `address_name`.
 
     `tree` has the functions that the host executes; bounds of its `For`s and arguments of its
     `Call`s are numbers or registers.
@@ -102,6 +107,11 @@ class Plan:
 
 def _is_open(node: For[Action]) -> bool:
     return any(constant(bound) is None for bound in (node.start, node.stop))
+
+
+def address_name(buffer: Buffer) -> str:
+    """What the word with a buffer's address is called."""
+    return f"&{buffer.name}"
 
 
 def constant(expr: Expr) -> int | None:
@@ -217,9 +227,12 @@ class _Cutter:
 
     def function(self) -> Node[Action]:
         body = self.source.body
-        moving = set(self.source.tensors)
-        if not self.planner.on_host(body):
-            return self.launch([body], moving, ())
+        parts = list(self.flat(body))
+        if len(parts) == 1 and not self.planner.on_host(body):
+            return self.launch([body], set(), ())
+        moving = {*self.source.tensors, *rotating(body)}
+        for buffer in sorted(moving, key=lambda b: b.name):
+            self.words[address_name(buffer)] = len(self.words)
         return self.node(body, moving)
 
     # ---- cutting -----------------------------------------------------------------------------
@@ -299,14 +312,12 @@ class _Cutter:
         match node:
             case For(index, start, stop, step, body, rotate):
                 self.word(index)
-                inside = moving | {buffer for pair in rotate for buffer in pair}
                 bounds = [self.number(expr, ahead) for expr in (start, stop)]
-                inner = self.node(body, inside)
+                inner = self.node(body, moving)
                 return ahead, For(index, bounds[0], bounds[1], step, inner, rotate)
             case While(head, condition, body, rotate):
                 self.word(condition)
-                inside = moving | {buffer for pair in rotate for buffer in pair}
-                first, inner = self.node(head, inside), self.node(body, inside)
+                first, inner = self.node(head, moving), self.node(body, moving)
                 return ahead, While(first, condition, inner, rotate)
             case If(condition, then, orelse):
                 self.word(condition)
@@ -384,9 +395,21 @@ class _Cutter:
                     tuple(k for k in program.kernels if k.name in used),
                     tuple(frames),
                     program.lists,
-                )
+                ),
+                tuple(b for b in main.tensors if b in rotating(body)),
             )
         )
+
+
+def rotating(node: Node[Schedule]) -> set[Buffer]:
+    """The buffers that loops let trade places."""
+    return {
+        buffer
+        for item in walk(node)
+        if isinstance(item, For | While)
+        for pair in item.rotate
+        for buffer in pair
+    }
 
 
 def _piece(steps: Iterable[Step], schedule: Schedule) -> Schedule:

@@ -35,7 +35,11 @@ from stretto.schedule.wavefront import LeafPlan, WavefrontPolicy
 from stretto.schedule.writes import relevance
 
 MOST_SINGLE_UNITS = 8
-"""More units than this are scheduled as a team."""
+"""More units than this are scheduled as a team.
+
+The estimated times are the same from here on, but looking at every task and unit takes 1.5 s at 16
+units and 112 s at 132 (BlockDrop's network), where a team takes 0.3 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Report:
 
 def schedule(tree: Tree[Body], units: int, costs: MachineCosts | None = None) -> DeviceProgram:
     """A program for `units` units, or for one where several would not gain what waking them costs.
+
+    Where `costs` ask for a team it is always for all units.
 
     Raises ScheduleError for a tree that cannot be scheduled (a local buffer of dynamic size).
     """

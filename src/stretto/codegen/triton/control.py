@@ -5,12 +5,6 @@ import triton.language as tl
 
 
 @triton.jit
-def running(control):
-    """True unless an earlier launch failed: its error stays until the host has seen it."""
-    return tl.load(control, volatile=True) == 0
-
-
-@triton.jit
 def require(control, ok, condition, code: tl.constexpr, detail):
     """ok, or False with an error where the condition does not hold."""
     if ok & (condition == 0):

@@ -138,7 +138,9 @@ def stretto_round(x):
     if x.dtype == tl.float64:
         size = tl.abs(x)
         return stretto_copysign(
-            tl.where(size < 4503599627370496.0, (size + 4503599627370496.0) - 4503599627370496.0, x),
+            tl.where(
+                size < 4503599627370496.0, (size + 4503599627370496.0) - 4503599627370496.0, x
+            ),
             x,
         )
     else:
@@ -262,7 +264,9 @@ def stretto_sinh(x):
 @triton.jit
 def stretto_cosh(x):
     half = stretto_exp(0.5 * tl.abs(x))
-    return (0.5 * half) * half + stretto_divide(stretto_divide(tl.full([], 0.5, x.dtype), half), half)
+    return (0.5 * half) * half + stretto_divide(
+        stretto_divide(tl.full([], 0.5, x.dtype), half), half
+    )
 
 
 @triton.jit

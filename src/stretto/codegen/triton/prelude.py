@@ -1,7 +1,8 @@
 """Waits and signals of printed programs; embedded into every printed module.
 
 A unit is one program of the grid, a resident thread block. The control block (*i64): word 0 the
-error (codegen/status.py), word 1 its detail, from word 16 one progress counter for every unit,
+error (codegen/status.py), word 1 its detail, word 2 the address of a word of host memory that gets
+the error too, or 0; from word 16 one progress counter for every unit,
 which only its own unit writes and which only grows.
 
 Why a unit that has waited sees what the others wrote (PTX ISA, "Memory Consistency Model"):
@@ -64,6 +65,9 @@ def fail(control, code, detail):
     before = tl.atomic_cas(control, tl.cast(0, tl.int64), tl.cast(code, tl.int64), sem="relaxed")
     if before == 0:
         tl.store(control + 1, tl.cast(detail, tl.int64))
+        host = tl.load(control + 2)
+        if host != 0:
+            tl.store(host.to(tl.pointer_type(tl.int64)), tl.cast(code, tl.int64))
 
 
 @triton.jit
@@ -77,26 +81,28 @@ def signal(control, unit, value):
 def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
     """Until the units first ... first + count - 1 have come to `target`; gives the new `ok`.
 
-    ok: false where this unit has been stopped; then it does not wait any more. After `polls` looks
-    it gives up and stops everyone. BLOCK: a power of two, at least `count`.
+    unit: does not wait for itself. ok: false where this unit has been stopped; then it does not
+    wait any more. After `polls` looks it gives up and stops everyone. BLOCK: a power of two, at
+    least `count`.
     """
     NARROW: tl.constexpr = 128 if PORTABLE else 64
     LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
     # As tensors: numbers in the text would make another function of each number.
     first = tl.cast(first, tl.int32)
     count = tl.cast(count, tl.int32)
-    return poll(control, first, count, tl.cast(target, tl.int64), polls, ok, LANES)
+    return poll(control, unit, first, count, tl.cast(target, tl.int64), polls, ok, LANES)
 
 
 # Not inlined: a program of a hundred waits compiles ten times as fast and is a quarter as large.
 @triton.jit(noinline=True)
-def poll(control, first, count, target, polls, ok, LANES: tl.constexpr):
+def poll(control, unit, first, count, target, polls, ok, LANES: tl.constexpr):
     lanes = tl.arange(0, LANES)
     counters = control + 16 + first + lanes
     left = tl.cast(polls, tl.int64)
     state = (ok != 0).to(tl.int32)  # 0: there, 1: not yet, 2: stopped
     while state == 1:
-        seen = tl.load(counters, mask=lanes < count, other=target, volatile=True)
+        awaited = (lanes < count) & (first + lanes != unit)
+        seen = tl.load(counters, mask=awaited, other=target, volatile=True)
         error = tl.load(control + lanes * 0, volatile=True)
         state = tl.max(tl.where(error != 0, 2, (seen < target).to(tl.int32)), axis=0)
         left -= 1

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
-from stretto.codegen.cpp_kernel import KernelText
 from stretto.kernels.expr import Buffer, Expr, Reg, expr_regs, loads
 from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, walk
 from stretto.schedule.program import Run, Schedule
 
 
-def used(body: Node[Schedule], texts: Mapping[str, KernelText]) -> tuple[set[Buffer], set[Reg]]:
+class Operands(Protocol):
+    """What a printed kernel wants as arguments, in order."""
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]: ...
+    @property
+    def regs(self) -> tuple[Reg, ...]: ...
+
+
+def used(body: Node[Schedule], texts: Mapping[str, Operands]) -> tuple[set[Buffer], set[Reg]]:
     """Buffers and registers that a function's text mentions."""
     buffers: set[Buffer] = set()
     regs: set[Reg] = set()
