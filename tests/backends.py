@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import pytest
 import torch
 
 from stretto.codegen.cpp_program import print_program
+from stretto.codegen.triton_program import print_plan
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
 from stretto.kernels import fuse as fusion
 from stretto.kernels import select as selection
 from stretto.kernels.lowered import Lowered, lower
 from stretto.kernels.select import Packing, select
+from stretto.kernels.select_cuda import select_cuda
 from stretto.options import Options
+from stretto.runtime.cuda_device import emulated_cuda_executable
+from stretto.runtime.cuda_plan import PlanExecutable
 from stretto.runtime.emulated import EmulatedExecutable
 from stretto.runtime.executable import CpuExecutable
-from stretto.schedule.costs import MachineCosts
+from stretto.schedule.costs import GPU_COSTS, MachineCosts
+from stretto.schedule.plan import MOST_KERNELS, make_plan
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import schedule_with_report
 from stretto.schedule.verifier import verify
+from tests.codegen import triton_runner
 from tests.support import program_of, random_inputs
 
 EAGER = MachineCosts(wait_seconds=1e-12, wake_seconds=-1e9, small_waits=0.0, share_bytes=0)
@@ -49,6 +55,14 @@ class Built:
         options = Options(threads=self.device.units)
         source = print_program(self.device)
         return CpuExecutable(self.device, source, self.lowered, self.packings, options)
+
+    def cuda(
+        self, seed: int = 0, most_kernels: int = MOST_KERNELS, max_depth: int = 100_000
+    ) -> PlanExecutable:
+        """Of what `built_cuda` made; interpreted."""
+        plan = make_plan(self.device, most_kernels)
+        options = Options(units=self.device.units, seed=seed, max_depth=max_depth)
+        return emulated_cuda_executable(plan, print_plan(plan), self.lowered, options)
 
     def emulator(self, seed: int = 0) -> EmulatedExecutable:
         options = Options(threads=self.device.units, seed=seed)
@@ -79,6 +93,17 @@ def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = Tr
     assert device.units == units
     verify(device)
     return Built(lowered, device, packings)
+
+
+def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool = True) -> Built:
+    """The same for the kernels of a GPU with so many thread blocks."""
+    lowered = lower(program)
+    with triton_runner.many_tasks() if spread else nullcontext():
+        tree = select_cuda(lowered, units, fuse)
+    device, _ = schedule_with_report(tree, units, GPU_COSTS)
+    assert device.units == units
+    verify(device)
+    return Built(lowered, device, ())
 
 
 def assert_close(found: Sequence[Datum], expected: Sequence[Datum], scale: float = 1.0) -> None:

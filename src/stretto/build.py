@@ -43,6 +43,7 @@ from stretto.runtime.emulated import EmulatedExecutable
 from stretto.runtime.executable import CpuExecutable
 from stretto.runtime.results import Result
 from stretto.runtime.triton_compile import CompiledTriton, compile_source
+from stretto.runtime.triton_toolchain import Target, require_triton
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
 from stretto.schedule.dependence import Body
 from stretto.schedule.plan import Plan, make_plan
@@ -219,6 +220,27 @@ def compile_for(
 ) -> tuple[CompiledTriton, ...]:
     major, minor = find_gpu(device).capability
     return tuple(compile_source(source, f"sm_{major}{minor}", options) for source in sources)
+
+
+def compile_for_target(
+    captured: Captured, target: str, units: int, options: Options, costs: MachineCosts | None = None
+) -> Stages:
+    """All that `build` does for a GPU, except to load it: the GPU need not be there.
+
+    captured: of tensors on the CPU. target: one that Target.parse knows, as "sm_90". units: its
+    multiprocessors, a unit each.
+    Raises ValueError for another target, and else as `build`; BuildError where Triton is missing.
+    """
+    machine = Target.parse(target)
+    require_triton()
+    stages = Stages(captured, "cuda", captured.program)
+    dump = Dumper(options)
+    lowered = _front(stages, options, dump)
+    assert lowered is not None
+    sources = print_for_gpu(stages, lowered, units, options, costs or GPU_COSTS, dump)
+    with stages.timed("compile"):
+        stages.compiled = tuple(compile_source(s, machine.name, options) for s in sources)
+    return stages
 
 
 @contextmanager

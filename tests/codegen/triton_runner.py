@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.codegen.triton_expr import POINTER_TYPES
 from stretto.codegen.triton_kernel import functions_text, print_kernel
+from stretto.codegen.triton_scalar import POINTER_TYPES
 from stretto.codegen.triton_source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.ir.core import Program
 from stretto.ir.types import DType

@@ -6,16 +6,20 @@ once it is false tasks and waits are skipped, loops end, and the text falls thro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stretto.codegen.status import Status
-from stretto.codegen.triton_expr import VALUE_TYPES, ExprPrinter, Names, Text
+from stretto.codegen.triton_early import EarlyLoads
+from stretto.codegen.triton_expr import ExprPrinter, Names, Text
 from stretto.codegen.triton_kernel import TritonKernel
+from stretto.codegen.triton_scalar import VALUE_TYPES
 from stretto.errors import CodegenError
 from stretto.kernels.expr import Buffer, Expr, Reg, loads
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import statement_regions
 from stretto.kernels.tree import Check, For, If, Leaf, Let, Node, Seq, While
 from stretto.schedule.merge import (
     RunStep,
@@ -28,6 +32,26 @@ from stretto.schedule.merge import (
 )
 from stretto.schedule.program import DeviceProgram, Schedule
 from stretto.text import Writer
+
+
+def every_iteration(node: Node[Schedule]) -> list[RunStep]:
+    """The kernels that a loop body runs outside of branches and inner loops, each in one place."""
+    match node:
+        case Leaf(schedule):
+            found = [step for step in merge(schedule) if isinstance(step, RunStep)]
+        case Seq(children):
+            found = [step for child in children for step in every_iteration(child)]
+        case _:
+            found = []
+    counts = Counter(step.kernel for step in found)
+    return [step for step in found if counts[step.kernel] == 1]
+
+
+def publishes(step: Step) -> bool:
+    """Is there something that other units may wait for? What a unit has itself waited for counts:
+    who waits for it later need not wait for that again."""
+    return not isinstance(step, StatementStep) or bool(statement_regions(step.item))
+
 
 CHECK_CODES = {
     "list_full": Status.LIST_FULL,
@@ -62,23 +86,33 @@ class Identifiers:
 class Parts:
     """What the text of a program is made from.
 
-    texts: kernels by name; functions: the jit function of each kernel's text. places: where the
-    buffer of a slot stands in the argument block; limits: where a list's capacity register does.
+    texts: kernels by name; defined: the functions of the module by decorator and text. places:
+    where the buffer of a slot stands in the argument block; limits: where a list's capacity
+    register does.
     """
 
     program: DeviceProgram
     kernels: dict[str, Kernel]
     texts: dict[str, TritonKernel]
-    functions: dict[str, str]
     places: dict[int, int]
     limits: dict[Reg, int]
     identifiers: Identifiers = field(default_factory=Identifiers)
     tables: list[int] = field(default_factory=list[int])
     counter: list[int] = field(default_factory=lambda: [0])
 
+    defined: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    early: EarlyLoads = field(default_factory=EarlyLoads)
+
     @property
     def units(self) -> int:
         return self.program.units
+
+    def function(self, hint: str, text: str, inline: bool = False) -> str:
+        """The name of a function of the module; those with one text are one function."""
+        key = "@triton.jit" if inline else "@triton.jit(noinline=True)", text
+        if key not in self.defined:
+            self.defined[key] = self.identifiers.fresh(hint)
+        return self.defined[key]
 
 
 class FunctionPrinter:
@@ -95,6 +129,7 @@ class FunctionPrinter:
         self.out = out
         self.pointer = pointer
         self.clean = False  # all threads of the unit see what the unit has written
+        self.ahead: list[str] = []  # kernels whose constants are loaded for their next run
 
     # ---- names -------------------------------------------------------------------------------
     def reg(self, reg: Reg) -> str:
@@ -142,29 +177,42 @@ class FunctionPrinter:
         at, stop = (self.parts.identifiers.fresh(hint) for hint in ("at", "stop"))
         self.assign(at, self.scalar(node.start), "tl.int64")
         self.assign(stop, self.scalar(node.stop), "tl.int64")
-        self.out.write(f"while ok & ({at} {'<' if node.step > 0 else '>'} {stop}):")
-        with self.out.indent():
-            self.clean = False
-            self.out.write(f"{self.reg(node.index)} = {at}")
-            self.node(node.body)
-            self.rotate(node.rotate)
-            self.out.write(f"{at} += {node.step}")
+        with self.held(node.body):
+            self.out.write(f"while ok & ({at} {'<' if node.step > 0 else '>'} {stop}):")
+            with self.out.indent():
+                self.clean = False
+                self.out.write(f"{self.reg(node.index)} = {at}")
+                self.node(node.body)
+                self.rotate(node.rotate)
+                self.out.write(f"{at} += {node.step}")
         self.clean = False
 
     def while_loop(self, node: While[Schedule]) -> None:
         going = self.parts.identifiers.fresh("going")
         self.assign(going, "ok", "tl.int1")
-        self.out.write(f"while {going}:")
-        with self.out.indent():
-            self.clean = False
-            self.node(node.head)
-            self.out.write(f"{going} = ok & {self.reg(node.condition)}")
-            self.out.write(f"if {going}:")
+        with self.held(Seq((node.head, node.body))):
+            self.out.write(f"while {going}:")
             with self.out.indent():
-                self.node(node.body)
-                self.rotate(node.rotate)
-                self.out.write(f"{going} = ok")
+                self.clean = False
+                self.node(node.head)
+                self.out.write(f"{going} = ok & {self.reg(node.condition)}")
+                self.out.write(f"if {going}:")
+                with self.out.indent():
+                    self.node(node.body)
+                    self.rotate(node.rotate)
+                    self.out.write(f"{going} = ok")
         self.clean = False
+
+    @contextmanager
+    def held(self, body: Node[Schedule]) -> Generator[None]:
+        """A loop whose kernels keep in registers what they read in every iteration."""
+        early = self.parts.early
+        before = list(early.names)
+        for step in every_iteration(body):
+            if early.values(step.kernel) is None:
+                self.load_early(step)
+        yield
+        early.drop(before)
 
     def rotate(self, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
         for current, following in pairs:
@@ -174,9 +222,10 @@ class FunctionPrinter:
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
         steps = merge(schedule)
-        for step in steps:
+        for place, step in enumerate(steps):
+            self.load_ahead(steps[place : place + 2])
             self.step(step)
-        if any(isinstance(step, RunStep | SignalStep) for step in steps):
+        if any(map(publishes, steps)):
             self.out.write(f"base += {schedule.steps}")
             self.out.write("signal(control, unit, base)")
             self.clean = True
@@ -229,7 +278,17 @@ class FunctionPrinter:
             "control",
             "task",
         ]
-        call = f"{self.parts.functions[text.body]}({', '.join(arguments)})"
+        values = self.parts.early.values(step.kernel)
+        if values is None:
+            function = self.parts.function(f"k_{step.kernel}", text.body)
+        else:
+            split = self.parts.early.splits[step.kernel]
+            function = self.parts.function(f"k_{step.kernel}", split.body, inline=True)
+            arguments += values
+        call = f"{function}({', '.join(arguments)})"
+        if step.kernel in self.ahead:
+            self.ahead.remove(step.kernel)
+            self.parts.early.drop([n for n in self.parts.early.names if n != step.kernel])
         units = self.parts.units
         last = str(kernel.tasks) if kernel.is_static else self.task_count(kernel)
         start = dealt_from(step, kernel, units)
@@ -242,7 +301,7 @@ class FunctionPrinter:
                 stop = "last" if kernel.is_static else last
                 self.tasks("first", stop, "stride", call)
             return
-        first = f"(unit + {units - start}) % {units}" if start else "unit"
+        first = self.first_task(start)
         if kernel.is_static and kernel.tasks <= units:
             self.out.write(f"task = {first}")
             self.out.write(f"if ok & (task < {last}):")
@@ -250,6 +309,37 @@ class FunctionPrinter:
                 self.out.write(call)
         else:
             self.tasks(first, last, str(units), call)
+
+    def first_task(self, start: int) -> str:
+        units = self.parts.units
+        return f"(unit + {units - start}) % {units}" if start else "unit"
+
+    def load_early(self, step: RunStep) -> None:
+        """Prints the loads of a kernel that need not wait."""
+        kernel, early = self.parts.kernels[step.kernel], self.parts.early
+        start = dealt_from(step, kernel, self.parts.units)
+        if start is None or not kernel.is_static or not 0 < kernel.tasks <= self.parts.units:
+            return
+        split = early.take(self.parts.texts[step.kernel], step.kernel)
+        if split is None:
+            return
+        function = self.parts.function(f"e_{step.kernel}", split.early, inline=True)
+        buffers = self.parts.texts[step.kernel].buffers
+        names = [self.parts.identifiers.fresh(f"early_{value}") for value in split.values]
+        pointers = [self.pointer(buffers[place]) for place in split.constants]
+        task = f"tl.minimum({self.first_task(start)}, {kernel.tasks - 1})"
+        call = f"{function}({', '.join([*pointers, task])})"
+        self.out.write(f"{', '.join(names)} = {call}")
+        early.hold(step.kernel, names)
+
+    def load_ahead(self, steps: Sequence[Step]) -> None:
+        """What a kernel loads early is under way while its wait goes on."""
+        match steps:
+            case [WaitStep(), RunStep() as run] if self.parts.early.values(run.kernel) is None:
+                self.load_early(run)
+                self.ahead.append(run.kernel)
+            case _:
+                pass
 
     def tasks(self, first: str, last: str, stride: str, call: str) -> None:
         self.out.write(f"for task in range({first}, tl.where(ok, {last}, 0), {stride}):")

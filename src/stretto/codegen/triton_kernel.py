@@ -67,4 +67,3 @@ def print_kernel(kernel: Kernel) -> TritonKernel:
     arguments = [*parameters.buffers.values(), *parameters.regs.values(), "control", "task"]
     text = f"({', '.join(arguments)}):\n{out.text()}"
     return TritonKernel(text, tuple(parameters.buffers), tuple(parameters.regs))
-

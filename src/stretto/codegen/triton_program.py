@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from stretto.codegen.triton_expr import MEMORY_TYPES, POINTER_TYPES, VALUE_TYPES
 from stretto.codegen.triton_function import FunctionPrinter, Identifiers, Parts
 from stretto.codegen.triton_kernel import print_kernel
+from stretto.codegen.triton_scalar import MEMORY_TYPES, POINTER_TYPES, VALUE_TYPES
 from stretto.codegen.triton_source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.codegen.triton_states import StatePrinter, as_word, from_word, has_call
 from stretto.codegen.usage import used
@@ -30,6 +30,8 @@ HEADER = '''\
 import triton
 import triton.language as tl
 '''
+THREAD_BYTES = 32 * 96 * 4
+"""Bytes of registers of a warp that hold constants: 96 of a thread's 255."""
 LIBRARY = ("functions.py", "prelude.py", "control.py")
 """Files of codegen/triton that every program contains."""
 
@@ -47,27 +49,39 @@ def library_text() -> str:
 
 
 def print_program(
-    program: DeviceProgram, words: Mapping[str, int] | None = None, warps: int = 4
+    program: DeviceProgram,
+    words: Mapping[str, int] | None = None,
+    warps: int = 4,
+    early_bytes: int | None = None,
 ) -> TritonSource:
     """The module of a verified DeviceProgram without library calls.
 
     words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
     the results come one after the other.
+    early_bytes: registers of a unit for constants that are loaded before their task may begin
+        (`triton_early`); None is THREAD_BYTES a warp.
     """
+    if early_bytes is None:
+        early_bytes = warps * THREAD_BYTES
     if words is None:
         words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
-    return _ProgramPrinter(program, words, warps).print()
+    return _ProgramPrinter(program, words, warps, early_bytes).print()
 
 
-def print_plan(plan: Plan, warps: int = 4) -> tuple[TritonSource, ...]:
+def print_plan(
+    plan: Plan, warps: int = 4, early_bytes: int | None = None
+) -> tuple[TritonSource, ...]:
     """The modules of a plan's launches, in order."""
     return tuple(
-        print_program(launch.program, plan.words[name], warps) for name, launch in plan.launches
+        print_program(launch.program, plan.words[name], warps, early_bytes)
+        for name, launch in plan.launches
     )
 
 
 class _ProgramPrinter:
-    def __init__(self, program: DeviceProgram, words: Mapping[str, int], warps: int) -> None:
+    def __init__(
+        self, program: DeviceProgram, words: Mapping[str, int], warps: int, early_bytes: int
+    ) -> None:
         self.program = program
         self.words = words
         self.warps = warps
@@ -78,7 +92,8 @@ class _ProgramPrinter:
         places = {buffer.slot: place for place, buffer in enumerate(self.arguments)}
         limits = {limit_register(b.slot): places[b.slot] for b in program.lists}
         kernels = {kernel.name: kernel for kernel in program.kernels}
-        self.parts = Parts(program, kernels, self.texts, {}, places, limits, self.identifiers)
+        self.parts = Parts(program, kernels, self.texts, places, limits, self.identifiers)
+        self.parts.early.budget = early_bytes
         self.externals = {
             b: self.identifiers.fresh(f"p{place}_{b.name}")
             for place, b in enumerate(self.arguments)
@@ -87,7 +102,6 @@ class _ProgramPrinter:
         self.externals |= self.moving
 
     def print(self) -> TritonSource:
-        kernels = self._kernels()
         body = Writer("    ")
         recursive = any(has_call(function.body) for function in self.functions)
         with body.indent():
@@ -103,7 +117,7 @@ class _ProgramPrinter:
         parameters = self._parameters(body.text(), recursive)
         names = ", ".join(parameter.name for parameter in parameters)
         entry = f"@triton.jit\ndef {ENTRY}({names}):\n{body.text()}"
-        text = "\n\n".join([HEADER, library_text(), *kernels, entry])
+        text = "\n\n".join([HEADER, library_text(), *self._functions(), entry])
         return TritonSource(
             text,
             parameters,
@@ -116,15 +130,12 @@ class _ProgramPrinter:
         )
 
     # ---- kernels -----------------------------------------------------------------------------
-    def _kernels(self) -> list[str]:
-        """The functions of the kernels; those with one text are one function."""
-        printed: list[str] = []
-        for name, text in self.texts.items():
-            if text.body not in self.parts.functions:
-                function = self.identifiers.fresh(f"k_{name}")
-                self.parts.functions[text.body] = function
-                printed.append(f"@triton.jit(noinline=True)\ndef {function}{text.body}")
-        return printed
+    def _functions(self) -> list[str]:
+        """The functions that the kernel calls for its tasks."""
+        return [
+            f"{decorator}\ndef {name}{text}"
+            for (decorator, text), name in self.parts.defined.items()
+        ]
 
     # ---- main --------------------------------------------------------------------------------
     def _main(self, out: Writer) -> None:

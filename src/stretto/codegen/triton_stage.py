@@ -17,7 +17,7 @@ from stretto.codegen.triton_stage_map import MapPrinter
 from stretto.codegen.triton_stage_nest import GridBound, NestPrinter
 from stretto.codegen.triton_stage_reduce import ReducePrinter
 from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Stage
+from stretto.kernels.operator import Operator, Stage
 from stretto.text import Writer
 
 
@@ -38,7 +38,7 @@ class TaskPrinter:
         default_factory=list[tuple[ReducePrinter, Generator[None]]]
     )
     reads: set[Buffer] = field(default_factory=set[Buffer])
-    writes: set[Buffer] = field(default_factory=set[Buffer])
+    writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
     def stage(self, stage: Stage) -> None:
         if NestPrinter(self.out, self.names, stage, self.grid, self.counter).is_empty:
@@ -54,7 +54,7 @@ class TaskPrinter:
         printer.frame = self.frame
         known = printer.forwarded()
         loads = {load.access.buffer for load in stage.operator.reads() if load not in known}
-        self.barrier(bool(loads & self.writes))
+        self.barrier(not loads.isdisjoint(self.writes))
         self.reads |= loads
         if isinstance(printer, ReducePrinter) and _may_wait(printer):
             phases = printer.reduce()
@@ -96,8 +96,10 @@ class TaskPrinter:
         operator = printer.stage.operator
         result = operator.out.buffer
         own = {load.access.buffer for load in operator.reads()}
-        self.barrier(result in self.writes or result in self.reads - own)
-        self.writes.add(result)
+        # The boxes of one operator have no element in common.
+        other = self.writes.get(result, operator) != operator
+        self.barrier(other or result in self.reads - own)
+        self.writes[result] = operator
         if self.frame is not None:
             self.frame.written(operator)
 

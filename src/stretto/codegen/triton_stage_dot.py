@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.codegen.triton_expr import MEMORY_TYPES, Coordinate, ExprPrinter, Text
+from stretto.codegen.triton_expr import Coordinate, ExprPrinter, Text
+from stretto.codegen.triton_scalar import MEMORY_TYPES
 from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter
 from stretto.ir.types import DType
 from stretto.kernels.expr import Expr

@@ -111,9 +111,7 @@ class MapPrinter(NestPrinter):
         buffer = self.operator.out.buffer
         return any(load.access.buffer == buffer for load in self.operator.reads())
 
-    def chunks(
-        self, outer: ExprPrinter, dims: list[BoxDim], atomic: bool = False
-    ) -> Text | None:
+    def chunks(self, outer: ExprPrinter, dims: list[BoxDim], atomic: bool = False) -> Text | None:
         """Computes and stores; the value, unless it is gone with a loop."""
         if not dims:
             inside = outer.inner()

@@ -141,6 +141,7 @@ class NestPrinter:
         out = self.operator.out
         if out.offset.is_affine:
             frame.values[out.buffer, self.places.of(out.offset)] = value
+            frame.writers[out.buffer] = self.operator
 
     # ---- joining -----------------------------------------------------------------------------
     def join(self, dims: list[BoxDim]) -> list[BoxDim]:

@@ -11,7 +11,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import product
 
-from stretto.codegen.triton_expr import VALUE_TYPES, Coordinate, ExprPrinter, Text
+from stretto.codegen.triton_expr import Coordinate, ExprPrinter, Text
+from stretto.codegen.triton_scalar import VALUE_TYPES
 from stretto.codegen.triton_stage_frame import Frame
 from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter, total_size
 from stretto.ir.types import DType

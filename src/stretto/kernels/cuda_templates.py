@@ -77,8 +77,11 @@ class Stencil:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """`beside`: what it adds to the time of another one like it that is under way."""
+
     method: Method
     seconds: float
+    beside: float
 
 
 def guessed(extent: Extent) -> int:
@@ -115,7 +118,7 @@ def _map(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
         points * stencil.applies / FUNCTIONS,
         ceil(points / block) * LATENCY / 2,
     )
-    return Choice(Method("map", (("block", block),)), LATENCY + seconds)
+    return Choice(Method("map", (("block", block),)), LATENCY + seconds, LATENCY + seconds)
 
 
 def traffic(stencil: Stencil, sizes: tuple[int, ...]) -> float:
@@ -167,11 +170,12 @@ def _reduce(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
     chunks = ceil(points / rows) * ceil(depth / lanes)
     work = points * copies * depth * stencil.applies
     rate = DOUBLE if operator.value.dtype is DType.F64 else FMA
-    speed = max(traffic(stencil, sizes) / BANDWIDTH, work / rate, chunks * LATENCY)
+    busy = max(traffic(stencil, sizes) / BANDWIDTH, work / rate)
     parameters = [("rows", rows), ("depth", lanes)]
     if unrolled:
         parameters.append(("unroll", sum(1 << n for n in unrolled)))
-    return Choice(Method("reduce", tuple(parameters)), LATENCY + speed + STAGE)
+    seconds = LATENCY + max(busy, chunks * LATENCY) + STAGE
+    return Choice(Method("reduce", tuple(parameters)), seconds, seconds if chunks > 1 else busy)
 
 
 def _unrolled(stencil: Stencil, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -232,16 +236,25 @@ def _dot(
     high = min(max(power(rows), 16), 64)
     wide = min(max(power(columns), 16), 8192 // high, 128)
     high = min(max(power(rows), 16), 8192 // wide, 128)
-    deep = min(max(power(depth), 16), 64 if half else 32)
+    item = 2 if half else 4
+    deep = min(max(power(depth), 16), _step_depth(high, wide, half))
     batch = prod((sizes[n] for n in product.batch), start=1)
     blocks = batch * ceil(rows / high) * ceil(columns / wide)
     steps = ceil(depth / deep)
     flops = 2.0 * high * wide * deep * steps
     full = min(1.0, (high * wide / 4096) ** 0.5)
-    item = 2 if half else 4
     spoilt = max((waste(load.access, stencil, sizes) for load, _ in stencil.loads), default=1.0)
     bytes_ = (high + wide) * deep * steps * item * spoilt
     rate = (TENSOR_HALF if half else TENSOR) * full
     block = flops / rate + bytes_ / BANDWIDTH + steps * DEPTH_STEP
     parameters = (("rows", high), ("columns", wide), ("depth", deep))
-    return Choice(Method("dot", parameters), LATENCY + blocks * (block + LATENCY / 2))
+    seconds = LATENCY + blocks * (block + LATENCY / 2)
+    return Choice(Method("dot", parameters), seconds, seconds)
+
+
+def _step_depth(high: int, wide: int, half: bool) -> int:
+    """How deep a step is: more of small blocks, as far as registers allow."""
+    small = high + wide <= 64
+    if half:
+        return 128 if small else 64
+    return 64 if high + wide <= 32 else 32

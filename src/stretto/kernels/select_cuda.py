@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
-from stretto.kernels.boxes import merge_boxes
 from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed
 from stretto.kernels.expr import Var
 from stretto.kernels.fuse import fuse, split
@@ -55,7 +54,7 @@ class _Selection:
         return self.best_seconds(joined) <= apart
 
     def best_seconds(self, group: Group) -> float:
-        return Cutter(merge_boxes(group), self.units).best()[1]
+        return Cutter(group, self.units).best()[1]
 
     def item(self, group: Grouped) -> Kernel | Let | Check:
         match group:
@@ -69,20 +68,17 @@ class _Selection:
 
     def kernel(self, group: Group) -> Kernel:
         self.counter += 1
-        group = merge_boxes(group)
         cutter = Cutter(group, self.units)
         grid, _ = cutter.best()
         tiles = tuple(dim.tile for dim in grid)
         stages: list[Stage] = []
-        seconds = TASK
         for member, stencil in zip(group.members, cutter.stencils, strict=True):
             for box in member.boxes:
                 choice = cutter.choice(stencil, box, tiles)
                 stages.append(Stage(member.operator, box, choice.method))
-                seconds += choice.seconds + STAGE
         last = group.members[-1].operator.name.split(".")[-1] or "map"
         name = "".join(c if c.isalnum() else "_" for c in f"{last}{self.counter}")
-        return Kernel(name, grid, tuple(stages), seconds)
+        return Kernel(name, grid, tuple(stages), cutter.task_seconds(tiles))
 
 
 @dataclass(slots=True)
@@ -190,13 +186,18 @@ class Cutter:
 
     def seconds(self, tiles: tuple[int, ...]) -> float:
         """Estimated time of all tasks on all units, with the wait that several tasks bring."""
-        task = TASK
-        for member, stencil in zip(self.group.members, self.stencils, strict=True):
-            for box in member.boxes:
-                task += self.choice(stencil, box, tiles).seconds + STAGE
+        task = self.task_seconds(tiles)
         extents = (guessed(extent) for extent in self.group.grid)
         tasks = prod((ceil(e / t) for e, t in zip(extents, tiles, strict=True)), start=1)
         return ceil(tasks / self.units) * task + (WAIT if tasks > 1 else 0.0)
+
+    def task_seconds(self, tiles: tuple[int, ...]) -> float:
+        """One task. The boxes of one operator are under way at once."""
+        total = TASK
+        for member, stencil in zip(self.group.members, self.stencils, strict=True):
+            first, *others = (self.choice(stencil, box, tiles) for box in member.boxes)
+            total += first.seconds + sum(choice.beside for choice in others) + STAGE
+        return total
 
     def choice(self, stencil: Stencil, box: tuple[Span, ...], tiles: tuple[int, ...]) -> Choice:
         sizes = tuple(

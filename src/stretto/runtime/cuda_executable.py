@@ -21,6 +21,7 @@ from stretto.codegen.triton_source import TritonSource
 from stretto.errors import BuildError, RunError
 from stretto.kernels.expr import Buffer
 from stretto.kernels.lowered import Lowered
+from stretto.kernels.regions import call_buffers
 from stretto.options import Options
 from stretto.runtime.cuda_machine import Machine
 from stretto.runtime.cuda_state import (
@@ -72,7 +73,7 @@ class CudaExecutable:
         self.places = [Places.of(source) for source in self.sources]
         self.registers = {reg: words[reg.name] if words else n for n, reg in enumerate(results)}
         self.words = len(words) if words else len(results)
-        self.free = [b for b in self.sources[0].arguments if b.kind != "constant"]
+        self.free = [b for b in program.tree.externals if b.kind != "constant"]
         self.capacities = {
             place: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
             for place, b in enumerate(self.free)
@@ -296,7 +297,10 @@ class CudaExecutable:
                 remedy="call it once before the capture",
             )
         constants: dict[int, torch.Tensor] = {}
-        for buffer in {b for s in self.sources for b in s.arguments if b.kind == "constant"}:
+        used = {buffer for source in self.sources for buffer in source.arguments}
+        calls = [kernel.call for kernel in self.program.kernels if kernel.call is not None]
+        used.update(buffer for call in calls for buffer in call_buffers(call))
+        for buffer in {buffer for buffer in used if buffer.kind == "constant"}:
             tensor = self.lowered.constants[buffer.slot].detach()
             tensor = tensor.to(machine.device).contiguous()
             aside = tensor.data_ptr() % ALIGNMENT

@@ -84,6 +84,11 @@ class Builder(InterpreterBuilder):
         active = ptr.data[mask.data]
         if active.size:
             self.memory.load(active, val.data.dtype, _buffer(ptr))
+        # Triton's own walks the memory of these arrays: a broadcast one has too little.
+        ptr, val, mask = (
+            TensorHandle(np.array(np.broadcast_to(item.data, ptr.data.shape)), item.dtype)
+            for item in (ptr, val, mask)
+        )
         return super().create_atomic_rmw(op, ptr, val, mask, sem, scope)
 
     # ---- pointers remember their buffer ------------------------------------------------------

@@ -57,6 +57,8 @@ _CUDA = {
     120: Multiprocessor(48, 24, 100 * 1024),
 }
 _HIP = {"gfx942": 64}
+TARGETS = (*(f"sm_{arch}" for arch in _CUDA), *_HIP)
+"""What Target.parse knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,7 @@ class Target:
             return Target(f"sm_{arch}", "cuda", arch, 32, _CUDA[arch])
         if name in _HIP:
             return Target(name, "hip", name, _HIP[name], None)
-        known = ", ".join([*(f"sm_{arch}" for arch in _CUDA), *_HIP])
-        raise ValueError(f"no target {name!r}; there are {known}")
+        raise ValueError(f"no target {name!r}; there are {', '.join(TARGETS)}")
 
     @property
     def binary(self) -> str:

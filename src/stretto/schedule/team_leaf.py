@@ -180,6 +180,7 @@ class TeamLeaf:
         first_of_all, last_of_all = _hull(wanted >= 0)
         first = np.where(wide, first_of_all, first)
         last = np.where(wide, last_of_all, last)
+        first, last = _alike(first, last, steps)
         self._known = self._learn(first, last, steps)
         for unit in np.flatnonzero(steps >= 0).tolist():
             low, high = int(first[unit]), int(last[unit])
@@ -236,6 +237,20 @@ class TeamLeaf:
                 signalled.append(Signal(places[low]))
             signalled.extend(items[low:high])
         return tuple(signalled)
+
+
+def _alike(first: Steps, last: Steps, steps: Steps) -> tuple[Steps, Steps]:
+    """A unit at the end of a range that others wait for has that range too: for itself nobody
+    waits, and one text then does for all of them."""
+    ranges = set(zip(first.tolist(), last.tolist(), steps.tolist(), strict=True))
+    first, last = first.copy(), last.copy()
+    for unit in np.flatnonzero(steps >= 0).tolist():
+        low, high, step = int(first[unit]), int(last[unit]), int(steps[unit])
+        if low == unit + 1 and (unit, high, step) in ranges:
+            first[unit] = unit
+        elif high == unit and (low, unit + 1, step) in ranges:
+            last[unit] = unit + 1
+    return first, last
 
 
 def _hull(wanted: Mask) -> tuple[Steps, Steps]:

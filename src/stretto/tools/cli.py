@@ -32,10 +32,16 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 
-BACKENDS = ("cpu", "emulator", "interpreter")
+BACKENDS = ("cpu", "cuda", "cuda-emulated", "emulator", "interpreter")
+DEMO_BACKENDS = ("cpu", "cuda", "cuda-emulated")
+PRESETS = ("full", "small")
 TIMELINES = (".html", ".json", ".png")
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
+Units = Annotated[
+    int | None,
+    typer.Option(min=1, help="Execution units of a GPU; by default one per multiprocessor."),
+]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Execution units; by default one per physical core.")
 ]
@@ -101,22 +107,28 @@ def demo_command(
     threads: Threads = None,
     output: Annotated[Path, typer.Option(help="Folder for the timeline.")] = Path("out"),
     small: Annotated[bool, typer.Option(help="Tiny models, few runs: a check.")] = False,
+    backend: Annotated[str, typer.Option(help=f"One of {', '.join(DEMO_BACKENDS)}.")] = "cpu",
+    units: Units = None,
 ) -> None:
     """Compile four models of the zoo and run them against eager PyTorch."""
     from stretto.tools.demo import MODELS, demo, results_table
 
-    options = Options(threads=threads)
+    options = Options(threads=threads, units=units)
     with told():
+        require_known("backend", [backend], DEMO_BACKENDS)
+        if backend == "cuda-emulated" and not small:
+            raise UsageError("an emulated GPU is slow: give --small too")
+        _require_gpu(backend)
         with progress(4 * len(MODELS) + 1) as shown:
-            preset = "small" if small else "full"
             results, written = demo(
                 options,
-                output,
+                output if backend == "cpu" else None,
                 lambda text: shown.update(shown.task_ids[0], description=text, advance=1),
-                preset=preset,
+                preset="small" if small else "full",
                 quick=small,
+                backend=backend,
             )
-        console.print(results_table(results, options.unit_count()))
+        console.print(results_table(results, options.unit_count(), backend))
         for path in written:
             console.print(f"timeline: {path}", highlight=False, markup=False, soft_wrap=True)
 
@@ -124,9 +136,17 @@ def demo_command(
 @app.command()
 def explain(
     model: Annotated[str, typer.Argument(help="A zoo model, path.py:function or module:name.")],
-    backend: Annotated[str, typer.Option(help=f"One of {', '.join(BACKENDS)}.")] = "cpu",
+    backend: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(BACKENDS)}; default: cpu.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Compile for a GPU that need not be there, as sm_90; nothing is run."),
+    ] = None,
     threads: Threads = None,
-    small: Annotated[bool, typer.Option(help="The zoo model's small preset.")] = False,
+    units: Units = None,
+    preset: Annotated[str, typer.Option(help="Of a zoo model: full or small.")] = "full",
+    small: Annotated[bool, typer.Option(help="The same as --preset small.")] = False,
     timeline: Annotated[
         Path | None, typer.Option(help="Also draw one run: .html, .json or .png.")
     ] = None,
@@ -135,20 +155,63 @@ def explain(
 
     Inputs of a model of your own come from a function `example_inputs()` beside it.
     """
-    from stretto.tools.models import find_model
-
     with told():
-        require_known("backend", [backend], BACKENDS)
+        require_known("preset", [preset], PRESETS)
         if timeline is not None:
             require_known("kind of timeline", [timeline.suffix], TIMELINES)
-        found = find_model(model, small=small)
-        with errors.status(f"compiling {found.name}"):
-            options = Options(threads=threads)
-            fast = stretto.compile(found.function, found.inputs, backend=backend, options=options)
-        typer.echo(fast.explain(), nl=False)
-        if timeline is not None:
-            fast.timeline(timeline)
-            console.print(f"wrote {timeline}", highlight=False, markup=False, soft_wrap=True)
+        is_small = small or preset == "small"
+        if target is None:
+            chosen = backend or "cpu"
+            require_known("backend", [chosen], BACKENDS)
+            options = Options(threads=threads, units=units)
+            _explain_here(model, chosen, options, is_small, timeline)
+        elif backend is not None or timeline is not None:
+            other = "--backend" if backend is not None else "--timeline"
+            raise UsageError(f"--target only compiles: it does not go with {other}")
+        else:
+            _explain_target(model, target, units, is_small)
+
+
+def _explain_here(
+    model: str, backend: str, options: Options, small: bool, timeline: Path | None
+) -> None:
+    """A model compiled by a backend of this machine."""
+    from stretto.tools.models import find_model, on_gpu
+
+    _require_gpu(backend)
+    found = find_model(model, small=small)
+    if backend == "cuda":
+        found = on_gpu(found)
+    with errors.status(f"compiling {found.name}"):
+        fast = stretto.compile(found.function, found.inputs, backend=backend, options=options)
+    typer.echo(fast.explain(), nl=False)
+    if timeline is not None:
+        fast.timeline(timeline)
+        console.print(f"wrote {timeline}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _explain_target(model: str, target: str, units: int | None, small: bool) -> None:
+    """A model compiled for a GPU that need not be there."""
+    from stretto.tools.explain import explain_target
+    from stretto.tools.models import find_model
+    from stretto.tools.targets import compile_model, multiprocessors, require_target
+
+    name = require_target(target)
+    count = units or multiprocessors(name)
+    found = find_model(model, small=small)
+    with errors.status(f"compiling {found.name} for {name}"):
+        stages = compile_model(found, name, count, Options())
+    text = explain_target(found.name, found.function, found.inputs, stages, count)
+    typer.echo(text, nl=False)
+
+
+def _require_gpu(backend: str) -> None:
+    """Raises BuildError before anything is made, where the backend needs a GPU that is not there,
+    or Triton."""
+    from stretto.tools.targets import require_gpu
+
+    if backend == "cuda":
+        require_gpu()
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from stretto.errors import SourceLocation
@@ -14,6 +15,8 @@ from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, Whi
 from stretto.schedule.program import DeviceProgram, Run, Schedule, Wait
 
 INDENT = "  "
+MOST_UNITS = 8
+"""The tasks of so many units are listed one by one; of more, neighbours alike are counted."""
 BY_VALUE = "by value"
 """Stands for a number that is known only when the program runs."""
 
@@ -160,12 +163,17 @@ class ScheduleRow:
 
 
 def _task_counts(schedule: Schedule) -> str:
-    """Tasks of each unit, as `4 + 4`; a dynamic grid shows as `?`."""
+    """Tasks of each unit, as `4 | 4`, or `4 x100 | 3 x32`; a dynamic grid shows as `?`."""
     texts: list[str] = []
     for unit in schedule.units:
         runs = [item for item in unit if isinstance(item, Run)]
         count = sum(item.count or 0 for item in runs)
         texts.append(f"{count}{'+?' if any(item.count is None for item in runs) else ''}")
+    if len(texts) > MOST_UNITS:
+        groups = [(text, len(list(group))) for text, group in groupby(texts)]
+        texts = [f"{text} x{count}" if count > 1 else text for text, count in groups]
+        if len(texts) > MOST_UNITS:
+            texts = [*texts[:MOST_UNITS], "..."]
     return " | ".join(texts)
 
 

@@ -11,12 +11,14 @@ from unittest.mock import patch
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from torch.utils import _pytree as pytree
 
 import stretto
 from stretto.options import Options
+from stretto.runtime.cuda_executable import CudaExecutable
 from stretto.runtime.executable import CpuExecutable
 from stretto.text import seconds_text
-from stretto.tools.models import zoo_module
+from stretto.tools.models import Model, on_gpu, zoo_module
 
 MODELS = ("seq2seq", "blockdrop", "rae", "lstm")
 DRAWN = "lstm"
@@ -49,10 +51,12 @@ def demo(
     models: tuple[str, ...] = MODELS,
     preset: str = "full",
     quick: bool = False,
+    backend: str = "cpu",
 ) -> tuple[list[Result], list[Path]]:
     """Measures the models; gives the results, and the timelines written into `folder`, if any.
 
-    Eager gets as many threads as stretto. `quick` runs little: a check, not a measurement.
+    Eager gets as many threads as stretto, and runs on the GPU where stretto does. `quick` runs
+    little: a check, not a measurement.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(options.unit_count())
@@ -60,7 +64,7 @@ def demo(
     written: list[Path] = []
     try:
         for name in models:
-            result, fast = _measure(name, options, preset, quick, tell)
+            result, fast = _measure(name, options, preset, quick, tell, backend)
             results.append(result)
             if folder is not None and (name == DRAWN or len(models) == 1):
                 tell(f"{name}: drawing a timeline")
@@ -73,20 +77,26 @@ def demo(
 
 
 def _measure(
-    name: str, options: Options, preset: str, quick: bool, tell: Tell
+    name: str, options: Options, preset: str, quick: bool, tell: Tell, backend: str
 ) -> tuple[Result, stretto.Compiled]:
     zoo, harness, measure = (zoo_module(part) for part in ("models", "harness", "measure"))
-    module: torch.nn.Module
-    module, inputs = zoo.build(name, preset)
+    model = Model(name, *zoo.build(name, preset))
+    reference = harness.reference_outputs(model.function, model.inputs)
+    if backend == "cuda":
+        model = on_gpu(model)
+    module, inputs = model.function, model.inputs
     tell(f"{name}: compiling")
     with torch.no_grad():
-        fast = stretto.compile(module, inputs, backend="cpu", options=options)
+        fast = stretto.compile(module, inputs, backend=backend, options=options)
         outputs, launches = _count_launches(fast, inputs)
         tell(f"{name}: comparing with eager in float64")
-        reference = harness.reference_outputs(module, inputs)
         error = harness.relative_error(_arrays(outputs), reference)
         tell(f"{name}: timing")
-        calls = {"eager": lambda: module(*inputs), "stretto": lambda: fast(*inputs)}
+        wait = torch.cuda.synchronize if backend == "cuda" else lambda: None
+        calls = {
+            "eager": lambda: (module(*inputs), wait()),
+            "stretto": lambda: (fast(*inputs), wait()),
+        }
         protocol = measure.Protocol.quick() if quick else measure.Protocol()
         timings = measure.interleave(calls, protocol)
     for timing in timings.values():
@@ -102,6 +112,9 @@ def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[An
     first call may learn how much room lists need.)"""
     fast(*inputs)
     executable = fast.signatures[0].executable
+    if isinstance(executable, CudaExecutable):
+        before = executable.launches
+        return fast(*inputs), executable.launches - before
     assert isinstance(executable, CpuExecutable)
     native = executable.native
     with patch.object(native, "run", wraps=native.run) as counted:
@@ -110,12 +123,17 @@ def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[An
 
 
 def _arrays(outputs: Any) -> Any:
-    return zoo_module("peers.base").tensors_to_numpy(outputs)
+    here = pytree.tree_map(lambda leaf: leaf.cpu(), outputs)
+    return zoo_module("peers.base").tensors_to_numpy(here)
 
 
-def results_table(results: list[Result], units: int) -> Table:
+def results_table(results: list[Result], units: int, backend: str = "cpu") -> Table:
     """What `stretto demo` prints."""
     title = f"medians, {units} thread{'s' if units > 1 else ''} each"
+    if backend == "cuda":
+        title = "medians, both on the GPU"
+    elif backend == "cuda-emulated":
+        title = "an emulated GPU: its errors and launches count, its times mean nothing"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("model")
     for heading in ("eager", "stretto", "speed-up", "error", "launches", "compile"):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from stretto.build import Stages
+from stretto.build import Executable, Stages
 from stretto.capture import ArgumentLeaf
 from stretto.ir.ops import TensorOp
 from stretto.kernels.operator import Kernel
+from stretto.runtime.cuda_device import find_gpu
+from stretto.runtime.cuda_executable import CudaExecutable
+from stretto.runtime.cuda_plan import PlanExecutable
 from stretto.runtime.executable import CpuExecutable
+from stretto.schedule.plan import Plan
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report
 from stretto.text import Writer, bytes_text, seconds_text, table
 from stretto.tools.arguments import tensor_names
 from stretto.tools.control import (
     NEVER,
+    Runs,
     function_runs,
     kernel_runs,
     program_rows,
@@ -23,12 +29,24 @@ from stretto.tools.control import (
     schedule_rows,
 )
 from stretto.tools.kernels import kernel_row, short_file
+from stretto.tools.launches import (
+    HOST_HEADERS,
+    RESOURCE_HEADERS,
+    TEXT_HEADERS,
+    host_rows,
+    launch_rows,
+    launch_runs,
+    registers_text,
+    why_calls_wait,
+)
 
 if TYPE_CHECKING:
     from stretto.api import Compiled, Entry
 
 MOST_ROWS = 60
 """A longer table shows this many rows and says how many it leaves out."""
+
+_MISS = "miss, built now"
 
 
 def explain(compiled: Compiled) -> str:
@@ -53,20 +71,75 @@ def explain(compiled: Compiled) -> str:
     return out.text()
 
 
+def explain_target(
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    stages: Stages,
+    multiprocessors: int,
+) -> str:
+    """What becomes of a function on a GPU that need not be there (build.compile_for_target)."""
+    out = Writer()
+    target = stages.compiled[0].target if stages.compiled else "a GPU"
+    out.write(f"{name}: compiled for {target}, not run")
+    with out.indent():
+        names = tensor_names(function, args, {})
+        _write_stages(out, Subject(stages, names, sum(stages.seconds.values()), multiprocessors))
+    return out.text()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A signature to write about. names: of the tensors of a call. multiprocessors: of the GPU that
+    it was compiled for, if any. executable: None where nothing was loaded."""
+
+    stages: Stages
+    names: Sequence[str]
+    seconds: float
+    multiprocessors: int | None = None
+    executable: Executable | None = None
+
+
 def _write_entry(out: Writer, entry: Entry, compiled: Compiled) -> None:
-    stages = entry.stages
     args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", entry.keep)
     function = compiled._function  # pyright: ignore[reportPrivateUsage]
-    _inputs(out, entry, tensor_names(function, args, kwargs))
+    names = tensor_names(function, args, kwargs)
+    gpu = None
+    if entry.stages.compiled and isinstance(entry.executable, CudaExecutable):
+        gpu = find_gpu(entry.executable.machine.device).multiprocessors
+    _write_stages(out, Subject(entry.stages, names, entry.seconds, gpu, entry.executable))
+
+
+def _write_stages(out: Writer, subject: Subject) -> None:
+    stages = subject.stages
+    _inputs(out, stages, subject.names)
     if stages.device is not None:
-        _summary(out, entry, stages.device)
+        _summary(out, subject, stages.device)
+    if stages.plan is not None:
+        _launches(out, subject)
     _captured(out, stages)
     _passes(out, stages)
     if stages.device is not None:
         _kernels(out, stages.device)
-        _library_calls(out, stages.device)
+        _library_calls(out, stages.device, stages.plan is not None)
         _schedule(out, stages.device)
-    _seconds(out, entry)
+    _seconds(out, subject)
+
+
+def _launches(out: Writer, subject: Subject) -> None:
+    """The launches of a program for GPUs, and what the host does between them."""
+    stages = subject.stages
+    assert stages.plan is not None
+    rows = launch_rows(stages, subject.multiprocessors)
+    title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
+    _section(out, title, [row.text_cells() for row in rows], TEXT_HEADERS)
+    if stages.compiled:
+        numbers = [row.function for row in rows]
+        cells = [(n, *row.resource_cells()) for n, row in zip(numbers, rows, strict=True)]
+        title = f"resources of a unit on {stages.compiled[0].target}"
+        _section(out, title, cells, ("launch", *RESOURCE_HEADERS))
+    cells = [row.cells() for row in host_rows(stages.plan)]
+    _section(out, "what the host does between launches", cells, HOST_HEADERS)
 
 
 def _section(
@@ -83,9 +156,9 @@ def _section(
             out.write(f"... and {len(everything) - MOST_ROWS} more rows")
 
 
-def _inputs(out: Writer, entry: Entry, names: Sequence[str]) -> None:
+def _inputs(out: Writer, stages: Stages, names: Sequence[str]) -> None:
     """`names` are those of the tensors of a call."""
-    captured = entry.captured
+    captured = stages.captured
     mutated = {mutation.input for mutation in captured.mutations}
     rows: list[tuple[str, str, str]] = []
     params = captured.program.main.params
@@ -128,7 +201,7 @@ def _kernels(out: Writer, device: DeviceProgram) -> None:
     _section(out, title, [row.cells() for row in rows], headers)
 
 
-def _library_calls(out: Writer, device: DeviceProgram) -> None:
+def _library_calls(out: Writer, device: DeviceProgram, on_gpu: bool) -> None:
     calls = library_calls(device)
     if not calls:
         out.write("library calls: none")
@@ -140,7 +213,8 @@ def _library_calls(out: Writer, device: DeviceProgram) -> None:
         if k.call is not None
     ]
     headers = ("kernel", "operator", "reason", "runs", "line")
-    _section(out, "library calls (run by torch inside the launch)", rows, headers)
+    where = "between launches" if on_gpu else "inside the launch"
+    _section(out, f"library calls (run by torch {where})", rows, headers)
 
 
 def library_calls(device: DeviceProgram) -> list[Kernel]:
@@ -154,9 +228,9 @@ def _schedule(out: Writer, device: DeviceProgram) -> None:
     _section(out, "schedule", rows, headers)
 
 
-def _summary(out: Writer, entry: Entry, device: DeviceProgram) -> None:
-    stages = entry.stages
-    lines: list[tuple[str, str]] = [("launches per call", "1")]
+def _summary(out: Writer, subject: Subject, device: DeviceProgram) -> None:
+    stages, executable = subject.stages, subject.executable
+    lines: list[tuple[str, str]] = [("launches per call", _launch_text(stages))]
     if stages.report is not None:
         lines += _report_lines(stages.report)
     lines.insert(2, ("kernels", _task_text(device)))
@@ -170,14 +244,45 @@ def _summary(out: Writer, entry: Entry, device: DeviceProgram) -> None:
     if stages.packings:
         count = _count(len(stages.packings), "constant")
         lines.append(("packed weights", f"{count}, {bytes_text(packed)}"))
-    if isinstance(entry.executable, CpuExecutable):
-        shared = entry.executable.shared
-        lines.append(("build cache", "hit" if shared.from_cache else "miss, built now"))
+    if isinstance(executable, CpuExecutable):
+        lines.append(("build cache", "hit" if executable.shared.from_cache else _MISS))
+    if stages.plan is not None:
+        lines += _gpu_lines(subject, stages.plan)
     width = max(len(label) for label, _ in lines)
     out.write("program")
     with out.indent():
         for label, text in lines:
             out.write(f"{label.ljust(width)}  {text}")
+
+
+def _launch_text(stages: Stages) -> str:
+    if stages.plan is None:
+        return "1"
+    total = NEVER
+    for runs in launch_runs(stages.plan).values():
+        total = total + runs
+    whole = total == Runs() and not host_rows(stages.plan)
+    return f"{total}, the whole program" if whole else str(total)
+
+
+def _gpu_lines(subject: Subject, plan: Plan) -> list[tuple[str, str]]:
+    stages = subject.stages
+    lines = [("registers", registers_text(plan))]
+    reasons = why_calls_wait(stages)
+    if stages.backend == "cuda-emulated":
+        lines.append(("emulated", "the text of each launch is interpreted on the CPU"))
+    wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
+    lines.append(("calls wait", wait))
+    if stages.compiled:
+        cached = all(compiled.from_cache for compiled in stages.compiled)
+        lines.append(("build cache", "hit" if cached else _MISS))
+    if isinstance(subject.executable, CudaExecutable):
+        lines.append(("launched", _count(subject.executable.launches, "time")))
+    if isinstance(subject.executable, PlanExecutable) and host_rows(plan):
+        reads = _count(subject.executable.reads, "value")
+        calls = _count(subject.executable.library_runs, "library call")
+        lines.append(("host so far", f"{calls}, {reads} read from the GPU"))
+    return lines
 
 
 def _task_text(device: DeviceProgram) -> str:
@@ -203,9 +308,10 @@ def _report_lines(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _seconds(out: Writer, entry: Entry) -> None:
-    stages = [f"{stage} {seconds_text(spent)}" for stage, spent in entry.stages.seconds.items()]
-    out.write(f"compiled in {seconds_text(entry.seconds)}: {', '.join(stages)}")
+def _seconds(out: Writer, subject: Subject) -> None:
+    spent = subject.stages.seconds.items()
+    stages = ", ".join(f"{stage} {seconds_text(seconds)}" for stage, seconds in spent)
+    out.write(f"compiled in {seconds_text(subject.seconds)}: {stages}")
 
 
 def _count(number: int, noun: str) -> str:

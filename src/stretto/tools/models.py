@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from stretto.tools.names import UsageError, suggestion
 
@@ -61,6 +62,18 @@ def find_model(target: str, *, small: bool = False) -> Model:
         )
     module, inputs = zoo.build(target, "small" if small else "full")
     return Model(target, module, inputs)
+
+
+def on_gpu(model: Model) -> Model:
+    """The model with its inputs, and its parameters if it is a module, on the current GPU."""
+    function = model.function
+    if isinstance(function, torch.nn.Module):
+        function = function.to("cuda")
+
+    def moved(leaf: Any) -> Any:
+        return leaf.to("cuda") if isinstance(leaf, torch.Tensor) else leaf
+
+    return Model(model.name, function, pytree.tree_map(moved, model.inputs))
 
 
 def _own_model(target: str) -> Model:

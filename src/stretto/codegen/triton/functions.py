@@ -36,6 +36,9 @@ def stretto_checked(control, index, size, inside):
     wrong = ((index < 0) | (index >= size)) & inside
     places = control + tl.cast(wrong, tl.int32) * 0
     tl.atomic_max(places, tl.full([], 10, tl.int64), mask=wrong, sem="relaxed")
+    host = tl.load(places + 2, mask=wrong, other=0)  # as `fail` does
+    host_places = host.to(tl.pointer_type(tl.int64))
+    tl.store(host_places, tl.full([], 10, tl.int64), mask=wrong & (host != 0))
     return tl.where(wrong, 0, index)
 
 

@@ -1,0 +1,137 @@
+"""Times by CUDA events, and what is left of a loop when its start is taken away.
+
+In a dry run the host's clock stands in for events: the code runs, its figures mean nothing.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .device import Bench
+
+Call = Callable[[], object]
+
+QUEUE_CYCLES = 4_000_000
+"""The GPU sleeps for about two milliseconds, so that the host gets ahead of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One system's runs of a turn, in seconds each.
+
+    device: from event to event around a call, calls following each other. host: in which the call
+    returned. latency: of calls that each begin on an idle GPU, until their results are there.
+    """
+
+    device: list[float]
+    host: list[float]
+    latency: list[float]
+
+
+def spread(seconds: Sequence[float], scale: float = 1.0, unit: str = "s") -> dict[str, Any]:
+    """Median and quartiles as plain data."""
+    values = sorted(value * scale for value in seconds)
+    low, middle, high = values[0], values[0], values[0]
+    if len(values) > 1:
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {
+        "median": middle,
+        "q1": low,
+        "q3": high,
+        "least": values[0],
+        "samples": len(values),
+        "unit": unit,
+    }
+
+
+def rate(seconds: Sequence[float], amount: float, unit: str) -> dict[str, Any]:
+    """`amount` per second: the best quarter and the median."""
+    return spread([amount / value for value in seconds], unit=unit)
+
+
+def block_seconds(bench: Bench, call: Call, calls: int, primed: bool = False) -> float:
+    """From before the first to after the last of calls that follow each other, on the GPU.
+
+    primed: the GPU is kept busy until the host has enqueued many of them, so that the figure is
+    the GPU's alone.
+    """
+    if bench.dry_run:
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return time.perf_counter() - start
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if primed:
+        torch.cuda._sleep(QUEUE_CYCLES)
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def repeat(bench: Bench, call: Call, calls: int, samples: int, primed: bool = False) -> list[float]:
+    """Seconds per call, `samples` times after one block to warm up."""
+    block_seconds(bench, call, min(calls, 3))
+    return [block_seconds(bench, call, calls, primed) / calls for _ in range(samples)]
+
+
+def host_seconds(bench: Bench, call: Call, calls: int, samples: int) -> list[float]:
+    """Seconds in which a call returns, the GPU being waited for between the samples."""
+    found: list[float] = []
+    for _ in range(samples + 1):
+        bench.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        found.append((time.perf_counter() - start) / calls)
+    bench.synchronize()
+    return found[1:]
+
+
+def slopes(
+    bench: Bench, run: Callable[[int], object], low: int, high: int, samples: int
+) -> list[float]:
+    """Seconds per trip of what runs so many trips: the difference of two runs, so that what a run
+    takes whatever its trips is left out."""
+    found: list[float] = []
+    run(low)
+    bench.synchronize()
+    for _ in range(samples):
+        short = block_seconds(bench, lambda: run(low), 1)
+        long = block_seconds(bench, lambda: run(high), 1)
+        found.append((long - short) / (high - low))
+    return found
+
+
+def take_turn(bench: Bench, call: Call, runs: int) -> Turn:
+    """One turn of a system: `runs` calls in a row, then a few one at a time."""
+    call()
+    bench.synchronize()
+    if bench.dry_run:
+        alone = [_latency(bench, call) for _ in range(runs)]
+        return Turn(alone, alone, alone)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * runs)]
+    host: list[float] = []
+    for begin, end in zip(events[::2], events[1::2], strict=True):
+        begin.record()
+        start = time.perf_counter()
+        call()
+        host.append(time.perf_counter() - start)
+        end.record()
+    bench.synchronize()
+    pairs = zip(events[::2], events[1::2], strict=True)
+    device = [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+    return Turn(device, host, [_latency(bench, call) for _ in range(min(runs, 10))])
+
+
+def _latency(bench: Bench, call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    bench.synchronize()
+    return time.perf_counter() - start

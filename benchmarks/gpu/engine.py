@@ -1,0 +1,248 @@
+"""Jobs in processes of their own: a job that crashes or hangs loses the row it was in, no other.
+
+A worker says which row it starts and how long that may take, and what came of it. One that ends
+without a result, or takes too long, is killed with all it started; the row goes on record, and a
+new worker goes on behind it.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .results import Row
+
+ROOT = Path(__file__).parents[2]
+START_LIMIT_S = 90.0
+"""To import torch and to find the GPU."""
+MOST_RESTARTS = 12
+TICK_S = 0.05
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Rows that one worker does in turn. limit_s: of all of them."""
+
+    part: str
+    name: str
+    limit_s: float
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all workers are told. scratch: a folder for caches, which goes away at the end."""
+
+    out: Path
+    scratch: Path
+    dry_run: bool
+    chosen: tuple[str, ...] = ()
+
+
+class Worker:
+    """One process; `poll` gives what it has said since the last time, `ended` when it is gone."""
+
+    def __init__(self, job: Job, settings: Settings, skip: Sequence[str]) -> None:
+        self.job = job
+        self.log = tempfile.TemporaryFile(dir=settings.scratch)
+        told = {
+            "part": job.part,
+            "job": job.name,
+            "dry_run": settings.dry_run,
+            "out": str(settings.out),
+            "scratch": str(settings.scratch),
+            "chosen": list(settings.chosen),
+            "skip": list(skip),
+        }
+        package = __package__ or "benchmarks.gpu"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"{package}.worker", json.dumps(told)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=_environment(job),
+            start_new_session=True,
+        )
+        self.ended = False
+        self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            try:
+                self.messages.put(json.loads(line))
+            except ValueError:
+                continue  # not from the worker itself
+        self.messages.put(None)
+
+    def poll(self) -> list[Message]:
+        found: list[Message] = []
+        while not self.messages.empty():
+            message = self.messages.get()
+            if message is None:
+                self.ended = True
+            else:
+                found.append(message)
+        return found
+
+    def tell(self, **message: Any) -> None:
+        """Raises OSError where the process is gone."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """Ends the process and all that it has started, which share its session."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            pass  # stuck in the driver; nothing waits for it
+
+    def last_words(self) -> str:
+        """How it ended, and the last line that it wrote beside its messages."""
+        try:
+            code = self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = "did not end" if code is None else f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"killed by {signal.Signals(-code).name}"
+        lines = [line for line in self.log_text().splitlines() if line.strip()]
+        return f"the process ended: {how}{': ' + lines[-1][:300] if lines else ''}"
+
+    def log_text(self) -> str:
+        try:
+            size = self.log.seek(0, os.SEEK_END)
+            self.log.seek(max(0, size - 8000))
+            return self.log.read().decode(errors="replace")
+        except (OSError, ValueError):
+            return ""
+
+
+def _environment(job: Job) -> dict[str, str]:
+    found = dict(os.environ)
+    path = [str(ROOT / "src"), str(ROOT), found.get("PYTHONPATH", "")]
+    found["PYTHONPATH"] = os.pathsep.join(entry for entry in path if entry)
+    found["PYTHONUNBUFFERED"] = "1"
+    return found | job.environment
+
+
+@dataclass(slots=True)
+class Running:
+    """A job under way: its worker, the row that it is in, and what is done."""
+
+    job: Job
+    settings: Settings
+    record: Callable[[Row], None]
+    end: float
+    worker: Worker = field(init=False)
+    row: str = ""
+    row_limit: float = START_LIMIT_S
+    row_start: float = 0.0
+    done: list[str] = field(default_factory=list)
+    restarts: int = 0
+    serving: bool = False
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self.row, self.row_limit, self.row_start = "", START_LIMIT_S, time.monotonic()
+        self.worker = Worker(self.job, self.settings, self.done)
+
+    def step(self) -> None:
+        """Takes in what the worker says, and sees to one that is over or late."""
+        for message in self.worker.poll():
+            self._hear(message)
+        now = time.monotonic()
+        if self.over or self.serving and not self.worker.ended:
+            return
+        if now > self.end:
+            self._stop(f"no result: the job's {self.job.limit_s:.0f} s were over", again=False)
+        elif self.worker.ended:
+            self._stop(self.worker.last_words(), again=True)
+        elif now > self.row_start + self.row_limit:
+            self._stop(f"no result after {self.row_limit:.0f} s: killed", again=True)
+
+    def _hear(self, message: Message) -> None:
+        match message["kind"]:
+            case "start":
+                self.row, self.row_limit = message["row"], message["limit"]
+                self.row_start = time.monotonic()
+            case "row":
+                row = Row(**message["row"])
+                self.done.append(row.name)
+                self.record(row)
+                self.row, self.row_start = "", time.monotonic()
+                self.row_limit = START_LIMIT_S
+            case "serving":
+                self.serving = True
+            case "end":
+                self.over = True
+                self.worker.kill()
+
+    def _stop(self, reason: str, again: bool) -> None:
+        """The worker is over before its end; the rows behind the one it was in are still to do."""
+        self.worker.kill()
+        log = self.worker.log_text()[-2000:]
+        inside = self.row
+        if inside or not again or not self.done:
+            name = inside or f"{self.job.name}: all"
+            seconds = time.monotonic() - self.row_start
+            self.done.append(name)
+            self.record(Row(name, "failed", reason, seconds, {"log": log}))
+        self.restarts += 1
+        # One that ends between rows has broken its GPU context, or cannot start at all.
+        if again and self.done and not self.done[-1].endswith(": all"):
+            if self.restarts <= MOST_RESTARTS:
+                self._start()
+                return
+        self.over = True
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    settings: Settings,
+    record: Callable[[Row], None],
+    end: float,
+    parallel: int,
+) -> None:
+    """Runs all jobs, some at a time, until the time `end` of the monotonic clock."""
+    waiting = list(jobs)
+    running: list[Running] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < parallel and time.monotonic() < end:
+                job = waiting.pop(0)
+                limit = min(time.monotonic() + job.limit_s, end)
+                running.append(Running(job, settings, record, limit))
+            for one in running:
+                one.step()
+            running = [one for one in running if not one.over]
+            if time.monotonic() >= end:
+                for job in waiting:
+                    name = f"{job.name}: all"
+                    record(Row(name, "failed", "not reached: the part's time was over"))
+                waiting.clear()
+            time.sleep(TICK_S)
+    finally:
+        for one in running:
+            one.worker.kill()

@@ -1,0 +1,106 @@
+"""The process of one job: runs the rows of a part's job and tells its parent of each.
+
+Not for people: `engine` starts it. Messages are lines of JSON on the standard output, from which
+everything else that prints is kept away.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..peers.base import Skipped
+from ..record import Status
+from .device import Bench, plain_math
+from .engine import Message
+from .results import Row
+
+BROKEN = 86
+"""Exit code of a process whose GPU context an error has made unusable."""
+
+
+class WrongValue(Exception):
+    """A check that ran and found another value than it should."""
+
+
+class Reporter:
+    """Runs rows. Whatever a row raises goes on record and the next one follows."""
+
+    def __init__(self, told: dict[str, Any], channel: TextIO, bench: Bench) -> None:
+        self.job: str = told["job"]
+        self.out = Path(told["out"])
+        self.scratch = Path(told["scratch"])
+        self.chosen = tuple(told["chosen"])
+        self.skip: set[str] = set(told["skip"])
+        self.channel = channel
+        self.bench = bench
+
+    def send(self, kind: str, **content: Any) -> None:
+        self.channel.write(json.dumps({"kind": kind, **content}) + "\n")
+        self.channel.flush()
+
+    def row(self, name: str, limit_s: float, run: Callable[[], dict[str, Any]]) -> Row | None:
+        """None where an earlier process has done it. `run` gives the values."""
+        if name in self.skip:
+            return None
+        self.start(name, limit_s)
+        begin = time.perf_counter()
+        status: Status = "ok"
+        reason, values = "", {}
+        try:
+            values = run()
+        except Skipped as error:
+            status, reason = "skipped", str(error)
+        except WrongValue as error:
+            status, reason = "wrong", str(error)
+        except Exception as error:
+            status, reason = "failed", one_line(error)
+            values = {"traceback": traceback.format_exc()[-3000:]}
+        return self.finish(Row(name, status, reason, time.perf_counter() - begin, values))
+
+    def start(self, name: str, limit_s: float) -> None:
+        self.send("start", row=name, limit=limit_s)
+
+    def finish(self, row: Row) -> Row:
+        """Sends a row. Ends the process where it has left the GPU unusable."""
+        fields = {name: getattr(row, name) for name in Row.__slots__}
+        broken = row.status == "failed" and self.bench.is_broken()
+        if broken:
+            fields["reason"] += " [the GPU context was lost]"
+        self.send("row", row=fields)
+        if broken:
+            os._exit(BROKEN)
+        return row
+
+    def listen(self) -> Message | None:
+        """The next message of the parent; None where it is gone."""
+        line = sys.stdin.readline()
+        return json.loads(line) if line else None
+
+
+def one_line(error: BaseException) -> str:
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return " ".join(text.split())[:500]
+
+
+def main() -> None:
+    told: dict[str, Any] = json.loads(sys.argv[1])
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what others print goes to the log
+    bench = Bench(told["dry_run"])
+    plain_math()
+    reporter = Reporter(told, channel, bench)
+    part = importlib.import_module(f".{told['part']}", __package__)
+    part.run(reporter, bench)
+    reporter.send("end")
+    # Not by the interpreter's own end: a GPU that hangs, or threads of a compiler, would hold it.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""What the models of the zoo need of a GPU, by compilation alone: no GPU is used or needed.
+
+    python -m benchmarks.resources --out docs/cuda.md
+
+compiles every model for one target, and for others to see that they do and how long it takes. The
+table goes between the markers of the page, everything else into a JSON record beside the results of
+the benchmark.
+"""
+
+import argparse
+import datetime
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.build import Stages
+from stretto.errors import StrettoError
+from stretto.options import Options
+from stretto.runtime.triton_compile import compile_source
+from stretto.runtime.triton_toolchain import require_triton
+from stretto.text import bytes_text
+from stretto.tools.launches import LaunchRow, host_rows, launch_rows
+from stretto.tools.models import find_model
+from stretto.tools.targets import compile_model, multiprocessors, require_target
+
+from .machine import git_commit, machine_line, versions
+from .models import CORE
+
+TARGET = "sm_90"
+OTHERS = ("sm_80", "sm_100", "gfx942")
+BEGIN, END = "<!-- resources: begin -->", "<!-- resources: end -->"
+RESULTS = Path(__file__).parent / "results"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResources:
+    """One model. seconds: of each stage. launches: those for the target. others: seconds that each
+    other target's compiler took for all launches; None where it failed. problem: why there is
+    nothing."""
+
+    model: str
+    seconds: dict[str, float]
+    launches: tuple[LaunchRow, ...] = ()
+    library_calls: int = 0
+    host: tuple[str, ...] = ()
+    others: dict[str, float | None] | None = None
+    problem: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All models for one target."""
+
+    date: str
+    commit: str | None
+    machine: str
+    versions: dict[str, str]
+    target: str
+    units: int
+    preset: str
+    models: tuple[ModelResources, ...]
+
+    def write_json(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+def survey(
+    models: Sequence[str],
+    target: str = TARGET,
+    others: Sequence[str] = OTHERS,
+    *,
+    units: int | None = None,
+    preset: str = "full",
+    cache: Path | None = None,
+    tell: Tell = lambda text: None,
+) -> Survey:
+    """Compiles the models. cache: a folder that may have them; None compiles all anew."""
+    count = units or multiprocessors(require_target(target))
+    found: list[ModelResources] = []
+    with tempfile.TemporaryDirectory(prefix="stretto-") as fresh:
+        options = Options(cache_dir=cache or fresh)
+        for name in models:
+            tell(f"{name}: {target}")
+            found.append(_model(name, target, others, count, preset, options, tell))
+    known = {**versions(), "triton": require_triton()}
+    return Survey(
+        datetime.date.today().isoformat(),
+        git_commit(),
+        machine_line(1),
+        known,
+        target,
+        count,
+        preset,
+        tuple(found),
+    )
+
+
+def _model(
+    name: str,
+    target: str,
+    others: Sequence[str],
+    units: int,
+    preset: str,
+    options: Options,
+    tell: Tell,
+) -> ModelResources:
+    start = time.perf_counter()
+    try:
+        model = find_model(name, small=preset == "small")
+        stages = compile_model(model, target, units, options)
+    except StrettoError as error:
+        spent = {"until it failed": time.perf_counter() - start}
+        return ModelResources(name, spent, problem=f"{type(error).__name__}: {error.message}")
+    spent: dict[str, float | None] = {}
+    for other in others:
+        tell(f"{name}: {other}")
+        spent[other] = _seconds(stages, other, options)
+    assert stages.plan is not None and stages.device is not None
+    return ModelResources(
+        name,
+        stages.seconds,
+        tuple(launch_rows(stages, units)),
+        sum(kernel.call is not None for kernel in stages.device.kernels),
+        tuple(f"{row.what}: {row.why}" for row in host_rows(stages.plan)),
+        spent,
+    )
+
+
+def _seconds(stages: Stages, target: str, options: Options) -> float | None:
+    try:
+        return sum(compile_source(source, target, options).seconds for source in stages.triton)
+    except StrettoError:
+        return None
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+HEADERS = (
+    "model",
+    "launches",
+    "kernels",
+    "loops, branches",
+    "waits on a unit",
+    "registers",
+    "shared",
+    "spills",
+    "stack",
+    "units per SM",
+    "binary",
+    "schedule",
+)
+
+
+def markdown(found: Survey) -> str:
+    """The table, with what it was made with below it."""
+    others = list(dict.fromkeys(o for model in found.models for o in model.others or ()))
+    headers = [*HEADERS, found.target, *others]
+    lines = [f"| {' | '.join(headers)} |", f"|{'---|' * len(headers)}"]
+    lines += [f"| {' | '.join(_cells(model, others))} |" for model in found.models]
+    lines += [
+        "",
+        f"{found.units} units, 4 warps each unless the row says otherwise. `schedule` is the time "
+        f"from the captured program to the printed text, the columns named by targets are Triton's "
+        f"compile times, all in seconds, on one machine without a GPU ({found.machine}); Triton "
+        f"{found.versions['triton']}, torch {found.versions.get('torch', '?')}, {found.date}, "
+        f"commit {(found.commit or 'unknown')[:9]}"
+        f"{' with changes' if (found.commit or '').endswith('-dirty') else ''}.",
+    ]
+    return "\n".join(lines)
+
+
+def _cells(model: ModelResources, others: Sequence[str]) -> list[str]:
+    rows = model.launches
+    if not rows:
+        problem = model.problem.replace("|", "/").splitlines()[0]
+        return [model.model, f"failed: {problem}", *[""] * (len(HEADERS) - 1 + len(others))]
+    tight = min(rows, key=lambda row: row.units_per_multiprocessor or 0)
+    sizes = ("shared_bytes", "spill_bytes", "stack_bytes")
+    shared, spills, stack = (max(getattr(row, size) or 0 for row in rows) for size in sizes)
+    before = sum(s for name, s in model.seconds.items() if name not in ("capture", "compile"))
+    spent = [(model.others or {}).get(other) for other in others]
+    compiled = sum(row.seconds or 0.0 for row in rows)
+    return [
+        model.model,
+        f"{len(rows)}" + (f" + {model.library_calls} calls" if model.library_calls else ""),
+        str(sum(row.kernels for row in rows)),
+        str(sum(row.control for row in rows)),
+        str(max(row.waits for row in rows)),
+        str(max(row.registers or 0 for row in rows)),
+        *(bytes_text(size) for size in (shared, spills, stack)),
+        f"{tight.units_per_multiprocessor} ({tight.limit})",
+        bytes_text(sum(row.binary_bytes or 0 for row in rows)),
+        f"{before:.1f}",
+        f"{compiled:.1f}",
+        *("failed" if seconds is None else f"{seconds:.1f}" for seconds in spent),
+    ]
+
+
+def insert(page: Path, table: str) -> None:
+    """Puts the table between the page's markers. Raises ValueError where they are missing."""
+    text = page.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no lines {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    for name in (options.target, *options.others):
+        require_target(name)
+    if options.out and not (options.out.is_file() and BEGIN in options.out.read_text()):
+        raise SystemExit(f"{options.out} is not a page with a line {BEGIN}")
+    found = survey(
+        options.models or CORE,
+        options.target,
+        options.others,
+        units=options.units,
+        preset=options.preset,
+        cache=options.cache,
+        tell=lambda text: print(text, flush=True),
+    )
+    table = markdown(found)
+    print(table)
+    path = options.json or RESULTS / f"{found.date}-resources-{found.target}.json"
+    found.write_json(path)
+    print(f"wrote {path}")
+    if options.out:
+        insert(options.out, table)
+        print(f"wrote the table into {options.out}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.resources", description="What the zoo needs of a GPU."
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: the core of the zoo")
+    parser.add_argument("--target", default=TARGET, help="default: %(default)s")
+    parser.add_argument(
+        "--others",
+        default=OTHERS,
+        type=lambda text: tuple(name for name in text.split(",") if name),
+        help=f"only for their compile times (default: {','.join(OTHERS)})",
+    )
+    parser.add_argument("--units", type=int, help="default: multiprocessors of a usual GPU")
+    parser.add_argument("--preset", default="full", choices=("full", "small"))
+    parser.add_argument("--out", type=Path, help="a page with markers that gets the table")
+    parser.add_argument("--json", type=Path, help="default: a dated file in benchmarks/results")
+    parser.add_argument("--cache", type=Path, help="a folder of compiled programs to use")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

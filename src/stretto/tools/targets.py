@@ -1,0 +1,56 @@
+"""Compiles models for GPUs that need not be there."""
+
+from __future__ import annotations
+
+import torch
+
+from stretto.build import Stages, compile_for_target
+from stretto.capture import capture
+from stretto.errors import BuildError
+from stretto.options import Options
+from stretto.runtime.cuda_device import find_gpu
+from stretto.runtime.triton_toolchain import TARGETS, Target, require_triton
+from stretto.tools.models import Model
+from stretto.tools.names import UsageError, suggestion
+
+MULTIPROCESSORS = {
+    "sm_80": 108,  # A100
+    "sm_86": 84,  # A40, RTX A6000
+    "sm_89": 142,  # L40S
+    "sm_90": 132,  # H100 (SXM), H200
+    "sm_100": 132,  # a B200 has 148; 132 compares with sm_90
+    "sm_120": 170,  # RTX 5090
+    "gfx942": 304,  # MI300X
+}
+"""Of a usual GPU of each target."""
+
+
+def multiprocessors(target: str) -> int:
+    return MULTIPROCESSORS[target]
+
+
+def require_target(name: str) -> str:
+    """The target's name as its binaries have it. Raises UsageError for one that is not known, and
+    BuildError where Triton is missing or not a supported version."""
+    try:
+        target = Target.parse(name)
+    except ValueError:
+        raise UsageError(f"unknown target {name!r}{suggestion(name, list(TARGETS))}") from None
+    require_triton()
+    return target.name
+
+
+def require_gpu() -> None:
+    """Raises BuildError where no GPU can be used; says what can be done without one."""
+    try:
+        find_gpu(torch.device("cuda"))
+    except BuildError as error:
+        without = "without a GPU: --backend cuda-emulated runs it here, explain --target sm_90 "
+        raise BuildError(error.message, remedy=f"{error.remedy}; {without}compiles it") from error
+
+
+def compile_model(model: Model, target: str, units: int, options: Options) -> Stages:
+    """All stages of a model for a target; its tensors stay on the CPU."""
+    with torch.no_grad():
+        captured = capture(model.function, model.inputs, {}, options)
+    return compile_for_target(captured, target, units, options)
