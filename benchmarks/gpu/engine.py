@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 90.0
 """To import torch and to find the GPU."""
 MOST_RESTARTS = 12
+BROKEN = 86
+"""Exit code of a worker whose GPU context an error has made unusable, after it has told of it."""
 TICK_S = 0.05
 
 Message = dict[str, Any]
@@ -202,20 +204,24 @@ class Running:
     def _stop(self, reason: str, again: bool) -> None:
         """The worker is over before its end; the rows behind the one it was in are still to do."""
         self.worker.kill()
-        log = self.worker.log_text()[-2000:]
-        inside = self.row
-        if inside or not again or not self.done:
-            name = inside or f"{self.job.name}: all"
-            seconds = time.monotonic() - self.row_start
-            self.done.append(name)
-            self.record(Row(name, "failed", reason, seconds, {"log": log}))
+        if self.row:
+            self._fail(self.row, reason)
+            self.done.append(self.row)
+        elif self.worker.process.returncode != BROKEN:
+            self._fail(f"{self.job.name}: the rest", reason)
+            again = False
         self.restarts += 1
-        # One that ends between rows has broken its GPU context, or cannot start at all.
-        if again and self.done and not self.done[-1].endswith(": all"):
-            if self.restarts <= MOST_RESTARTS:
-                self._start()
-                return
+        if again and self.restarts <= MOST_RESTARTS:
+            self._start()
+            return
+        if again:
+            self._fail(f"{self.job.name}: the rest", f"given up after {MOST_RESTARTS} restarts")
         self.over = True
+
+    def _fail(self, name: str, reason: str) -> None:
+        seconds = time.monotonic() - self.row_start
+        log = self.worker.log_text()[-2000:]
+        self.record(Row(name, "failed", reason, seconds, {"log": log}))
 
 
 def run_jobs(

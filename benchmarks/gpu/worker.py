@@ -17,11 +17,8 @@ from typing import Any, TextIO
 from ..peers.base import Skipped
 from ..record import Status
 from .device import Bench, plain_math
-from .engine import Message
+from .engine import BROKEN, Message
 from .results import Row
-
-BROKEN = 86
-"""Exit code of a process whose GPU context an error has made unusable."""
 
 
 class WrongValue(Exception):

@@ -26,6 +26,7 @@ from stretto.capture import (
 from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.ir.types import DType
 from stretto.options import Options
+from stretto.runtime.cuda_device import find_gpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -359,7 +360,7 @@ def _device_of(backend: str, captured: Captured, tensors: Sequence[torch.Tensor]
         )
     if devices:
         return next(iter(devices))
-    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else CPU
+    return find_gpu(torch.device("cuda")).device if kind == "cuda" else CPU
 
 
 def varying(keys: list[Key]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,8 @@ import torch
 
 from stretto.capture import Captured
 from stretto.codegen.cpp_program import Source, print_program
-from stretto.codegen.triton_program import print_plan
+from stretto.codegen.triton_program import EARLY_REGISTERS, print_plan
+from stretto.codegen.triton_program import print_program as print_program_for_gpu
 from stretto.codegen.triton_source import TritonSource
 from stretto.errors import BuildError
 from stretto.interp.interpreter import run as interpret
@@ -169,24 +170,41 @@ def _schedule(
 # ---- GPUs ------------------------------------------------------------------------------------
 
 
-def print_for_gpu(
+def plan_for_gpu(
     stages: Stages,
     lowered: Lowered,
     units: int,
     options: Options,
     costs: MachineCosts,
     dump: Dumper,
-) -> tuple[TritonSource, ...]:
-    """The plan for a GPU with so many resident thread blocks, and the text of its launches."""
+) -> Plan:
+    """The plan for a GPU with so many resident thread blocks."""
     with stages.timed("select"):
         tree = select_cuda(lowered, units, options.fuse)
     device = _schedule(stages, tree, units, costs, dump)
-    with stages.timed("print"):
-        stages.plan = make_plan(device)
-        stages.triton = print_plan(stages.plan)
+    stages.plan = make_plan(device)
+    return stages.plan
+
+
+def compile_plan(stages: Stages, target: str, options: Options, dump: Dumper) -> None:
+    """Prints and compiles the launches of a plan. Of the ways to print one, the first counts whose
+    registers suffice: the less constants it keeps in them, the more are free for all else."""
+    assert stages.plan is not None
+    chosen: list[tuple[TritonSource, CompiledTriton]] = []
+    with stages.timed("compile"):
+        for name, launch in stages.plan.launches:
+            tried: list[tuple[TritonSource, CompiledTriton]] = []
+            for registers in EARLY_REGISTERS:
+                words = stages.plan.words[name]
+                source = print_program_for_gpu(launch.program, words, registers=registers)
+                tried.append((source, compile_source(source, target, options)))
+                if tried[-1][1].resources.spill_bytes == 0:
+                    break
+            chosen.append(min(tried, key=lambda pair: pair[1].resources.spill_bytes))
+    stages.triton = tuple(source for source, _ in chosen)
+    stages.compiled = tuple(kernel for _, kernel in chosen)
     for source in stages.triton:
         dump.text("program.py", lambda source=source: source.text)
-    return stages.triton
 
 
 def _build_cuda(
@@ -200,26 +218,22 @@ def _build_cuda(
     """A program on the GPU `device`, with as many units as that holds at once; on the CPU, one
     whose kernels are interpreted."""
     units = units_for(device, options.units)
-    sources = print_for_gpu(stages, lowered, units, options, costs, dump)
-    assert stages.plan is not None
+    plan = plan_for_gpu(stages, lowered, units, options, costs, dump)
     if device.type == "cpu":
-        return emulated_cuda_executable(stages.plan, sources, lowered, options)
-    with stages.timed("compile"):
-        stages.compiled = compile_for(device, sources, options)
-        room = min(resident_units(kernel, device) for kernel in stages.compiled)
-    if room < units and options.units is None:
-        sources = print_for_gpu(stages, lowered, room, options, costs, dump)
-        with stages.timed("compile"):
-            stages.compiled = compile_for(device, sources, options)
-    with stages.timed("load"):
-        return cuda_executable(stages.plan, sources, stages.compiled, lowered, options, device)
-
-
-def compile_for(
-    device: torch.device, sources: Sequence[TritonSource], options: Options
-) -> tuple[CompiledTriton, ...]:
+        with stages.timed("print"):
+            stages.triton = print_plan(plan)
+        for source in stages.triton:
+            dump.text("program.py", lambda source=source: source.text)
+        return emulated_cuda_executable(plan, stages.triton, lowered, options)
     major, minor = find_gpu(device).capability
-    return tuple(compile_source(source, f"sm_{major}{minor}", options) for source in sources)
+    target = f"sm_{major}{minor}"
+    compile_plan(stages, target, options, dump)
+    room = min(resident_units(kernel, device) for kernel in stages.compiled)
+    if room < units and options.units is None:
+        plan = plan_for_gpu(stages, lowered, room, options, costs, dump)
+        compile_plan(stages, target, options, dump)
+    with stages.timed("load"):
+        return cuda_executable(plan, stages.triton, stages.compiled, lowered, options, device)
 
 
 def compile_for_target(
@@ -237,9 +251,8 @@ def compile_for_target(
     dump = Dumper(options)
     lowered = _front(stages, options, dump)
     assert lowered is not None
-    sources = print_for_gpu(stages, lowered, units, options, costs or GPU_COSTS, dump)
-    with stages.timed("compile"):
-        stages.compiled = tuple(compile_source(s, machine.name, options) for s in sources)
+    plan_for_gpu(stages, lowered, units, options, costs or GPU_COSTS, dump)
+    compile_plan(stages, machine.name, options, dump)
     return stages
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,17 +14,33 @@ import stretto
 from stretto import api
 from stretto.api import Compiled
 from stretto.build import build
+from stretto.capture import Captured
 from stretto.options import Options
+from stretto.runtime.cuda_plan import PlanExecutable
 from stretto.runtime.executable import CpuExecutable
 from tests.backends import EAGER, many_tasks
 from tests.capture.checks import assert_same
+from tests.codegen import triton_runner
+
+
+CUDA = "cuda-emulated"
+
+
+def _build(captured: Captured, backend: str, *args: Any, **kwargs: Any) -> Any:
+    """On a GPU all units run anyway."""
+    costs = None if backend == CUDA else EAGER
+    return build(captured, backend, *args, costs=costs, **kwargs)
 
 
 @contextmanager
 def spread() -> Iterator[None]:
     """What compiles inside is cut finely and uses all units, however small its work is."""
-    with many_tasks(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "build", functools.partial(build, costs=EAGER))
+    with (
+        many_tasks(),
+        triton_runner.many_tasks(),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(api, "build", _build)
         yield
 
 
@@ -42,6 +57,13 @@ def native(compiled: Compiled) -> CpuExecutable:
     return entry.executable
 
 
+def on_cuda(compiled: Compiled) -> PlanExecutable:
+    """The one program of a function that was compiled for the emulated GPU."""
+    (entry,) = compiled.signatures
+    assert isinstance(entry.executable, PlanExecutable)
+    return entry.executable
+
+
 def check(
     function: Callable[..., Any],
     *cases: tuple[Any, ...],
@@ -53,7 +75,7 @@ def check(
 
     Modules and closures are not copied: give functions that do not change what they close over.
     """
-    options = options or Options(threads=units, unroll=2)
+    options = options or Options(threads=units, units=units, unroll=2)
     compiled = stretto.compile(function, backend=backend, options=options)
     with spread(), torch.no_grad():
         for case in cases:

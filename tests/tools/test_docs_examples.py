@@ -12,7 +12,10 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "timeline.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("cuda", "guide", "timeline")),
+]
 
 _BLOCK = re.compile(r"(<!-- not run -->\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -25,7 +25,6 @@ _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _ARANGE = re.compile(r"tl\.arange\(0, (\d+)\)(\[:, None\]|\[None, :\])?")
 _LOAD = re.compile(r"(?:\()?tl\.load\((\w+)\b")
 _WORDS = ("tl", "None", "True", "False", "float", "mask", "other")
-_WORDS = ("tl", "None", "True", "False", "float", "mask", "other")
 _EFFECTS = ("tl.load", "stretto_checked", "tl.atomic", "control")
 
 Shape = tuple[int, ...]
@@ -73,7 +72,9 @@ def split_early(kernel: TritonKernel) -> EarlyKernel | None:
         if not any(effect in text for effect in _EFFECTS):
             shapes[name] = shape
             pure[name] = text
-        elif (load := _LOAD.match(text)) and load.group(1) in constants and text.count("tl.load") == 1:
+            continue
+        load = _LOAD.match(text)
+        if load is not None and load.group(1) in constants and text.count("tl.load") == 1:
             chosen[name] = text
             itemsize = kernel.buffers[constants[load.group(1)]].dtype.itemsize
             nbytes += prod(shape) * max(itemsize, 4)

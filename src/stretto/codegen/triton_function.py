@@ -15,6 +15,7 @@ from stretto.codegen.status import Status
 from stretto.codegen.triton_early import EarlyLoads
 from stretto.codegen.triton_expr import ExprPrinter, Names, Text
 from stretto.codegen.triton_kernel import TritonKernel
+from stretto.codegen.triton_outline import assigned, outline
 from stretto.codegen.triton_scalar import VALUE_TYPES
 from stretto.errors import CodegenError
 from stretto.kernels.expr import Buffer, Expr, Reg, loads
@@ -129,6 +130,8 @@ class FunctionPrinter:
         self.out = out
         self.pointer = pointer
         self.clean = False  # all threads of the unit see what the unit has written
+        self.outer: list[Writer] = []  # texts around the one at hand
+        self.aligned: set[str] = set()  # pointers that are multiples of 16
         self.ahead: list[str] = []  # kernels whose constants are loaded for their next run
 
     # ---- names -------------------------------------------------------------------------------
@@ -208,11 +211,29 @@ class FunctionPrinter:
         """A loop whose kernels keep in registers what they read in every iteration."""
         early = self.parts.early
         before = list(early.names)
+        outer, self.out = self.out, Writer("    ")
+        self.outer.append(outer)
         for step in every_iteration(body):
             if early.values(step.kernel) is None:
                 self.load_early(step)
+        keeps = len(early.names) > len(before)
         yield
         early.drop(before)
+        text, self.out = self.out.text(), self.outer.pop()
+        if keeps and not before:
+            self.outlined(text)
+        else:
+            self.out.write(text.rstrip("\n"))
+
+    def outlined(self, text: str) -> None:
+        """Prints a loop as a function of its own."""
+        known = set[str]().union(*(assigned(writer.text()) for writer in [*self.outer, self.out]))
+        piece = outline(text, known)
+        function = self.parts.function(f"loop_{self.function}", piece.text)
+        self.out.write(f"{', '.join(piece.gives)} = {function}({', '.join(piece.takes)})")
+        for name in piece.gives:
+            if name in self.aligned:
+                self.out.write(f"{name} = tl.multiple_of({name}, 16)")
 
     def rotate(self, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
         for current, following in pairs:

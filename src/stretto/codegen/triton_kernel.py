@@ -17,7 +17,8 @@ from stretto.kernels.expr import Buffer, Reg
 from stretto.kernels.operator import Kernel
 from stretto.text import Writer
 
-_FUNCTIONS = Path(__file__).parent / "triton" / "functions.py"
+FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py")
+"""Files of codegen/triton with what printed kernels call, in order."""
 
 
 @dataclass(slots=True)
@@ -46,10 +47,11 @@ class TritonKernel:
 def functions_text() -> str:
     """The scalar functions that printed kernels call, as a part of a module.
 
-    They want `triton` and `tl` imported.
+    They want `triton` and `tl` imported, and PORTABLE of prelude.py.
     """
-    text = _FUNCTIONS.read_text()
-    return text[text.index("# ---- ") :]
+    folder = Path(__file__).parent / "triton"
+    texts = [(folder / name).read_text() for name in FUNCTION_FILES]
+    return "\n\n".join(text[text.index("# ---- ") :] for text in texts)
 
 
 def print_kernel(kernel: Kernel) -> TritonKernel:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from stretto.codegen.triton_function import FunctionPrinter, Identifiers, Parts
-from stretto.codegen.triton_kernel import print_kernel
+from stretto.codegen.triton_kernel import FUNCTION_FILES, print_kernel
 from stretto.codegen.triton_scalar import MEMORY_TYPES, POINTER_TYPES, VALUE_TYPES
 from stretto.codegen.triton_source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.codegen.triton_states import StatePrinter, as_word, from_word, has_call
@@ -30,9 +30,11 @@ HEADER = '''\
 import triton
 import triton.language as tl
 '''
-THREAD_BYTES = 32 * 96 * 4
-"""Bytes of registers of a warp that hold constants: 96 of a thread's 255."""
-LIBRARY = ("functions.py", "prelude.py", "control.py")
+EARLY_REGISTERS = (96, 48, 0)
+"""Registers of a thread, of 255, that may hold constants: what is worth trying."""
+WARP = 32
+"""Threads."""
+LIBRARY = (*FUNCTION_FILES, "prelude.py", "control.py")
 """Files of codegen/triton that every program contains."""
 
 
@@ -52,29 +54,25 @@ def print_program(
     program: DeviceProgram,
     words: Mapping[str, int] | None = None,
     warps: int = 4,
-    early_bytes: int | None = None,
+    registers: int = EARLY_REGISTERS[0],
 ) -> TritonSource:
     """The module of a verified DeviceProgram without library calls.
 
     words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
     the results come one after the other.
-    early_bytes: registers of a unit for constants that are loaded before their task may begin
-        (`triton_early`); None is THREAD_BYTES a warp.
+    registers: of a thread, for constants that are loaded before their task may begin
+        (`triton_early`).
     """
-    if early_bytes is None:
-        early_bytes = warps * THREAD_BYTES
+    early_bytes = registers * 4 * WARP * warps
     if words is None:
         words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
     return _ProgramPrinter(program, words, warps, early_bytes).print()
 
 
-def print_plan(
-    plan: Plan, warps: int = 4, early_bytes: int | None = None
-) -> tuple[TritonSource, ...]:
+def print_plan(plan: Plan, warps: int = 4) -> tuple[TritonSource, ...]:
     """The modules of a plan's launches, in order."""
     return tuple(
-        print_program(launch.program, plan.words[name], warps, early_bytes)
-        for name, launch in plan.launches
+        print_program(launch.program, plan.words[name], warps) for name, launch in plan.launches
     )
 
 
@@ -156,6 +154,7 @@ class _ProgramPrinter:
         printer = FunctionPrinter(
             self.parts, "main", out, lambda b: names.get(b) or self.externals[b]
         )
+        printer.aligned = {names[b] for b in names if b.kind != "param"}
         for reg in sorted(regs | {*main.params, *main.results}, key=lambda r: r.name):
             if reg not in self.parts.limits:
                 out.write(f"{printer.reg(reg)} = {self._first_value(reg)}")

@@ -24,7 +24,15 @@ from stretto.runtime.cuda_machine import Machine
 from stretto.runtime.cuda_state import State
 from stretto.runtime.library import Number, Operand, extents, run_call
 from stretto.runtime.native import stopped
-from stretto.schedule.plan import Action, Launch, Library, Plan, address_name, constant
+from stretto.schedule.plan import (
+    Action,
+    Launch,
+    Library,
+    Plan,
+    address_name,
+    constant,
+    rotating,
+)
 
 
 class PlanExecutable(CudaExecutable):
@@ -44,11 +52,12 @@ class PlanExecutable(CudaExecutable):
         self.is_single = isinstance(body, Leaf) and isinstance(body.body, Launch)
         self.numbers = {id(launch): n for n, (_, launch) in enumerate(plan.launches)}
         self.functions = {function.name: function for function in plan.tree.functions}
-        self.moving: dict[str, list[Buffer]] = {}
+        self.moving = {
+            function.name: {*function.tensors, *rotating(function.body)}
+            for function in plan.tree.functions
+        }
         for name, launch in plan.launches:
-            tensors = launch.program.tree.main.tensors
-            found = self.moving.setdefault(name, [])
-            found += [buffer for buffer in tensors if buffer not in found]
+            self.moving[name].update(launch.program.tree.main.tensors)
         self.frames = dict(plan.program.frames)
         self.reads = 0
         self.library_runs = 0

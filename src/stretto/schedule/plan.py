@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from stretto.kernels.expr import (
     Access,
@@ -98,10 +99,14 @@ class Plan:
     @property
     def decides_on_host(self) -> bool:
         """True when the host reads a value from the device between two launches."""
-        return any(
-            isinstance(node, While | If | Call) or (isinstance(node, For) and _is_open(node))
-            for function in self.tree.functions
-            for node in walk(function.body)
+        nodes = [node for function in self.tree.functions for node in walk(function.body)]
+        libraries = [n.body for n in nodes if isinstance(n, Leaf) and isinstance(n.body, Library)]
+        return (
+            any(isinstance(n, While | If | Call) for n in nodes)
+            or any(isinstance(n, For) and _is_open(n) for n in nodes)
+            or any(isinstance(o, Reg) for library in libraries for o in library.call.operands)
+            # It asks where a loop has left a buffer.
+            or (bool(libraries) and any(launch.rotated for _, launch in self.launches))
         )
 
 
@@ -289,19 +294,20 @@ class _Cutter:
     def cut_leaf(self, schedule: Schedule) -> Iterator[Node[Schedule] | Library]:
         gathered: list[Step] = []
         kernels = 0
+        begins = False  # the piece is the first of its launch
         for step in merge(schedule):
             call = self.planner.kernels[step.kernel].call if isinstance(step, RunStep) else None
             if call is not None or kernels >= self.planner.most:
                 if gathered:
-                    yield Leaf(_piece(gathered, schedule))
-                gathered, kernels = [], 0
+                    yield Leaf(_piece(gathered, schedule, begins))
+                gathered, kernels, begins = [], 0, call is not None
             if call is not None:
                 yield Library(call)
                 continue
             kernels += isinstance(step, RunStep)
             gathered.append(step)
         if gathered:
-            yield Leaf(_piece(gathered, schedule))
+            yield Leaf(_piece(gathered, schedule, begins))
 
     # ---- control on the host -----------------------------------------------------------------
     def control(
@@ -401,7 +407,7 @@ class _Cutter:
         )
 
 
-def rotating(node: Node[Schedule]) -> set[Buffer]:
+def rotating(node: Node[Any]) -> set[Buffer]:
     """The buffers that loops let trade places."""
     return {
         buffer
@@ -412,8 +418,13 @@ def rotating(node: Node[Schedule]) -> set[Buffer]:
     }
 
 
-def _piece(steps: Iterable[Step], schedule: Schedule) -> Schedule:
-    """A leaf of some steps: waits for what other pieces signal are kept by the launch's order."""
+def _piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
+    """A leaf of some steps.
+
+    A wait for what stands before the piece, in another one or before the whole leaf, becomes a wait
+    for the piece's beginning; where a launch `begins` with the piece it is left out, for all that
+    came before has ended.
+    """
     lists: list[list[Item]] = [[] for _ in schedule.units]
     for step in steps:
         for unit, items in step.items(len(lists)):
@@ -426,11 +437,14 @@ def _piece(steps: Iterable[Step], schedule: Schedule) -> Schedule:
     }
 
     def needed(wait: Wait) -> Iterator[Wait]:
-        units = [u for u in range(wait.unit, wait.unit + wait.count) if (u, wait.step) in signalled]
+        everyone = range(wait.unit, wait.unit + wait.count)
+        units = [unit for unit in everyone if (unit, wait.step) in signalled]
         if len(units) == wait.count:
             yield wait
-        else:
-            yield from (Wait(unit, wait.step) for unit in units)
+            return
+        if not begins:
+            yield Wait(wait.unit, 0, wait.count)
+        yield from (Wait(unit, wait.step) for unit in units)
 
     def kept(items: list[Item]) -> Iterator[Item]:
         for item in items:

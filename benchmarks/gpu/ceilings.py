@@ -1,0 +1,365 @@
+"""The part `ceilings`: what the GPU can do at best, and what waits, launches and loops cost on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import conditional, gemv, probes
+from .clock import Call, host_seconds, rate, repeat, slopes, spread
+from .device import Bench
+from .engine import Job
+from .probes import Loaded, Probe
+from .worker import Reporter
+
+LIMIT_S = 40.0
+SAMPLES = 15
+
+
+def jobs(dry_run: bool, chosen: tuple[str, ...]) -> list[Job]:
+    """One at a time: nothing else may use the GPU."""
+    names = ("dry",) if dry_run else ("rates", "waits", "launches", "tasks", "loops", "gemv")
+    return [Job("ceilings", name, 90.0) for name in names]
+
+
+def run(reporter: Reporter, bench: Bench) -> None:
+    groups = {
+        "rates": rates,
+        "waits": waits,
+        "launches": launches,
+        "tasks": tasks,
+        "loops": loops,
+        "gemv": gemvs,
+    }
+    for name, rows in groups.items():
+        if reporter.job in (name, "dry"):
+            for row, measure in rows(bench, str(reporter.scratch / "probes")).items():
+                reporter.row(row, LIMIT_S, measure)
+
+
+Rows = dict[str, Callable[[], dict[str, Any]]]
+
+
+# ---- rates -----------------------------------------------------------------------------------
+
+
+def rates(bench: Bench, folder: str) -> Rows:
+    def ceiling(dtype: torch.dtype, size: int, tf32: bool = False) -> dict[str, Any]:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        try:
+            return matmul(bench, dtype, size)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    return {
+        "copy bandwidth": partial(copy, bench),
+        "bf16 matmul": partial(ceiling, torch.bfloat16, 8192),
+        "fp32 matmul": partial(ceiling, torch.float32, 4096),
+        "tf32 matmul": partial(ceiling, torch.float32, 8192, True),
+        "fp64 matmul": partial(ceiling, torch.float64, 4096),
+        "read bandwidth, memory": partial(read, bench, folder, 4 << 30, bench.units),
+        "read bandwidth, L2": partial(read, bench, folder, 16 << 20, bench.units),
+        "read bandwidth, one unit alone": partial(read, bench, folder, 16 << 20, 1),
+    }
+
+
+def copy(bench: Bench) -> dict[str, Any]:
+    """Bytes read plus bytes written per second, of random data."""
+    count = bench.size(1 << 30, 1 << 12)
+    source = torch.randn(count, device=bench.device)
+    target = torch.empty_like(source)
+    seconds = repeat(bench, lambda: target.copy_(source), bench.size(5, 1), bench.size(SAMPLES, 2))
+    return rate(seconds, 2.0 * source.nbytes, "B/s") | {"bytes": source.nbytes}
+
+
+def matmul(bench: Bench, dtype: torch.dtype, size: int) -> dict[str, Any]:
+    """Floating-point operations per second of torch's product of random square matrices."""
+    size = bench.size(size, 16)
+    generator = torch.Generator(device=bench.device).manual_seed(0)
+    a, b = (
+        torch.randn(size, size, generator=generator, device=bench.device).to(dtype)
+        for _ in range(2)
+    )
+    out = torch.empty_like(a)
+    call = partial(torch.matmul, a, b, out=out)
+    seconds = repeat(bench, call, bench.size(8, 1), bench.size(SAMPLES, 2))
+    return rate(seconds, 2.0 * size**3, "FLOP/s") | {"size": size}
+
+
+def read(bench: Bench, folder: str, nbytes: int, units: int) -> dict[str, Any]:
+    """Bytes per second that units read, by a kernel of the kind that programs are."""
+    block, warps = bench.size(8192, 64), 8
+    blocks = bench.size(nbytes // (4 * block), 5)
+    data = torch.randn(blocks * block, device=bench.device)
+    count = torch.tensor([blocks], dtype=torch.int32, device=bench.device)
+    found = torch.zeros(units, device=bench.device)
+    units = min(units, bench.units)
+    probe = probes.stream(block, warps)
+    loaded = Loaded(bench, probe, folder, (data, count, found), units=units)
+    low = bench.size(1 if nbytes > 1 << 28 else 20, 1)
+    seconds = slopes(bench, loaded.run, low, 3 * low, bench.size(SAMPLES, 2))
+    loaded.check()
+    return rate(seconds, float(data.nbytes), "B/s") | {"bytes": data.nbytes, "units": units}
+
+
+# ---- waits -----------------------------------------------------------------------------------
+
+
+def waits(bench: Bench, folder: str) -> Rows:
+    """Seconds of a wait behind the signal it waits for: the progress counters go through L2."""
+    found: Rows = {}
+    for units in (2, 8, 66, bench.units):
+        if units <= bench.units:
+            row = f"wait between two units, {units} apart" if units > 2 else "wait between two units"
+            found[row] = partial(trip, bench, folder, probes.PING_PONG, units, 0.5)
+    for units in (2, 8, 32, 66, bench.units):
+        if units <= bench.units:
+            row = f"wave over {units} units" if units < bench.units else "wave over all units"
+            found[row] = partial(trip, bench, folder, probes.WAVE, units, 1.0)
+    return found
+
+
+def trip(bench: Bench, folder: str, probe: Probe, units: int, share: float) -> dict[str, Any]:
+    """Seconds of `share` of a trip."""
+    loaded = Loaded(bench, probe, folder, units=units)
+    return _trips(bench, loaded, share) | {"units": units}
+
+
+def _trips(bench: Bench, loaded: Loaded, share: float = 1.0, most: int = 5000) -> dict[str, Any]:
+    low, high = bench.size(most // 5, 1), bench.size(most, 4)
+    found = slopes(bench, loaded.run, low, high, bench.size(SAMPLES, 2))
+    loaded.check()
+    return spread(found, share)
+
+
+# ---- launches --------------------------------------------------------------------------------
+
+
+def launches(bench: Bench, folder: str) -> Rows:
+    def program(kind: str) -> dict[str, Any]:
+        loaded = Loaded(bench, probes.EMPTY, folder)
+        return launch_seconds(bench, lambda: loaded.run(0), kind)
+
+    def operator(kind: str) -> dict[str, Any]:
+        x = torch.zeros(64, device=bench.device)
+        return launch_seconds(bench, lambda: x.add_(1.0), kind)
+
+    return {
+        "launch of an empty program, device": partial(program, "device"),
+        "launch of an empty program, host": partial(program, "host"),
+        "operator of torch, device": partial(operator, "device"),
+        "operator of torch, host": partial(operator, "host"),
+        "call of a compiled function, device": partial(whole_call, bench, folder, "device"),
+        "call of a compiled function, host": partial(whole_call, bench, folder, "host"),
+        "kernel boundary in a CUDA graph": partial(boundary, bench, 1),
+        "kernel boundary in a CUDA graph, two kernels wide": partial(boundary, bench, 2),
+    }
+
+
+def launch_seconds(bench: Bench, call: Call, kind: str) -> dict[str, Any]:
+    """device: of a launch among many that the GPU has waiting. host: in which one returns."""
+    calls, samples = bench.size(200, 1), bench.size(SAMPLES, 2)
+    measure = partial(repeat, primed=True) if kind == "device" else host_seconds
+    return spread(measure(bench, call, calls, samples))
+
+
+@torch.no_grad()
+def whole_call(bench: Bench, folder: str, kind: str) -> dict[str, Any]:
+    import stretto
+
+    x = torch.ones(16, device=bench.device)
+    options = stretto.Options(cache_dir=folder)
+    fast = stretto.compile(lambda x: x + 1.0, backend=bench.backend, options=options)
+    fast(x)
+    return launch_seconds(bench, lambda: fast(x), kind)
+
+
+def boundary(bench: Bench, wide: int) -> dict[str, Any]:
+    """Seconds from one small kernel of a graph to the next that depends on it."""
+    tensors = [torch.zeros(64, device=bench.device) for _ in range(wide)]
+    chain = bench.size(500, 4)
+    if bench.dry_run:
+
+        def replay() -> None:
+            for _ in range(chain):
+                for x in tensors:
+                    x.add_(1.0)
+    else:
+        replay = _graph(bench, tensors, chain).replay
+
+    seconds = repeat(bench, replay, 1, bench.size(SAMPLES, 2))
+    return spread([value / chain for value in seconds]) | {"kernels": chain * wide}
+
+
+def _graph(bench: Bench, tensors: list[Tensor], chain: int) -> torch.cuda.CUDAGraph:
+    """A chain of kernels on each of several streams, joined behind each step."""
+    graph = torch.cuda.CUDAGraph()
+    for x in tensors:
+        x.add_(1.0)
+    bench.synchronize()
+    others = [torch.cuda.Stream(bench.device) for _ in tensors[1:]]
+    with torch.cuda.graph(graph):
+        main = torch.cuda.current_stream(bench.device)
+        for _ in range(chain):
+            for stream, x in zip(others, tensors[1:], strict=True):
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    x.add_(1.0)
+            tensors[0].add_(1.0)
+            for stream in others:
+                main.wait_stream(stream)
+    return graph
+
+
+# ---- tasks -----------------------------------------------------------------------------------
+
+
+def tasks(bench: Bench, folder: str) -> Rows:
+    """What the figures of kernels/cuda_templates.py stand for, of one unit while all run."""
+    block = bench.size(512, 32)
+    steps = {
+        "function applications": ("stretto_tanh({x})", "tl.float32", 1.0),
+        "fp32 arithmetic": ("{x} * 0.999 + 0.001", "tl.float32", 2.0),
+        "fp64 arithmetic": ("{x} * 0.999 + 0.001", "tl.float64", 2.0),
+    }
+    found: Rows = {
+        "barrier of a unit": partial(small, bench, folder, probes.BARRIER, ()),
+        "load to use, L2": partial(chase, bench, folder, 4 << 20),
+        "load to use, memory": partial(chase, bench, folder, 1 << 30),
+    }
+    for name, (step, kind, amount) in steps.items():
+        probe = probes.arithmetic(step, block, kind)
+        found[name] = partial(work, bench, folder, probe, amount * 4 * block)
+    shapes = {
+        "tensor cores, fp32 as three TF32": ("fp32", "tf32x3", 64, 64, 32),
+        "tensor cores, bf16": ("bf16", "ieee", 64, 64, 64),
+        "a step of a small product": ("fp32", "tf32x3", 16, 16, 32),
+    }
+    for name, shape in shapes.items():
+        found[name] = partial(tensor_cores, bench, folder, *shape)
+    return found
+
+
+def small(bench: Bench, folder: str, probe: Probe, memory: tuple[Tensor, ...]) -> dict[str, Any]:
+    return _trips(bench, Loaded(bench, probe, folder, memory), most=20_000)
+
+
+def chase(bench: Bench, folder: str, nbytes: int) -> dict[str, Any]:
+    """Seconds from a load's address to its value, one load at a time."""
+    count = bench.size(nbytes // 4, 256)
+    order = torch.randperm(count, device=bench.device)
+    ring = torch.empty(count, dtype=torch.int32, device=bench.device)
+    ring[order] = order.roll(-1).to(torch.int32)
+    found = torch.zeros(1, dtype=torch.int32, device=bench.device)
+    loaded = Loaded(bench, probes.CHASE, folder, (ring, found), units=1)
+    return _trips(bench, loaded, most=20_000) | {"bytes": nbytes}
+
+
+def work(bench: Bench, folder: str, probe: Probe, amount: float) -> dict[str, Any]:
+    """Per second of one unit; `amount` a trip."""
+    found = torch.zeros(4096, device=bench.device)
+    loaded = Loaded(bench, probe, folder, (found,))
+    low, high = bench.size(2000, 1), bench.size(10_000, 3)
+    seconds = slopes(bench, loaded.run, low, high, bench.size(SAMPLES, 2))
+    loaded.check()
+    return rate(seconds, amount, "1/s")
+
+
+def tensor_cores(
+    bench: Bench, folder: str, kind: str, precision: str, rows: int, columns: int, depth: int
+) -> dict[str, Any]:
+    """Floating-point operations per second of one unit, and the seconds of a step."""
+    dtype = torch.float32 if kind == "fp32" else torch.bfloat16
+    left = torch.randn(rows, 4 * depth, device=bench.device).to(dtype)
+    right = torch.randn(4 * depth, columns, device=bench.device).to(dtype)
+    found = torch.zeros(rows, columns, device=bench.device)
+    probe = probes.products(kind, precision, rows, columns, depth)
+    loaded = Loaded(bench, probe, folder, (left, right, found))
+    low, high = bench.size(2000, 1), bench.size(10_000, 3)
+    seconds = slopes(bench, loaded.run, low, high, bench.size(SAMPLES, 2))
+    loaded.check()
+    amount = 2.0 * rows * columns * depth
+    return rate(seconds, amount, "FLOP/s") | {"step": spread(seconds)}
+
+
+# ---- loops -----------------------------------------------------------------------------------
+
+
+def loops(bench: Bench, folder: str) -> Rows:
+    sizes = bench.size(1024, 16), bench.size(4096, 32)
+    return {
+        "WHILE node of a CUDA graph, one kernel": partial(conditional.measure, bench, 1),
+        "WHILE node of a CUDA graph, two kernels": partial(conditional.measure, bench, 2),
+        "iteration of a loop, one unit": partial(iteration, bench, folder, count_up, 64),
+        "iteration of a loop, all units": partial(iteration, bench, folder, spread_out, sizes[1]),
+        "iteration of a loop, a product": partial(iteration, bench, folder, apply, sizes[0]),
+    }
+
+
+def count_up(x: Tensor, step: Tensor, limit: Tensor) -> Tensor:
+    """A decision on a value in each iteration, little else."""
+    while step < limit:
+        step = step + 1
+        x = x + 1.0
+    return x + step
+
+
+def spread_out(x: Tensor, step: Tensor, limit: Tensor) -> Tensor:
+    """Each iteration needs the whole result of the one before."""
+    while step < limit:
+        step = step + 1
+        x = x * 0.5 + x.sum() * 1e-6
+    return x
+
+
+def apply(x: Tensor, step: Tensor, limit: Tensor) -> Tensor:
+    """A square matrix times a vector, and a pointwise function."""
+    matrix = torch.full((x.shape[0], x.shape[0]), 1e-3, device=x.device)
+    while step < limit:
+        step = step + 1
+        x = torch.tanh(matrix @ x + 0.1)
+    return x
+
+
+@torch.no_grad()
+def iteration(
+    bench: Bench, folder: str, function: Callable[..., Tensor], size: int
+) -> dict[str, Any]:
+    """Seconds of an iteration of a program's own loop, which ends when a value says so."""
+    import stretto
+
+    options = stretto.Options(cache_dir=folder)
+    fast = stretto.compile(function, backend=bench.backend, options=options)
+    x = torch.ones(size, device=bench.device)
+    start = torch.zeros((), dtype=torch.int64, device=bench.device)
+    limits = {trips: torch.tensor(trips, device=bench.device) for trips in (3, 5, 200, 2200)}
+    low, high = bench.size(200, 3), bench.size(2200, 5)
+    found = slopes(bench, lambda trips: fast(x, start, limits[trips]), low, high, bench.size(9, 2))
+    executable = fast.signatures[0].executable
+    executable.synchronize()
+    return spread(found) | {"waits_on_host": executable.waits, "size": size}
+
+
+# ---- matrix times vector ---------------------------------------------------------------------
+
+
+def gemvs(bench: Bench, folder: str) -> Rows:
+    """Of a matrix far larger than the caches, and of one that stays in L2."""
+    shapes = gemv.DRY_SHAPES if bench.dry_run else gemv.SHAPES
+    large = (bench.size(32_768, 24), bench.size(8192, 64))
+    inside = (bench.size(2048, 24), bench.size(1024, 64))
+    found: Rows = {}
+    for dtype, label in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
+        for shape in (None, *(shapes if dtype is torch.float32 else shapes[::3])):
+            name = shape.name if shape is not None else "as chosen"
+            measure = partial(gemv.measure, bench, folder, dtype, *large, shape)
+            found[f"gemv {label} memory {name}"] = measure
+    for shape in (None, *shapes):
+        name = shape.name if shape is not None else "as chosen"
+        measure = partial(gemv.measure, bench, folder, torch.float32, *inside, shape)
+        found[f"gemv fp32 L2 {name}"] = measure
+    return found

@@ -1,0 +1,222 @@
+"""Small persistent kernels on the prelude's `wait` and `signal`, launched as programs are.
+
+Each runs something `trips` times, so that the difference of two launches is the time of a trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import dedent, indent
+
+import torch
+from torch import Tensor
+
+from stretto.codegen.triton_program import HEADER, library_text
+from stretto.codegen.triton_source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
+from stretto.options import Options
+from stretto.runtime.triton_compile import CompiledTriton, compile_source
+
+from .device import Bench
+from .worker import WrongValue
+
+POLLS = 1 << 22
+"""Looks at a counter before a wait gives up: seconds, so that a probe that hangs still ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A kernel's text. body: statements after `unit`, `base`, `ok` and `trips` are known.
+    memory: names and Triton types of its pointers."""
+
+    name: str
+    body: str
+    memory: tuple[tuple[str, str], ...] = ()
+    warps: int = 4
+
+    def source(self, units: int) -> TritonSource:
+        parameters = (
+            Parameter("control", "*i64", "control"),
+            Parameter("polls", "i64", "polls"),
+            Parameter("trips", "i64", "limit"),
+            *(Parameter(name, kind, "buffer") for name, kind in self.memory),
+        )
+        names = ", ".join(parameter.name for parameter in parameters)
+        body = f"""
+            unit = tl.program_id(0)
+            base = tl.load(control + {PROGRESS} + unit)
+            ok = stopped(control) == 0
+        """
+        body = dedent(body) + dedent(self.body).replace("UNITS", str(units))
+        entry = f"@triton.jit\ndef {ENTRY}({names}):{indent(body, '    ')}"
+        text = "\n\n".join([HEADER, library_text(), entry])
+        return TritonSource(text, parameters, (), units, self.warps)
+
+
+class Loaded:
+    """A probe on the machine, with its memory. `run(trips)` enqueues one launch."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        probe: Probe,
+        folder: str,
+        memory: Sequence[Tensor] = (),
+        units: int | None = None,
+    ) -> None:
+        self.bench = bench
+        self.units = units or bench.units
+        self.source = probe.source(self.units)
+        self.control = torch.zeros(PROGRESS + self.units, dtype=torch.int64, device=bench.device)
+        self.memory = tuple(memory)
+        # In a dry run too: that it compiles is half of what can be known without a GPU.
+        self.compiled: CompiledTriton = compile_source(
+            self.source, bench.target, Options(cache_dir=folder)
+        )
+        arguments = [self.control, POLLS, 1, *self.memory]
+        if bench.dry_run:
+            from stretto.runtime.triton_interpreter import InterpretedKernel
+
+            kernel = InterpretedKernel(self.source)
+
+            def run(trips: int) -> None:
+                arguments[2] = trips
+                kernel.launch(arguments)
+
+        else:
+            from stretto.runtime.cuda_driver import load_driver
+            from stretto.runtime.cuda_launch import load_kernel
+
+            kernel = load_kernel(load_driver(), bench.device.index, self.compiled, self.units)
+            self.resident = kernel.resident
+            invocation = kernel.bind(arguments)
+
+            def run(trips: int) -> None:
+                invocation.set(2, trips)
+                invocation.launch(bench.stream())
+
+        self.run = run
+
+    def check(self) -> None:
+        """Raises WrongValue where a wait of a launch so far gave up."""
+        self.bench.synchronize()
+        status = int(self.control[ERROR])
+        if status:
+            raise WrongValue(f"the probe stopped with status {status}")
+
+
+PING_PONG = Probe(
+    "ping-pong",
+    """
+    for trip in range(trips):
+        if unit == 0:
+            signal(control, unit, base + trip + 1)
+            ok = wait(control, unit, UNITS - 1, 1, base + trip + 1, polls, ok, 1)
+        elif unit == UNITS - 1:
+            ok = wait(control, unit, 0, 1, base + trip + 1, polls, ok, 1)
+            signal(control, unit, base + trip + 1)
+    """,
+)
+"""The first unit and the last: two waits a trip."""
+
+WAVE = Probe(
+    "wave",
+    """
+    for trip in range(trips):
+        signal(control, unit, base + trip + 1)
+        ok = wait(control, unit, 0, UNITS, base + trip + 1, polls, ok, 256)
+    """,
+)
+"""Every unit waits for all."""
+
+EXCHANGE = Probe(
+    "exchange",
+    """
+    lanes = tl.arange(0, 256)
+    there = lanes < UNITS
+    for trip in range(trips):
+        page = board + (trip % 2) * UNITS * 256
+        tl.store(page + unit * 256 + lanes, (base + trip) * 1000 + unit + lanes * 0)
+        signal(control, unit, base + trip + 1)
+        ok = wait(control, unit, 0, UNITS, base + trip + 1, polls, ok, 256)
+        if ok:
+            place = (unit * 7 + trip) % 256
+            seen = tl.load(page + lanes * 256 + place, mask=there, other=0)
+            wrong = there & (seen != (base + trip) * 1000 + lanes)
+            tl.atomic_add(errors + lanes * 0, 1, mask=wrong)
+    """,
+    (("board", "*i64"), ("errors", "*i32")),
+)
+"""A wave in which every unit reads what each unit has just written, by another thread of it."""
+
+BARRIER = Probe(
+    "barrier",
+    """
+    for trip in range(trips):
+        tl.debug_barrier()
+    """,
+)
+"""The barrier between two stages of a task."""
+
+EMPTY = Probe("empty", "")
+
+CHASE = Probe(
+    "chase",
+    """
+    place = unit * 64
+    for trip in range(trips):
+        place = tl.load(ring + place)
+    tl.store(found + unit, place)
+    """,
+    (("ring", "*i32"), ("found", "*i32")),
+)
+"""Each load's address is what the one before gave."""
+
+
+def stream(block: int, warps: int) -> Probe:
+    """Each unit reads a part of its own of `data`, `count` blocks in all, `trips` times."""
+    body = f"""
+    lanes = tl.arange(0, {block})
+    total = tl.zeros([{block}], tl.float32)
+    mine = tl.load(count)
+    for trip in range(trips):
+        for number in range(unit, mine, UNITS):
+            total += tl.load(data + number.to(tl.int64) * {block} + lanes)
+    tl.store(found + unit, tl.sum(total, axis=0))
+    """
+    memory = (("data", "*fp32"), ("count", "*i32"), ("found", "*fp32"))
+    return Probe(f"stream {block}x{warps}", body, memory, warps)
+
+
+def arithmetic(step: str, block: int, kind: str = "tl.float32") -> Probe:
+    """`step` on a block of four independent values x0 ... x3, which it names `{x}`."""
+    lines = "\n".join(f"        x{n} = {step.format(x=f'x{n}')}" for n in range(4))
+    starts = "\n".join(f"    x{n} = seed + {n}" for n in range(4))
+    body = f"""
+    lanes = tl.arange(0, {block})
+    seed = (tl.load(found + lanes) * 0.001 + 0.5).to({kind})
+{starts}
+    for trip in range(trips):
+{lines}
+    total = (x0 + x1 + x2 + x3).to(tl.float32)
+    tl.store(found + lanes, total, mask=(unit == 0) & (total > 1e30))
+    """
+    return Probe(step, body, (("found", "*fp32"),))
+
+
+def products(kind: str, precision: str, rows: int, columns: int, depth: int) -> Probe:
+    """A product of blocks a trip, from memory that stays in the caches."""
+    body = f"""
+    high = tl.arange(0, {rows})
+    wide = tl.arange(0, {columns})
+    deep = tl.arange(0, {depth})
+    total = tl.zeros([{rows}, {columns}], tl.float32)
+    for trip in range(trips):
+        part = (trip % 4).to(tl.int32) * {depth}
+        a = tl.load(left + high[:, None] * {4 * depth} + part + deep[None, :])
+        b = tl.load(right + (part + deep[:, None]) * {columns} + wide[None, :])
+        total = tl.dot(a, b, total, input_precision="{precision}")
+    tl.store(found + high[:, None] * {columns} + wide[None, :], total, mask=unit == 0)
+    """
+    memory = (("left", f"*{kind}"), ("right", f"*{kind}"), ("found", "*fp32"))
+    return Probe(f"dot {kind} {precision} {rows}x{columns}x{depth}", body, memory)

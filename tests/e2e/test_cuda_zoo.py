@@ -1,0 +1,48 @@
+"""Every model of the zoo, small, on the emulated GPU, against eager PyTorch in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import stretto
+from benchmarks.models import ZOO
+from stretto.options import Options
+from tests.e2e.machines import CUDA, on_cuda, spread, units_of
+from tests.e2e.test_zoo import MODELS, assert_close, made, tensors
+
+CALLS = 3
+
+
+@pytest.mark.parametrize("units", [1, 2, 5, 16])
+@pytest.mark.parametrize("name", MODELS)
+def test_one_launch_per_call(name: str, units: int) -> None:
+    """The progress counters go on from call to call."""
+    model, inputs, wanted = made(name)
+    options = Options(units=units, seed=units)
+    compiled = stretto.compile(model, backend=CUDA, options=options)
+    with spread(), torch.no_grad():
+        for _ in range(CALLS):
+            assert_close(tensors(compiled(*inputs)), wanted)
+    assert units_of(compiled) == [units]
+    program = on_cuda(compiled)
+    assert ZOO[name].one_launch
+    assert program.is_single
+    assert program.launches == CALLS
+    assert (program.library_runs, program.reads) == (0, 0)
+    (state,) = program.states.values()
+    counters = state.control[-units:].tolist()
+    assert len(set(counters)) == 1
+    assert counters[0] % CALLS == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_cut_as_for_a_device(name: str) -> None:
+    """Tiles as the costs of a GPU make them, and nothing fused."""
+    model, inputs, wanted = made(name)
+    for fuse in (True, False):
+        options = Options(units=3, fuse=fuse)
+        compiled = stretto.compile(model, backend=CUDA, options=options)
+        with torch.no_grad():
+            assert_close(tensors(compiled(*inputs)), wanted)
+        assert on_cuda(compiled).is_single
