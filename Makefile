@@ -5,6 +5,8 @@ PYTHON ?= python3
 ARGS ?=
 # Processes that pytest spreads the tests over; 0 runs them in one.
 JOBS ?= auto
+# Folder of what `make gpu` leaves.
+OUT ?= build/gpu
 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
@@ -12,7 +14,7 @@ INSTALLED := .venv/.installed
 INSTALLED_BENCH := .venv/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint type golden bench docs
+.PHONY: help setup demo test lint type golden bench gpu docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +39,9 @@ golden: setup ## rewrite the golden files from what the compiler prints now
 
 bench: setup $(INSTALLED_BENCH) ## time the zoo against its peers (installs them first)
 	$(BIN)/stretto bench $(ARGS)
+
+gpu: ## check and measure on an NVIDIA GPU; needs no install: make gpu PYTHON=... OUT=folder
+	PYTHONPATH=src $(PYTHON) -m benchmarks.gpu --out $(OUT) $(ARGS)
 
 docs: setup ## check that the links in README.md and docs/ lead somewhere
 	$(BIN)/pytest tests/test_docs.py $(ARGS)

@@ -25,10 +25,11 @@ from stretto.runtime.triton_toolchain import require_triton
 from stretto.text import bytes_text
 from stretto.tools.launches import LaunchRow, host_rows, launch_rows
 from stretto.tools.models import find_model
+from stretto.tools.names import UsageError, require_known
 from stretto.tools.targets import compile_model, multiprocessors, require_target
 
 from .machine import git_commit, machine_line, versions
-from .models import CORE
+from .models import CORE, ZOO
 
 TARGET = "sm_90"
 OTHERS = ("sm_80", "sm_100", "gfx942")
@@ -41,7 +42,7 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class ModelResources:
     """One model. seconds: of each stage. launches: those for the target. others: seconds that each
-    other target's compiler took for all launches; None where it failed. problem: why there is
+    other target's compiler took for all launches, or why it failed. problem: why there is
     nothing."""
 
     model: str
@@ -49,7 +50,7 @@ class ModelResources:
     launches: tuple[LaunchRow, ...] = ()
     library_calls: int = 0
     host: tuple[str, ...] = ()
-    others: dict[str, float | None] | None = None
+    others: dict[str, float | str] | None = None
     problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def _model(
     except StrettoError as error:
         spent = {"until it failed": time.perf_counter() - start}
         return ModelResources(name, spent, problem=f"{type(error).__name__}: {error.message}")
-    spent: dict[str, float | None] = {}
+    spent: dict[str, float | str] = {}
     for other in others:
         tell(f"{name}: {other}")
         spent[other] = _seconds(stages, other, options)
@@ -136,11 +137,11 @@ def _model(
     )
 
 
-def _seconds(stages: Stages, target: str, options: Options) -> float | None:
+def _seconds(stages: Stages, target: str, options: Options) -> float | str:
     try:
         return sum(compile_source(source, target, options).seconds for source in stages.triton)
-    except StrettoError:
-        return None
+    except StrettoError as error:
+        return f"{type(error).__name__}: {error.message}"
 
 
 # ---- the table -------------------------------------------------------------------------------
@@ -170,8 +171,9 @@ def markdown(found: Survey) -> str:
     lines += [
         "",
         f"{found.units} units, 4 warps each unless the row says otherwise. `schedule` is the time "
-        f"from the captured program to the printed text, the columns named by targets are Triton's "
-        f"compile times, all in seconds, on one machine without a GPU ({found.machine}); Triton "
+        f"from the captured program to the plan, `{found.target}` that of all texts tried for it "
+        f"(until one spills nothing), the other targets' columns of the text chosen; all in "
+        f"seconds, on a shared machine without a GPU ({found.machine}); Triton "
         f"{found.versions['triton']}, torch {found.versions.get('torch', '?')}, {found.date}, "
         f"commit {(found.commit or 'unknown')[:9]}"
         f"{' with changes' if (found.commit or '').endswith('-dirty') else ''}.",
@@ -189,7 +191,6 @@ def _cells(model: ModelResources, others: Sequence[str]) -> list[str]:
     shared, spills, stack = (max(getattr(row, size) or 0 for row in rows) for size in sizes)
     before = sum(s for name, s in model.seconds.items() if name not in ("capture", "compile"))
     spent = [(model.others or {}).get(other) for other in others]
-    compiled = sum(row.seconds or 0.0 for row in rows)
     return [
         model.model,
         f"{len(rows)}" + (f" + {model.library_calls} calls" if model.library_calls else ""),
@@ -201,8 +202,8 @@ def _cells(model: ModelResources, others: Sequence[str]) -> list[str]:
         f"{tight.units_per_multiprocessor} ({tight.limit})",
         bytes_text(sum(row.binary_bytes or 0 for row in rows)),
         f"{before:.1f}",
-        f"{compiled:.1f}",
-        *("failed" if seconds is None else f"{seconds:.1f}" for seconds in spent),
+        f"{model.seconds['compile']:.1f}",
+        *(f"{seconds:.1f}" if isinstance(seconds, float) else "failed" for seconds in spent),
     ]
 
 
@@ -218,8 +219,12 @@ def insert(page: Path, table: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    for name in (options.target, *options.others):
-        require_target(name)
+    try:
+        require_known("model", options.models, ZOO)
+        for name in (options.target, *options.others):
+            require_target(name)
+    except UsageError as error:
+        raise SystemExit(f"error: {error}") from None
     if options.out and not (options.out.is_file() and BEGIN in options.out.read_text()):
         raise SystemExit(f"{options.out} is not a page with a line {BEGIN}")
     found = survey(

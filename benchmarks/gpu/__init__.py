@@ -9,7 +9,7 @@
 
 `suite` runs parts; `engine` runs their jobs, each in a process of its own (`worker`) that may crash
 or hang without harm to the rest. The part `x` has a module `x`: its `jobs` are listed in the parent
-process, which never touches the GPU, and its `run` is what a worker does.
+process, which runs nothing on the GPU, and its `run` is what a worker does.
 
 Works from the source tree with torch, triton and numpy; pictures need matplotlib.
 """

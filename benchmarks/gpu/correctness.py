@@ -25,12 +25,12 @@ FULL_ORDER = ("skipnet", "blockdrop_policy", "blockdrop", "deepspeech2", "lstm10
 
 def jobs(dry_run: bool, chosen: tuple[str, ...]) -> list[Job]:
     if dry_run:
-        return [Job("correctness", name, 120.0) for name in ("zoo-small", "dry")]
+        return [Job("correctness", "dry", 120.0)]
     models = [name for name in CORE if not chosen or name in chosen]
     models.sort(key=lambda name: FULL_ORDER.index(name) if name in FULL_ORDER else 99)
     return [
         Job("correctness", "launches", 150.0),
-        *(Job("correctness", f"zoo-full {name}", 150.0) for name in models),
+        *(Job("correctness", f"zoo-full {name}", 185.0) for name in models),
         Job("correctness", "zoo-small", 150.0),
         Job("correctness", "dtypes", 120.0),
         Job("correctness", "pytest", 170.0),
@@ -43,12 +43,10 @@ def run(reporter: Reporter, bench: Bench) -> None:
     chosen = [name for name in models if not reporter.chosen or name in reporter.chosen]
     match kind:
         case "zoo-small":
-            for name in chosen:
-                check = partial(check_model, bench, reporter, name, "small")
-                reporter.row(f"zoo small {name}", 60.0, check)
+            check_small(reporter, bench, chosen)
         case "zoo-full":
             check = partial(check_model, bench, reporter, model, "full")
-            reporter.row(f"zoo full {model}", 140.0, check)
+            reporter.row(f"zoo full {model}", 180.0, check)
         case "launches":
             launches.run(reporter, bench)
         case "dtypes":
@@ -56,11 +54,18 @@ def run(reporter: Reporter, bench: Bench) -> None:
         case "pytest":
             pytest_rows.run(reporter)
         case _:
+            check_small(reporter, bench, chosen)
             check_dtypes(reporter, bench)
             launches.run(reporter, bench)
 
 
 # ---- the zoo ---------------------------------------------------------------------------------
+
+
+def check_small(reporter: Reporter, bench: Bench, chosen: list[str]) -> None:
+    for name in chosen:
+        check = partial(check_model, bench, reporter, name, "small")
+        reporter.row(f"zoo small {name}", 60.0, check)
 
 
 def check_model(bench: Bench, reporter: Reporter, name: str, preset: str) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def check_model(bench: Bench, reporter: Reporter, name: str, preset: str) -> dic
     cases = [inputs] if bench.dry_run else [inputs, entry.make(config, 5)[1]]
     wanted = [reference_outputs(module, case) for case in cases]
     placed = [bench.place(module, case)[1] for case in cases]
-    options = stretto.Options(cache_dir=str(reporter.scratch / "correctness"))
+    options = stretto.Options(cache_dir=str(reporter.scratch / "programs"))
     fast = stretto.compile(module, backend=bench.backend, options=options)
     start = time.perf_counter()
     worst = 0.0
@@ -164,7 +169,7 @@ def check_layer(
     x = torch.randn(rows, inner, generator=torch.Generator().manual_seed(1)).to(dtype)
     wanted = reference_outputs(module, (x,))
     module, (x,) = bench.place(module, (x,))
-    options = stretto.Options(cache_dir=str(reporter.scratch / "correctness"))
+    options = stretto.Options(cache_dir=str(reporter.scratch / "programs"))
     fast = stretto.compile(module, backend=bench.backend, options=options)
     with torch.no_grad():
         found = fast(x)
@@ -194,7 +199,7 @@ def check_integers(
     import stretto
 
     generator = torch.Generator().manual_seed(3)
-    options = stretto.Options(cache_dir=str(reporter.scratch / "correctness"))
+    options = stretto.Options(cache_dir=str(reporter.scratch / "programs"))
     for dtype in (torch.int64, torch.int32):
         size = (bench.size(33, 3), bench.size(700, 9))
         x = torch.randint(-50, 50, size, generator=generator).to(dtype)
@@ -204,5 +209,3 @@ def check_integers(
             if one.dtype is not other.dtype or not torch.equal(one.cpu(), other):
                 raise WrongValue(f"result {number} of {dtype} differs")
     return {}
-
-

@@ -103,7 +103,8 @@ def device_line() -> str:
     properties = torch.cuda.get_device_properties(0)
     line = (
         f"{properties.name}, {properties.multi_processor_count} multiprocessors, "
-        f"{properties.total_memory / 2**30:.0f} GiB, L2 {properties.L2_cache_size >> 20} MiB"
+        f"{properties.total_memory / 2**30:.0f} GiB, "
+        f"L2 {getattr(properties, 'L2_cache_size', 0) >> 20} MiB"
     )
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm", "--format=csv,noheader"]
     try:

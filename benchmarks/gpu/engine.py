@@ -5,6 +5,7 @@ without a result, or takes too long, is killed with all it started; the row goes
 new worker goes on behind it.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -57,7 +58,7 @@ class Worker:
 
     def __init__(self, job: Job, settings: Settings, skip: Sequence[str]) -> None:
         self.job = job
-        self.log = tempfile.TemporaryFile(dir=settings.scratch)
+        self.log = tempfile.TemporaryFile(dir=settings.scratch)  # noqa: SIM115
         told = {
             "part": job.part,
             "job": job.name,
@@ -108,14 +109,11 @@ class Worker:
 
     def kill(self) -> None:
         """Ends the process and all that it has started, which share its session."""
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except OSError:
-            pass
-        try:
+        # One that is stuck in the driver stays; nothing waits for it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            pass  # stuck in the driver; nothing waits for it
 
     def last_words(self) -> str:
         """How it ended, and the last line that it wrote beside its messages."""
@@ -143,12 +141,16 @@ def _environment(job: Job) -> dict[str, str]:
     path = [str(ROOT / "src"), str(ROOT), found.get("PYTHONPATH", "")]
     found["PYTHONPATH"] = os.pathsep.join(entry for entry in path if entry)
     found["PYTHONUNBUFFERED"] = "1"
+    found.setdefault("OMP_NUM_THREADS", "2")  # many workers compute their references at once
     return found | job.environment
 
 
 @dataclass(slots=True)
 class Running:
-    """A job under way: its worker, the row that it is in, and what is done."""
+    """A job under way: its worker, the row that it is in, and what is done.
+
+    serving: all its rows are done, and it waits for questions; `answers` are what came of them.
+    """
 
     job: Job
     settings: Settings
@@ -162,6 +164,7 @@ class Running:
     restarts: int = 0
     serving: bool = False
     over: bool = False
+    answers: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._start()
@@ -175,7 +178,7 @@ class Running:
         for message in self.worker.poll():
             self._hear(message)
         now = time.monotonic()
-        if self.over or self.serving and not self.worker.ended:
+        if self.over or (self.serving and not self.worker.ended):
             return
         if now > self.end:
             self._stop(f"no result: the job's {self.job.limit_s:.0f} s were over", again=False)
@@ -200,6 +203,8 @@ class Running:
             case "end":
                 self.over = True
                 self.worker.kill()
+            case _:
+                self.answers.append(message)
 
     def _stop(self, reason: str, again: bool) -> None:
         """The worker is over before its end; the rows behind the one it was in are still to do."""

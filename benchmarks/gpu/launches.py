@@ -66,7 +66,7 @@ def descend(x: Tensor, depth: Tensor) -> Tensor:
 def _compile(bench: Bench, reporter: Reporter, function: Any, **options: Any) -> Any:
     import stretto
 
-    folder = str(reporter.scratch / "correctness")
+    folder = str(reporter.scratch / "programs")
     settings = stretto.Options(cache_dir=folder, **options)
     return stretto.compile(function, backend=bench.backend, options=settings)
 
@@ -97,7 +97,7 @@ def exchange(bench: Bench, reporter: Reporter) -> dict[str, Any]:
     """What a unit reads behind a wait is what the others wrote before their signal."""
     board = torch.zeros(2 * bench.units * 256, dtype=torch.int64, device=bench.device)
     errors = torch.zeros(1, dtype=torch.int32, device=bench.device)
-    loaded = Loaded(bench, EXCHANGE, str(reporter.scratch / "probes"), (board, errors))
+    loaded = Loaded(bench, EXCHANGE, str(reporter.scratch / "programs"), (board, errors))
     trips, launches = bench.size(20_000, 4), bench.size(20, 2)
     for _ in range(launches):
         loaded.run(trips)
@@ -299,7 +299,7 @@ def _executable(bench: Bench, reporter: Reporter, case: Any) -> Any:
     from stretto.runtime.cuda_machine import InterpretedMachine
     from stretto.runtime.triton_interpreter import InterpretedKernel
 
-    options = Options(cache_dir=str(reporter.scratch / "probes"))
+    options = Options(cache_dir=str(reporter.scratch / "programs"))
     sources = (case.source,)
     if bench.dry_run:
         machine: Any = InterpretedMachine([InterpretedKernel(case.source)])

@@ -174,13 +174,15 @@ CHASE = Probe(
 
 
 def stream(block: int, warps: int) -> Probe:
-    """Each unit reads a part of its own of `data`, `count` blocks in all, `trips` times."""
+    """The units read all of `data`, `count` blocks, `trips` times: each unit another part in each
+    trip, so that no part stays in a first-level cache."""
     body = f"""
     lanes = tl.arange(0, {block})
     total = tl.zeros([{block}], tl.float32)
     mine = tl.load(count)
     for trip in range(trips):
-        for number in range(unit, mine, UNITS):
+        first = ((unit + trip) % UNITS).to(tl.int32)
+        for number in range(first, mine, UNITS):
             total += tl.load(data + number.to(tl.int64) * {block} + lanes)
     tl.store(found + unit, tl.sum(total, axis=0))
     """

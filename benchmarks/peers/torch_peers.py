@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import ClassVar
 
 import torch
-from torch._inductor.utils import fresh_cache
 
 from .base import Case, Peer, Prepared, Skipped, without_gradients
 
@@ -31,6 +30,8 @@ class CompilePeer(Peer):
         self._held = ExitStack()
 
     def prepare(self, case: Case) -> Prepared:
+        from torch._inductor.utils import fresh_cache  # takes seconds, which others need not pay
+
         torch._dynamo.reset()
         # Graph breaks are to be expected here, and would be reported one by one.
         torch._logging.set_logs(dynamo=logging.ERROR, inductor=logging.ERROR)

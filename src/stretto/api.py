@@ -27,6 +27,7 @@ from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.ir.types import DType
 from stretto.options import Options
 from stretto.runtime.cuda_device import find_gpu
+from stretto.runtime.cuda_executable import CudaExecutable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,6 +212,11 @@ class Compiled:
             if stale is not None and stale.watch.is_current():
                 return stale
             backend = _choose(self._backend, tensors)
+            if backend == "cuda" and _is_capturing():
+                raise BuildError(
+                    "a function cannot be compiled while a stream is captured",
+                    remedy="call it once with such inputs before the capture",
+                )
             start = time.perf_counter()
             captured = capture(self._function, args, kwargs, self._options)
             device = _device_of(backend, captured, tensors)
@@ -268,6 +274,13 @@ class Compiled:
         """Everything compiled so far, oldest first."""
         return tuple(self._entries.values())
 
+    def synchronize(self) -> None:
+        """Waits until all calls on GPUs have ended. Raises RunError for one that failed, which
+        otherwise the next call does."""
+        for entry in self.signatures:
+            if isinstance(entry.executable, CudaExecutable):
+                entry.executable.synchronize()
+
     def explain(self) -> str:
         """What was captured, fused, scheduled and built, per signature, and what not and why."""
         from stretto.tools.explain import explain
@@ -290,6 +303,11 @@ class Compiled:
                 "nothing has been compiled yet", remedy="call the function once, or give its inputs"
             )
         write_timeline(self._last, self._options, path)
+
+
+def _is_capturing() -> bool:
+    """Is the current stream captured? (torch without CUDA has no such question.)"""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _has_trainable(module: torch.nn.Module) -> bool:

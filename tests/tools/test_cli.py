@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from stretto.tools.cli import app
@@ -103,6 +104,48 @@ def test_explain_a_function_of_a_file(tmp_path: Path) -> None:
     assert picture.is_file()
 
 
+def test_explain_on_an_emulated_gpu() -> None:
+    text = run("explain", "rae", "--small", "--backend", "cuda-emulated", "--units", "3").stdout
+    assert "signature 1: backend cuda-emulated" in text
+    assert "launches per call  1, the whole program" in text
+    assert "units              3 (" in text
+
+
+def test_explain_for_a_target_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\n\ndef f(x):\n    return torch.tanh(x)\n\n"
+        "def example_inputs():\n    return (torch.ones(3),)\n"
+    )
+    text = run("explain", f"{path}:f", "--target", "sm_80").stdout
+    assert text.startswith("f: compiled for sm_80, not run\n")
+    assert "units              108 (" in text
+    text = run("explain", f"{path}:f", "--target", "gfx942", "--units", "7").stdout
+    assert "units              7 (" in text
+
+
+def test_explain_for_a_target_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stretto.errors import BuildError
+    from stretto.tools import targets
+
+    def missing() -> str:
+        raise BuildError("Triton cannot be imported: gone", remedy="pip install 'stretto[cuda]'")
+
+    monkeypatch.setattr(targets, "require_triton", missing)
+    result = run("explain", "rae", "--target", "sm_90", code=1)
+    assert "BuildError: Triton cannot be imported: gone" in result.stderr
+    assert "remedy: pip install 'stretto[cuda]'" in result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", [["explain", "rae", "--small"], ["demo", "--small"]])
+def test_without_a_gpu(command: list[str]) -> None:
+    result = run(*command, "--backend", "cuda", code=1)
+    assert "BuildError: " in result.stderr
+    assert "without a GPU: --backend cuda-emulated runs it here" in result.stderr
+    assert "Traceback" not in result.output
+
+
 def test_explain_shows_a_capture_error_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
@@ -120,6 +163,20 @@ def test_explain_shows_a_capture_error_without_a_traceback(tmp_path: Path) -> No
     [
         (["explain", "lstmm"], "unknown model 'lstmm'; did you mean 'lstm'? known are lstm,"),
         (["explain", "rae", "--backend", "gpu"], "unknown backend 'gpu'; did you mean 'cpu'?"),
+        (["explain", "rae", "--target", "sm90"], "unknown target 'sm90'; did you mean 'sm_90'?"),
+        (
+            ["explain", "rae", "--target", "sm_90", "--backend", "cpu"],
+            "--target only compiles: it does not go with --backend",
+        ),
+        (
+            ["explain", "rae", "--target", "sm_90", "--timeline", "a.html"],
+            "--target only compiles: it does not go with --timeline",
+        ),
+        (["explain", "rae", "--target", "sm_90", "--units", "0"], "Invalid value for '--units'"),
+        (["explain", "lstmm", "--target", "sm_90"], "unknown model 'lstmm'"),
+        (["explain", "rae", "--preset", "tiny"], "unknown preset 'tiny'; known are full, small"),
+        (["demo", "--backend", "gpu"], "unknown backend 'gpu'"),
+        (["demo", "--backend", "cuda-emulated"], "an emulated GPU is slow: give --small too"),
         (["explain", "rae", "--timeline", "a.svg"], "unknown kind of timeline '.svg'; known are"),
         (["explain"], "Missing argument"),
         (["explain", "rae", "--threads", "0"], "Invalid value for '--threads'"),

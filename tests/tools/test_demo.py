@@ -32,6 +32,25 @@ def test_the_demo_measures_checks_and_draws(tmp_path: Path) -> None:
     assert torch.get_num_threads() == threads
 
 
+def test_the_demo_on_an_emulated_gpu() -> None:
+    options = stretto.Options(threads=1, units=2)
+    (result,), written = demo(
+        options,
+        None,
+        lambda text: None,
+        models=("rae",),
+        preset="small",
+        quick=True,
+        backend="cuda-emulated",
+    )
+    assert result.launches == 1
+    assert result.error < 1e-4
+    assert written == []
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(results_table([result], 1, "cuda-emulated"))
+    assert "its times mean nothing" in console.export_text()
+
+
 def test_without_a_folder_nothing_is_drawn() -> None:
     _, written = demo(
         OPTIONS, None, lambda text: None, models=("lstm",), preset="small", quick=True

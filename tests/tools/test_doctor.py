@@ -134,6 +134,18 @@ def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.remedy == "for programs on a GPU only: pip install 'stretto[cuda]'"
 
 
+def test_triton_with_and_without_what_emulates(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "backend cuda-emulated works" in doctor.check_triton().detail
+
+    def require_greenlet() -> object:
+        raise BuildError("greenlet cannot be imported")
+
+    monkeypatch.setattr(doctor, "require_greenlet", require_greenlet)
+    check = doctor.check_triton()
+    assert check.status == "ok"
+    assert "no greenlet" in check.detail and "stretto[emulated]" in check.detail
+
+
 def test_peers_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "jax":

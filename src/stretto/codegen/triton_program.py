@@ -109,7 +109,9 @@ class _ProgramPrinter:
             for buffer, name in self.moving.items():
                 body.write(f"{name} = {self._address(buffer)}")
             if recursive:
-                StatePrinter(self.parts, self.externals).print(body, self._results())
+                params = self.program.tree.main.params
+                first = {self._main_reg(reg): self._first_value(reg) for reg in params}
+                StatePrinter(self.parts, self.externals, first).print(body, self._results())
             else:
                 self._main(body)
         parameters = self._parameters(body.text(), recursive)
@@ -168,6 +170,9 @@ class _ProgramPrinter:
         pointer = f"{word}.to(tl.pointer_type({MEMORY_TYPES[buffer.dtype]}))"
         return pointer if buffer.kind == "param" else f"tl.multiple_of({pointer}, 16)"
 
+    def _main_reg(self, reg: Reg) -> str:
+        return self.identifiers.of(("main", "reg", reg.name), f"r_{reg.name}")
+
     def _first_value(self, reg: Reg) -> str:
         if reg not in self.program.tree.main.params:
             return f"tl.cast(0, {VALUE_TYPES[reg.dtype]})"
@@ -176,16 +181,32 @@ class _ProgramPrinter:
     def _results(self) -> list[str]:
         """Lines that store main's register results, and where its loops left buffers."""
         lines: list[str] = []
+        rotated = self.moving.keys() & rotating(self.program.tree.main.body)
+        if rotated or {*self.program.tree.main.results} & {*self.program.tree.main.params}:
+            lines += self._all_have_begun()
         for buffer in sorted(rotating(self.program.tree.main.body), key=lambda b: b.name):
             if buffer in self.moving:
                 place = self.words[address_name(buffer)]
                 word = f"{self.moving[buffer]}.to(tl.int64)"
                 lines.append(f"tl.store(words + {place}, {word}, mask=ok & (unit == 0))")
         for reg in self.program.tree.main.results:
-            name = self.identifiers.of(("main", "reg", reg.name), f"r_{reg.name}")
+            name = self._main_reg(reg)
             word = as_word(name, VALUE_TYPES[reg.dtype])
             lines.append(f"tl.store(words + {self.words[reg.name]}, {word}, mask=ok & (unit == 0))")
         return lines
+
+    def _all_have_begun(self) -> list[str]:
+        """Lines after which every unit has read the words that it began with."""
+        units = self.program.units
+        if units == 1:
+            return ["tl.debug_barrier()"]
+        block = 1 << (units - 1).bit_length()
+        return [
+            "base += 1",
+            "signal(control, unit, base)",
+            "if unit == 0:",
+            f"    ok = wait(control, unit, 0, {units}, base, polls, ok, {block})",
+        ]
 
     # ---- parameters --------------------------------------------------------------------------
     def _arguments(self) -> tuple[Buffer, ...]:

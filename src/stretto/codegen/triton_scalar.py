@@ -126,7 +126,6 @@ def cast_text(text: str, source: DType, target: DType) -> str:
 def stored_text(text: str, source: DType, target: DType) -> str:
     """A value computed as `source` in the memory type of `target`."""
     if target in HALVES:
-        rounded = cast_text(text, source, target)
-        return f"tl.cast({rounded}, {MEMORY_TYPES[target]})"
+        return f"tl.cast(tl.cast({text}, tl.float32), {MEMORY_TYPES[target]})"
     converted = cast_text(text, source, target) if source is not target else text
     return f"tl.cast({converted}, tl.int8)" if target is DType.BOOL else converted

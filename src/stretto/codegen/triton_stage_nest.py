@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from stretto.codegen.triton_expr import Coordinate, ExprPrinter, Names, Text
+from stretto.codegen.triton_scalar import HALVES, cast_text
 from stretto.codegen.triton_stage_frame import Frame, Places
+from stretto.ir.types import DType
 from stretto.kernels.expr import (
     Apply,
     Expr,
@@ -110,6 +112,11 @@ class NestPrinter:
     def is_empty(self) -> bool:
         return any(dim.size == 0 for dim in self.dims)
 
+    @property
+    def result_dtype(self) -> DType:
+        """What the results are computed in."""
+        return self.operator.value.dtype
+
     # ---- results in registers ----------------------------------------------------------------
     def lane_dims(self) -> list[BoxDim]:
         """The dims along axis 0, in order."""
@@ -139,9 +146,14 @@ class NestPrinter:
         if frame is None or (frame.signature, frame.lanes, frame.rank) != (signature, lanes, rank):
             frame = self.frame = Frame(signature, lanes, rank)
         out = self.operator.out
-        if out.offset.is_affine:
-            frame.values[out.buffer, self.places.of(out.offset)] = value
-            frame.writers[out.buffer] = self.operator
+        if not out.offset.is_affine or self.operator.accumulate:
+            return
+        dtype = out.buffer.dtype
+        if dtype in HALVES or dtype is not self.result_dtype:
+            rounded = cast_text(value.text, self.result_dtype, dtype)
+            value = self.scalars.name(rounded, value.axes)
+        frame.values[out.buffer, self.places.of(out.offset)] = value
+        frame.writers[out.buffer] = self.operator
 
     # ---- joining -----------------------------------------------------------------------------
     def join(self, dims: list[BoxDim]) -> list[BoxDim]:

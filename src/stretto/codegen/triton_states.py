@@ -59,13 +59,16 @@ def has_call(node: Node[Schedule]) -> bool:
 class StatePrinter:
     """Prints all functions of a program as one state machine.
 
-    `external` names the parameter of an external buffer, `arena` the parameter of the arena for an
-    element type.
+    `external` names the parameter of an external buffer, and what holds the address of a tensor of
+    main. `first` says what registers of main hold at first, by variable, where that is not 0.
     """
 
-    def __init__(self, parts: Parts, external: Mapping[Buffer, str]) -> None:
+    def __init__(
+        self, parts: Parts, external: Mapping[Buffer, str], first: Mapping[str, str]
+    ) -> None:
         self.parts = parts
         self.external = external
+        self.first = first
         self.states: list[Writer] = []
         self.owners: list[str] = []
         self.returns: dict[int, str] = {}  # states behind a call, and what they do first
@@ -94,9 +97,12 @@ class StatePrinter:
         made = _Function(function, self._new_state(name), _reachable(name, callees), printer)
         for buffer in sorted(buffers | set(function.tensors), key=lambda b: b.name):
             key = name, "buffer", buffer.name
-            if buffer.kind == "param" or buffer in rotating:
+            kind = f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
+            if name == "main" and buffer in function.tensors:
+                if buffer in rotating:
+                    made.moving[buffer] = Variable(self.external[buffer], kind)
+            elif buffer.kind == "param" or buffer in rotating:
                 variable = identifiers.of(key, f"b_{buffer.name}")
-                kind = f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
                 made.moving[buffer] = Variable(variable, kind)
             elif buffer.kind in ("local", "items"):
                 made.fixed[buffer] = identifiers.of(key, f"b_{buffer.name}")
@@ -162,16 +168,18 @@ class StatePrinter:
         out.write("top = tl.cast(0, tl.int64)")
         for function in self.functions.values():
             for variable in [*function.registers, *function.loops]:
-                out.write(f"{variable.name} = tl.cast(0, {variable.type})")
+                zero = f"tl.cast(0, {variable.type})"
+                out.write(f"{variable.name} = {self.first.get(variable.name, zero)}")
             for buffer, variable in function.moving.items():
                 kind = MEMORY_TYPES[buffer.dtype].removeprefix("tl.")
-                out.write(f"{variable.name} = arena_{kind}")
+                if variable.name not in self.external.values():
+                    out.write(f"{variable.name} = arena_{kind}")
 
     def _body(self, function: _Function, results: Sequence[str]) -> None:
         self.enter(function, function.entry)
         out = function.printer.out
         for buffer, variable in function.moving.items():
-            if buffer.kind != "param":
+            if buffer.kind != "param" and variable.name not in self.external.values():
                 out.write(f"{variable.name} = {self.place(function.tree.name, buffer)}")
         self.node(function, function.tree.body)
         out = function.printer.out

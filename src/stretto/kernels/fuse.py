@@ -31,6 +31,7 @@ def fuse(items: Items, units: int, judge: Judge | None = None) -> tuple[Grouped,
 
     judge: decides what is joined, in place of `profitable`.
     """
+
     def usual(groups: list[Group], operator: Operator, joined: Group) -> bool:
         return profitable(groups, operator, joined, units)
 

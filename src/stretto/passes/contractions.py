@@ -17,6 +17,7 @@ from stretto.ir.ops import Argument, ConstantOp, TensorOp, argument_values
 from stretto.ir.types import DType, TensorType
 from stretto.ops.infer import resolve
 from stretto.ops.properties import is_view as is_view_target
+from stretto.passes.host import on_host
 from stretto.passes.operator_arguments import argument, value_argument
 
 CONTRACTIONS: frozenset[str] = frozenset(
@@ -55,7 +56,7 @@ class Constants:
         """The tensor that the value always is, or None."""
         op = self.makers.get(value)
         if isinstance(op, ConstantOp):
-            return self.tensors[op.key]
+            return on_host(self.tensors[op.key])
         if not (isinstance(op, TensorOp) and is_view(op) and len(op.results) == 1):
             return None
         source, *rest = op.args or (None,)

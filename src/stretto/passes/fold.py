@@ -40,6 +40,7 @@ from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_b
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.infer import infer, named_arguments
 from stretto.ops.properties import is_random
+from stretto.passes.host import on_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class _Folder:
         if isinstance(maker, LiteralOp):
             return torch.tensor(maker.value, dtype=maker.result.tensor.dtype.torch)
         assert isinstance(maker, ConstantOp)
-        return self.program.constants[maker.key].detach()
+        return on_host(self.program.constants[maker.key])
 
     def known(self, op: Op, tensors: tuple[Any, ...]) -> Replacement:
         """Literals and constants that stand for the results of an op."""

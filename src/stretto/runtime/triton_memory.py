@@ -49,10 +49,15 @@ class Buffer:
 
 
 class Memory:
-    """The buffers of a launch; several may be the same memory."""
+    """The buffers of a launch; several may be the same memory, or a part of another."""
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
-        self.buffers = sorted(buffers, key=lambda buffer: (buffer.address, buffer.size))
+        self.buffers: list[Buffer] = []  # without those inside of others
+        end = -1
+        for buffer in sorted(buffers, key=lambda buffer: (buffer.address, -buffer.size)):
+            if buffer.address + buffer.size > end:
+                self.buffers.append(buffer)
+                end = buffer.address + buffer.size
         self._starts = [buffer.address for buffer in self.buffers]
 
     def load(self, pointers: Array, kind: np.dtype[Any], buffer: Buffer | None) -> Array:

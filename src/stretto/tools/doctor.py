@@ -20,7 +20,7 @@ from stretto.options import Options
 from stretto.runtime.compiler import cpu, find_compiler
 from stretto.runtime.cuda_device import find_gpu
 from stretto.runtime.cuda_driver import load_driver
-from stretto.runtime.triton_toolchain import require_triton
+from stretto.runtime.triton_toolchain import require_greenlet, require_triton
 from stretto.text import bytes_text
 from stretto.tools.cache import CacheFolder
 
@@ -143,11 +143,16 @@ def check_gpu() -> Check:
 
 
 def check_triton() -> Check:
-    """The compiler of programs for GPUs; it works without one."""
+    """The compiler of programs for GPUs, which works without one, and what emulates a GPU."""
     try:
-        return Check("triton", "ok", require_triton())
+        version = require_triton()
     except BuildError as error:
         return _only_for_gpus("triton", error)
+    try:
+        found = f"greenlet {require_greenlet().__version__}: backend cuda-emulated works"
+    except BuildError:
+        found = "no greenlet, which backend cuda-emulated needs: pip install 'stretto[emulated]'"
+    return Check("triton", "ok", f"{version}; {found}")
 
 
 def _only_for_gpus(name: str, error: BuildError) -> Check:

@@ -18,7 +18,7 @@ from stretto.schedule.program import DeviceProgram, Wait
 from stretto.text import bytes_text, seconds_text
 from stretto.tools.control import NEVER, Runs, reached
 
-_OWN = re.compile(rf"^def (k_|{ENTRY}\b)", re.MULTILINE)
+_OWN = re.compile(rf"^def (k_|e_|loop_|{ENTRY}\b)", re.MULTILINE)
 
 # ---- launches --------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ def _compiled(shape: Shape, compiled: CompiledTriton, multiprocessors: int | Non
         warps=needs.warps,
         units_per_multiprocessor=needs.units_per_sm if known else None,
         limit=needs.limit if known else None,
-        room=needs.units_per_sm * multiprocessors if known else None,
+        room=needs.units_per_sm * multiprocessors if known and multiprocessors else None,
         seconds=compiled.seconds,
         binary_bytes=len(compiled.binary),
         from_cache=compiled.from_cache,
@@ -201,6 +201,7 @@ class HostRow:
         return (self.function, self.what, self.reads, self.why)
 
 
+NOTHING = "nothing"
 HOST_HEADERS = ("function", "the host runs", "reads from the GPU", "because")
 
 
@@ -217,7 +218,9 @@ def host_rows(plan: Plan) -> list[HostRow]:
 def _host_row(function: str, node: Node[Action], plan: Plan) -> HostRow | None:
     match node:
         case Leaf(Library(call)):
-            return HostRow(function, call.target, _names(library_reads(call)), call.reason)
+            reads = [reg.name for reg in sorted(library_reads(call), key=lambda reg: reg.name)]
+            reads += [f"the place of {name}" for name in sorted(_moved(call, plan))]
+            return HostRow(function, call.target, ", ".join(reads) or NOTHING, call.reason)
         case For():
             regs = _registers(node.start) | _registers(node.stop)
             return HostRow(function, f"for {node.index.name}", _names(regs), _why(node, plan))
@@ -243,12 +246,18 @@ def library_reads(call: LibraryCall) -> set[Reg]:
     return found
 
 
+def _moved(call: LibraryCall, plan: Plan) -> set[str]:
+    """The operands that a loop of a launch lets trade places."""
+    rotated = {buffer.name for _, launch in plan.launches for buffer in launch.rotated}
+    return {operand.name for operand in call.operands if operand.name in rotated}
+
+
 def _registers(expr: Expr) -> set[Reg]:
     return set() if constant(expr) is not None else set(expr_regs(expr))
 
 
 def _names(regs: set[Reg]) -> str:
-    return ", ".join(sorted(reg.name for reg in regs)) or "nothing"
+    return ", ".join(sorted(reg.name for reg in regs)) or NOTHING
 
 
 def _why(node: Node[Action], plan: Plan) -> str:
@@ -283,7 +292,7 @@ def why_calls_wait(stages: Stages) -> list[str]:
     if any(source.recursive for source in stages.triton):
         reasons.append("the host must see whether the recursion had memory enough")
     if plan.decides_on_host:
-        reasons.append("the host decides on values in the midst of it")
+        reasons.append("the host reads values in the midst of it")
     return reasons
 
 
