@@ -186,21 +186,28 @@ def plan_for_gpu(
     return stages.plan
 
 
+WAYS = (*((registers, 4) for registers in EARLY_REGISTERS), (0, 8))
+"""Ways to print a launch: registers of a thread for constants, warps of a unit. The less constants
+are kept in registers, and the more threads share the work, the more registers are free."""
+
+
 def compile_plan(stages: Stages, target: str, options: Options, dump: Dumper) -> None:
-    """Prints and compiles the launches of a plan. Of the ways to print one, the first counts whose
-    registers suffice: the less constants it keeps in them, the more are free for all else."""
+    """Prints and compiles the launches of a plan, each in the first way whose registers suffice."""
     assert stages.plan is not None
     chosen: list[tuple[TritonSource, CompiledTriton]] = []
     with stages.timed("compile"):
         for name, launch in stages.plan.launches:
-            tried: list[tuple[TritonSource, CompiledTriton]] = []
-            for registers in EARLY_REGISTERS:
+            tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = {}
+            for registers, warps in WAYS:
                 words = stages.plan.words[name]
-                source = print_program_for_gpu(launch.program, words, registers=registers)
-                tried.append((source, compile_source(source, target, options)))
-                if tried[-1][1].resources.spill_bytes == 0:
+                source = print_program_for_gpu(launch.program, words, warps, registers)
+                if (source.text, warps) in tried:
+                    continue
+                kernel = compile_source(source, target, options)
+                tried[source.text, warps] = source, kernel
+                if kernel.resources.spill_bytes == 0:
                     break
-            chosen.append(min(tried, key=lambda pair: pair[1].resources.spill_bytes))
+            chosen.append(min(tried.values(), key=lambda pair: pair[1].resources.spill_bytes))
     stages.triton = tuple(source for source, _ in chosen)
     stages.compiled = tuple(kernel for _, kernel in chosen)
     for source in stages.triton:

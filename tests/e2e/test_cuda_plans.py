@@ -45,7 +45,7 @@ def only_library(x: Tensor) -> Tensor:
 
 
 def of_a_parameter(x: Tensor) -> Tensor:
-    return torch.sort(W, 0)[0] + x[0]
+    return torch.linalg.solve(W, x.t()) + torch.special.bessel_j0(W[:, :5] * x[0, 0])
 
 
 def in_a_loop(x: Tensor) -> Tensor:
@@ -221,13 +221,13 @@ def test_only_what_has_a_call_inside_leaves_the_device() -> None:
         return library(x).sum(1)
 
     _, counts = counted(f, X, number(20))
-    assert counts == [2, 1, 0]
+    assert counts == [2, 1, 1]  # asks where the loops have left x
 
 
 # ---- large programs ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["lstm", "seq2seq", "rae", "blockdrop"])
+@pytest.mark.parametrize("name", ["lstm", "seq2seq", "attention", "blockdrop"])
 def test_a_program_that_is_too_large_for_one_launch(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +237,7 @@ def test_a_program_that_is_too_large_for_one_launch(
     model, inputs, wanted = made(name)
     compiled = stretto.compile(model, backend=CUDA, options=Options(units=3))
     with spread(), torch.no_grad():
-        for _ in range(2):
+        for _ in range(4):
             assert_close(tensors(compiled(*inputs)), wanted)
     program = on_cuda(compiled)
     assert not program.is_single

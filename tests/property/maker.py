@@ -37,6 +37,8 @@ class Features:
     while_loops: bool = True
     list_results: bool = False
     """Whether `main` may return lists."""
+    list_arguments: bool = True
+    """Whether other functions may take and return lists."""
 
 
 class ProgramMaker:
@@ -56,7 +58,8 @@ class ProgramMaker:
         for number in range(self.draw(st.integers(0, self.features.functions))):
             recursive = self.features.recursion and self.draw(st.booleans())
             make = self.recursive_function if recursive else self.function
-            self.helpers.append(make(f"f{number}", self.types(1, 3)))
+            types = self.types(1, 3, lists=self.features.list_arguments)
+            self.helpers.append(make(f"f{number}", types))
             if recursive:
                 self.recursive.add(f"f{number}")
         main = self.function("main", TENSORS)
@@ -70,7 +73,8 @@ class ProgramMaker:
     def function(self, name: str, types: Sequence[Type]) -> Function:
         body = BlockMaker(self, tuple(Value(type) for type in types))
         body.fill(self.features.depth, least=2)
-        lists = name != "main" or self.features.list_results
+        features = self.features
+        lists = features.list_results if name == "main" else features.list_arguments
         block = body.ending(self.types(0, 2, lists=lists))
         own = [item for item in body.values if lists or isinstance(item.type, TensorType)]
         for _ in range(self.draw(st.integers(1, 3))):  # late values, so that much is live

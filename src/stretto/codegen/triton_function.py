@@ -54,6 +54,8 @@ def publishes(step: Step) -> bool:
     return not isinstance(step, StatementStep) or bool(statement_regions(step.item))
 
 
+LEAST_LINES = 24
+"""A piece of the text of so many lines is a function of its own."""
 CHECK_CODES = {
     "list_full": Status.LIST_FULL,
     "index": Status.INDEX,
@@ -130,6 +132,8 @@ class FunctionPrinter:
         self.out = out
         self.pointer = pointer
         self.clean = False  # all threads of the unit see what the unit has written
+        self.outlines = False  # every variable is assigned in `out` or `outer`
+        self.whole = False  # the piece at hand stays where it is
         self.outer: list[Writer] = []  # texts around the one at hand
         self.aligned: set[str] = set()  # pointers that are multiples of 16
         self.ahead: list[str] = []  # kernels whose constants are loaded for their next run
@@ -153,7 +157,8 @@ class FunctionPrinter:
     def node(self, node: Node[Schedule]) -> None:
         match node:
             case Leaf(schedule):
-                self.leaf(schedule)
+                with self.piece():
+                    self.leaf(schedule)
             case Seq(children):
                 for child in children:
                     self.node(child)
@@ -162,10 +167,11 @@ class FunctionPrinter:
             case While():
                 self.while_loop(node)
             case If(condition, then, orelse):
-                self.out.write(f"if {self.reg(condition)}:")
-                self.arm(then)
-                self.out.write("else:")
-                self.arm(orelse)
+                with self.piece():
+                    self.out.write(f"if {self.reg(condition)}:")
+                    self.arm(then)
+                    self.out.write("else:")
+                    self.arm(orelse)
                 self.clean = False
             case _:
                 raise CodegenError("a call outside of the state machine")
@@ -211,25 +217,39 @@ class FunctionPrinter:
         """A loop whose kernels keep in registers what they read in every iteration."""
         early = self.parts.early
         before = list(early.names)
-        outer, self.out = self.out, Writer("    ")
-        self.outer.append(outer)
-        for step in every_iteration(body):
-            if early.values(step.kernel) is None:
-                self.load_early(step)
-        keeps = len(early.names) > len(before)
+        with self.piece(least=1):
+            for step in every_iteration(body):
+                if early.values(step.kernel) is None:
+                    self.load_early(step)
+            keeps = len(early.names) > len(before)
+            yield
+            early.drop(before)
+            if not keeps:
+                self.whole = True
+
+    @contextmanager
+    def piece(self, least: int = LEAST_LINES) -> Generator[None]:
+        """What is printed inside becomes a function of its own, if it has so many lines.
+
+        Not where weights are held: a function takes numbers and addresses only.
+        """
+        self.whole = False
+        self.outer.append(self.out)
+        self.out = Writer("    ")
         yield
-        early.drop(before)
         text, self.out = self.out.text(), self.outer.pop()
-        if keeps and not before:
-            self.outlined(text)
-        else:
+        stays = self.whole or not self.outlines or self.parts.early.names
+        if stays or text.count("\n") < least:
             self.out.write(text.rstrip("\n"))
+        else:
+            self.outlined(text)
+        self.whole = False
 
     def outlined(self, text: str) -> None:
-        """Prints a loop as a function of its own."""
+        """Prints a call of a function with this text."""
         known = set[str]().union(*(assigned(writer.text()) for writer in [*self.outer, self.out]))
         piece = outline(text, known)
-        function = self.parts.function(f"loop_{self.function}", piece.text)
+        function = self.parts.function(f"piece_{self.function}", piece.text)
         self.out.write(f"{', '.join(piece.gives)} = {function}({', '.join(piece.takes)})")
         for name in piece.gives:
             if name in self.aligned:

@@ -156,6 +156,7 @@ class _ProgramPrinter:
         printer = FunctionPrinter(
             self.parts, "main", out, lambda b: names.get(b) or self.externals[b]
         )
+        printer.outlines = True
         printer.aligned = {names[b] for b in names if b.kind != "param"}
         for reg in sorted(regs | {*main.params, *main.results}, key=lambda r: r.name):
             if reg not in self.parts.limits:

@@ -71,6 +71,21 @@ class Stencil:
         return min(prod(guessed(dims[n]) for n in side) for side in sides) > UNROLL
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        """Rows and columns of a product for tensor cores."""
+        if self.product is None or not self.is_matrix:
+            return ()
+        return (*self.product.rows, *self.product.columns)
+
+    def is_contiguous(self, dim: int) -> bool:
+        """Do neighbours along a dim lie side by side in memory: the results, and where there is
+        more to read than to write, what is read?"""
+        if self.operator.out.offset.coefficient(Var(dim)) != 1:
+            return False
+        found = [load.access.offset.coefficient(Var(dim)) for load, _ in self.loads]
+        return not self.operator.combine or 1 in found
+
+    @property
     def depths(self) -> tuple[int, ...]:
         return tuple(guessed(extent) for extent in self.operator.reduce)
 
@@ -105,6 +120,14 @@ def choose(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
             rows, columns = (prod(sizes[n] for n in d) for d in (product.rows, product.columns))
             return _dot(stencil, product, sizes, rows, columns)
     return _reduce(stencil, sizes)
+
+
+def whole_seconds(stencil: Stencil) -> float:
+    """What one unit takes for all of an operator at least."""
+    sizes = tuple(guessed(extent) for extent in stencil.operator.dims)
+    points = prod((*sizes, *stencil.depths))
+    work = 2 * points / TENSOR_HALF if stencil.is_matrix else points * stencil.applies / FMA
+    return max(traffic(stencil, sizes) / BANDWIDTH, work)
 
 
 # ---- pointwise -------------------------------------------------------------------------------
@@ -245,6 +268,7 @@ def _dot(
     full = min(1.0, (high * wide / 4096) ** 0.5)
     spoilt = max((waste(load.access, stencil, sizes) for load, _ in stencil.loads), default=1.0)
     bytes_ = (high + wide) * deep * steps * item * spoilt
+    bytes_ += high * wide * stencil.operator.out.buffer.dtype.itemsize
     rate = (TENSOR_HALF if half else TENSOR) * full
     block = flops / rate + bytes_ / BANDWIDTH + steps * DEPTH_STEP
     parameters = (("rows", high), ("columns", wide), ("depth", deep))

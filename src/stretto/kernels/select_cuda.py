@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
-from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed
+from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed, whole_seconds
 from stretto.kernels.expr import Var
 from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.lower import Items
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
+from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.tree import Check, Let, Tree, map_tree
 
 TASK = 5e-8
@@ -34,7 +35,8 @@ KernelItems = tuple[Kernel | Let | Check, ...]
 def select_cuda(lowered: Lowered, units: int, fused: bool = True) -> Tree[KernelItems]:
     """Groups, cuts and names kernels for a whole tree, for `units` thread blocks."""
     selection = _Selection(units, fused)
-    return map_tree(lowered.tree, selection.leaf)
+    estimates = Estimates(selection.seconds_alone, selection.least_seconds, WAIT)
+    return map_tree(split_reductions(lowered.tree, units, estimates), selection.leaf)
 
 
 @dataclass(slots=True)
@@ -52,6 +54,12 @@ class _Selection:
         parts = [*groups, single(operator)]
         apart = sum(self.best_seconds(group) + WAIT for group in parts) - WAIT
         return self.best_seconds(joined) <= apart
+
+    def seconds_alone(self, operator: Operator) -> float:
+        return self.best_seconds(single(operator))
+
+    def least_seconds(self, operator: Operator) -> float:
+        return whole_seconds(Stencil.of(operator)) / self.units
 
     def best_seconds(self, group: Group) -> float:
         return Cutter(group, self.units).best()[1]
@@ -166,8 +174,8 @@ class Cutter:
         return tuple(tiles)
 
     def multiples(self) -> list[int]:
-        """Vectors of 16 bytes along the contiguous dim of a result stay whole, and the smallest
-        blocks of a product of matrices.
+        """Vectors of 16 bytes stay whole along the dim in which a result is contiguous, or what a
+        reduction reads; and the smallest blocks of a product of matrices.
         """
         result = [1] * len(self.group.grid)
         for member, stencil in zip(self.group.members, self.stencils, strict=True):
@@ -178,9 +186,9 @@ class Cutter:
                     if span.grid is None:
                         continue
                     extent = guessed(operator.dims[dim])
-                    if operator.out.offset.coefficient(Var(dim)) == 1 and extent >= 4 * vector:
+                    if stencil.is_contiguous(dim) and extent >= 4 * vector:
                         result[span.grid] = max(result[span.grid], vector)
-                    if stencil.is_matrix and extent % SMALLEST == 0:
+                    if extent % SMALLEST == 0 and dim in stencil.sides:
                         result[span.grid] = max(result[span.grid], SMALLEST)
         return result
 

@@ -13,7 +13,7 @@ the parameters of functions that the host calls).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -429,16 +429,17 @@ def _piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
     for step in steps:
         for unit, items in step.items(len(lists)):
             lists[unit] += items
-    signalled = {
-        (unit, item.step)
-        for unit, items in enumerate(lists)
-        for item in items
-        if isinstance(item, Signal)
-    }
+    here, anywhere = _signalled(lists), _signalled(schedule.units)
+
+    def is_here(unit: int, step: int) -> bool:
+        """The end of a piece publishes what a unit does last, without a signal."""
+        return (unit, step) in here or bool(
+            step > 0 and lists[unit] and (unit, step) not in anywhere
+        )
 
     def needed(wait: Wait) -> Iterator[Wait]:
         everyone = range(wait.unit, wait.unit + wait.count)
-        units = [unit for unit in everyone if (unit, wait.step) in signalled]
+        units = [unit for unit in everyone if is_here(unit, wait.step)]
         if len(units) == wait.count:
             yield wait
             return
@@ -454,6 +455,16 @@ def _piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
                 yield item
 
     return Schedule(tuple(tuple(kept(items)) for items in lists), schedule.steps)
+
+
+def _signalled(units: Sequence[Sequence[Item]]) -> set[tuple[int, int]]:
+    """Units and the steps that they signal."""
+    return {
+        (unit, item.step)
+        for unit, items in enumerate(units)
+        for item in items
+        if isinstance(item, Signal)
+    }
 
 
 @dataclass(slots=True)

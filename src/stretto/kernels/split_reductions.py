@@ -1,0 +1,226 @@
+"""Splits long reductions with few results, so that all units have a part of them.
+
+    out[n] = sum over k < 16384 of v[n, k]
+
+becomes, where the estimates say that it is clearly faster,
+
+    parts[p, n] = sum over k < 128 of v[n, 128 p + k]       for p < 128
+    out[n] = sum over p < 128 of parts[p, n]
+
+Needs static sizes, and a combination that does not ask for positions or an order. The parts lie in
+new local buffers of the function, in the dtype that the reduction adds up in. A slice that reaches
+over the end of the reduction has neutral elements there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+
+import torch
+
+from stretto.ir.types import DType
+from stretto.kernels.contraction import factors
+from stretto.kernels.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Position,
+    Var,
+    substitute_vars,
+)
+from stretto.kernels.groups import divisible
+from stretto.kernels.lower import Items, LeafItem
+from stretto.kernels.operator import Operator
+from stretto.kernels.tree import Tree, TreeFunction, map_leaves
+
+SPLIT = ("sum", "prod", "max", "min", "any", "all")
+GAIN = 1.3
+"""Two steps must be faster than one by so much."""
+HALVES = (DType.F16, DType.BF16)
+
+Seconds = Callable[[Operator], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """seconds: of an operator that is a kernel of its own, on all units. least: what no way to cut
+    it takes less than. wait: from one kernel to another that needs it."""
+
+    seconds: Seconds
+    least: Seconds
+    wait: float
+
+
+Slices = tuple[tuple[int, int], ...]
+"""(number of parts, length of a part) of each reduced dim."""
+
+
+def split_reductions(tree: Tree[Items], units: int, estimates: Estimates) -> Tree[Items]:
+    """A tree in which reductions that gain by it are two operators."""
+    if units == 1:
+        return tree
+
+    def function(old: TreeFunction[Items]) -> TreeFunction[Items]:
+        splitter = _Splitter(old.name, units, estimates)
+        body = map_leaves(old.body, splitter.leaf)
+        return replace(old, locals=(*old.locals, *splitter.buffers), body=body)
+
+    return Tree(tuple(function(old) for old in tree.functions), tree.externals)
+
+
+@dataclass(slots=True)
+class _Splitter:
+    """Splits the operators of one function; `buffers` are the new ones."""
+
+    function: str
+    units: int
+    estimates: Estimates
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
+
+    def leaf(self, items: Items) -> Items:
+        done: list[LeafItem] = []
+        for item in items:
+            pair = self.pair(item) if isinstance(item, Operator) and may_split(item) else None
+            if pair is not None:
+                self.buffers.append(pair[0].out.buffer)
+            done.extend(pair or (item,))
+        return tuple(done)
+
+    def pair(self, operator: Operator) -> tuple[Operator, Operator] | None:
+        """The two operators that take least time together, if that is clearly less than one."""
+        costs = self.estimates
+        limit = costs.seconds(operator) / GAIN
+        if costs.least(operator) + 3 * costs.wait >= limit:
+            return None
+        found: tuple[Operator, Operator] | None = None
+        name = f"{self.function}.part{len(self.buffers)}"
+        best, last, worse = limit, inf, 0
+        for slices in self.candidates(operator):
+            pair = split(operator, slices, name)
+            seconds = sum(costs.seconds(step) + costs.wait for step in pair) - costs.wait
+            if seconds < best:
+                found, best = pair, seconds
+            worse = worse + 1 if seconds >= last else 0
+            if worse == 2:
+                break
+            last = seconds
+        return found
+
+    def candidates(self, operator: Operator) -> list[Slices]:
+        """Ways to slice a reduction, from few parts to many, without repetitions."""
+        extents = tuple(extent for extent in operator.reduce if isinstance(extent, int))
+        targets = {1 << n for n in range(1, self.units.bit_length())}
+        targets |= {self.units, max(self.units // 2, 2)}
+        found = dict.fromkeys(slices_of(extents, target) for target in sorted(targets))
+        return [slices for slices in found if any(parts > 1 for parts, _ in slices)]
+
+
+def may_split(operator: Operator) -> bool:
+    """Is it a reduction of static sizes whose elements may be combined in any grouping?"""
+    extents = (*operator.dims, *operator.reduce)
+    if operator.combine not in SPLIT or operator.accumulate or not divisible(operator):
+        return False
+    return all(isinstance(extent, int) and extent > 0 for extent in extents)
+
+
+def slices_of(extents: tuple[int, ...], target: int) -> Slices:
+    """About `target` parts: of the outermost dims, which are cut one after the other."""
+    found: list[tuple[int, int]] = []
+    for extent in extents:
+        parts, size = _cut(extent, target)
+        found.append((parts, size))
+        target = ceil(target / parts) if size == 1 else 1
+    return tuple(found)
+
+
+def _cut(extent: int, wanted: int) -> tuple[int, int]:
+    """About `wanted` parts, of one length where there are divisors for that."""
+    if wanted <= 1 or extent <= wanted:
+        return (1, extent) if wanted <= 1 else (extent, 1)
+    for parts in range(wanted, ceil(0.8 * wanted) - 1, -1):
+        if extent % parts == 0:
+            return parts, extent // parts
+    size = ceil(extent / wanted)
+    if size >= 64:
+        size = ceil(size / 16) * 16
+    return ceil(extent / size), size
+
+
+# ---- the two operators -----------------------------------------------------------------------
+
+
+def split(operator: Operator, slices: Slices, name: str) -> tuple[Operator, Operator]:
+    """The operator that computes the parts, into a buffer `name`, and the one that combines them."""
+    dims = tuple(extent for extent in operator.dims if isinstance(extent, int))
+    parts = tuple(count for count, _ in slices if count > 1)
+    depths = tuple(size for count, size in slices if count == 1 or size > 1)
+    value = _sliced(operator, slices, len(parts))
+    if operator.combine in ("sum", "prod") and value.dtype in HALVES:
+        value = Apply("cast", (value,), DType.F32)
+    buffer = Buffer(name, value.dtype, (*parts, *dims))
+    everywhere = tuple(Index.of(Var(n)) for n in range(len(parts) + len(dims)))
+    out = Access(buffer, buffer.shape, everywhere)
+    first = replace(
+        operator,
+        name=f"{operator.name}.part",
+        dims=(*parts, *dims),
+        reduce=depths,
+        value=value,
+        out=out,
+    )
+    places = (*everywhere[len(dims) :], *everywhere[: len(dims)])
+    load = Load(Access(buffer, buffer.shape, places))
+    return first, replace(operator, reduce=parts, value=load)
+
+
+def _sliced(operator: Operator, slices: Slices, parts: int) -> Expr:
+    """The value in terms of (parts, dims, places in a slice), neutral behind the end."""
+    part, depth = 0, parts + len(operator.dims)
+    values = [Index.of(Var(parts + n)) for n in range(len(operator.dims))]
+    condition: Expr | None = None
+    for (count, size), extent in zip(slices, operator.reduce, strict=True):
+        index = Index()
+        if count > 1:
+            index, part = Index.of(Var(part)) * size, part + 1
+        if count == 1 or size > 1:
+            index, depth = index + Var(depth), depth + 1
+        values.append(index)
+        assert isinstance(extent, int)
+        if count * size > extent:
+            bound = Const(extent, DType.I64)
+            condition = Apply("lt", (Position(index), bound), DType.BOOL)
+    sliced = replace(operator, value=substitute_vars(operator.value, tuple(values)))
+    return sliced.value if condition is None else _guarded(sliced, condition)
+
+
+def _guarded(operator: Operator, condition: Expr) -> Expr:
+    """Both factors of a product are guarded, so that it stays one."""
+    value = operator.value
+    pair = factors(operator)
+    if pair is not None and isinstance(value, Apply):
+        kept = (_where(condition, factor, neutral("sum", factor.dtype)) for factor in pair)
+        return replace(value, args=tuple(kept))
+    return _where(condition, value, neutral(operator.combine, value.dtype))
+
+
+def _where(condition: Expr, value: Expr, other: Const) -> Apply:
+    return Apply("where", (condition, value, other), value.dtype)
+
+
+def neutral(combine: str, dtype: DType) -> Const:
+    """What changes nothing when it is combined with something."""
+    if dtype is DType.BOOL:
+        return Const(combine in ("prod", "min", "all"), dtype)
+    if combine not in ("max", "min"):
+        one = combine in ("prod", "all")
+        return Const(float(one) if dtype.is_float else int(one), dtype)
+    if dtype.is_float:
+        return Const(-inf if combine == "max" else inf, dtype)
+    limits = torch.iinfo(dtype.torch)
+    return Const(limits.min if combine == "max" else limits.max, dtype)
