@@ -12,7 +12,7 @@ import torch
 
 from stretto.capture import Captured
 from stretto.codegen.cpp_program import Source, print_program
-from stretto.codegen.triton_program import EARLY_REGISTERS, print_plan
+from stretto.codegen.triton_program import EARLY_REGISTERS, Style, print_plan
 from stretto.codegen.triton_program import print_program as print_program_for_gpu
 from stretto.codegen.triton_source import TritonSource
 from stretto.errors import BuildError
@@ -186,9 +186,15 @@ def plan_for_gpu(
     return stages.plan
 
 
-WAYS = (*((registers, 4) for registers in EARLY_REGISTERS), (0, 8))
-"""Ways to print a launch: registers of a thread for constants, warps of a unit. The less constants
-are kept in registers, and the more threads share the work, the more registers are free."""
+WAYS = (
+    *(Style(registers=registers) for registers in EARLY_REGISTERS),
+    Style(registers=0, inline=True),
+    Style(registers=0, warps=8),
+)
+"""Ways to print a launch, the best first. The less constants are kept in registers, and the more
+threads share the work, the more registers are free; a call needs some, too."""
+MOST_INLINE = 20
+"""Kernels of a program whose text may stand wherever they run."""
 
 
 def compile_plan(stages: Stages, target: str, options: Options, dump: Dumper) -> None:
@@ -198,13 +204,15 @@ def compile_plan(stages: Stages, target: str, options: Options, dump: Dumper) ->
     with stages.timed("compile"):
         for name, launch in stages.plan.launches:
             tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = {}
-            for registers, warps in WAYS:
+            for style in WAYS:
+                if style.inline and len(launch.program.kernels) > MOST_INLINE:
+                    continue
                 words = stages.plan.words[name]
-                source = print_program_for_gpu(launch.program, words, warps, registers)
-                if (source.text, warps) in tried:
+                source = print_program_for_gpu(launch.program, words, style)
+                if (source.text, style.warps) in tried:
                     continue
                 kernel = compile_source(source, target, options)
-                tried[source.text, warps] = source, kernel
+                tried[source.text, style.warps] = source, kernel
                 if kernel.resources.spill_bytes == 0:
                     break
             chosen.append(min(tried.values(), key=lambda pair: pair[1].resources.spill_bytes))

@@ -40,6 +40,8 @@ PROGRAMS = {
     "matrices": product(64, 256, 512, "f32"),
     "halves": product(64, 256, 512, "bf16"),
     "large": product(1024, 1024, 1024, "bf16"),
+    "split, one row": product(1, 10, 100_003, "f32"),
+    "split, matrices": product(16, 128, 16384, "f32"),
     "convolution": CONVOLUTION,
     "softmax": SOFTMAX,
 }

@@ -105,6 +105,7 @@ class Parts:
 
     defined: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     early: EarlyLoads = field(default_factory=EarlyLoads)
+    inline: bool = False
 
     @property
     def units(self) -> int:
@@ -112,7 +113,7 @@ class Parts:
 
     def function(self, hint: str, text: str, inline: bool = False) -> str:
         """The name of a function of the module; those with one text are one function."""
-        key = "@triton.jit" if inline else "@triton.jit(noinline=True)", text
+        key = "@triton.jit" if inline or self.inline else "@triton.jit(noinline=True)", text
         if key not in self.defined:
             self.defined[key] = self.identifiers.fresh(hint)
         return self.defined[key]

@@ -13,6 +13,7 @@ from pathlib import Path
 from stretto.codegen.triton_expr import Names
 from stretto.codegen.triton_stage import TaskPrinter
 from stretto.codegen.triton_stage_nest import task_bounds
+from stretto.kernels.epilogue import epilogue
 from stretto.kernels.expr import Buffer, Reg
 from stretto.kernels.operator import Kernel
 from stretto.text import Writer
@@ -62,8 +63,11 @@ def print_kernel(kernel: Kernel) -> TritonKernel:
     with out.indent():
         grid = task_bounds(kernel.grid, names, out)
         task = TaskPrinter(out, names, grid)
-        for stage in kernel.stages:
-            task.stage(stage)
+        place = 0
+        while place < len(kernel.stages):
+            behind = epilogue(kernel.stages, place)
+            task.stage(kernel.stages[place], behind)
+            place += 1 + len(behind)
         task.finish()
         out.write("return")
     arguments = [*parameters.buffers.values(), *parameters.regs.values(), "control", "task"]

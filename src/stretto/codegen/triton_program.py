@@ -9,6 +9,7 @@ with what it published last, so nothing is reset. See triton_source.py for the p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -50,39 +51,45 @@ def library_text() -> str:
     return "\n\n\n".join(texts) + "\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a program is printed.
+
+    warps: of a unit. registers: of a thread, for constants that are loaded before their task may
+    begin (`triton_early`). inline: the text of a kernel stands wherever it runs; without it kernels
+    are functions, which compiles faster.
+    """
+
+    warps: int = 4
+    registers: int = EARLY_REGISTERS[0]
+    inline: bool = False
+
+
 def print_program(
-    program: DeviceProgram,
-    words: Mapping[str, int] | None = None,
-    warps: int = 4,
-    registers: int = EARLY_REGISTERS[0],
+    program: DeviceProgram, words: Mapping[str, int] | None = None, style: Style | None = None
 ) -> TritonSource:
     """The module of a verified DeviceProgram without library calls.
 
     words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
     the results come one after the other.
-    registers: of a thread, for constants that are loaded before their task may begin
-        (`triton_early`).
     """
-    early_bytes = registers * 4 * WARP * warps
     if words is None:
         words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
-    return _ProgramPrinter(program, words, warps, early_bytes).print()
+    return _ProgramPrinter(program, words, style or Style()).print()
 
 
-def print_plan(plan: Plan, warps: int = 4) -> tuple[TritonSource, ...]:
+def print_plan(plan: Plan, style: Style | None = None) -> tuple[TritonSource, ...]:
     """The modules of a plan's launches, in order."""
     return tuple(
-        print_program(launch.program, plan.words[name], warps) for name, launch in plan.launches
+        print_program(launch.program, plan.words[name], style) for name, launch in plan.launches
     )
 
 
 class _ProgramPrinter:
-    def __init__(
-        self, program: DeviceProgram, words: Mapping[str, int], warps: int, early_bytes: int
-    ) -> None:
+    def __init__(self, program: DeviceProgram, words: Mapping[str, int], style: Style) -> None:
         self.program = program
         self.words = words
-        self.warps = warps
+        self.style = style
         self.functions = program.tree.functions
         self.identifiers = Identifiers({ENTRY, "control", "polls", "unit", "base", "ok", "task"})
         self.texts = {kernel.name: print_kernel(kernel) for kernel in program.kernels}
@@ -91,7 +98,8 @@ class _ProgramPrinter:
         limits = {limit_register(b.slot): places[b.slot] for b in program.lists}
         kernels = {kernel.name: kernel for kernel in program.kernels}
         self.parts = Parts(program, kernels, self.texts, places, limits, self.identifiers)
-        self.parts.early.budget = early_bytes
+        self.parts.early.budget = style.registers * 4 * WARP * style.warps
+        self.parts.inline = style.inline
         self.externals = {
             b: self.identifiers.fresh(f"p{place}_{b.name}")
             for place, b in enumerate(self.arguments)
@@ -123,7 +131,7 @@ class _ProgramPrinter:
             parameters,
             self.arguments,
             self.program.units,
-            self.warps,
+            self.style.warps,
             tuple(self.parts.tables),
             tuple(kernel.name for kernel in self.program.kernels),
             recursive,

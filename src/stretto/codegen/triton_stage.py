@@ -40,7 +40,8 @@ class TaskPrinter:
     reads: set[Buffer] = field(default_factory=set[Buffer])
     writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
-    def stage(self, stage: Stage) -> None:
+    def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
+        """behind: stages that are a part of this product."""
         if NestPrinter(self.out, self.names, stage, self.grid, self.counter).is_empty:
             return
         touched = {load.access.buffer for load in stage.operator.reads()}
@@ -51,6 +52,9 @@ class TaskPrinter:
             for other, _ in self.pending
         ):
             self.finish()
+        if isinstance(printer, DotPrinter) and behind:
+            self.product(printer, behind)
+            return
         printer.frame = self.frame
         known = printer.forwarded()
         loads = {load.access.buffer for load in stage.operator.reads() if load not in known}
@@ -75,6 +79,20 @@ class TaskPrinter:
                 assert isinstance(printer, MapPrinter)
                 printer.map()
         self.frame = printer.frame
+
+    def product(self, printer: DotPrinter, behind: tuple[Stage, ...]) -> None:
+        """A product and what its blocks compute behind it."""
+        operators = [printer.operator, *(stage.operator for stage in behind)]
+        made = {operator.out.buffer for operator in operators}
+        loads = {load.access.buffer for op in operators for load in op.reads()}
+        before = self.reads | self.writes.keys()
+        self.barrier(not (loads - made).isdisjoint(self.writes) or not made.isdisjoint(before))
+        self.reads |= loads - made
+        for operator in operators:
+            self.writes[operator.out.buffer] = operator
+            if self.frame is not None:
+                self.frame.written(operator)
+        printer.dot(tuple(operators[1:]))
 
     def printer(self, stage: Stage) -> NestPrinter:
         parts = (self.out, self.names, stage, self.grid, self.counter)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.codegen.triton_expr import Coordinate, ExprPrinter, Text
-from stretto.codegen.triton_scalar import MEMORY_TYPES
+from stretto.codegen.triton_scalar import HALVES, MEMORY_TYPES, cast_text
 from stretto.codegen.triton_stage_nest import BoxDim, NestPrinter
 from stretto.ir.types import DType
 from stretto.kernels.expr import Expr
+from stretto.kernels.operator import Operator
 from stretto.kernels.products import Product, narrow_dtype, plain_load, product_of
 
 
@@ -22,7 +23,9 @@ from stretto.kernels.products import Product, narrow_dtype, plain_load, product_
 class DotPrinter(NestPrinter):
     """Products of matrices, in blocks of `rows` x `columns` x `depth`."""
 
-    def dot(self) -> None:
+    def dot(self, behind: tuple[Operator, ...] = ()) -> None:
+        """behind: pointwise operators over the same box, computed block by block."""
+        self.beside = behind
         self.dims = self.join_roles(self.found())
         found = self.found()
         rows = [d for d in self.dims if d.number in found.rows]
@@ -74,6 +77,26 @@ class DotPrinter(NestPrinter):
                 self.place(inner[1], self.depths, 0, depth)
                 self.multiply(found, *inner, total)
             outs.store(self.operator.out, Text(total, 3), DType.F32)
+            self.epilogue(outs, Text(total, 3))
+
+    def epilogue(self, outs: ExprPrinter, total: Text) -> None:
+        """Each result is at hand for the operators behind, as memory would give it."""
+        made = {self.operator.out.buffer: self.rounded(outs, total, DType.F32, self.operator)}
+        for operator in self.beside:
+            inside = outs.inner()
+            for load in operator.reads():
+                if load.access.buffer in made:
+                    inside.known[(), load] = made[load.access.buffer]
+            dtype = operator.value.dtype
+            value = inside.expr(operator.value)
+            inside.store(operator.out, value, dtype)
+            made[operator.out.buffer] = self.rounded(inside, value, dtype, operator)
+
+    def rounded(self, printer: ExprPrinter, value: Text, dtype: DType, operator: Operator) -> Text:
+        stored = operator.out.buffer.dtype
+        if stored is dtype and stored not in HALVES:
+            return value
+        return printer.name(cast_text(value.text, dtype, stored), value.axes)
 
     def printer(self, outer: ExprPrinter, shape: tuple[int, int]) -> ExprPrinter:
         printer = self.block(*shape)

@@ -65,7 +65,8 @@ class NestPrinter:
     """Prints one stage into `out`; `grid` are the bounds of the task's grid dims.
 
     `dims` are those of the box and of the reduction that have more than one value, joined where
-    that is possible; `operator` has variables of joined dims replaced.
+    that is possible; `operator` has variables of joined dims replaced. beside: pointwise operators
+    that are printed with it, over the same box.
     """
 
     out: Writer
@@ -74,6 +75,7 @@ class NestPrinter:
     grid: tuple[GridBound, ...]
     counter: list[int]
     frame: Frame | None = None
+    beside: tuple[Operator, ...] = ()
     operator: Operator = field(init=False)
     dims: list[BoxDim] = field(init=False)
     depths: list[BoxDim] = field(init=False)
@@ -172,10 +174,10 @@ class NestPrinter:
         if not isinstance(outer.size, int):
             return False
         a, b = outer.number, inner.number
-        offsets = _offsets(self.operator)
-        if offsets is None:
+        found = [_offsets(operator) for operator in (self.operator, *self.beside)]
+        if any(offsets is None for offsets in found):
             return False
-        for offset in offsets:
+        for offset in (offset for offsets in found for offset in offsets or ()):
             if any({a, b} & Index.of(t).vars() for t, _ in offset.terms if not isinstance(t, Var)):
                 return False
             if offset.coefficient(Var(a)) != offset.coefficient(Var(b)) * inner.size:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
 from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed, whole_seconds
-from stretto.kernels.expr import Var
 from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.lower import Items

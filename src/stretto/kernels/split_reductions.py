@@ -156,7 +156,7 @@ def _cut(extent: int, wanted: int) -> tuple[int, int]:
 
 
 def split(operator: Operator, slices: Slices, name: str) -> tuple[Operator, Operator]:
-    """The operator that computes the parts, into a buffer `name`, and the one that combines them."""
+    """Computing the parts, into a buffer of that name, and combining them."""
     dims = tuple(extent for extent in operator.dims if isinstance(extent, int))
     parts = tuple(count for count, _ in slices if count > 1)
     depths = tuple(size for count, size in slices if count == 1 or size > 1)
