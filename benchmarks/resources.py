@@ -88,6 +88,7 @@ def survey(
     """Compiles the models. cache: a folder that may have them; None compiles all anew."""
     count = units or multiprocessors(require_target(target))
     found: list[ModelResources] = []
+    commit = git_commit()  # of the code that runs: the checkout may go on meanwhile
     with tempfile.TemporaryDirectory(prefix="stretto-") as fresh:
         options = Options(cache_dir=cache or fresh)
         for name in models:
@@ -96,7 +97,7 @@ def survey(
     known = {**versions(), "triton": require_triton()}
     return Survey(
         datetime.date.today().isoformat(),
-        git_commit(),
+        commit,
         machine_line(1),
         known,
         target,

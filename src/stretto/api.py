@@ -218,8 +218,9 @@ class Compiled:
                     remedy="call it once with such inputs before the capture",
                 )
             start = time.perf_counter()
+            _device_of(backend, tensors)
             captured = capture(self._function, args, kwargs, self._options)
-            device = _device_of(backend, captured, tensors)
+            device = _device_of(backend, tensors, captured)
             traced = time.perf_counter() - start
             executable, stages = build(captured, backend, self._options, device=device)
             stages.seconds = {"capture": traced, **stages.seconds}
@@ -343,16 +344,19 @@ def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
     return backend
 
 
-def _device_of(backend: str, captured: Captured, tensors: Sequence[torch.Tensor]) -> torch.device:
-    """The one device of all tensors that a program uses. Raises BuildError where they are on
-    several, or on one that the backend does not run on."""
+def _device_of(
+    backend: str, tensors: Sequence[torch.Tensor], captured: Captured | None = None
+) -> torch.device:
+    """The one device of the inputs, and of all else that a captured program uses. Raises BuildError
+    where they are on several, or on one that the backend does not run on."""
     found = {f"input {number}": tensor.device for number, tensor in enumerate(tensors)}
-    found |= {
-        f"the tensor '{b.name}'": b.tensor.device
-        for b in captured.inputs
-        if not isinstance(b, ArgumentLeaf)
-    }
-    found |= {f"the tensor '{n}'": t.device for n, t in captured.program.constants.items()}
+    if captured is not None:
+        found |= {
+            f"the tensor '{b.name}'": b.tensor.device
+            for b in captured.inputs
+            if not isinstance(b, ArgumentLeaf)
+        }
+        found |= {f"the tensor '{n}'": t.device for n, t in captured.program.constants.items()}
     kind = "cuda" if backend == "cuda" else "cpu"
     wrong = {what: device for what, device in found.items() if device.type != kind}
     if wrong:

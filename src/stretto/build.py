@@ -193,6 +193,8 @@ WAYS = (
 )
 """Ways to print a launch, the best first. The less constants are kept in registers, and the more
 threads share the work, the more registers are free; a call needs some, too."""
+PATIENCE = 10.0
+"""Seconds of a compilation after which no other way is tried."""
 MOST_INLINE = 20
 """Kernels of a program whose text may stand wherever they run."""
 
@@ -213,7 +215,7 @@ def compile_plan(stages: Stages, target: str, options: Options, dump: Dumper) ->
                     continue
                 kernel = compile_source(source, target, options)
                 tried[source.text, style.warps] = source, kernel
-                if kernel.resources.spill_bytes == 0:
+                if kernel.resources.spill_bytes == 0 or kernel.seconds > PATIENCE:
                     break
             chosen.append(min(tried.values(), key=lambda pair: pair[1].resources.spill_bytes))
     stages.triton = tuple(source for source, _ in chosen)
@@ -244,6 +246,11 @@ def _build_cuda(
     target = f"sm_{major}{minor}"
     compile_plan(stages, target, options, dump)
     room = min(resident_units(kernel, device) for kernel in stages.compiled)
+    if room == 0:
+        raise BuildError(
+            f"not one thread block of the program fits on a multiprocessor of {target}",
+            remedy="use smaller inputs, or cut the function into parts",
+        )
     if room < units and options.units is None:
         plan = plan_for_gpu(stages, lowered, room, options, costs, dump)
         compile_plan(stages, target, options, dump)

@@ -22,7 +22,6 @@ from tests.backends import EAGER, many_tasks
 from tests.capture.checks import assert_same
 from tests.codegen import triton_runner
 
-
 CUDA = "cuda-emulated"
 
 

@@ -85,7 +85,9 @@ def test_floats(dtype: torch.dtype) -> None:
             torch.sigmoid(x).round(),
         )
 
-    check(f, randn(9, 13, dtype=dtype), randn(9, 13, dtype=dtype, seed=1), randn(13, 3, dtype=dtype))
+    check(
+        f, randn(9, 13, dtype=dtype), randn(9, 13, dtype=dtype, seed=1), randn(13, 3, dtype=dtype)
+    )
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import torch
 import stretto
 from stretto.errors import BuildError, RunError
 from stretto.options import Options
-from stretto.runtime.cuda_device import cuda_executable, find_gpu, resident_units
+from stretto.runtime.cuda_device import find_gpu, machine_for, resident_units
 from stretto.runtime.cuda_executable import CudaExecutable
 from stretto.runtime.triton_compile import CompiledTriton, compile_source
 from tests.runtime.cuda_programs import SIZE, Case, inputs, stuck_case, swap_case, swapped
@@ -36,7 +35,8 @@ def start(tmp_path: Path) -> Callable[[Case], CudaExecutable]:
 
     def make(case: Case) -> CudaExecutable:
         kernel = compiled(case, options)
-        return cuda_executable(case.program, [case.source], [kernel], case.lowered, options, DEVICE)
+        machine = machine_for(DEVICE, [kernel], case.program.units)
+        return CudaExecutable(case.program, [case.source], case.lowered, options, machine)
 
     return make
 
@@ -332,9 +332,8 @@ def test_more_units_than_the_gpu_holds(tmp_path: Path, constant: torch.Tensor) -
     kernel = compiled(case, options)
     room = resident_units(kernel, DEVICE)
     assert room >= find_gpu(DEVICE).multiprocessors
-    program = replace(case.program, units=room + 1)
     with pytest.raises(BuildError, match=f"but the GPU holds only {room} of"):
-        cuda_executable(program, [case.source], [kernel], case.lowered, options, DEVICE)
+        machine_for(DEVICE, [kernel], room + 1)
 
 
 # ---- devices ---------------------------------------------------------------------------------

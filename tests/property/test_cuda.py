@@ -1,8 +1,9 @@
 """Random Programs through the kernels of a GPU, interpreted, against the interpreter."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+from stretto.errors import CodegenError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.schedule.plan import MOST_KERNELS
@@ -27,7 +28,12 @@ FEATURES = Features(ops=4, list_results=True, list_arguments=False)
 def test_a_program_gives_what_the_interpreter_gives(
     program: Program, units: int, fuse: bool, most_kernels: int
 ) -> None:
-    executable = built_cuda(program, units, fuse).cuda(most_kernels=most_kernels)
+    try:
+        built = built_cuda(program, units, fuse)
+    except CodegenError as error:  # has no place in a frame
+        assert "is recursive, and makes a list or tensor whose size is known only" in str(error)
+        reject()
+    executable = built.cuda(most_kernels=most_kernels)
     for seed in (0, 1):
         inputs = random_inputs(program, seed)
         assert_close(executable(inputs), run(program, inputs))

@@ -92,6 +92,18 @@ def resident_units(
     return kernel.resident * gpu.multiprocessors
 
 
+def machine_for(
+    device: torch.device, compiled: Sequence[CompiledKernel], units: int
+) -> CudaMachine:
+    """A GPU with the kernels of a program, for launches of so many units. Raises BuildError where
+    it cannot hold all of them at once: see `resident_units`."""
+    gpu, driver = find_gpu(device), load_driver()
+    kernels = [load_kernel(driver, gpu.index, kernel, units) for kernel in compiled]
+    for kernel in kernels:
+        require_resident(kernel, gpu.multiprocessors)
+    return CudaMachine(gpu.device, driver, TorchMemory(gpu.device), kernels)
+
+
 def cuda_executable(
     plan: Plan,
     sources: Sequence[TritonSource],
@@ -100,13 +112,8 @@ def cuda_executable(
     options: Options,
     device: torch.device,
 ) -> PlanExecutable:
-    """A program on a GPU. Raises BuildError where that cannot hold all units at once: see
-    `resident_units`."""
-    gpu, driver = find_gpu(device), load_driver()
-    kernels = [load_kernel(driver, gpu.index, kernel, plan.program.units) for kernel in compiled]
-    for kernel in kernels:
-        require_resident(kernel, gpu.multiprocessors)
-    machine = CudaMachine(gpu.device, driver, TorchMemory(gpu.device), kernels)
+    """A program on a GPU. Raises BuildError as `machine_for`."""
+    machine = machine_for(device, compiled, plan.program.units)
     return PlanExecutable(plan, sources, lowered, options, machine)
 
 

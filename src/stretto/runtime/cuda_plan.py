@@ -261,12 +261,13 @@ class _Host:
 
     def library(self, call: LibraryCall, at: _Activation) -> None:
         self.executable.library_runs += 1
+        numbers = {reg: self.read(at, reg) for reg in call.operands if isinstance(reg, Reg)}
         operands: list[Operand] = []
         for kind in call.operands:
             if isinstance(kind, Reg):
-                operands.append(self.read(at, kind))
+                operands.append(numbers[kind])
                 continue
-            dims = [int(self.read(at, reg)) for reg in extents(kind)]
+            dims = [int(numbers[reg]) for reg in extents(kind)]
             shape = [dim if isinstance(dim, int) else dims.pop(0) for dim in kind.shape]
             operands.append(self.tensor(at, kind)[: prod(shape)].view(shape))
         run_call(call, operands)

@@ -306,7 +306,9 @@ def _explain(
             )
         case Status.STUCK:
             unit, step = divmod(detail, 1 << 40)
-            return f"a wait for unit {unit} to reach step {step} took too long", None
+            return f"a wait for unit {unit} to reach step {step} took too long", (
+                "see that nothing else keeps the machine busy; if so, please report this"
+            )
         case Status.NO_THREADS:
             return f"the system allows only {detail} worker threads", (
                 "use fewer units: Options(threads=...)"

@@ -7,8 +7,11 @@ program in the user's home folder.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +105,22 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
     return binary, facts
 
 
+@contextmanager
+def _no_tensor_memory(target: Target) -> Generator[None]:
+    """Blackwell's products without its tensor memory, which Triton 3.6 refuses in functions that
+    are called: "add support for function calls using tmem"."""
+    name, before = "DISABLE_MMA_V5", os.environ.get("DISABLE_MMA_V5")
+    if isinstance(target.arch, int) and target.arch >= 100:
+        os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
 def _run_triton(source: TritonSource, target: Target) -> Any:
     import triton.language as tl
     from triton import knobs
@@ -129,7 +148,11 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
     )
     machine = GPUTarget(target.backend, target.arch, target.warp_size)
     try:
-        with tempfile.TemporaryDirectory(prefix="stretto-") as folder, knobs.cache.scope():
+        with (
+            tempfile.TemporaryDirectory(prefix="stretto-") as folder,
+            knobs.cache.scope(),
+            _no_tensor_memory(target),
+        ):
             knobs.cache.dir = folder
             return triton_compile(program, target=machine, options={"num_warps": source.warps})
     except CompilationError as error:

@@ -1,0 +1,65 @@
+"""The zoo compiled for GPUs that need not be there: no spills, and in reasonable time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.models import ZOO, build
+from stretto.build import Stages, compile_for_target
+from stretto.capture import capture
+from stretto.options import Options
+from tests.e2e.test_zoo import MODELS
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+LONGEST = 60.0
+"""Seconds in which a hang or a program that grows without bounds shows; most take 1 to 5."""
+FULL = ("lstm", "rae", "nasrnn", "seq2seq", "attention")
+FEW = ("attention", "rae")
+SMALL = [name for name in MODELS if name not in FULL and name != "lstm100"]
+
+
+@torch.no_grad()
+def compiled(name: str, preset: str, target: str, units: int, folder: Path) -> Stages:
+    model, inputs = build(name, preset)
+    options = Options(cache_dir=folder)
+    captured = capture(model, tuple(inputs), {}, options)
+    return compile_for_target(captured, target, units, options)
+
+
+def require_good(stages: Stages, name: str, units: int) -> None:
+    assert ZOO[name].one_launch
+    (kernel,) = stages.compiled
+    assert stages.device is not None
+    assert stages.device.units == units
+    assert not kernel.from_cache
+    assert stages.seconds["compile"] < LONGEST
+    assert kernel.resources.spill_bytes == 0
+    assert kernel.resources.units_per_sm >= 1
+
+
+def params(names: Sequence[str], preset: str) -> list[tuple[str, str]]:
+    return [(name, preset) for name in names]
+
+
+@pytest.mark.parametrize(("name", "preset"), [*params(SMALL, "small"), *params(FULL, "full")])
+def test_hopper(name: str, preset: str, tmp_path: Path) -> None:
+    require_good(compiled(name, preset, "sm_90", 132, tmp_path), name, 132)
+
+
+@pytest.mark.parametrize(("target", "units"), [("sm_80", 108), ("sm_100", 148)])
+@pytest.mark.parametrize("name", FEW)
+def test_other_nvidia_gpus(name: str, target: str, units: int, tmp_path: Path) -> None:
+    require_good(compiled(name, "small", target, units, tmp_path), name, units)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_amd(name: str, tmp_path: Path) -> None:
+    stages = compiled(name, "small", "gfx942", 304, tmp_path)
+    (kernel,) = stages.compiled
+    assert kernel.binary.startswith(b"\x7fELF")
+    assert stages.seconds["compile"] < LONGEST
