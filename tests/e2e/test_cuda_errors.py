@@ -12,6 +12,7 @@ from torch import Tensor
 
 import stretto
 from stretto.codegen.triton_program import print_plan, print_program
+from stretto.codegen.triton_source import HOST
 from stretto.errors import BuildError, RunError, ScheduleError, VerifyError
 from stretto.kernels.tree import map_tree
 from stretto.options import Options
@@ -74,6 +75,23 @@ def test_an_index_out_of_range(function: Callable[..., Any], units: int) -> None
         assert caught.value.status is Status.INDEX
     assert_same(fast(A, good), function(A, good))
     assert on_cuda(fast).launches == 5
+
+
+@pytest.mark.parametrize("function", [gathered, selected])
+def test_the_host_is_told_of_an_index(
+    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the control block is not read by the host, only the word that it points to."""
+    fast = emulated(function)
+    fast(A, torch.tensor([0, 2]))
+    program, host = on_cuda(fast), torch.zeros(1, dtype=torch.int64)
+    (kernel,), (state,) = program.machine.kernels, program.states.values()
+    state.control[HOST] = host.data_ptr()
+    launch = kernel.launch
+    monkeypatch.setattr(kernel, "launch", lambda arguments, _: launch(arguments, [host]))
+    with pytest.raises(ProgramStopped):
+        fast(A, torch.tensor([7, 9]))
+    assert host.item() == Status.INDEX.value
 
 
 def endless(x: Tensor) -> Tensor:
