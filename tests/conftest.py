@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts a command in the background lets it ignore Ctrl-C; tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # One thread for eager PyTorch: its pool would fight with the workers of the CPU machine for
     # the same cores, does not survive the fork that some tests make, and changes sums.
     torch.set_num_threads(1)

@@ -195,8 +195,19 @@ WAYS = (
 threads share the work, the more registers are free; a call needs some, too."""
 PATIENCE = 10.0
 """Seconds of a compilation after which no other way is tried."""
+WIDE = 4096
+"""Results of a block of a product that four warps have no registers for."""
 MOST_INLINE = 20
 """Kernels of a program whose text may stand wherever they run."""
+
+
+def ways(program: DeviceProgram) -> tuple[Style, ...]:
+    """The styles to try for a program."""
+    methods = [stage.method for kernel in program.kernels for stage in kernel.stages]
+    products = [method for method in methods if method.template == "dot"]
+    if any(method["rows"] * method["columns"] > WIDE for method in products):
+        return (Style(warps=8), Style(warps=8, registers=0), *WAYS)
+    return WAYS
 
 
 def compile_plan(stages: Stages, target: str, options: Options, dump: Dumper) -> None:
@@ -206,7 +217,7 @@ def compile_plan(stages: Stages, target: str, options: Options, dump: Dumper) ->
     with stages.timed("compile"):
         for name, launch in stages.plan.launches:
             tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = {}
-            for style in WAYS:
+            for style in ways(launch.program):
                 if style.inline and len(launch.program.kernels) > MOST_INLINE:
                     continue
                 words = stages.plan.words[name]

@@ -15,7 +15,7 @@ from math import ceil, prod
 
 from stretto.ir.types import DType
 from stretto.kernels.expense import count_applies
-from stretto.kernels.expr import Access, Extent, Load, Var
+from stretto.kernels.expr import Access, Apply, Expr, Extent, Load, Var
 from stretto.kernels.operator import Method, Operator
 from stretto.kernels.products import Product, expr_vars, narrow_dtype, product_of
 
@@ -39,6 +39,8 @@ DEPTH_STEP = 1.2e-7
 GUESS = 64
 """What a size that only the run knows is taken for."""
 MAP_BLOCK = 2048
+DOT_BLOCK = 8192
+"""Results of a block of a product; a quarter where positions take registers, as in convolutions."""
 REDUCE_BLOCK = 8192
 """Lanes of a block: enough loads in flight that one unit has its share of the bandwidth."""
 UNROLL = 4
@@ -256,9 +258,11 @@ def _dot(
     half = narrow_dtype(product.left) is not None
     half = half and narrow_dtype(product.left) is narrow_dtype(product.right)
     depth = prod(stencil.depths)
+    plain = all(is_plain(factor) for factor in (product.left, product.right))
+    room = DOT_BLOCK if plain else DOT_BLOCK // 4
     high = min(max(power(rows), 16), 64)
-    wide = min(max(power(columns), 16), 8192 // high, 128)
-    high = min(max(power(rows), 16), 8192 // wide, 128)
+    wide = min(max(power(columns), 16), room // high, 128)
+    high = min(max(power(rows), 16), room // wide, 128)
     item = 2 if half else 4
     deep = min(max(power(depth), 16), _step_depth(high, wide, half))
     batch = prod((sizes[n] for n in product.batch), start=1)
@@ -282,3 +286,10 @@ def _step_depth(high: int, wide: int, half: bool) -> int:
     if half:
         return 128 if small else 64
     return 64 if high + wide <= 32 else 32
+
+
+def is_plain(factor: Expr) -> bool:
+    """Is a factor an element at a position that is a sum of variables, maybe converted?"""
+    while isinstance(factor, Apply) and factor.function == "cast":
+        (factor,) = factor.args
+    return isinstance(factor, Load) and factor.access.offset.is_affine
