@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stretto.build import pipeline
 from stretto.capture import capture
-from stretto.codegen.triton_program import print_plan
+from stretto.codegen.triton_program import Style, print_plan
 from stretto.kernels.lowered import lower
 from stretto.kernels.operator import Kernel, Method, TileDim
 from stretto.kernels.select_cuda import KernelItems, select_cuda
@@ -85,7 +85,7 @@ def make(
         tree = map_tree(tree, lambda items: _shaped(items, shape, task_rows))
     program, _ = schedule_with_report(tree, bench.units, GPU_COSTS)
     plan = make_plan(program)
-    sources = print_plan(plan, shape.warps if shape is not None else 4)
+    sources = print_plan(plan, Style(warps=shape.warps if shape is not None else 4))
     if bench.dry_run:
         return emulated_cuda_executable(plan, sources, lowered, options)
     compiled = [compile_source(source, bench.target, options) for source in sources]
