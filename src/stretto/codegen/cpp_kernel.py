@@ -7,27 +7,14 @@ quickly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stretto.codegen.cpp_expr import MEMORY_TYPES, VALUE_TYPES, Names
 from stretto.codegen.cpp_stage import print_stage
+from stretto.codegen.parameters import Parameters
 from stretto.kernels.expr import Buffer, Extent, Reg
 from stretto.kernels.operator import Kernel
 from stretto.text import Writer
-
-
-@dataclass(slots=True)
-class Parameters:
-    """Names handed out in the order of first use."""
-
-    buffers: dict[Buffer, str] = field(default_factory=dict[Buffer, str])
-    regs: dict[Reg, str] = field(default_factory=dict[Reg, str])
-
-    def buffer(self, buffer: Buffer) -> str:
-        return self.buffers.setdefault(buffer, f"p{len(self.buffers)}")
-
-    def reg(self, reg: Reg) -> str:
-        return self.regs.setdefault(reg, f"r{len(self.regs)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from stretto.codegen.status import Status
-from stretto.codegen.triton_early import EarlyLoads
 from stretto.codegen.triton_expr import ExprPrinter, Names, Text
-from stretto.codegen.triton_kernel import TritonKernel
 from stretto.codegen.triton_outline import assigned, outline
+from stretto.codegen.triton_parts import Parts
 from stretto.codegen.triton_scalar import VALUE_TYPES
 from stretto.errors import CodegenError
 from stretto.kernels.expr import Buffer, Expr, Reg, loads
@@ -31,28 +29,8 @@ from stretto.schedule.merge import (
     dealt_from,
     merge,
 )
-from stretto.schedule.program import DeviceProgram, Schedule
+from stretto.schedule.program import Schedule
 from stretto.text import Writer
-
-
-def every_iteration(node: Node[Schedule]) -> list[RunStep]:
-    """The kernels that a loop body runs outside of branches and inner loops, each in one place."""
-    match node:
-        case Leaf(schedule):
-            found = [step for step in merge(schedule) if isinstance(step, RunStep)]
-        case Seq(children):
-            found = [step for child in children for step in every_iteration(child)]
-        case _:
-            found = []
-    counts = Counter(step.kernel for step in found)
-    return [step for step in found if counts[step.kernel] == 1]
-
-
-def publishes(step: Step) -> bool:
-    """Is there something that other units may wait for? What a unit has itself waited for counts:
-    who waits for it later need not wait for that again."""
-    return not isinstance(step, StatementStep) or bool(statement_regions(step.item))
-
 
 LEAST_LINES = 24
 """A piece of the text of so many lines is a function of its own."""
@@ -61,62 +39,6 @@ CHECK_CODES = {
     "index": Status.INDEX,
     "assertion": Status.ASSERTION,
 }
-
-
-@dataclass(slots=True)
-class Identifiers:
-    """Python names, one for each key, all different."""
-
-    taken: set[str] = field(default_factory=set[str])
-    names: dict[object, str] = field(default_factory=dict[object, str])
-
-    def of(self, key: object, hint: str) -> str:
-        if key not in self.names:
-            self.names[key] = self.fresh(hint)
-        return self.names[key]
-
-    def fresh(self, hint: str) -> str:
-        base = "".join(c if c.isascii() and c.isalnum() else "_" for c in hint)
-        name, number = base, 1
-        while name in self.taken:
-            number += 1
-            name = f"{base}_{number}"
-        self.taken.add(name)
-        return name
-
-
-@dataclass(slots=True)
-class Parts:
-    """What the text of a program is made from.
-
-    texts: kernels by name; defined: the functions of the module by decorator and text. places:
-    where the buffer of a slot stands in the argument block; limits: where a list's capacity
-    register does.
-    """
-
-    program: DeviceProgram
-    kernels: dict[str, Kernel]
-    texts: dict[str, TritonKernel]
-    places: dict[int, int]
-    limits: dict[Reg, int]
-    identifiers: Identifiers = field(default_factory=Identifiers)
-    tables: list[int] = field(default_factory=list[int])
-    counter: list[int] = field(default_factory=lambda: [0])
-
-    defined: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    early: EarlyLoads = field(default_factory=EarlyLoads)
-    inline: bool = False
-
-    @property
-    def units(self) -> int:
-        return self.program.units
-
-    def function(self, hint: str, text: str, inline: bool = False) -> str:
-        """The name of a function of the module; those with one text are one function."""
-        key = "@triton.jit" if inline or self.inline else "@triton.jit(noinline=True)", text
-        if key not in self.defined:
-            self.defined[key] = self.identifiers.fresh(hint)
-        return self.defined[key]
 
 
 class FunctionPrinter:
@@ -476,3 +398,22 @@ class FunctionPrinter:
             for number, name in enumerate(names):
                 self.out.write(f"{name} = tl.load(tables + row + {number})")
             yield
+
+
+def every_iteration(node: Node[Schedule]) -> list[RunStep]:
+    """The kernels that a loop body runs outside of branches and inner loops, each in one place."""
+    match node:
+        case Leaf(schedule):
+            found = [step for step in merge(schedule) if isinstance(step, RunStep)]
+        case Seq(children):
+            found = [step for child in children for step in every_iteration(child)]
+        case _:
+            found = []
+    counts = Counter(step.kernel for step in found)
+    return [step for step in found if counts[step.kernel] == 1]
+
+
+def publishes(step: Step) -> bool:
+    """Is there something that other units may wait for? What a unit has itself waited for counts:
+    who waits for it later need not wait for that again."""
+    return not isinstance(step, StatementStep) or bool(statement_regions(step.item))

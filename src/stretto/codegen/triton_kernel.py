@@ -7,9 +7,10 @@ What the functions call is in `functions_text`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from stretto.codegen.parameters import Parameters
 from stretto.codegen.triton_expr import Names
 from stretto.codegen.triton_stage import TaskPrinter
 from stretto.codegen.triton_stage_nest import task_bounds
@@ -20,20 +21,6 @@ from stretto.text import Writer
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py")
 """Files of codegen/triton with what printed kernels call, in order."""
-
-
-@dataclass(slots=True)
-class Parameters:
-    """Names handed out in the order of first use."""
-
-    buffers: dict[Buffer, str] = field(default_factory=dict[Buffer, str])
-    regs: dict[Reg, str] = field(default_factory=dict[Reg, str])
-
-    def buffer(self, buffer: Buffer) -> str:
-        return self.buffers.setdefault(buffer, f"p{len(self.buffers)}")
-
-    def reg(self, reg: Reg) -> str:
-        return self.regs.setdefault(reg, f"r{len(self.regs)}")
 
 
 @dataclass(frozen=True, slots=True)

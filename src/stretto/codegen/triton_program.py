@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from stretto.codegen.triton_function import FunctionPrinter, Identifiers, Parts
+from stretto.codegen.triton_function import FunctionPrinter
 from stretto.codegen.triton_kernel import FUNCTION_FILES, print_kernel
+from stretto.codegen.triton_parts import Identifiers, Parts
 from stretto.codegen.triton_scalar import MEMORY_TYPES, POINTER_TYPES, VALUE_TYPES
 from stretto.codegen.triton_source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.codegen.triton_states import StatePrinter, as_word, from_word, has_call
 from stretto.codegen.usage import used
 from stretto.ir.types import DType
 from stretto.kernels.expr import Buffer, Reg, limit_register
-from stretto.schedule.plan import Plan, address_name, rotating
+from stretto.schedule.pieces import rotating
+from stretto.schedule.plan import Plan, address_name
 from stretto.schedule.program import DeviceProgram
 from stretto.text import Writer
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.codegen.status import Status
-from stretto.codegen.triton_function import FunctionPrinter, Parts
+from stretto.codegen.triton_function import FunctionPrinter
+from stretto.codegen.triton_parts import Parts
 from stretto.codegen.triton_scalar import MEMORY_TYPES, VALUE_TYPES
 from stretto.codegen.usage import used
 from stretto.kernels.expr import Access, Buffer, Index, Position
