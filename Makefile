@@ -7,6 +7,8 @@ ARGS ?=
 JOBS ?= auto
 # Folder of what `make gpu` leaves.
 OUT ?= build/gpu
+# The Python of `make gpu`: that of .venv where there is one, unless PYTHON is given.
+GPU_PYTHON = $(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(or $(wildcard .venv/bin/python),$(PYTHON)))
 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
@@ -41,7 +43,7 @@ bench: setup $(INSTALLED_BENCH) ## time the zoo against its peers (installs them
 	$(BIN)/stretto bench $(ARGS)
 
 gpu: ## check and measure on an NVIDIA GPU; needs no install: make gpu PYTHON=... OUT=folder
-	PYTHONPATH=src $(PYTHON) -m benchmarks.gpu --out $(OUT) $(ARGS)
+	PYTHONPATH=src $(GPU_PYTHON) -m benchmarks.gpu --out $(OUT) $(ARGS)
 
 docs: setup ## check that the links in README.md and docs/ lead somewhere
 	$(BIN)/pytest tests/test_docs.py $(ARGS)

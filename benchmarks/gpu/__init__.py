@@ -13,3 +13,8 @@ process, which runs nothing on the GPU, and its `run` is what a worker does.
 
 Works from the source tree with torch, triton and numpy; pictures need matplotlib.
 """
+
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise SystemExit("benchmarks.gpu needs torch and triton; this Python has no torch")
