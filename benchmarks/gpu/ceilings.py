@@ -333,7 +333,10 @@ def iteration(
     start = torch.zeros((), dtype=torch.int64, device=bench.device)
     limits = {trips: torch.tensor(trips, device=bench.device) for trips in (3, 5, 200, 2200)}
     low, high = bench.size(200, 3), bench.size(2200, 5)
-    run = lambda trips: fast(x, start, limits[trips], matrix)  # noqa: E731
+
+    def run(trips: int) -> torch.Tensor:
+        return fast(x, start, limits[trips], matrix)
+
     found = slopes(bench, run, low, high, bench.size(9, 2))
     executable = fast.signatures[0].executable
     executable.synchronize()

@@ -356,7 +356,13 @@ def _device_of(
             for b in captured.inputs
             if not isinstance(b, ArgumentLeaf)
         }
-        found |= {f"the tensor '{n}'": t.device for n, t in captured.program.constants.items()}
+        # A number on the CPU goes with tensors on any device, as in eager PyTorch; it is moved.
+        constants = captured.program.constants.items()
+        found |= {
+            f"the tensor '{name}'": tensor.device
+            for name, tensor in constants
+            if tensor.dim() or tensor.device.type != "cpu"
+        }
     kind = "cuda" if backend == "cuda" else "cpu"
     wrong = {what: device for what, device in found.items() if device.type != kind}
     if wrong:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stretto
+from stretto.api import _device_of
 from stretto.codegen.triton_program import print_plan, print_program
 from stretto.codegen.triton_source import HOST
 from stretto.errors import BuildError, RunError, ScheduleError, VerifyError
@@ -230,3 +233,19 @@ def test_options() -> None:
             Options(units=units)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="backend must be one of .*cuda-emulated"):
         stretto.compile(lambda x: x, backend="gpu")
+
+
+def test_numbers_on_the_cpu_go_with_tensors_on_a_gpu() -> None:
+    """As in eager PyTorch; other tensors of the program must be where the inputs are."""
+    with FakeTensorMode():
+        on_gpu = torch.empty(3, device="cuda:0")
+    constants = {"half": torch.tensor(0.5), "weight": torch.ones(3)}
+
+    def device_of(*names: str) -> torch.device:
+        program = SimpleNamespace(constants={name: constants[name] for name in names})
+        captured: Any = SimpleNamespace(inputs=(), program=program)
+        return _device_of("cuda", [on_gpu], captured)
+
+    assert device_of("half") == torch.device("cuda", 0)
+    with pytest.raises(BuildError, match="the tensor 'weight' is on cpu, others are on cuda:0"):
+        device_of("half", "weight")

@@ -24,6 +24,7 @@ from stretto.runtime.cuda_machine import Machine
 from stretto.runtime.cuda_state import State
 from stretto.runtime.library import Number, Operand, extents, run_call
 from stretto.runtime.native import stopped
+from stretto.schedule.pieces import rotating
 from stretto.schedule.plan import (
     Action,
     Launch,
@@ -31,7 +32,6 @@ from stretto.schedule.plan import (
     Plan,
     address_name,
     constant,
-    rotating,
 )
 
 
