@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.options import Options, physical_cores
+from stretto.options import Options, cpu_quota, physical_cores
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,33 @@ def test_cache_path_takes_the_most_explicit_setting(
     monkeypatch.setenv("STRETTO_CACHE", "~/mine")
     assert Options().cache_path() == tmp_path / "mine"
     assert Options(cache_dir=tmp_path / "given").cache_path() == tmp_path / "given"
+
+
+@pytest.mark.parametrize(
+    ("limits", "quota"),
+    [
+        ({}, None),
+        ({"a": "max 100000"}, None),
+        ({"a/b": "250000 100000"}, 2),
+        ({"a/b": "50000 100000"}, 1),
+        ({"a/b": "800000 100000", "a": "300000 100000"}, 3),
+        ({"a/b": "nonsense"}, None),
+    ],
+)
+def test_cpu_quota_of_control_groups(tmp_path: Path, limits: dict[str, str], quota: int | None):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    membership = tmp_path / "membership"
+    membership.write_text("0::/a/b\n")
+    for group, text in limits.items():
+        (tmp_path / group / "cpu.max").write_text(text + "\n")
+    assert cpu_quota(membership, tmp_path) == quota
+
+
+def test_no_control_groups(tmp_path: Path):
+    assert cpu_quota(tmp_path / "missing", tmp_path) is None
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, True, "1", float("nan"), float("inf")])
+def test_wrong_timeout(timeout: object):
+    with pytest.raises(ValueError, match="timeout must be a number of seconds"):
+        Options(timeout=timeout)  # type: ignore[arg-type]

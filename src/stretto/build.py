@@ -91,11 +91,12 @@ class Stages:
 class InterpretedExecutable:
     """Runs a Program op by op in Python: the oracle."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, options: Options) -> None:
         self.program = program
+        self.timeout = options.timeout
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
-        return list(interpret(self.program, inputs))
+        return list(interpret(self.program, inputs, timeout=self.timeout))
 
 
 Executable = CpuExecutable | EmulatedExecutable | InterpretedExecutable | CudaExecutable
@@ -120,7 +121,7 @@ def build(
     dump = Dumper(options)
     lowered = _front(stages, options, dump)
     if lowered is None:
-        return InterpretedExecutable(stages.program), stages
+        return InterpretedExecutable(stages.program, options), stages
     if backend in ("cuda", "cuda-emulated"):
         costs = costs or GPU_COSTS
         return _build_cuda(stages, lowered, options, costs, dump, device), stages

@@ -1,6 +1,7 @@
 """What a user can set for one compilation. Nothing else is configurable, and nothing is global."""
 
 import os
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ class Options:
     """Settings of `stretto.compile`; every field has a default that suits most programs.
 
     threads: execution units of the CPU machine; None is one per physical core this process may
-        run on.
+        run on, as its affinity and the quota of its control group say.
     units: execution units of the GPU machine, resident thread blocks; None is one per
         multiprocessor, and 5 where a GPU is emulated.
     dump_dir: folder that gets each stage's text (Program, DeviceProgram, C++ or Triton); None
@@ -25,6 +26,9 @@ class Options:
     max_depth: recursion deeper than this ends in `RunError`.
     max_signatures_before_warning: compiled signatures of one function after which a warning
         names the dimension that varies.
+    timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter" ends in
+        `RunError`; None lets it run. The clock is looked at between tasks and in loops, so a run
+        may take longer by one task.
     verify: check the Program after each pass. The DeviceProgram is always checked.
     profile: record when each task ran, for `timeline()`; costs a little time per task.
     """
@@ -38,6 +42,7 @@ class Options:
     seed: int = 0
     max_depth: int = 100_000
     max_signatures_before_warning: int = 8
+    timeout: float | None = None
     verify: bool = True
     profile: bool = False
 
@@ -50,6 +55,8 @@ class Options:
         _require_int("seed", self.seed, minimum=0)
         _require_int("max_depth", self.max_depth, minimum=1)
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
+        if self.timeout is not None:
+            _require_seconds("timeout", self.timeout)
         for name in ("fuse", "verify", "profile"):
             _require_bool(name, getattr(self, name))
         for name in ("dump_dir", "cache_dir"):
@@ -57,7 +64,9 @@ class Options:
 
     def unit_count(self) -> int:
         """Execution units the CPU machine uses: `threads`, else the physical cores available."""
-        return self.threads if self.threads is not None else physical_cores(_available_cpus())
+        if self.threads is not None:
+            return self.threads
+        return min(physical_cores(_available_cpus()), cpu_quota() or sys.maxsize)
 
     def cache_path(self) -> Path:
         """The folder of compiled programs; it need not exist yet."""
@@ -87,6 +96,30 @@ def physical_cores(cpus: frozenset[int], topology: Path = Path("/sys/devices/sys
     return max(1, len(cores))
 
 
+@cache
+def cpu_quota(
+    membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Whole processors that the control groups of this process may use at a time; None is no limit.
+
+    membership: the file that names the group, of version 2 of control groups. root: where they are
+    mounted. The limit is the tightest of the group and all groups around it.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    group = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    quotas = list[int]()
+    for folder in (root / group.strip("/"), *(root / group.strip("/")).parents):
+        try:
+            allowed, period = (folder / "cpu.max").read_text().split()
+            quotas.append(max(1, int(allowed) // int(period)))
+        except (OSError, ValueError):  # the root has no such file; "max" is no limit
+            continue
+    return min(quotas, default=None)
+
+
 def _available_cpus() -> frozenset[int]:
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
@@ -97,6 +130,11 @@ def _require_int(name: str, value: object, *, minimum: int, otherwise: str = "")
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         wanted = f"an int of at least {minimum} {otherwise}".strip()
         raise ValueError(f"Options.{name} must be {wanted}, not {value!r}")
+
+
+def _require_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ValueError(f"Options.{name} must be a number of seconds or None, not {value!r}")
 
 
 def _require_bool(name: str, value: object) -> None:

@@ -115,6 +115,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_init1(s.ctx, b1_in1, b_main_h1_1, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       for (int64_t task = 0; task < 2; task += 1)
       {
@@ -122,6 +123,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_init1(s.ctx, b2_in2, b_main_c1_3, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       break;
     }
@@ -133,6 +135,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_init1(s.ctx, b1_in1, b_main_h1_1, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       for (int64_t task = 2; task < 4; task += 1)
       {
@@ -140,6 +143,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_init1(s.ctx, b2_in2, b_main_c1_3, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       break;
     }
@@ -162,6 +166,7 @@ static bool f0_main(State& s, char* frame)
             {
               k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
             }
+            if (!stretto::go_on(s.ctx, s.unit)) return false;
           }
           stretto::signal(s.ctx, s.unit, s.base + 1);
           if (!stretto::wait(s.ctx, s.unit, 1, s.base + 1)) return false;
@@ -171,6 +176,7 @@ static bool f0_main(State& s, char* frame)
             {
               k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
             }
+            if (!stretto::go_on(s.ctx, s.unit)) return false;
           }
           break;
         }
@@ -183,6 +189,7 @@ static bool f0_main(State& s, char* frame)
             {
               k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
             }
+            if (!stretto::go_on(s.ctx, s.unit)) return false;
           }
           stretto::signal(s.ctx, s.unit, s.base + 1);
           if (!stretto::wait(s.ctx, s.unit, 0, s.base + 1)) return false;
@@ -192,6 +199,7 @@ static bool f0_main(State& s, char* frame)
             {
               k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
             }
+            if (!stretto::go_on(s.ctx, s.unit)) return false;
           }
           break;
         }
@@ -213,6 +221,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_init1(s.ctx, b_main_h1_1, b3_out0, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       break;
     }
@@ -224,6 +233,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_init1(s.ctx, b_main_h1_1, b3_out0, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       break;
     }

@@ -99,6 +99,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           {
             k_half1(s.ctx, b_tree_in0, b_tree_half_2, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         break;
       }
@@ -110,6 +111,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           {
             k_half1(s.ctx, b_tree_in0, b_tree_half_2, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         break;
       }
@@ -143,6 +145,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           {
             k_s2(s.ctx, b_tree_a_3, b_tree_b_4, b_tree_out0, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         break;
       }
@@ -154,6 +157,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           {
             k_s2(s.ctx, b_tree_a_3, b_tree_b_4, b_tree_out0, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         break;
       }
@@ -173,6 +177,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           {
             k_x3(s.ctx, b_tree_in0, b_tree_out0, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         break;
       }
@@ -184,6 +189,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           {
             k_x3(s.ctx, b_tree_in0, b_tree_out0, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         break;
       }

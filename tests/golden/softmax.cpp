@@ -115,6 +115,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_max1(s.ctx, b0_in0, b_main_e_1, b_main_max_2, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       for (int64_t task = 0; task < 2; task += 1)
       {
@@ -122,6 +123,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_s2(s.ctx, b_main_e_1, b_main_max_2, b_main_sum_3, b1_out0, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       break;
     }
@@ -133,6 +135,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_max1(s.ctx, b0_in0, b_main_e_1, b_main_max_2, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       for (int64_t task = 2; task < 4; task += 1)
       {
@@ -140,6 +143,7 @@ static bool f0_main(State& s, char* frame)
         {
           k_s2(s.ctx, b_main_e_1, b_main_max_2, b_main_sum_3, b1_out0, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       break;
     }

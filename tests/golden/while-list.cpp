@@ -109,6 +109,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           k_init1(s.ctx, b0_in0, b_main_b_2, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       r_main_length_4 = int64_t(0);
       break;
@@ -121,6 +122,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           k_init1(s.ctx, b0_in0, b_main_b_2, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       r_main_length_4 = int64_t(0);
       break;
@@ -141,6 +143,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           {
             k_sum2(s.ctx, b_main_b_2, b_main_s_6, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         stretto::signal(s.ctx, s.unit, s.base + 1);
         r_main_while_5 = bool(b_main_s_6[0] < b1_in1[0]);
@@ -166,6 +169,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           {
             k_b23(s.ctx, b_main_b_2, b_main_b_3, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         if (!(bool(int64_t(r_main_length_4 + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
         for (int64_t task = 0; task < 2; task += 1)
@@ -174,6 +178,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           {
             k_push4(s.ctx, b_main_b_3, b3_main_list_1, r_main_length_4, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         r_main_length_4 = int64_t(r_main_length_4 + 1);
         break;
@@ -186,6 +191,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           {
             k_b23(s.ctx, b_main_b_2, b_main_b_3, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         if (!(bool(int64_t(r_main_length_4 + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
         for (int64_t task = 2; task < 4; task += 1)
@@ -194,6 +200,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           {
             k_push4(s.ctx, b_main_b_3, b3_main_list_1, r_main_length_4, task);
           }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
         r_main_length_4 = int64_t(r_main_length_4 + 1);
         break;
@@ -214,6 +221,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           k_n5(s.ctx, b2_out1, r_main_length_4, task);
         }
+        if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
       r_main_length_7 = int64_t(r_main_length_4);
       break;

@@ -274,11 +274,30 @@ def test_ctrl_c_while_another_thread_has_the_pool(build: Build):
     time.sleep(0.1)
     try:
         with later(0.1, signal.SIGINT), pytest.raises(KeyboardInterrupt):
-            program.run([stop.data_ptr()])
+            build(ENDLESS, units=2).run([stop.data_ptr()])
     finally:
         stop.fill_(1)
         other.join()
     check_still_works(build, 2)
+
+
+@pytest.mark.parametrize("on_main_thread", [True, False])
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_deadline(build: Build, units: int, on_main_thread: bool):
+    program = build(ENDLESS, units=units)
+    caught: list[ProgramStopped] = []
+
+    def run() -> None:
+        with pytest.raises(ProgramStopped, match=r"longer than Options\(timeout=") as error:
+            program.run([0], deadline=time.monotonic_ns() + 50_000_000)
+        caught.append(error.value)
+
+    if on_main_thread:
+        run()
+    else:
+        in_threads(1, run)
+    assert [stop.status for stop in caught] == [Status.TIMEOUT]
+    check_still_works(build, units)
 
 
 def test_signal_handlers_run_and_may_raise(build: Build):
@@ -332,9 +351,10 @@ def test_the_gil_is_released(build: Build):
 
 @pytest.mark.parametrize("units", [1, 2, 3])
 def test_concurrent_callers(build: Build, units: int):
-    # Each unit adds its part to the caller's own counter, in turn.
+    # Each unit adds its part to the caller's own counter, in turn. A run may be begun anew.
     body = """
     auto* sum = static_cast<int64_t*>(ctx->buffers[0]);
+    if (unit == 0) *sum = 0;
     for (int64_t i = 1; i <= 20; ++i) {
         int left = (unit + ctx->units - 1) % ctx->units;
         if (unit == 0 ? i > 1 && !wait(ctx, unit, left, i - 1) : !wait(ctx, unit, left, i)) return;
@@ -346,10 +366,11 @@ def test_concurrent_callers(build: Build, units: int):
     program = build(body, units=units, arena_bytes=64)
 
     def call() -> int:
-        total = torch.zeros(1, dtype=torch.int64)
+        one, total = torch.zeros(1, dtype=torch.int64), 0
         for _ in range(100):
-            program.run([total.data_ptr()])
-        return int(total.item())
+            program.run([one.data_ptr()])
+            total += int(one.item())
+        return total
 
     assert in_threads(4, call) == [units * 20 * 100] * 4
 

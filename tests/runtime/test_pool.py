@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from stretto.errors import RunError
 from stretto.options import Options
 from stretto.runtime.native import NativeProgram
 
 Build = Callable[..., NativeProgram]
 
+# As every program, it may be begun anew where another process has the core of a unit.
 TOKEN = """
 auto* token = static_cast<int64_t*>(ctx->buffers[0]);
+if (unit == 0) *token = 0;
 const int64_t rounds = ctx->limits[0];
 for (int64_t i = 1; i <= rounds; ++i) {
     int left = unit == 0 ? ctx->units - 1 : unit - 1;
@@ -128,3 +131,83 @@ print("done")
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
+
+
+# ---- fibers ------------------------------------------------------------------------------------
+WHICH_THREAD = """
+auto* threads = static_cast<int64_t*>(ctx->buffers[0]);
+threads[unit] = gettid();
+if (unit > 0 && !wait(ctx, unit, unit - 1, 1)) return;
+stretto::signal(ctx, unit, 1);
+"""
+
+
+def test_more_units_than_cores_share_the_callers_thread(build: Build):
+    units = (os.cpu_count() or 1) + 1
+    threads = torch.zeros(units, dtype=torch.int64)
+    build(WHICH_THREAD, units=units).run([threads.data_ptr()])
+    assert threads.tolist() == [threading.get_native_id()] * units
+
+
+def test_a_second_thread_does_not_wait_for_the_pool(build: Build):
+    stop = torch.zeros(1, dtype=torch.int32)
+    busy = build(
+        "auto* go = static_cast<std::atomic<int>*>(ctx->buffers[0]);"
+        "uint32_t n = 0; while (!go->load()) if (!back_edge(ctx, unit, n)) return;",
+        units=2,
+    )
+    program = build(TOKEN, units=2, limits=1)
+    thread = threading.Thread(target=lambda: busy.run([stop.data_ptr()]))
+    thread.start()
+    threading.Event().wait(0.05)
+    try:
+        assert pass_token(program, 1000) == 2000
+    finally:
+        stop.fill_(1)
+        thread.join()
+
+
+CROWDED = """
+if (unit == 0 && ctx->switch_unit == nullptr) {
+    static_cast<int64_t*>(ctx->buffers[0])[0] += 1;
+    fail(ctx, CROWDED, 1);
+    return;
+}
+if (unit == 0) static_cast<int64_t*>(ctx->buffers[0])[1] += 1;
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_a_launch_without_cores_runs_again_as_fibers(build: Build):
+    counts = torch.zeros(2, dtype=torch.int64)
+    program = build(CROWDED, units=2)
+    for _ in range(50):
+        program.run([counts.data_ptr()])
+    threads, fibers = counts.tolist()
+    assert fibers == 50
+    assert threads < 50  # after a launch that was given up, threads rest for a while
+
+
+ASLEEP = """
+if (unit == 1) {
+    if (ctx->switch_unit == nullptr) usleep(20000);
+    stretto::signal(ctx, unit, 1);
+    return;
+}
+if (!wait(ctx, unit, 1, 1)) return;
+static_cast<int64_t*>(ctx->buffers[0])[0] = ctx->switch_unit != nullptr;
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_a_unit_that_gets_no_processor_time_is_noticed(build: Build):
+    as_fibers = torch.zeros(1, dtype=torch.int64)
+    build(ASLEEP, units=2).run([as_fibers.data_ptr()])
+    assert as_fibers.item() == 1
+
+
+def test_a_wait_that_no_unit_will_end_is_an_error(build: Build):
+    units = (os.cpu_count() or 1) + 1
+    program = build("if (unit == 0) wait(ctx, 0, 1, 5);", units=units)
+    with pytest.raises(RunError, match="wait for unit 1 to reach step 5"):
+        program.run([0])

@@ -26,6 +26,9 @@ from stretto.kernels.tree import (
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.text import Writer
 
+LONG_SECONDS = 2e-5
+"""Work after which a unit looks whether the run is to end: a look takes about 30 ns."""
+
 
 @dataclass(slots=True)
 class Parts:
@@ -268,12 +271,18 @@ class FunctionPrinter:
             last = task_count(kernel, regs)
         else:
             last = str(min(item.first + item.count * item.stride, kernel.tasks))
+        go_on = "if (!stretto::go_on(s.ctx, s.unit)) return false;"
+        is_long = kernel.seconds >= LONG_SECONDS
         self.out.write(f"for (int64_t task = {item.first}; task < {last}; task += {item.stride})")
         with self.out.block():
             self.out.write(f"STRETTO_TASK(s.ctx, s.unit, {number}, task)")
             with self.out.block():
                 self.out.write(call)
-        if self.checks(kernel):
+            if is_long:
+                self.out.write(go_on)
+        if not is_long and kernel.seconds * (item.count or 1) >= LONG_SECONDS:
+            self.out.write(go_on)
+        elif self.checks(kernel):
             self.out.write("if (stretto::stopped(s.ctx)) return false;")
 
     def checks(self, kernel: Kernel) -> bool:

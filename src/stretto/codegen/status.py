@@ -20,3 +20,5 @@ class Status(IntEnum):
     TOO_DEEP = 8
     NO_THREADS = 9
     INDEX = 10
+    TIMEOUT = 11
+    CROWDED = 12

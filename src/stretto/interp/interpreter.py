@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from stretto.deadline import Deadline
 from stretto.errors import RunError
 from stretto.interp.check import bind_results, bind_values
 from stretto.interp.recursion import deep_recursion
@@ -53,6 +54,7 @@ class Frame:
     dtype: torch.dtype | None
     """When given, every float is computed in this dtype."""
     calls_left: int
+    deadline: Deadline = field(default_factory=Deadline)
     values: dict[Value, Datum] = field(default_factory=dict[Value, Datum])
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     """What the symbols in scope stand for."""
@@ -86,16 +88,17 @@ def run(
     *,
     dtype: torch.dtype | None = None,
     max_depth: int = 10_000,
+    timeout: float | None = None,
 ) -> tuple[Datum, ...]:
     """The results of `main` on `inputs`, which must have the types of its parameters.
 
     With `dtype=torch.float64` all float inputs, constants and literals are converted first and
     every op computes in it: a reference of higher accuracy. Results never share memory with inputs.
-    Raises RunError where an op stops the run, for inputs of other types, and for recursion deeper
-    than `max_depth`.
+    Raises RunError where an op stops the run, for inputs of other types, for recursion deeper than
+    `max_depth`, and after `timeout` seconds.
     """
     arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
-    frame = Frame(program, program.main, dtype, max_depth)
+    frame = Frame(program, program.main, dtype, max_depth, Deadline.after(timeout))
     with torch.no_grad(), _default_dtype(dtype), deep_recursion(max_depth):
         try:
             results = _activate(frame, tuple(frame.cast(item) for item in arguments))
@@ -115,7 +118,7 @@ def evaluate(
     Raises RunError where the op stops the run.
     """
     function = Function("main", Block((), [op]))
-    frame = Frame(Program({}), function, None, 0, dict(operands), dict(sizes))
+    frame = Frame(Program({}), function, None, 0, values=dict(operands), sizes=dict(sizes))
     with torch.no_grad():
         return _run_op(frame, op)
 
@@ -149,6 +152,7 @@ def _run_block(frame: Frame, block: Block, arguments: tuple[Datum, ...] = ()) ->
 
 def _run_op(frame: Frame, op: Op) -> tuple[Datum, ...]:
     try:
+        frame.deadline.check()
         results = EVALUATE[type(op)](frame, op)
         bind_results(op, results, frame.sizes, frame.dtype)
     except RunError as error:
@@ -283,7 +287,7 @@ def _call(frame: Frame, op: CallOp) -> tuple[Datum, ...]:
             remedy="check that the recursion ends, or allow a greater depth",
         )
     function = frame.program.functions[op.function]
-    inner = Frame(frame.program, function, frame.dtype, frame.calls_left - 1)
+    inner = Frame(frame.program, function, frame.dtype, frame.calls_left - 1, frame.deadline)
     return _activate(inner, frame.all(op.arguments))
 
 

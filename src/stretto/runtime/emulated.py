@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from stretto.deadline import Deadline
 from stretto.kernels.expr import Buffer
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.select import Packing
@@ -27,6 +28,7 @@ class EmulatedExecutable:
     ) -> None:
         self.program = program
         self.lowered = lowered
+        self.timeout = options.timeout
         self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
         self.constants = {
             slot: tensor.detach().contiguous().view(-1)
@@ -44,6 +46,7 @@ class EmulatedExecutable:
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
         """Runs once; a list that was full is made larger and the program run again."""
+        deadline = Deadline.after(self.timeout)
         while True:
             memory = dict(self.constants)
             for buffer, tensor in zip(self.lowered.inputs, inputs, strict=True):
@@ -51,7 +54,7 @@ class EmulatedExecutable:
             for buffer in self.program.tree.externals:
                 if buffer.kind in ("output", "list"):
                     memory[buffer.slot] = self.allocate(buffer)
-            ran = self.run(memory)
+            ran = self.run(memory, deadline)
             if ran.full_list is None:
                 return [
                     self.shaped(
@@ -61,10 +64,10 @@ class EmulatedExecutable:
                 ]
             self.capacities[ran.full_list] *= GROWTH
 
-    def run(self, memory: dict[int, torch.Tensor]) -> EmulatedRun:
+    def run(self, memory: dict[int, torch.Tensor], deadline: Deadline) -> EmulatedRun:
         emulator = self.emulator
         try:
-            return emulator.run(memory, dict(self.capacities))
+            return emulator.run(memory, dict(self.capacities), deadline)
         except ProgramStopped as stop:
             limits = emulator.max_depth, emulator.arena_limit
             raise stopped(stop.status, stop.detail, *limits) from stop

@@ -16,6 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from stretto.deadline import Deadline
 from stretto.errors import RunError
 from stretto.kernels.evaluate import (
     CheckFailed,
@@ -42,6 +43,9 @@ _CHECKS = {
 
 Steps = Generator["Steps | None"]
 """A part of a unit's work: yields further parts to do first, and None where units may switch."""
+
+
+NO_DEADLINE = Deadline()
 
 
 class DeadlockError(RunError):
@@ -71,12 +75,15 @@ class Emulator:
     arena_limit: int = 1 << 30
 
     def run(
-        self, buffers: Mapping[int, Tensor], limits: Mapping[int, int] | None = None
+        self,
+        buffers: Mapping[int, Tensor],
+        limits: Mapping[int, int] | None = None,
+        deadline: Deadline = NO_DEADLINE,
     ) -> EmulatedRun:
         """Runs once. `buffers`: contiguous memory by slot, changed in place; `limits`: capacities.
 
-        Raises RaceError, UninitialisedRead, DeadlockError, and ProgramStopped for what stops a run
-        other than a list that is full.
+        Raises RaceError, UninitialisedRead, DeadlockError, RunError after the deadline, and
+        ProgramStopped for what stops a run other than a list that is full.
         """
         machine = _Machine(self, limits or {})
         machine.memory.bind(buffers)
@@ -85,7 +92,7 @@ class Emulator:
         full = None
         try:
             with torch.no_grad():
-                _run_all(units, order)
+                _run_all(units, order, deadline)
         except ProgramStopped as stop:
             if stop.status is not Status.LIST_FULL:
                 raise
@@ -97,9 +104,10 @@ class Emulator:
         return EmulatedRun(results, full, machine.memory.arena_bytes, items)
 
 
-def _run_all(units: list[_Unit], order: random.Random) -> None:
+def _run_all(units: list[_Unit], order: random.Random, deadline: Deadline) -> None:
     alive = units
     while alive:
+        deadline.check()
         ready = [unit for unit in alive if unit.is_ready]
         if not ready:
             waits = "; ".join(unit.waiting_text for unit in alive)

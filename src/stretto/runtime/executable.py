@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from stretto.codegen.cpp_program import Source
+from stretto.deadline import Deadline
 from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
 from stretto.kernels.select import Packing
 from stretto.options import Options
@@ -44,6 +45,7 @@ class CpuExecutable:
         options: Options,
     ) -> None:
         self.source = source
+        self.timeout = options.timeout
         self.shared: SharedObject = compile_shared(source.text, options)
         self.tensors = constants_of(source, lowered, packings)
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
@@ -80,11 +82,12 @@ class CpuExecutable:
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
         """Runs once. `inputs`: contiguous tensors in the order of main's params."""
+        deadline = 0 if self.timeout is None else Deadline.after(self.timeout).nanoseconds
         while True:
             capacities = dict(self.capacities)
             memory = self.allocate(inputs, capacities)
             try:
-                scalars = self.native.run(*self.arguments(memory, capacities))
+                scalars = self.native.run(*self.arguments(memory, capacities), deadline)
             except ProgramStopped as stop:
                 self.grow(stop, capacities)
                 continue

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stretto.codegen.status import Status
+from stretto.deadline import TIMED_OUT, TIMED_OUT_REMEDY
 from stretto.errors import RunError
 from stretto.options import Options
 from stretto.runtime.pool import launcher, load_library
@@ -86,8 +87,10 @@ class _Context(ctypes.Structure):
         ("detail", ctypes.c_int64),
         ("library", ctypes.c_void_p),
         ("poll", ctypes.c_void_p),
+        ("switch_unit", ctypes.c_void_p),
+        ("has_core", ctypes.c_void_p),
         ("next_poll", ctypes.c_int64),
-        ("spin_ns", ctypes.c_int64),
+        ("deadline", ctypes.c_int64),
         ("max_depth", ctypes.c_int64),
         ("wait_limit_ns", ctypes.c_int64),
         ("events", ctypes.c_void_p),
@@ -191,12 +194,16 @@ class NativeProgram:
         """Size of the arena of one call, as far as it had to grow until now."""
         return self._arena_bytes
 
-    def run(self, buffers: Sequence[int], limits: Sequence[int] = ()) -> list[int]:
+    def run(
+        self, buffers: Sequence[int], limits: Sequence[int] = (), deadline: int = 0
+    ) -> list[int]:
         """Runs the program once; the GIL is released meanwhile.
 
         buffers: an address for every entry of Context.buffers but the constants; the caller keeps
             the memory alive.
-        limits: capacities of the lists. Returns Context.results.
+        limits: capacities of the lists.
+        deadline: when it is to end, in nanoseconds of the monotonic clock; 0 is never.
+        Returns Context.results.
         Raises ProgramStopped (LIST_FULL: run again with a longer list), and what a signal handler
         raises, such as KeyboardInterrupt.
         """
@@ -204,6 +211,7 @@ class NativeProgram:
             frame = self._idle.pop()
         except IndexError:
             frame = self._new_frame()
+        frame.context.deadline = deadline
         try:
             return self._run(frame, buffers, limits)
         finally:
@@ -315,5 +323,7 @@ def _explain(
             )
         case Status.INDEX:
             return "an index is out of range", "check the values of index tensors"
-        case Status.OK | Status.INTERRUPTED:
+        case Status.TIMEOUT:
+            return TIMED_OUT, TIMED_OUT_REMEDY
+        case Status.OK | Status.INTERRUPTED | Status.CROWDED:
             return f"the program ended with status {status.name}", None

@@ -6,7 +6,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -56,66 +55,101 @@ struct Stack {
     uintptr_t limit() const { return reinterpret_cast<uintptr_t>(base) + STACK_MARGIN; }
 };
 
-// A run of unit 0 on a large stack. Python runs on the caller's stack, which it may check, so a
-// callback hops back there (`request`), and the run goes on when the callback has returned.
-struct DeepRun {
+struct SpareStacks {  // each thread keeps those that it has used
+    std::vector<Stack> stacks;
+    Stack take() {
+        if (stacks.empty()) return Stack::map();
+        Stack stack = stacks.back();
+        stacks.pop_back();
+        return stack;
+    }
+    ~SpareStacks() {
+        for (const Stack& stack : stacks) munmap(stack.base, stack.bytes);
+    }
+};
+thread_local SpareStacks spare;
+
+// ---- fibers -----------------------------------------------------------------------------------
+// Units that run on the calling thread, each on a large stack of its own: unit 0 of a program that
+// recurses deeply, or all units, where they would not have cores of their own. A fiber that waits
+// leaves the thread to the one that it waits for. Python runs on the caller's stack, which it may
+// check, so a callback hops back there (`request`), and the fiber goes on when it has returned.
+struct Fiber {
+    ucontext_t context;
+    Stack stack;
+    bool ended = false;
+};
+
+struct FiberRun {
     Entry entry;
     Context* ctx;
-    ucontext_t caller, callee;
+    std::vector<Fiber> fibers;  // by unit
+    int current = 0;
+    ucontext_t caller;
     int32_t (*request)(void*) = nullptr;
     void* argument = nullptr;
     int32_t answer = 0;
 };
+thread_local FiberRun* fiber_run = nullptr;
 
-struct SpareStack {  // each thread keeps one
-    Stack stack;
-    ~SpareStack() {
-        if (stack.base) munmap(stack.base, stack.bytes);
-    }
-};
-thread_local SpareStack spare;
-thread_local DeepRun* deep_run = nullptr;
-
-void deep_main() {
-    DeepRun* run = deep_run;
-    run->entry(run->ctx, 0);
-    run->request = nullptr;
+void fiber_main() {
+    FiberRun* run = fiber_run;
+    run->entry(run->ctx, run->current);
+    run->fibers[run->current].ended = true;
 }
 
-bool run_deep(Entry entry, Context* ctx) {
-    Stack stack = spare.stack.base ? spare.stack : Stack::map();
-    spare.stack = {};
-    if (!stack.base) return stretto::fail(ctx, stretto::STACK_FULL, 0);
-    ctx->progress[0].stack_limit = stack.limit();
-    auto run = std::make_unique<DeepRun>();
-    run->entry = entry;
-    run->ctx = ctx;
-    getcontext(&run->callee);
-    run->callee.uc_stack.ss_sp = stack.base;
-    run->callee.uc_stack.ss_size = stack.bytes;
-    run->callee.uc_link = &run->caller;
-    makecontext(&run->callee, deep_main, 0);
-    DeepRun* outer = deep_run;
-    deep_run = run.get();
-    swapcontext(&run->caller, &run->callee);
-    while (run->request != nullptr) {
-        deep_run = outer;  // the callback may launch a program of its own
-        run->answer = run->request(run->argument);
-        deep_run = run.get();
-        swapcontext(&run->caller, &run->callee);
+bool prepare(FiberRun& run) {
+    for (size_t unit = 0; unit < run.fibers.size(); ++unit) {
+        Fiber& fiber = run.fibers[unit];
+        fiber.stack = spare.take();
+        if (!fiber.stack.base) return false;
+        run.ctx->progress[unit].stack_limit = fiber.stack.limit();
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.base;
+        fiber.context.uc_stack.ss_size = fiber.stack.bytes;
+        fiber.context.uc_link = &run.caller;
+        makecontext(&fiber.context, fiber_main, 0);
     }
-    deep_run = outer;
-    if (spare.stack.base) munmap(spare.stack.base, spare.stack.bytes);
-    spare.stack = stack;
+    return true;
+}
+
+// Runs the units 0 .. count-1 to their end.
+void run_fibers(Entry entry, Context* ctx, int count) {
+    FiberRun run{entry, ctx, std::vector<Fiber>(count)};
+    FiberRun* outer = fiber_run;
+    bool ready = prepare(run);
+    if (!ready) stretto::fail(ctx, stretto::STACK_FULL, 0);
+    for (int unit = 0; ready && unit < count;) {
+        if (run.fibers[unit].ended) {
+            ++unit;
+            continue;
+        }
+        if (run.request == nullptr) run.current = unit;
+        fiber_run = &run;
+        swapcontext(&run.caller, &run.fibers[run.current].context);
+        fiber_run = outer;  // a callback may launch a program of its own
+        if (run.request == nullptr) continue;
+        run.answer = run.request(run.argument);
+    }
+    for (Fiber& fiber : run.fibers)
+        if (fiber.stack.base) spare.stacks.push_back(fiber.stack);
+}
+
+bool switch_unit(Context*, int self, int unit) {
+    FiberRun* run = fiber_run;
+    if (run->fibers[unit].ended) return false;
+    run->current = unit;
+    swapcontext(&run->fibers[self].context, &run->fibers[unit].context);
     return true;
 }
 
 int32_t on_callers_stack(int32_t (*function)(void*), void* argument) {
-    DeepRun* run = deep_run;
+    FiberRun* run = fiber_run;
     if (run == nullptr) return function(argument);
     run->request = function;
     run->argument = argument;
-    swapcontext(&run->callee, &run->caller);
+    swapcontext(&run->fibers[run->current].context, &run->caller);
+    run->request = nullptr;
     return run->answer;
 }
 
@@ -157,16 +191,14 @@ int32_t library_here(void* argument) {
     python.release(state);
     return result == nullptr;
 }
-int32_t library(Context* ctx, int unit, int64_t call, void** operands) {
+int32_t library(Context* ctx, int, int64_t call, void** operands) {
     LibraryCall request{ctx, call, operands};
-    return unit == 0 ? on_callers_stack(library_here, &request) : library_here(&request);
+    return on_callers_stack(library_here, &request);
 }
 
 // ---- the pool ---------------------------------------------------------------------------------
 constexpr int64_t IDLE_SPIN_NS = 100'000;  // a worker sleeps when no launch came for so long
-constexpr int64_t WAIT_SPIN_NS = 5'000;  // a wait yields the core after so long
-constexpr int64_t CROWDED_SPIN_NS = 1'000;  // the same where units share cores
-constexpr auto LOCK_INTERVAL = std::chrono::milliseconds(20);
+constexpr int END_SPINS = 1 << 14;  // looks at the workers' end before the caller sleeps between them
 
 thread_local int launches = 0;  // of this thread, that have not returned
 thread_local int on_main_thread = -1;
@@ -207,6 +239,41 @@ void leave_core(int taken, int unit) {
 #endif
 }
 
+// ---- crowded cores ----------------------------------------------------------------------------
+// Where another process has the core of a unit, all others wait for it, for a time slice of the
+// system at every wait. So a unit that waits for long looks whether the other one gets processor
+// time. If not, the launch is given up (programs are pure, nothing is lost) and its units run as
+// fibers of the calling thread, as do those of the launches in the time after it. Then threads are
+// tried again; each time that fails, fibers stay for longer.
+constexpr int64_t LOST_NS = 300'000;  // a unit may be without a core for so long,
+constexpr int64_t LOST_SHARE = 5;     // or for this part of the launch
+constexpr int64_t FIRST_PAUSE_NS = 5'000'000;
+constexpr int64_t LONGEST_PAUSE_NS = 2'000'000'000;
+constexpr int CALM_LAUNCHES = 64;  // launches without loss after which a pause counts half
+
+struct Crowd {  // changed by whoever has the pool
+    std::atomic<int64_t> until{0};
+    int64_t pause = 0;
+    int calm = 0;
+
+    bool now() const {
+        int64_t end = until.load(std::memory_order_relaxed);
+        return end != 0 && stretto::now_ns() < end;
+    }
+    void met() {
+        pause = pause == 0 ? FIRST_PAUSE_NS : 2 * pause;
+        if (pause > LONGEST_PAUSE_NS) pause = LONGEST_PAUSE_NS;
+        calm = 0;
+        until.store(stretto::now_ns() + pause, std::memory_order_relaxed);
+    }
+    void not_met() {
+        if (pause == 0 || ++calm < CALM_LAUNCHES) return;
+        calm = 0;
+        pause /= 2;
+        if (pause < FIRST_PAUSE_NS) pause = 0;
+    }
+};
+
 struct Pool;
 
 struct alignas(128) Worker {
@@ -218,6 +285,7 @@ struct alignas(128) Worker {
     int unit = 0;
     size_t stack_bytes = 0;
     pthread_t thread{};
+    clockid_t clock{};  // processor time of the thread
 
     void notify() {  // sequentially consistent, as is `next`: one of the two sees the other
         ticket.fetch_add(1);
@@ -240,24 +308,74 @@ struct alignas(128) Worker {
 };
 
 struct Pool {
-    std::timed_mutex busy;
+    std::mutex busy;
     std::vector<std::unique_ptr<Worker>> workers;  // worker i runs unit i + 1
     Entry entry = nullptr;
     Context* ctx = nullptr;
-    bool closing = false;
     int callers_core = -1;
+    int64_t start = 0;
+    clockid_t callers_clock{};
+    Crowd crowd;
     alignas(128) std::atomic<int> running{0};
 
     bool grow(int count);
     void run(Entry job, Context* job_ctx);
-    ~Pool();
+    clockid_t clock(int unit) const { return unit == 0 ? callers_clock : workers[unit - 1]->clock; }
 };
+
+// Never freed: its threads may be asleep in it when the process ends.
+Pool* shared_pool = nullptr;
+
+clockid_t clock_of(pthread_t thread) {
+    clockid_t clock = CLOCK_MONOTONIC;  // where there is none, every unit seems to have a core
+#if defined(__linux__)
+    pthread_getcpuclockid(thread, &clock);
+#endif
+    return clock;
+}
+
+int64_t read_clock(clockid_t clock) {
+    timespec time;
+    clock_gettime(clock, &time);
+    return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+struct Watched {  // what the unit of this thread has seen of one that it waits for
+    int64_t launch = 0, wait = 0;  // when they began
+    int64_t at = 0, used = 0;
+    int64_t lost = 0;  // in this launch
+};
+thread_local Watched watched;
+
+bool has_core(Context* ctx, int, int unit, int64_t wait) {
+    if (ctx->progress[unit].in_library.load(std::memory_order_relaxed) != 0) {
+        watched.wait = 0;  // it may sleep there
+        return true;
+    }
+    int64_t now = stretto::now_ns(), used = read_clock(shared_pool->clock(unit));
+    if (watched.launch != shared_pool->start) watched = {shared_pool->start};
+    if (watched.wait == wait) {
+        int64_t passed = now - watched.at, lost = passed - (used - watched.used);
+        if (lost > passed / 2) watched.lost += lost;
+    }
+    watched.wait = wait;
+    watched.at = now;
+    watched.used = used;
+    int64_t allowed = (now - watched.launch) / LOST_SHARE;
+    return watched.lost <= (allowed > LOST_NS ? allowed : LOST_NS);
+}
 
 void run_unit_0(Entry entry, Context* ctx) {
     if (ctx->deep != 0)
-        run_deep(entry, ctx);
+        run_fibers(entry, ctx, 1);
     else
         entry(ctx, 0);
+}
+
+void run_all_as_fibers(Entry entry, Context* ctx) {
+    ctx->switch_unit = switch_unit;
+    run_fibers(entry, ctx, ctx->units);
+    ctx->switch_unit = nullptr;
 }
 
 void* worker_main(void* argument) {
@@ -267,10 +385,9 @@ void* worker_main(void* argument) {
     uintptr_t limit = top - worker->stack_bytes + 2 * STACK_MARGIN;
     launches = 1;  // what a library call launches here must not wait for this very pool
     for (uint64_t seen = 0;; ++seen) {
-        worker->next(seen, worker->unit < cores ? IDLE_SPIN_NS : CROWDED_SPIN_NS);
-        if (pool->closing) return nullptr;
+        worker->next(seen, IDLE_SPIN_NS);
         pool->ctx->progress[worker->unit].stack_limit = limit;
-        if (pool->ctx->units <= cores) leave_core(pool->callers_core, worker->unit);
+        leave_core(pool->callers_core, worker->unit);
         pool->entry(pool->ctx, worker->unit);
         pool->running.fetch_sub(1, std::memory_order_acq_rel);
     }
@@ -284,7 +401,9 @@ bool start_thread(Worker* worker) {
         worker->stack_bytes = bytes;
         int error = pthread_create(&worker->thread, &attributes, worker_main, worker);
         pthread_attr_destroy(&attributes);
-        if (error == 0) return true;
+        if (error != 0) continue;
+        worker->clock = clock_of(worker->thread);
+        return true;
     }
     return false;
 }
@@ -310,28 +429,24 @@ void Pool::run(Entry job, Context* job_ctx) {
     entry = job;
     ctx = job_ctx;
     callers_core = current_core();
+    callers_clock = clock_of(pthread_self());
+    start = stretto::now_ns();
+    ctx->has_core = has_core;
     running.store(ctx->units - 1, std::memory_order_relaxed);
     for (int i = 0; i < ctx->units - 1; ++i) workers[i]->notify();
     run_unit_0(job, ctx);
-    for (int64_t start = 0; running.load(std::memory_order_acquire) != 0;) {
-        for (int i = 0; i < 64 && running.load(std::memory_order_relaxed) != 0; ++i)
-            stretto::cpu_pause();
-        int64_t now = stretto::now_ns();
-        if (start == 0) start = now;
-        if (now - start < ctx->spin_ns) continue;
-        stretto::poll_if_due(ctx);
-        sched_yield();
+    for (int spins = 0; running.load(std::memory_order_acquire) != 0; ++spins) {
+        stretto::cpu_pause();
+        if (spins % 64 != 63) continue;
+        if (!stretto::stopped(ctx)) stretto::poll_if_due(ctx);
+        if (spins > END_SPINS || stretto::stopped(ctx)) usleep(stretto::LOOK_INTERVAL_NS / 2000);
     }
+    ctx->has_core = nullptr;
+    if (ctx->status.load(std::memory_order_relaxed) == stretto::CROWDED)
+        crowd.met();
+    else
+        crowd.not_met();
 }
-
-Pool::~Pool() {
-    closing = true;
-    for (auto& worker : workers) worker->notify();
-    for (auto& worker : workers) pthread_join(worker->thread, nullptr);
-}
-
-// Never freed: its threads may be asleep in it when the process ends.
-Pool* shared_pool = nullptr;
 
 void after_fork_in_child() {  // the workers and the state of every lock stayed in the parent
     shared_pool = new Pool;
@@ -352,26 +467,36 @@ void reset(Context* ctx) {
     ctx->stop.store(0, std::memory_order_relaxed);
     ctx->status.store(stretto::OK, std::memory_order_relaxed);
     ctx->detail = 0;
-    ctx->library = library;
-    ctx->poll = is_main_thread() ? poll : nullptr;
-    ctx->next_poll = stretto::now_ns() + stretto::POLL_INTERVAL_NS;
-    ctx->spin_ns = ctx->units <= cores ? WAIT_SPIN_NS : CROWDED_SPIN_NS;
     for (int unit = 0; unit < ctx->units; ++unit) {
         ctx->progress[unit].value.store(0, std::memory_order_relaxed);
         ctx->progress[unit].stack_limit = 0;
+        ctx->progress[unit].in_library.store(0, std::memory_order_relaxed);
         if (ctx->event_count != nullptr) ctx->event_count[unit] = 0;
     }
 }
 
+void begin(Context* ctx) {
+    reset(ctx);
+    ctx->library = library;
+    ctx->poll = is_main_thread() ? poll : nullptr;
+    ctx->switch_unit = nullptr;
+    ctx->has_core = nullptr;
+    ctx->next_poll = stretto::now_ns() + stretto::POLL_INTERVAL_NS;
+    if (ctx->deadline != 0 && ctx->deadline < ctx->next_poll) ctx->next_poll = ctx->deadline;
+}
+
+// Threads where every unit gets a core: not inside a library call of another launch, nor beside one
+// of another thread, nor among busy processes.
 void run_units(Entry entry, Context* ctx) {
-    if (launches > 1) {  // inside a library call of another launch, which holds the pool
-        Pool().run(entry, ctx);
-        return;
+    Pool* pool = shared_pool;
+    bool room = ctx->units <= cores && launches == 1 && !pool->crowd.now();
+    if (room && pool->busy.try_lock()) {
+        pool->run(entry, ctx);
+        pool->busy.unlock();
+        if (ctx->status.load(std::memory_order_relaxed) != stretto::CROWDED) return;
+        reset(ctx);
     }
-    while (!shared_pool->busy.try_lock_for(LOCK_INTERVAL))
-        if (!stretto::poll_if_due(ctx)) return;
-    shared_pool->run(entry, ctx);
-    shared_pool->busy.unlock();
+    run_all_as_fibers(entry, ctx);
 }
 
 }  // namespace
@@ -390,7 +515,7 @@ extern "C" void stretto_pool_configure(void** functions) {
 extern "C" int32_t stretto_pool_launch(Entry entry, Context* ctx) {
     void* state = python.save_thread();
     ++launches;
-    reset(ctx);
+    begin(ctx);
     if (ctx->units == 1)
         run_unit_0(entry, ctx);
     else

@@ -8,8 +8,8 @@
 // from stretto_run at once.
 #pragma once
 
-#include <sched.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
@@ -33,6 +33,8 @@ enum Status : int32_t {
     TOO_DEEP = 8,  // recursion deeper than Context::max_depth; detail: the depth
     NO_THREADS = 9,  // the system refused a worker thread; detail: how many there are
     INDEX = 10,      // a position read from memory is outside its dim; detail: what the caller says
+    TIMEOUT = 11,    // the run took longer than Context::deadline allows
+    CROWDED = 12,    // another process has the core of a unit; the pool runs the program again
 };
 
 struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds
@@ -46,6 +48,7 @@ struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds
 struct alignas(128) Progress {
     std::atomic<int64_t> value;
     uintptr_t stack_limit;  // lowest address the stack may reach; 0: unknown. Set by the pool.
+    std::atomic<int32_t> in_library;  // nonzero: the unit is in a library call and may sleep there
 };
 
 struct Context {
@@ -63,8 +66,15 @@ struct Context {
     // Both take the GIL themselves; nonzero: a Python exception is pending, the program must stop.
     int32_t (*library)(Context* ctx, int unit, int64_t call, void** operands);
     int32_t (*poll)(Context* ctx);  // unit 0 only: runs Python's signal handlers
+    // Fibers: all units of this launch share the caller's thread, which leaves `self` here for
+    // `unit`, and comes back later. Null where each unit has a thread of its own. False: `unit` has
+    // ended already.
+    bool (*switch_unit)(Context* ctx, int self, int unit);
+    // Threads: does `unit`, for which `self` waits since `start`, have a core? False: it does not,
+    // so that the launch had better be given up (CROWDED). Null: nobody wants to know.
+    bool (*has_core)(Context* ctx, int self, int unit, int64_t start);
     int64_t next_poll;              // ns; unit 0 only
-    int64_t spin_ns;                // how long a wait spins before it yields the core
+    int64_t deadline;               // ns; the run ends in TIMEOUT after it; 0: never
     int64_t max_depth;
     int64_t wait_limit_ns;          // a wait longer than this is an error (STUCK); 0: no limit
     Event* events;                  // units * event_capacity, unit by unit; null when not tracing
@@ -76,6 +86,8 @@ struct Context {
 };
 
 constexpr int64_t POLL_INTERVAL_NS = 50'000'000;  // a poll may wait for the GIL
+constexpr int64_t LOOK_INTERVAL_NS = 100'000;  // between two looks at a unit that is waited for
+constexpr int64_t SPIN_NS = 2'000'000;  // a wait that takes longer sleeps between its looks
 
 inline int64_t now_ns() {
     timespec t;
@@ -103,18 +115,33 @@ inline bool stopped(const Context* ctx) {
     return STRETTO_UNLIKELY(ctx->stop.load(std::memory_order_relaxed) != 0);
 }
 
-// Unit 0: runs Python's signal handlers when it last did so POLL_INTERVAL_NS ago.
+// What unit 0, and every unit that is a fiber, does from time to time: runs Python's signal handlers
+// when they last ran POLL_INTERVAL_NS ago, and looks at the deadline.
 STRETTO_COLD inline bool poll_if_due(Context* ctx) {
     int64_t now = now_ns();
     if (now < ctx->next_poll) return true;
+    if (ctx->deadline != 0 && now >= ctx->deadline) return fail(ctx, TIMEOUT, 0);
     ctx->next_poll = now + POLL_INTERVAL_NS;
+    if (ctx->deadline != 0 && ctx->deadline < ctx->next_poll) ctx->next_poll = ctx->deadline;
     if (ctx->poll != nullptr && ctx->poll(ctx) != 0) return fail(ctx, INTERRUPTED, 0);
     return true;
 }
 
-STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t target) {
+// A wait among fibers: lets the unit that is waited for go on.
+STRETTO_COLD inline bool wait_as_fiber(Context* ctx, int self, int unit, int64_t target) {
     const std::atomic<int64_t>& value = ctx->progress[unit].value;
-    int64_t start = 0;
+    while (value.load(std::memory_order_acquire) < target) {
+        if (stopped(ctx) || !poll_if_due(ctx)) return false;
+        if (!ctx->switch_unit(ctx, self, unit) && value.load(std::memory_order_acquire) < target)
+            return stopped(ctx) ? false : fail(ctx, STUCK, (int64_t(unit) << 40) + target);
+    }
+    return true;
+}
+
+STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t target) {
+    if (ctx->switch_unit != nullptr) return wait_as_fiber(ctx, self, unit, target);
+    const std::atomic<int64_t>& value = ctx->progress[unit].value;
+    int64_t start = 0, look = 0;
     for (;;) {
         for (int i = 0; i < 64; ++i) {
             if (value.load(std::memory_order_acquire) >= target) return true;
@@ -122,12 +149,15 @@ STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t tar
         }
         if (stopped(ctx)) return false;
         int64_t now = now_ns();
-        if (start == 0) start = now;
-        if (now - start < ctx->spin_ns) continue;
+        if (start == 0) start = now, look = now + LOOK_INTERVAL_NS;
+        if (now < look) continue;
+        look = now + LOOK_INTERVAL_NS;
+        if (ctx->has_core != nullptr && !ctx->has_core(ctx, self, unit, start))
+            return fail(ctx, CROWDED, unit);
         if (ctx->wait_limit_ns > 0 && now - start > ctx->wait_limit_ns)
             return fail(ctx, STUCK, (int64_t(unit) << 40) + target);
         if (self == 0 && !poll_if_due(ctx)) return false;
-        sched_yield();
+        if (now - start > SPIN_NS) usleep(LOOK_INTERVAL_NS / 2000);
     }
 }
 
@@ -143,12 +173,19 @@ inline void signal(Context* ctx, int self, int64_t value) {
     ctx->progress[self].value.store(value, std::memory_order_release);
 }
 
+// Lets Ctrl-C and the deadline in, beside work that takes longer than a look at the clock.
+// False: stopped.
+inline bool go_on(Context* ctx, int self) {
+    if (stopped(ctx)) return false;
+    return self == 0 || ctx->switch_unit != nullptr ? poll_if_due(ctx) : true;
+}
+
 // At the end of each loop body, and at the entry of each recursive function. `counter` is a local
 // of stretto_run that starts at 0. Lets Ctrl-C in: unit 0 looks at the clock every 32nd time.
 // False: stopped.
 inline bool back_edge(Context* ctx, int self, uint32_t& counter) {
     if (stopped(ctx)) return false;
-    if (self == 0 && STRETTO_UNLIKELY((++counter & 31u) == 0)) return poll_if_due(ctx);
+    if (STRETTO_UNLIKELY((++counter & 31u) == 0)) return go_on(ctx, self);
     return true;
 }
 
@@ -184,8 +221,10 @@ inline bool list_left(Context* ctx, int64_t list, int64_t length) {
 // False: stopped (LIBRARY_FAILED).
 STRETTO_COLD inline bool call_library(Context* ctx, int self, int64_t call, void** operands) {
     if (stopped(ctx)) return false;
-    if (ctx->library != nullptr && ctx->library(ctx, self, call, operands) == 0) return true;
-    return fail(ctx, LIBRARY_FAILED, call);
+    ctx->progress[self].in_library.store(1, std::memory_order_relaxed);
+    bool done = ctx->library != nullptr && ctx->library(ctx, self, call, operands) == 0;
+    ctx->progress[self].in_library.store(0, std::memory_order_relaxed);
+    return done ? true : fail(ctx, LIBRARY_FAILED, call);
 }
 
 // Keeps one trace event. Programs built with -DSTRETTO_TRACE call it; it does nothing when no
