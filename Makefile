@@ -16,7 +16,7 @@ INSTALLED := .venv/.installed
 INSTALLED_BENCH := .venv/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint type golden bench gpu docs
+.PHONY: help setup demo test lint type golden fuzz bench gpu docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ type: setup ## check types
 
 golden: setup ## rewrite the golden files from what the compiler prints now
 	$(BIN)/pytest tests/golden --update-golden $(ARGS)
+
+fuzz: setup ## try random functions and torch's own databases: make fuzz ARGS="--part functions --count 200"
+	$(BIN)/stretto fuzz $(ARGS)
 
 bench: setup $(INSTALLED_BENCH) ## time the zoo against its peers (installs them first)
 	$(BIN)/stretto bench $(ARGS)

@@ -20,6 +20,7 @@ from stretto.errors import StrettoError
 from stretto.options import Options
 from stretto.text import bytes_text
 from stretto.tools.cache import CacheFolder
+from stretto.tools.fuzz.command import fuzz
 from stretto.tools.names import UsageError, require_known
 
 app = typer.Typer(
@@ -264,3 +265,6 @@ def cache(
             typer.echo(f"removed {folder.clear()} programs, {size}, from {folder.path}")
         else:
             typer.echo(f"{folder.path}: {folder.entries} programs, {size}")
+
+
+app.command()(told()(fuzz))

@@ -1,0 +1,34 @@
+"""The part "exportdb": the programs with which torch.export documents what it supports."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from stretto.tools.fuzz.outcome import Outcome
+from stretto.tools.fuzz.trial import Made, Note, Program, try_program
+from stretto.tools.fuzz.workers import Job
+
+
+def database() -> dict[str, Any]:
+    from torch._export.db.examples import all_examples
+
+    return dict(all_examples())
+
+
+def exportdb(names: list[str], machines: tuple[str, ...], seconds: float) -> Job[str]:
+    """Each program with its example inputs, twice, and its extra inputs."""
+
+    def run(name: str, note: Note) -> Outcome:
+        case = database()[name]
+
+        def make(_: Path) -> Made:
+            calls = [(case.example_args, case.example_kwargs)] * 2
+            if case.extra_args:
+                calls.append((case.extra_args, {}))
+            return Made(copy.deepcopy(case.model), copy.deepcopy(calls))
+
+        return try_program(Program(name, make, 0, machines), note)
+
+    return Job(names, run, str, seconds=seconds)

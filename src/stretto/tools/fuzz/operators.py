@@ -1,0 +1,160 @@
+"""The parts "operators" and "modules": torch's own databases of sample inputs.
+
+Each sample of each operator, in several dtypes, and each module of `torch.nn` with its sample
+inputs, compiled and compared with eager.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stretto.tools.fuzz.outcome import Outcome
+from stretto.tools.fuzz.trial import Made, Note, Program, try_program
+from stretto.tools.fuzz.workers import Job
+
+ABSENT = "no such sample"
+"""The reason of a case beyond the last sample."""
+
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample of an operator or module. `entry` is its place in the database."""
+
+    entry: int
+    name: str
+    dtype: torch.dtype
+    number: int
+    in_place: bool = False
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.name}{'_' if self.in_place else ''} {dtype} {self.number}"
+
+
+@lru_cache(maxsize=1)
+def operator_database() -> list[Any]:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return op_db
+
+
+@lru_cache(maxsize=1)
+def module_database() -> list[Any]:
+    from torch.testing._internal.common_modules import module_db
+
+    return module_db
+
+
+def operator_samples(per_entry: int) -> list[Sample]:
+    """As many samples of each operator and dtype; some of them may not be there."""
+    found: list[Sample] = []
+    for entry, info in enumerate(operator_database()):
+        name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
+        for dtype in DTYPES:
+            if not info.supports_dtype(dtype, "cpu"):
+                continue
+            most = per_entry if dtype in DTYPES[:2] else max(1, per_entry // 3)
+            found += [Sample(entry, name, dtype, number) for number in range(most)]
+            if info.inplace_variant is not None and dtype in DTYPES[:2]:
+                found += [Sample(entry, name, dtype, n, in_place=True) for n in range(most // 3)]
+    return found
+
+
+def module_samples(per_entry: int) -> list[Sample]:
+    """The same for modules, in float32 and float64."""
+    found: list[Sample] = []
+    for entry, info in enumerate(module_database()):
+        for dtype in (torch.float32, torch.float64):
+            if info.supports_dtype(dtype, "cpu") if hasattr(info, "supports_dtype") else True:
+                found += [Sample(entry, info.name, dtype, number) for number in range(per_entry)]
+    return found
+
+
+@lru_cache(maxsize=1)
+def _inputs(entry: int, dtype: torch.dtype, count: int) -> list[Any]:
+    """The first samples of an operator."""
+    torch.manual_seed(0)
+    info = operator_database()[entry]
+    return list(islice(info.sample_inputs("cpu", dtype, requires_grad=False), count))
+
+
+def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Program | None:
+    info = operator_database()[sample.entry]
+    inputs = _inputs(sample.entry, sample.dtype, most)
+    if sample.number >= len(inputs):
+        return None
+    given = inputs[sample.number]
+    if sample.in_place and given.broadcasts_input:
+        return None
+    operator = info.inplace_variant if sample.in_place else info.op
+
+    def make(_: Path) -> Made:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return operator(*args, **kwargs)
+
+        args, kwargs = copy.deepcopy((given.input, *given.args)), copy.deepcopy(given.kwargs)
+        return Made(call, [(args, kwargs)])
+
+    return Program(str(sample), make, 0, machines)
+
+
+def _module_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Program | None:
+    info = module_database()[sample.entry]
+
+    def inputs() -> Iterator[Any]:
+        torch.manual_seed(0)
+        return info.module_inputs_func(
+            info, device="cpu", dtype=sample.dtype, requires_grad=False, training=False
+        )
+
+    if sum(1 for _ in islice(inputs(), sample.number + 1)) <= sample.number:
+        return None
+
+    def make(_: Path) -> Made:
+        given = next(islice(inputs(), sample.number, None))
+        torch.manual_seed(1)
+        made, forward = given.constructor_input, given.forward_input
+        arguments = {**made.kwargs, "dtype": sample.dtype, "device": "cpu"}
+        try:
+            module = info.module_cls(*made.args, **arguments)
+        except TypeError:
+            module = info.module_cls(*made.args, **made.kwargs).to(sample.dtype)
+        return Made(module.eval(), [(tuple(forward.args), forward.kwargs)] * 2)
+
+    return Program(str(sample), make, 0, machines)
+
+
+def _job(
+    samples: list[Sample],
+    make: Callable[[Sample, int, tuple[str, ...]], Program | None],
+    machines: tuple[str, ...],
+    seconds: float,
+) -> Job[Sample]:
+    most = max((sample.number for sample in samples), default=0) + 1
+
+    def run(sample: Sample, note: Note) -> Outcome:
+        note("eager: making the sample")
+        program = make(sample, most, machines)
+        if program is None:
+            return Outcome(str(sample), "skipped", reason=ABSENT)
+        return try_program(program, note)
+
+    return Job(samples, run, str, seconds=seconds)
+
+
+def operators(samples: list[Sample], machines: tuple[str, ...], seconds: float) -> Job[Sample]:
+    return _job(samples, _operator_program, machines, seconds)
+
+
+def modules(samples: list[Sample], machines: tuple[str, ...], seconds: float) -> Job[Sample]:
+    return _job(samples, _module_program, machines, seconds)

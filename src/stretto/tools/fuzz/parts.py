@@ -1,0 +1,136 @@
+"""The parts of `stretto fuzz`, and how one is run, reported and its failures reduced."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.tools.fuzz.exportdb import database, exportdb
+from stretto.tools.fuzz.functions import random_functions
+from stretto.tools.fuzz.known import unknown_refusals
+from stretto.tools.fuzz.operators import (
+    ABSENT,
+    Sample,
+    module_samples,
+    modules,
+    operator_samples,
+    operators,
+)
+from stretto.tools.fuzz.outcome import Outcome
+from stretto.tools.fuzz.reduce import reduce_source
+from stretto.tools.fuzz.report import PartReport
+from stretto.tools.fuzz.source import Source
+from stretto.tools.fuzz.trial import Note, try_program
+from stretto.tools.fuzz.workers import Job, run_all
+
+MOST_REDUCED = 10
+"""Failures with different reasons whose sources are cut down."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run tries. `machines`: those of the part where empty. `count` 0: all there is."""
+
+    count: int = 1000
+    seed: int = 0
+    jobs: int = 1
+    seconds: float = 60.0
+    machines: tuple[str, ...] = ()
+    per_entry: int = 10
+    reduce: bool = True
+
+
+def functions_job(settings: Settings) -> Job[Any]:
+    return random_functions(
+        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
+    )
+
+
+def operators_job(settings: Settings) -> Job[Any]:
+    samples = sampled(operator_samples(settings.per_entry), settings)
+    return operators(samples, settings.machines or ("cpu-1",), settings.seconds)
+
+
+def modules_job(settings: Settings) -> Job[Any]:
+    samples = sampled(module_samples(settings.per_entry), settings)
+    return modules(samples, settings.machines or ("cpu-1", "cpu-2"), settings.seconds)
+
+
+def exportdb_job(settings: Settings) -> Job[Any]:
+    machines = settings.machines or ("interpreter", "emulator", "cpu-2")
+    return exportdb(list(database()), machines, settings.seconds)
+
+
+def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
+    """As many of them as `count` says, drawn by the seed, in their order."""
+    if not settings.count or settings.count >= len(samples):
+        return samples
+    chosen = random.Random(settings.seed).sample(range(len(samples)), settings.count)
+    return [samples[number] for number in sorted(chosen)]
+
+
+PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
+    "functions": functions_job,
+    "operators": operators_job,
+    "modules": modules_job,
+    "exportdb": exportdb_job,
+}
+
+
+def run_part(part: str, settings: Settings, progress: Progress = lambda *_: None) -> PartReport:
+    """All cases of a part."""
+    start = time.monotonic()
+    job = PARTS[part](settings)
+    shown = {name: getattr(settings, name) for name in Settings.__slots__}
+    report = PartReport(part, shown)
+    for done, (_, outcome) in enumerate(run_all(job, settings.jobs)):
+        if outcome.reason != ABSENT:
+            report.add(outcome)
+        progress(done + 1, len(job.cases))
+    if part != "functions":
+        report.failures += unknown_refusals(part, report.outcomes)
+    report.seconds = time.monotonic() - start
+    if settings.reduce and part == "functions":
+        report.reduced = reduced(report.failures, settings)
+    return report
+
+
+def reduced(failures: Sequence[Outcome], settings: Settings) -> dict[str, str]:
+    """The smallest source for each reason, by verdict, reason and name."""
+    first: dict[tuple[str, str], Outcome] = {}
+    for outcome in failures:
+        if outcome.source:
+            first.setdefault((outcome.verdict, outcome.reason), outcome)
+    found: dict[str, str] = {}
+    for outcome in list(first.values())[:MOST_REDUCED]:
+        title = f"{outcome.name}, {outcome.backend}, {outcome.verdict}: {outcome.reason}"
+        found[title] = reduced_source(outcome, settings.seconds)
+    return found
+
+
+def reduced_source(outcome: Outcome, limit: float, seconds: float = 240.0) -> str:
+    """The source of a failure, cut down while it fails so on the backend that it failed on."""
+    seed = int(outcome.name.split()[-1])
+    limit = limit if outcome.verdict != "hang" else min(limit, 10.0)
+
+    def fails(text: str) -> bool:
+        source = Source(outcome.name, text, seed, (outcome.backend,))
+        job = Job([source], _try_source, lambda one: one.name, seconds=limit)
+        ((_, again),) = list(run_all(job, 1))
+        same = again.verdict == outcome.verdict
+        return same and (again.reason == outcome.reason or outcome.verdict == "hang")
+
+    return reduce_source(outcome.source, fails, seconds)
+
+
+def _try_source(source: Source, note: Note) -> Outcome:
+    return try_program(source.program(), note)
+
+
+def failed(reports: Sequence[PartReport]) -> bool:
+    return any(report.failures for report in reports)

@@ -1,0 +1,118 @@
+"""Eager PyTorch as the reference: in float64, and in its own dtypes with rounding noise.
+
+Under `Wide` every float is a float64. Under `Noise` each result that was rounded is moved by a few
+units in its last place. How far the runs differ is how well a program is conditioned: a found
+value that lies among them is right, and a branch that they take differently decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+MOST_OPERATORS = 30_000
+"""Operators of one run after which a program is taken to be endless."""
+
+
+class EndlessError(Exception):
+    """Eager did not come to an end."""
+
+
+class Counting(TorchDispatchMode):
+    """Eager as it is; ends a program that does not end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        self.count += 1
+        if self.count > MOST_OPERATORS:
+            raise EndlessError
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+
+class Wide(Counting):
+    """Every float tensor is a float64, random ones have the values that float32 has."""
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        if func._schema.is_mutable:
+            if not is_random:
+                return func(*args, **kwargs)
+            narrow = args[0].to(torch.float32)
+            func(narrow, *args[1:], **kwargs)
+            return args[0].copy_(narrow)
+        if not is_random and kwargs.get("dtype") in NARROW:
+            kwargs = {**kwargs, "dtype": torch.float64}
+        return pytree.tree_map_only(torch.Tensor, _widened, func(*args, **kwargs))
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float64) if tensor.dtype in NARROW else tensor
+
+
+class Noise(Counting):
+    """Results that were rounded are moved by about two units in the last place, at random."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
+            return func(*args, **kwargs)
+        exact = self.exact(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if exact is None:
+            return result
+        for one, other in zip(pytree.tree_leaves(result), pytree.tree_leaves(exact), strict=True):
+            if isinstance(one, torch.Tensor) and one.dtype.is_floating_point and one.numel():
+                self.disturb(one, other)
+        return result
+
+    def exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results in float64; None where there are none."""
+        wide_args, wide_kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: _widened(t.clone()), (args, kwargs)
+        )
+        if wide_kwargs.get("dtype") in NARROW:
+            wide_kwargs["dtype"] = torch.float64
+        try:
+            return func(*wide_args, **wide_kwargs)
+        except (RuntimeError, NotImplementedError):
+            return None
+
+    def disturb(self, result: torch.Tensor, exact: torch.Tensor) -> None:
+        if exact.shape != result.shape:
+            return
+        value, true = result.to(torch.float64), exact.to(torch.float64)
+        error = (value - true).abs()
+        size = 4 * torch.maximum(error, torch.finfo(result.dtype).eps * value.abs())
+        noise = (
+            torch.rand(result.shape, generator=self.generator, dtype=torch.float64) - 0.5
+        ) * size
+        moved = torch.where(
+            (error == 0) | ~value.isfinite() | ~true.isfinite(), value, value + noise
+        )
+        result.copy_(moved)
+
+
+def run_in(mode: Counting, run: Callable[[], Any]) -> Any:
+    """What `run` gives when eager computes as the mode says."""
+    with mode, torch.no_grad():
+        return run()

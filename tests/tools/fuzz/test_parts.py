@@ -1,0 +1,109 @@
+"""Workers, verdicts, reasons, the report and the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from stretto.errors import CaptureError, PassError
+from stretto.tools.cli import app
+from stretto.tools.fuzz.known import is_known
+from stretto.tools.fuzz.outcome import Outcome, normalised, outcome_of_error, worst
+from stretto.tools.fuzz.parts import PARTS, Settings, failed, run_part
+from stretto.tools.fuzz.report import PartReport, show, summary, write_json
+from stretto.tools.fuzz.trial import Note
+from stretto.tools.fuzz.workers import Job, run_all
+
+
+def behave(case: str, note: Note) -> Outcome:
+    if case == "fails":
+        raise KeyError("inside")
+    if case == "dies":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if case == "hangs":
+        note("cpu-1")
+        time.sleep(60)
+    if case == "eager hangs":
+        note("eager")
+        time.sleep(60)
+    return Outcome(case, "equal")
+
+
+def test_every_case_has_an_outcome() -> None:
+    cases = ["a", "fails", "dies", "b", "hangs", "eager hangs", "c"]
+    found = {o.name: o for _, o in run_all(Job(cases, behave, str, seconds=1.0), 2)}
+    assert {name: outcome.verdict for name, outcome in found.items()} == {
+        "a": "equal",
+        "fails": "internal error",
+        "dies": "internal error",
+        "b": "equal",
+        "hangs": "hang",
+        "eager hangs": "skipped",
+        "c": "equal",
+    }
+    assert "SIGSEGV" in found["dies"].reason
+    assert found["hangs"].backend == "cpu-1"
+
+
+def test_errors_are_sorted() -> None:
+    refusal = CaptureError("'x' has shape [3, 4] at /tmp/a.py:12, in f")
+    assert outcome_of_error("a", "cpu-1", refusal).verdict == "refused"
+    assert outcome_of_error("a", "cpu-1", PassError("no")).verdict == "internal error"
+    assert outcome_of_error("a", "cpu-1", KeyError("no")).verdict == "internal error"
+    assert normalised(refusal.message) == "'...' has shape SHAPE at PLACE"
+    assert normalised("aten.sin.default of 3 and 4.5e-3") == "OPERATOR of N and N"
+
+
+def test_the_worst_outcome_counts() -> None:
+    outcomes = [Outcome("a", "equal"), Outcome("a", "wrong"), Outcome("a", "refused")]
+    assert worst(outcomes).verdict == "wrong"
+
+
+def test_report(tmp_path: Path) -> None:
+    report = PartReport("functions", {"seed": 0})
+    report.add(Outcome("seed 1", "equal"))
+    report.add(Outcome("seed 2", "wrong", "cpu-1", "numbers"))
+    report.add(Outcome("seed 3", "refused", "interpreter", "too hard"))
+    assert failed([report])
+    console = Console(width=120, record=True, quiet=True)
+    show(report, console)
+    console.print(summary([report]))
+    write_json([report], tmp_path / "report.json")
+    (part,) = json.loads((tmp_path / "report.json").read_text())["parts"]
+    assert part["counts"] == {"equal": 1, "wrong": 1, "refused": 1}
+    assert [reason for _, reason, _ in report.by_reason()] == ["numbers", "too hard"]
+
+
+def test_a_refusal_that_is_not_listed_is_a_failure() -> None:
+    assert not is_known("operators", Outcome("nothing float32 0", "refused", "cpu-1", "new"))
+
+
+def test_command() -> None:
+    options = "--part functions --count 2 --seed 1 --jobs 1 --machines interpreter"
+    found = CliRunner().invoke(app, ["fuzz", *options.split()])
+    assert found.exit_code == 0, found.output
+    assert "functions" in found.output and "refused" in found.output
+    found = CliRunner().invoke(app, ["fuzz", "--part", "nothing"])
+    assert found.exit_code != 0
+    assert "unknown part 'nothing'" in found.output
+
+
+@pytest.mark.parametrize(("part", "count"), [("operators", 12), ("modules", 6)])
+def test_a_sample_of_torchs_databases(part: str, count: int) -> None:
+    """All of them are tried by `make fuzz`."""
+    settings = Settings(count=count, seed=1, machines=("interpreter",), per_entry=2)
+    report = run_part(part, settings)
+    assert report.tried
+    failures = [outcome for outcome in report.failures if outcome.verdict != "refused"]
+    assert not failures, failures
+
+
+def test_parts() -> None:
+    assert {"functions", "operators", "modules", "exportdb"} <= set(PARTS)
