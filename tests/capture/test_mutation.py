@@ -293,6 +293,13 @@ def result_of_a_recursion(x: Tensor) -> Tensor:
     return x
 
 
+def item_at_a_traced_position(x: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = x * 1, x * 2
+    chosen = [first, second][x.sum().long() % 2]
+    chosen.add_(1)
+    return first, chosen
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -304,12 +311,31 @@ def result_of_a_recursion(x: Tensor) -> Tensor:
         item_of_a_list,
         initial_state_from_the_caller,
         result_of_a_recursion,
+        item_at_a_traced_position,
     ],
 )
 def test_aliases_that_cannot_be_followed_are_refused(fn: Callable[[Tensor], object]) -> None:
     error = refused(fn, torch.ones(3))
     assert "in place" in error.message
     assert "clone()" in (error.remedy or "")
+
+
+class _Conditional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.h
+        if x.sum() > 0:
+            h = h + x
+        h.mul_(2).add_(1)
+        return h
+
+
+def test_a_buffer_that_is_aliased_in_one_arm_only() -> None:
+    error = refused(_Conditional(), torch.ones(3))
+    assert "in place" in error.message
 
 
 def test_in_place_on_carried_state() -> None:
@@ -337,3 +363,25 @@ def test_in_place_activation_behind_a_skipped_block() -> None:
         return x
 
     check(f, (rand(3),), (-rand(3).abs(),), options=Options(unroll=4))
+
+
+def test_a_view_that_is_first_read_in_the_head_of_a_loop() -> None:
+    def f(x: Tensor) -> Tensor:
+        v = x[0]
+        while v.abs().max() > 0.5:
+            v = v * 0.5
+        return v
+
+    def within(x: Tensor) -> Tensor:
+        memory, h = x * 2, x.unsqueeze(0)[0]
+        n = 0
+        while n < 5:
+            h = torch.tanh(h + memory[0])
+            token = h.sum().round()
+            n += 1
+            if token == 3:
+                break
+        return h
+
+    check(f, (rand(2, 3) * 4,), (rand(2, 3) * 0.01,))
+    check(within, (rand(2, 3) * 4,), (rand(2, 3) * 0.01,))

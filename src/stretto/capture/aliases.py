@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
 from stretto.capture.signals import fail
 from stretto.capture.state import Snapshot, TracedList, children
 from stretto.capture.tensor import Hooks, Storage, TracedTensor
@@ -20,6 +22,8 @@ def storages_of(value: Any) -> list[Storage]:
     """Storages of the tensors and lists directly inside a leaf."""
     if isinstance(value, TracedTensor | TracedList):
         return [value.memory]
+    if isinstance(value, torch.Tensor):
+        return [tracer().promote(value).memory]
     if isinstance(value, Storage):
         return [value]
     if isinstance(value, list | tuple):

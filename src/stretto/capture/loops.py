@@ -198,7 +198,7 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
 
 def _rewind(base: Snapshot, block: Any, count: int) -> None:
     base.restore()
-    del block.ops[count:]
+    tracer().take_back(block, count)
 
 
 def _native(items: Any, loop: Loop) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from stretto.capture import branches, indexing, lists, loops
+from stretto.capture.aliases import link
 from stretto.capture.calls import call
 from stretto.capture.frames import Frame
 from stretto.capture.leaves import to_traced_list
@@ -115,7 +116,10 @@ def _item_of_sequence(holder: Any, index: Any) -> Any:
             "a module is chosen by a traced index",
             "choose with if/elif over a Python index, or stack the parameters into one tensor",
         )
-    return lists.get_item(to_traced_list(builtins.list(holder)), index)
+    items = builtins.list(holder)
+    made = to_traced_list(items)
+    link(made, items)
+    return lists.get_item(made, index)
 
 
 def setitem(holder: Any, index: Any, value: Any) -> None:

@@ -109,11 +109,10 @@ class Number:
 
 @dataclass(slots=True)
 class Cached:
-    """The value of a view chain, valid while `base` is current and `scope` open."""
+    """The value of a view chain, valid while `base` is current."""
 
     base: Value
     value: Value
-    scope: Scope
 
 
 Index = Any

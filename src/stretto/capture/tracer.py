@@ -159,13 +159,20 @@ class Tracer:
 
         def rollback() -> None:
             region.undo()
-            del region.scope.block.ops[ops:]
+            self.take_back(region.scope.block, ops)
             del self.frames[frames:]
 
         try:
             yield rollback
         finally:
             del self.regions[depth:]
+
+    def take_back(self, block: Block, count: int) -> None:
+        """Remove all ops of a block behind the first `count`, as if they had not been traced."""
+        for op in block.ops[count:]:
+            for value in op.results:
+                del self.home[value]
+        del block.ops[count:]
 
     @contextmanager
     def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Generator[None]:
@@ -262,14 +269,18 @@ class Tracer:
         if not tensor.steps:
             return base
         cached = tensor.cached
-        if cached and cached.base is base and cached.scope.open:  # noqa: SIM102
-            if cached.scope.context is self.context:
-                return cached.value
+        if cached and cached.base is base and self._is_usable(cached.value):
+            return cached.value
         value = base
         for step in tensor.steps:
             value = step.read(value)
-        tensor.cached = Cached(base, value, self.scope)
+        tensor.cached = Cached(base, value)
         return value
+
+    def _is_usable(self, value: Value) -> bool:
+        """Whether a value can be used here as it is. One that was taken back has no home."""
+        home = self.home.get(value)
+        return home is not None and home.open and home.context is self.context
 
     def assign(self, tensor: TracedTensor, value: Value) -> None:
         """Write `value` (of the tensor's own type) through its view chain into its storage."""
