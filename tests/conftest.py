@@ -30,8 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # One thread for eager PyTorch: its pool would fight with the workers of the CPU machine for
     # the same cores, does not survive the fork that some tests make, and changes sums.
     torch.set_num_threads(1)
-    if config.cache is not None:  # leave the cache of the user who runs the tests alone
-        os.environ["STRETTO_CACHE"] = str(config.cache.mkdir("stretto"))
+    cache = getattr(config, "cache", None)  # there is none with `-p no:cacheprovider`
+    if cache is not None:  # leave the cache of the user who runs the tests alone
+        os.environ["STRETTO_CACHE"] = str(cache.mkdir("stretto"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
