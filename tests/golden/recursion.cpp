@@ -133,8 +133,8 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
     }
     s.base += 1;
     stretto::signal(s.ctx, s.unit, s.base);
-    if (!f1_tree(s, frame + 128, int64_t(r_tree_arg1 + -1), b_tree_half_2 + (0), b_tree_a_3 + (0))) return false;
-    if (!f1_tree(s, frame + 128, int64_t(r_tree_arg1 + -1), b_tree_a_3 + (0), b_tree_b_4 + (0))) return false;
+    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_half_2 + (0), b_tree_a_3 + (0))) return false;
+    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_a_3 + (0), b_tree_b_4 + (0))) return false;
     switch (s.unit)
     {
       case 0:

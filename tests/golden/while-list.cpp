@@ -171,7 +171,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
-        if (!(bool(int64_t(r_main_length_4 + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
+        if (!(bool(int64_t(uint64_t(r_main_length_4) + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
         for (int64_t task = 0; task < 2; task += 1)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
@@ -180,7 +180,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
-        r_main_length_4 = int64_t(r_main_length_4 + 1);
+        r_main_length_4 = int64_t(uint64_t(r_main_length_4) + 1);
         break;
       }
       case 1:
@@ -193,7 +193,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
-        if (!(bool(int64_t(r_main_length_4 + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
+        if (!(bool(int64_t(uint64_t(r_main_length_4) + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
         for (int64_t task = 2; task < 4; task += 1)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
@@ -202,7 +202,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
-        r_main_length_4 = int64_t(r_main_length_4 + 1);
+        r_main_length_4 = int64_t(uint64_t(r_main_length_4) + 1);
         break;
       }
     }

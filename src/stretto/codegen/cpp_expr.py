@@ -50,10 +50,10 @@ MEMORY_TYPES: dict[DType, str] = {
     DType.BOOL: "bool",
 }
 
+_WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
+"""Arithmetic that wraps around for integers."""
 _INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
+    **_WRAPPING,
     "div": "/",
     "eq": "==",
     "ne": "!=",
@@ -67,10 +67,10 @@ _INFIX = {
     "bitwise_and": "&",
     "bitwise_or": "|",
     "bitwise_xor": "^",
-    "shl": "<<",
-    "shr": ">>",
 }
 _CALLS = {
+    "shl": "stretto::shift_left",
+    "shr": "stretto::shift_right",
     "floordiv": "stretto::floor_div",
     "truncdiv": "stretto::trunc_quotient",
     "fmod": "stretto::fmod_any",
@@ -85,6 +85,14 @@ _CALLS = {
     "isinf": "stretto::is_inf",
     "reciprocal": "stretto::reciprocal",
 }
+
+
+def wrapping_type(dtype: DType) -> str:
+    """The unsigned type in which integers of `dtype` are added and multiplied.
+
+    Overflow of signed types is undefined in C++, and what is narrower than int is computed in int.
+    """
+    return "uint64_t" if dtype is DType.I64 else "uint32_t"
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
@@ -135,6 +143,17 @@ class ExprPrinter:
             parts.append(str(index.const))
         return " + ".join(parts)
 
+    def whole(self, index: Index) -> str:
+        """A position that may depend on any number of the user's, and then wraps around."""
+        if not index.may_wrap:
+            return self.index(index)
+        parts = [f"uint64_t({self.atom(atom)})" for atom, _ in index.terms]
+        parts = [
+            part if factor == 1 else f"{part} * {factor}"
+            for part, (_, factor) in zip(parts, index.terms, strict=True)
+        ]
+        return f"int64_t({' + '.join([*parts, str(index.const)] if index.const else parts)})"
+
     def atom(self, atom: Atom) -> str:
         match atom:
             case Var(number):
@@ -142,9 +161,9 @@ class ExprPrinter:
             case Reg():
                 return self.names.reg(atom)
             case Quotient(inner, divisor):
-                return f"stretto::index_div({self.index(inner)}, {divisor})"
+                return f"stretto::index_div({self.whole(inner)}, {divisor})"
             case Remainder(inner, divisor):
-                return f"stretto::index_mod({self.index(inner)}, {divisor})"
+                return f"stretto::index_mod({self.whole(inner)}, {divisor})"
             case Dynamic(value):
                 return f"int64_t({self.expr(value)})"
 
@@ -161,7 +180,8 @@ class ExprPrinter:
             case Const(value, dtype):
                 return literal(value, dtype)
             case Position(index):
-                return f"int64_t({self.index(index)})"
+                text = self.whole(index)
+                return text if index.may_wrap else f"int64_t({text})"
             case Load() | Apply():
                 if expr in self.known:
                     return self.known[expr]
@@ -185,6 +205,8 @@ class ExprPrinter:
         match expr.function:
             case "cast":
                 return cast_text(args[0], expr.args[0].dtype, expr.dtype)
+            case "neg" if expr.dtype.is_integer:
+                return f"{kind}(0 - {wrapping_type(expr.dtype)}({args[0]}))"
             case "neg":
                 return f"{kind}(-{args[0]})"
             case "not":
@@ -193,6 +215,10 @@ class ExprPrinter:
                 return f"(!{args[0]})" if expr.dtype is DType.BOOL else f"{kind}(~{args[0]})"
             case "checked":
                 return f"stretto::checked(ctx, {args[0]}, {args[1]})"
+            case name if name in _WRAPPING and expr.dtype.is_integer:
+                unsigned = wrapping_type(expr.dtype)
+                left, right = (f"{unsigned}({arg})" for arg in args)
+                return f"{kind}({left} {_WRAPPING[name]} {right})"
             case name if name in _INFIX:
                 return f"{kind}({args[0]} {_INFIX[name]} {args[1]})"
             case name:

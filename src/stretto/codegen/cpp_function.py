@@ -161,7 +161,12 @@ class FunctionPrinter:
                 f"const int64_t start = {self.scalar(node.start)}, stop = {self.scalar(node.stop)};"
             )
             compare = "<" if node.step > 0 else ">"
-            self.out.write(f"for (int64_t at = start; at {compare} stop; at += {node.step})")
+            following = f"at += {node.step}"
+            if abs(node.step) > 1:  # without overflow behind the largest number
+                size = abs(node.step)
+                left = "uint64_t(stop) - at" if node.step > 0 else "uint64_t(at) - stop"
+                following = f"at = {left} > {size} ? at + {node.step} : stop"
+            self.out.write(f"for (int64_t at = start; at {compare} stop; {following})")
             with self.out.block():
                 self.out.write(f"{self.reg(node.index)} = at;")
                 self.node(node.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stretto.codegen.cpp_expr import VALUE_TYPES, literal
+from stretto.codegen.cpp_expr import VALUE_TYPES, literal, wrapping_type
 from stretto.codegen.cpp_nest import NestPrinter
 from stretto.ir.types import DType
 from stretto.kernels.contraction import stride
@@ -90,6 +90,14 @@ class LoopPrinter(NestPrinter):
     def accumulator(self) -> str:
         return VALUE_TYPES[self.operator.value.dtype]
 
+    @property
+    def total(self) -> str:
+        """The type of a running result: sums and products of integers wrap around."""
+        dtype = self.operator.value.dtype
+        if dtype.is_integer and self.operator.combine in ("sum", "prod", "cumsum", "cumprod"):
+            return wrapping_type(dtype)
+        return self.accumulator
+
     def initial(self) -> str:
         dtype = self.operator.value.dtype
         match self.operator.combine:
@@ -146,7 +154,7 @@ class LoopPrinter(NestPrinter):
         count = len(self.operator.reduce)
         first = len(self.operator.dims)
         double = self.operator.combine == "sum" and self.accumulator == "float"
-        kind = "double" if double else self.accumulator
+        kind = "double" if double else self.total
         self.out.write(f"{kind} sum = {self.initial()};")
         self.reduce_nest(first, first + count - 1, double)
         self.assign(f"{self.accumulator}(sum)")
@@ -165,7 +173,7 @@ class LoopPrinter(NestPrinter):
         with self.out.block():
             end = f"chunk + {SUM_CHUNK}"
             self.out.write(f"const int64_t stop = {end} < {extent} ? {end} : {extent};")
-            self.out.write(f"{self.accumulator} total = {self.initial()};")
+            self.out.write(f"{self.total} total = {self.initial()};")
             self.open_loop(var, "chunk", "stop", self.simd_clause())
             with self.out.block():
                 self.out.write(f"total = {self.combined('total', self.value())};")
@@ -180,7 +188,7 @@ class LoopPrinter(NestPrinter):
         kind = (
             "double"
             if self.operator.combine == "sum" and self.accumulator == "float" and self.long_sum()
-            else self.accumulator
+            else self.total
         )
         self.out.write(f"for (int64_t block = {first}; block < {last}; block += {VECTOR_BLOCK})")
         with self.out.block():
@@ -259,7 +267,7 @@ class LoopPrinter(NestPrinter):
 
     def scan(self) -> None:
         """A running sum or product along the one reduced dim, stored at each step."""
-        kind = "double" if self.accumulator in ("float", "double") else self.accumulator
+        kind = "double" if self.accumulator in ("float", "double") else self.total
         start = "0" if self.operator.combine == "cumsum" else "1"
         self.out.write(f"{kind} total = {start};")
         var = len(self.operator.dims)

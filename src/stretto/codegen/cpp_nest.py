@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stretto.codegen.cpp_expr import VALUE_TYPES, ExprPrinter, Names, stored_text
+from stretto.codegen.cpp_expr import VALUE_TYPES, ExprPrinter, Names, stored_text, wrapping_type
 from stretto.ir.types import DType
 from stretto.kernels.expr import Apply, Dynamic, Expr, Extent, Index, Load, Reg
 from stretto.kernels.operator import Operator, Span, Stage
@@ -83,6 +83,9 @@ class NestPrinter:
         if operator.accumulate:
             if dtype in (DType.F16, DType.BF16):
                 text = f"stretto::to_float({target}) + {text}"
+            elif dtype.is_integer:
+                unsigned = wrapping_type(dtype)
+                text = f"{VALUE_TYPES[dtype]}({unsigned}({target}) + {unsigned}({text}))"
             else:
                 text = f"{VALUE_TYPES[dtype]}({target} + {text})"
         self.out.write(f"{target} = {stored_text(text, dtype)};")

@@ -6,6 +6,7 @@ import math
 
 from stretto.ir.types import DType
 from stretto.kernels.expr import Apply
+from stretto.kernels.numbers import wrapped
 
 VALUE_TYPES: dict[DType, str] = {
     DType.F32: "tl.float32",
@@ -57,8 +58,6 @@ _INFIX = {
     "bitwise_and": "&",
     "bitwise_or": "|",
     "bitwise_xor": "^",
-    "shl": "<<",
-    "shr": ">>",
 }
 _FLAGS = {"add": "|", "mul": "&", "sub": "^", "maximum": "|", "minimum": "&"}
 """Arithmetic of bools."""
@@ -70,18 +69,12 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return f"tl.full([], {bool(value)}, tl.int1)"
     if not dtype.is_float:
-        return f"tl.full([], {_wrapped(int(value), dtype)}, {kind})"
+        return f"tl.full([], {wrapped(int(value), dtype)}, {kind})"
     number = float(value)
     if kind == "tl.float32" and math.isfinite(number) and abs(number) > 3.4028235677973366e38:
         number = math.copysign(math.inf, number)
     text = repr(number) if math.isfinite(number) else f'float("{number}")'
     return f"tl.full([], {text}, {kind})"
-
-
-def _wrapped(value: int, dtype: DType) -> int:
-    bits = 8 * dtype.itemsize
-    low = 0 if dtype is DType.U8 else -(1 << (bits - 1))
-    return (value - low) % (1 << bits) + low
 
 
 def apply_text(expr: Apply, args: list[str]) -> str:
@@ -118,8 +111,10 @@ def cast_text(text: str, source: DType, target: DType) -> str:
         case DType.F16:
             return f"stretto_f16(tl.cast({text}, tl.float32))"
         case _:
-            if source.is_float and target.is_integer and target is not DType.I64:
-                return f"tl.cast(tl.cast({text}, tl.int64), {kind})"
+            if source.is_float and target.is_integer and target.itemsize < 4:
+                # As torch: by way of a wider integer, which uint8 has as int64.
+                between = "tl.int64" if target is DType.U8 else "tl.int32"
+                return f"tl.cast(tl.cast({text}, {between}), {kind})"
             return text if VALUE_TYPES[source] == kind else f"tl.cast({text}, {kind})"
 
 

@@ -34,6 +34,7 @@ from stretto.kernels.expr import (
     row_major,
 )
 from stretto.kernels.functions import FUNCTIONS
+from stretto.kernels.numbers import wrapped
 from stretto.kernels.operator import Kernel, Operator, Span
 
 Number = bool | int | float
@@ -267,6 +268,7 @@ def _computed(value: Tensor) -> Tensor:
 
 
 def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
+    """The position, which wraps around at 64 bits."""
     total: Tensor | int = index.const
     for atom, coefficient in index.terms:
         match atom:
@@ -281,7 +283,7 @@ def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
             case Dynamic(expr):
                 value = evaluate_tensor(expr, scope, mask).to(torch.int64)
         total = total + value * coefficient
-    return total
+    return total if isinstance(total, Tensor) else wrapped(total, DType.I64)
 
 
 def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor:

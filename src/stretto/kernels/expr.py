@@ -4,8 +4,9 @@ An operator runs over iteration variables `Var(0) .. Var(n-1)` (parallel dims fi
 dims). Its value is an `Expr` over loads from buffers; a load says by an `Index` per buffer dim
 which element it reads. Fusing a producer, and every view (transpose, slice, expand, flip ...), is
 substitution of variables. Registers (`Reg`) are scalars that every unit computes for itself: loop
-indices, list lengths, positions and conditions read from memory. Integer arithmetic of indices is
-exact; `Quotient` and `Remainder` floor.
+indices, list lengths, positions and conditions read from memory. Integer arithmetic of indices
+wraps around at 64 bits, as that of eager's numbers; `Quotient` and `Remainder` floor. A quotient
+is simplified as if nothing wrapped around, so rules make one only where that holds.
 """
 
 from __future__ import annotations
@@ -135,6 +136,13 @@ class Index:
     def vars(self) -> set[int]:
         """Numbers of the iteration variables that occur anywhere inside."""
         return {atom.number for atom in self.atoms() if isinstance(atom, Var)}
+
+    @property
+    def may_wrap(self) -> bool:
+        """Whether it computes with registers or elements, which may be any number."""
+        if not self.const and all(factor == 1 for _, factor in self.terms) and len(self.terms) == 1:
+            return False
+        return any(isinstance(atom, Reg | Dynamic) for atom in self.atoms())
 
     @property
     def is_affine(self) -> bool:

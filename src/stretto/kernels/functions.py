@@ -4,7 +4,7 @@
 each its text in the target's language, `evaluate` runs them with torch. Unless the rule says
 otherwise the arguments have one dtype (lowering inserts the casts). Values of f16 and bf16 are
 computed in f32 and rounded by a `cast` to their dtype and by the store. Integer arithmetic wraps;
-integer division by zero and shifts by the width are undefined.
+integer division by zero is undefined. Shifts by a negative number or by the width are as in torch.
 """
 
 from __future__ import annotations

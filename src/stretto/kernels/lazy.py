@@ -25,6 +25,7 @@ from stretto.kernels.expr import (
     Var,
     substitute_vars,
 )
+from stretto.kernels.numbers import convert_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +102,13 @@ def cast(expr: Expr, dtype: DType) -> Expr:
     if expr.dtype is dtype:
         return expr
     if isinstance(expr, Const):
-        return Const(convert_number(expr.value, dtype), dtype)
+        return Const(convert_number(expr.value, expr.dtype, dtype), dtype)
     return Apply("cast", (expr,), dtype)
 
 
 def register_value(reg: Reg) -> Lazy:
     """A register as a tensor without dims."""
     return Lazy(reg.dtype, (), cast(Position(Index.of(reg)), reg.dtype))
-
-
-def convert_number(value: bool | int | float, dtype: DType) -> bool | int | float:
-    if dtype is DType.BOOL:
-        return bool(value)
-    return float(value) if dtype.is_float else int(value)
 
 
 def whole_buffer(lazy: Lazy) -> Buffer | None:

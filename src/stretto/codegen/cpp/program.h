@@ -8,7 +8,7 @@
 namespace stretto {
 
 // Positions: floor semantics for any sign; the divisor is a positive constant.
-STRETTO_INLINE int64_t index_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+STRETTO_INLINE int64_t index_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
 STRETTO_INLINE int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; }
 
 // A position read from memory. Out of range stops the run; 0 keeps this task inside the buffer until it does.
@@ -45,9 +45,36 @@ STRETTO_INLINE double trunc_quotient(double a, double b) { return std::trunc(a /
 template <class T>
 STRETTO_INLINE T trunc_quotient(T a, T b) { return trunc_div(a, b); }
 
-// Float to integer as torch on this machine: what does not fit gives the smallest number, not a trap.
+// Float to integer as torch does on this machine, where C++ leaves it open: on x86 what does not fit gives the
+// smallest number of the type in between, which is int64 for uint8 (c10/util/TypeCast.h) and else at least int32.
+template <class Between, class From>
+STRETTO_INLINE Between truncated(From x) {
+#if defined(__x86_64__)
+    constexpr From low = From(std::numeric_limits<Between>::min());
+    return x >= low && x < -low ? Between(x) : std::numeric_limits<Between>::min();
+#else
+    return Between(x);
+#endif
+}
 template <class To, class From>
-STRETTO_INLINE To to_integer(From x) { return To(int64_t(x)); }
+STRETTO_INLINE To to_integer(From x) {
+    if constexpr (sizeof(To) == 8 || std::is_unsigned_v<To>)
+        return To(truncated<int64_t>(x));
+    else
+        return To(truncated<int32_t>(x));
+}
+
+// Shifts by less than 0 or by the width give 0, or the sign for a right shift, as in torch.
+template <class T>
+STRETTO_INLINE T shift_left(T a, T b) {
+    constexpr int width = 8 * sizeof(T);
+    return b < 0 || b >= width ? T(0) : T(uint64_t(a) << uint64_t(b));
+}
+template <class T>
+STRETTO_INLINE T shift_right(T a, T b) {
+    constexpr int most = 8 * sizeof(T) - std::is_signed_v<T>;
+    return T(a >> (b < 0 || b >= most ? most : b));
+}
 
 STRETTO_INLINE float power(float a, float b) { return pow(a, b); }
 STRETTO_INLINE double power(double a, double b) { return std::pow(a, b); }
@@ -56,8 +83,8 @@ STRETTO_INLINE T power(T base, T exponent) {
     if (exponent < 0) return base == 1 ? T(1) : (base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0));
     T result = 1;
     for (; exponent > 0; exponent >>= 1) {
-        if (exponent & 1) result = T(result * base);
-        base = T(base * base);
+        if (exponent & 1) result = T(uint64_t(result) * uint64_t(base));
+        base = T(uint64_t(base) * uint64_t(base));
     }
     return result;
 }

@@ -218,6 +218,22 @@ def stretto_floordiv(a, b):
 
 
 @triton.jit
+def stretto_shl(a, b):
+    """0 for a shift by less than 0 or by the width."""
+    wrong = (b < 0) | (b >= a.dtype.primitive_bitwidth)
+    return tl.where(wrong, 0, a << tl.where(wrong, 0, b)).to(a.dtype)
+
+
+@triton.jit
+def stretto_shr(a, b):
+    """Only the sign stays for a shift by less than 0 or by the width."""
+    wrong = (b < 0) | (b >= a.dtype.primitive_bitwidth)
+    half = a.dtype.primitive_bitwidth // 2
+    far = (a >> half) >> half
+    return tl.where(wrong, far, a >> tl.where(wrong, 0, b)).to(a.dtype)
+
+
+@triton.jit
 def stretto_pow(a, b):
     if a.dtype == tl.float32:
         return stretto_pow(a.to(tl.float64), b.to(tl.float64)).to(tl.float32)

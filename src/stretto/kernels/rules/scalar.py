@@ -12,6 +12,7 @@ from stretto.ir.types import DType
 from stretto.kernels.expr import Apply, Const, Expr, Index, Position
 from stretto.kernels.functions import FUNCTIONS, Result
 from stretto.kernels.lazy import cast
+from stretto.kernels.numbers import wrapped
 
 
 def apply(function: str, *args: Expr) -> Expr:
@@ -27,6 +28,11 @@ def apply(function: str, *args: Expr) -> Expr:
         case _:
             dtype = args[0].dtype
     return Apply(function, args, dtype)
+
+
+LARGEST_FACTOR = 1 << 24
+"""A position has no larger factors, and no constant from the square of this on: iteration variables
+are smaller than 2^38, so that positions made of them alone do not wrap around."""
 
 
 def _affine(function: str, args: tuple[Expr, ...]) -> Expr | None:
@@ -45,9 +51,9 @@ def _affine(function: str, args: tuple[Expr, ...]) -> Expr | None:
             return _expr(a * b.const)
         case "mul", [a, b] if a.is_const:
             return _expr(b * a.const)
-        case "floordiv", [a, b] if b.is_const and b.const > 0:
+        case "floordiv", [a, b] if b.is_const and b.const > 0 and _divides_exactly(a, b.const):
             return _expr(a // b.const)
-        case "remainder", [a, b] if b.is_const and b.const > 0:
+        case "remainder", [a, b] if b.is_const and b.const > 0 and _divides_exactly(a, b.const):
             return _expr(a % b.const)
         case _:
             return None
@@ -63,8 +69,18 @@ def _index(expr: Expr) -> Index | None:
             return None
 
 
-def _expr(index: Index) -> Expr:
-    return Const(index.const, DType.I64) if index.is_const else Position(index)
+def _expr(index: Index) -> Expr | None:
+    if index.is_const:
+        return Const(wrapped(index.const, DType.I64), DType.I64)
+    small = all(abs(factor) < LARGEST_FACTOR for _, factor in index.terms)
+    return Position(index) if small and abs(index.const) < LARGEST_FACTOR**2 else None
+
+
+def _divides_exactly(index: Index, divisor: int) -> bool:
+    """False where the quotient would be simplified though the index may have wrapped around."""
+    if divisor == 1 or index.is_const:
+        return True
+    return not index.may_wrap or any(factor % divisor for _, factor in index.terms)
 
 
 def number(value: bool | int | float, dtype: DType) -> Expr:
