@@ -16,7 +16,8 @@ from stretto.ir.core import Program
 from stretto.kernels import fuse as fusion
 from stretto.kernels import select as selection
 from stretto.kernels.lowered import Lowered, lower
-from stretto.kernels.select import Packing, select
+from stretto.kernels.panels import Packing
+from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
 from stretto.options import Options
 from stretto.runtime.cuda_device import emulated_cuda_executable

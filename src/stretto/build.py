@@ -20,7 +20,8 @@ from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
 from stretto.kernels.lowered import Lowered, lower
-from stretto.kernels.select import Packing, select
+from stretto.kernels.panels import Packing
+from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
 from stretto.kernels.tree import Tree
 from stretto.options import Options

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from stretto.kernels.operator import Kernel
-from stretto.kernels.select import Packing, select
+from stretto.kernels.panels import Packing
+from stretto.kernels.select import select
 from stretto.kernels.tree import leaves
 from stretto.runtime.packing import pack
 from tests.backends import many_tasks

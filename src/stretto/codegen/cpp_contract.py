@@ -9,6 +9,7 @@ from stretto.codegen.cpp_expr import VALUE_TYPES
 from stretto.codegen.cpp_nest import NestPrinter
 from stretto.kernels.contraction import Contraction, Convolution, stride
 from stretto.kernels.expr import Access, Index, Reg, Var
+from stretto.kernels.panels import member_position, panel_position
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class ContractPrinter(NestPrinter):
         ends = [out, ldc, rows]
         match method.template:
             case "packed":
-                panels = self.panels(found, fixed, first)
+                panels = self.panels(fixed)
                 self.call(
                     f"contract_packed_many<{kind}, {method['mr']}, {method['nr']}>",
                     [left, am, found.left_depth, panels, *ends, depth, columns, "false"],
@@ -81,21 +82,12 @@ class ContractPrinter(NestPrinter):
         """A call of a function template of namespace stretto."""
         self.out.write(f"stretto::{template}({', '.join(str(item) for item in arguments)});")
 
-    def panels(self, found: Contraction, fixed: dict[int, str], first: str) -> str:
+    def panels(self, fixed: dict[int, str]) -> str:
         """Where the panels of the task's columns start in the packed constant."""
         packed = self.stage.method.packed
         assert packed is not None
-        *batch, panels, depth, lanes = (int(d) for d in packed.shape if isinstance(d, int))
-        terms = [f"({first}) * {depth}"] if first != "0" else []
-        step = panels * depth * lanes
-        for dim, size in zip(reversed(found.batch), reversed(batch), strict=True):
-            terms.append(f"({fixed[dim]}) * {step}")
-            step *= size
-        return (
-            f"{self.names.buffer(packed)} + {' + '.join(terms)}"
-            if terms
-            else self.names.buffer(packed)
-        )
+        start = Access(packed, (packed.elements,), (panel_position(self.stage),))
+        return self.base(start, fixed)
 
     # ---- convolution -------------------------------------------------------------------------
     def convolution(self, found: Convolution) -> None:
@@ -139,6 +131,9 @@ class ContractPrinter(NestPrinter):
         packed = method.packed
         assert packed is not None
         weights = self.names.buffer(packed)
+        member = member_position(self.stage)
+        if member != Index():
+            weights = f"{weights} + ({self.text(member)})"
         height, lanes = method["mr"], method["nr"]
         self.out.write(
             f"alignas(64) {kind} scratch[stretto::conv_scratch<{kind}, S, {lanes}> + 1];"
@@ -180,10 +175,9 @@ class ContractPrinter(NestPrinter):
         bottom: str,
     ) -> None:
         self.out.write(f"for (int64_t c = {first}; c < {last}; ++c)")
-        weights = self.names.buffer(found.weight.buffer)
-        start = found.weight.offset.const
+        weights = self.base(found.weight, {})
         channel = f"{image} + c * (S::H * S::W)"
-        taps = f"{weights} + ({start} + c * S::taps)"
+        taps = f"{weights} + c * S::taps"
         out = self.out_pointer("c", f"({top}) * S::OW")
         rows = [f"int({top})", f"int(({bottom}) - ({top}))", "false"]
         with self.out.indent():

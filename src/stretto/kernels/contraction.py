@@ -157,6 +157,9 @@ def analyse_convolution(operator: Operator) -> Convolution | None:
     weight, image = pair[0], _image_load(pair[1])
     if not isinstance(weight, Load) or image is None or len(operator.dims) not in (3, 4):
         return None
+    varying = set(range(len(operator.dims))) - {1}
+    if not weight.access.offset.is_affine or weight.access.offset.vars() & varying:
+        return None
     if image.dtype not in FLOATS or weight.dtype is not image.dtype:
         return None
     if operator.out.buffer.dtype is not image.dtype:

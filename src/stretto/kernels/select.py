@@ -17,14 +17,16 @@ from stretto.kernels.contraction import (
     Convolution,
     analyse,
     analyse_convolution,
+    flat_stride,
     stride,
 )
-from stretto.kernels.expr import Buffer, Extent, loads
+from stretto.kernels.expr import Access, Buffer, Extent, loads
 from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped, Member
 from stretto.kernels.lower import Items, count_applies
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.operator import Kernel, LibraryCall, Method, Operator, Stage, TileDim
+from stretto.kernels.panels import Layout, Packing, layout_of
 from stretto.kernels.tree import Check, Let, Tree, map_tree
 
 FLOPS = 220e9
@@ -37,23 +39,6 @@ TASK = 2e-8
 """Seconds to start a task."""
 
 LANES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """A constant laid out again as panels [batch, columns / lanes, depth, lanes], zero-padded.
-
-    Element (b, n, k) of the source is at `start` + sum of the strides; sizes and strides are
-    outermost first.
-    """
-
-    buffer: Buffer
-    source: Buffer
-    start: int
-    batch: tuple[tuple[int, int], ...]
-    columns: tuple[int, int]
-    depth: tuple[tuple[int, int], ...]
-    lanes: int
 
 
 @dataclass(slots=True)
@@ -72,20 +57,20 @@ class Selection:
         self,
         source: Buffer,
         start: int,
-        batch: tuple[tuple[int, int], ...],
+        outer: tuple[tuple[int, int], ...],
         columns: tuple[int, int],
         depth: tuple[tuple[int, int], ...],
         lanes: int,
     ) -> Buffer:
         """The packed form of a constant; see `Packing` for the arguments."""
-        key = (source.slot, start, batch, columns, depth, lanes)
+        key = (source.slot, start, outer, columns, depth, lanes)
         if key not in self.packings:
             panels = -(-columns[0] // lanes)
-            shape = (*(size for size, _ in batch), panels, prod(size for size, _ in depth), lanes)
+            shape = (*(size for size, _ in outer), panels, prod(size for size, _ in depth), lanes)
             name = f"{source.name}.packed{len(self.packings)}"
             buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
             self.externals.append(buffer)
-            self.packings[key] = Packing(buffer, source, start, batch, columns, depth, lanes)
+            self.packings[key] = Packing(buffer, source, start, outer, columns, depth, lanes)
         return self.packings[key].buffer
 
 
@@ -161,11 +146,12 @@ def _plan_contraction(member: Member, found: Contraction, chosen: Selection) -> 
     assert isinstance(count, int)
     rows = _row_count(operator, found)
     multiples = [1] * len(operator.dims)
-    if found.right.buffer.kind == "constant" and found.right.offset.is_affine:
+    layout = constant_layout(operator, found.right)
+    if layout is not None:
         lanes = _panel_lanes(member, found, count, rows)
         if lanes:
             multiples[found.column] = lanes
-            buffer = _pack_right(operator, found, lanes, chosen)
+            buffer = _pack_right(operator, found, layout, lanes, chosen)
             height = {64: 6, 32: 12, 16: 12, 128: 3}[lanes] if rows > 1 else 1
             method = Method("packed", (("mr", height), ("nr", lanes)), buffer)
             return Plan(method, tuple(multiples))
@@ -196,7 +182,16 @@ def _panel_lanes(member: Member, found: Contraction, count: int, rows: int) -> i
     return 0
 
 
-def _pack_right(operator: Operator, found: Contraction, lanes: int, chosen: Selection) -> Buffer:
+def constant_layout(operator: Operator, access: Access) -> Layout | None:
+    """How an operator reads a constant that can be packed; None for what is none."""
+    if access.buffer.kind != "constant":
+        return None
+    return layout_of(access, (*operator.dims, *operator.reduce))
+
+
+def _pack_right(
+    operator: Operator, found: Contraction, layout: Layout, lanes: int, chosen: Selection
+) -> Buffer:
     right = found.right
     first = len(operator.dims)
     batch = tuple((_size(operator.dims[n]), stride(right, n)) for n in found.batch)
@@ -204,7 +199,8 @@ def _pack_right(operator: Operator, found: Contraction, lanes: int, chosen: Sele
     depth = tuple(
         (_size(extent), stride(right, first + n)) for n, extent in enumerate(operator.reduce)
     )
-    return chosen.pack(right.buffer, right.offset.const, batch, columns, depth, lanes)
+    outer = (*((dim.size, dim.step) for dim in layout.stack), *batch)
+    return chosen.pack(right.buffer, layout.start, outer, columns, depth, lanes)
 
 
 def _size(extent: Extent) -> int:
@@ -215,7 +211,8 @@ def _size(extent: Extent) -> int:
 
 def _plan_convolution(member: Member, conv: Convolution, chosen: Selection) -> Plan | None:
     operator = member.operator
-    if conv.weight.buffer.kind != "constant" or conv.in_channels * prod(conv.kernel) == 0:
+    layout = constant_layout(operator, conv.weight)
+    if layout is None or conv.in_channels * prod(conv.kernel) == 0:
         return None
     per_group = conv.out_channels // conv.groups
     if conv.groups > 1 and any(box[1].offset % per_group for box in member.boxes):
@@ -236,18 +233,26 @@ def _plan_convolution(member: Member, conv: Convolution, chosen: Selection) -> P
     )
     spatial = _spatial_multiples(len(operator.dims), out_h, out_w, 1 if depthwise else lanes)
     if depthwise:
+        if not _taps_are_dense(operator, conv):
+            return None
         return Plan(Method("depthwise", geometry), (1, 1, *spatial))
     weight = conv.weight
     rank = len(operator.dims)
     depth = tuple((_size(e), stride(weight, rank + n)) for n, e in enumerate(operator.reduce))
+    outer = tuple((dim.size, dim.step) for dim in layout.stack)
     if conv.groups > 1:
-        batch: tuple[tuple[int, int], ...] = ((conv.groups, per_group * stride(weight, 1)),)
-    else:
-        batch = ()
+        outer = (*outer, (conv.groups, per_group * stride(weight, 1)))
     columns = (per_group, stride(weight, 1))
-    buffer = chosen.pack(weight.buffer, weight.offset.const, batch, columns, depth, height)
+    buffer = chosen.pack(weight.buffer, layout.start, outer, columns, depth, height)
     channels = per_group if conv.groups > 1 else height
     return Plan(Method("conv", geometry, buffer), (1, channels, *spatial))
+
+
+def _taps_are_dense(operator: Operator, conv: Convolution) -> bool:
+    """Whether the weights of a channel follow each other, and those of the next one follow them."""
+    rank = len(operator.dims)
+    taps = [(rank + n, extent) for n, extent in enumerate(operator.reduce) if extent != 1]
+    return flat_stride(conv.weight, taps) == 1 and stride(conv.weight, 1) == prod(conv.kernel)
 
 
 def _slab_height(member: Member, height: int) -> int:

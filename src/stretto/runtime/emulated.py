@@ -7,7 +7,7 @@ import torch
 from stretto.deadline import Deadline
 from stretto.kernels.expr import Buffer
 from stretto.kernels.lowered import Lowered
-from stretto.kernels.select import Packing
+from stretto.kernels.panels import Packing
 from stretto.options import Options
 from stretto.runtime.emulator import EmulatedRun, Emulator
 from stretto.runtime.native import ProgramStopped, stopped

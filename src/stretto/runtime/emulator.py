@@ -28,6 +28,7 @@ from stretto.kernels.evaluate import (
 )
 from stretto.kernels.expr import Buffer, Expr, Position
 from stretto.kernels.operator import Kernel, LibraryCall
+from stretto.kernels.panels import read_packed
 from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.runtime.emulated_memory import Pointer, SharedMemory, UnitMemory
 from stretto.runtime.library import run_call
@@ -121,7 +122,7 @@ class _Machine:
 
     def __init__(self, emulator: Emulator, limits: Mapping[int, int]) -> None:
         self.program = emulator.program
-        self.kernels = {kernel.name: kernel for kernel in self.program.kernels}
+        self.kernels = {kernel.name: read_packed(kernel) for kernel in self.program.kernels}
         self.functions = {f.name: f for f in self.program.tree.functions}
         self.frames = dict(self.program.frames)
         self.clocks = Clocks(self.program.units)

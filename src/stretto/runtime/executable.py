@@ -9,7 +9,7 @@ import torch
 from stretto.codegen.cpp_program import Source
 from stretto.deadline import Deadline
 from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
-from stretto.kernels.select import Packing
+from stretto.kernels.panels import Packing
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.library import LibraryTable

@@ -6,27 +6,34 @@ from math import prod
 
 import torch
 
-from stretto.kernels.select import Packing
+from stretto.kernels.panels import Packing
 
 
 def pack(packing: Packing, source: torch.Tensor) -> torch.Tensor:
     """The packed panels [batch ..., columns / lanes, depth, lanes] of a constant, zero-padded."""
-    flat = source.detach().contiguous().view(-1)
-    sizes = [
-        *(size for size, _ in packing.batch),
-        *(size for size, _ in packing.depth),
-        packing.columns[0],
-    ]
-    strides = [*(s for _, s in packing.batch), *(s for _, s in packing.depth), packing.columns[1]]
-    view = torch.as_strided(flat, sizes, strides, packing.start)
-    batch = prod(size for size, _ in packing.batch)
+    batch = prod(size for size, _ in packing.outer)
     depth = prod(size for size, _ in packing.depth)
     count = packing.columns[0]
+    dims = [*packing.outer, *packing.depth, packing.columns]
+    view = _strided(source.detach().contiguous(), packing.start, dims)
     panels = -(-count // packing.lanes)
     padded = torch.zeros(batch, depth, panels * packing.lanes, dtype=source.dtype)
     padded[:, :, :count] = view.reshape(batch, depth, count)
     panelled = padded.view(batch, depth, panels, packing.lanes).transpose(1, 2).contiguous()
     return panelled.view(packed_shape(packing))
+
+
+def _strided(tensor: torch.Tensor, start: int, dims: list[tuple[int, int]]) -> torch.Tensor:
+    """The elements at `start` + sums of strides, from the first one of a contiguous tensor on.
+
+    torch counts from the storage and knows no negative strides: such dims are walked backwards.
+    """
+    start += int(tensor.storage_offset())
+    start += sum((size - 1) * min(step, 0) for size, step in dims if size)
+    sizes, steps = [size for size, _ in dims], [abs(step) for _, step in dims]
+    view = torch.as_strided(tensor, sizes, steps, start)
+    backwards = [dim for dim, (_, step) in enumerate(dims) if step < 0]
+    return view.flip(backwards) if backwards else view
 
 
 def packed_shape(packing: Packing) -> tuple[int, ...]:
