@@ -97,6 +97,19 @@ def test_cpu_quota_of_control_groups(tmp_path: Path, limits: dict[str, str], quo
     assert cpu_quota(membership, tmp_path) == quota
 
 
+@pytest.mark.parametrize(("allowed", "quota"), [("-1", None), ("150000", 1), ("400000", 4)])
+def test_cpu_quota_of_the_first_version_of_control_groups(
+    tmp_path: Path, allowed: str, quota: int | None
+):
+    group = tmp_path / "cpu,cpuacct" / "job"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text(allowed + "\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+    membership = tmp_path / "membership"
+    membership.write_text("5:memory:/job\n4:cpu,cpuacct:/job\n0::/\n")
+    assert cpu_quota(membership, tmp_path) == quota
+
+
 def test_no_control_groups(tmp_path: Path):
     assert cpu_quota(tmp_path / "missing", tmp_path) is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from stretto.capture import (
 )
 from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.ir.types import DType
+from stretto.locks import ForkSafeLock
 from stretto.options import Options
 from stretto.runtime.cuda_device import find_gpu
 from stretto.runtime.cuda_executable import CudaExecutable
@@ -117,7 +117,7 @@ class Compiled:
         self._backend = backend
         self._options = options
         self._entries: dict[Key, Entry] = {}
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._warned_grad = False
         self._warned_signatures = False
         self._last: Entry | None = None

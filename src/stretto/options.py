@@ -71,11 +71,11 @@ class Options:
     def cache_path(self) -> Path:
         """The folder of compiled programs; it need not exist yet."""
         if self.cache_dir is not None:
-            return Path(self.cache_dir).expanduser()
+            return Path(self.cache_dir).expanduser().absolute()
         if chosen := os.environ.get("STRETTO_CACHE"):
-            return Path(chosen).expanduser()
+            return Path(chosen).expanduser().absolute()
         user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return Path(user_cache).expanduser() / "stretto"
+        return Path(user_cache).expanduser().absolute() / "stretto"
 
 
 @cache
@@ -102,22 +102,36 @@ def cpu_quota(
 ) -> int | None:
     """Whole processors that the control groups of this process may use at a time; None is no limit.
 
-    membership: the file that names the group, of version 2 of control groups. root: where they are
-    mounted. The limit is the tightest of the group and all groups around it.
+    membership: the file that names the groups. root: where they are mounted, of either version. The
+    limit is the tightest of a group and all groups around it.
     """
     try:
-        lines = membership.read_text().splitlines()
+        lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:
         return None
-    group = next((line[3:] for line in lines if line.startswith("0::")), "/")
     quotas = list[int]()
-    for folder in (root / group.strip("/"), *(root / group.strip("/")).parents):
-        try:
-            allowed, period = (folder / "cpu.max").read_text().split()
-            quotas.append(max(1, int(allowed) // int(period)))
-        except (OSError, ValueError):  # the root has no such file; "max" is no limit
+    for _, controllers, group in lines:
+        if controllers and "cpu" not in controllers.split(","):
             continue
+        mounted = root / controllers  # version 2 has one tree for all controllers
+        inner = mounted / group.strip("/")
+        around = (folder for folder in inner.parents if folder.is_relative_to(mounted))
+        quotas += [quota for folder in (inner, *around) if (quota := _quota(folder))]
     return min(quotas, default=None)
+
+
+def _quota(group: Path) -> int | None:
+    """Whole processors that one control group may use; at least 1."""
+    try:
+        if (group / "cpu.max").exists():
+            allowed, period = (group / "cpu.max").read_text().split()
+        else:
+            allowed = (group / "cpu.cfs_quota_us").read_text()
+            period = (group / "cpu.cfs_period_us").read_text()
+        quota, length = int(allowed), int(period)
+    except (OSError, ValueError):  # no such file; "max" is no limit
+        return None
+    return max(1, quota // length) if quota > 0 and length > 0 else None
 
 
 def _available_cpus() -> frozenset[int]:

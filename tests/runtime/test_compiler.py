@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,3 +154,64 @@ def test_full_disk_in_the_compiler(fresh: Options, fake_compiler: FakeCompiler):
     with pytest.raises(BuildError, match="no space left") as caught:
         compile_shared(ANSWER, fresh)
     assert str(fresh.cache_path()) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cxx", "message"),
+    [
+        ("/bin/true", "made no file"),
+        ("g++ 'unbalanced", "CXX is not a command: No closing quotation"),
+        ("/bin/false", "failed with exit code 1"),
+        ("/etc/passwd", "cannot be run"),
+        ("/", "cannot be run"),
+    ],
+)
+def test_cxx_that_is_no_compiler(
+    fresh: Options, monkeypatch: pytest.MonkeyPatch, cxx: str, message: str
+):
+    monkeypatch.setenv("CXX", cxx)
+    with pytest.raises(BuildError, match=message) as caught:
+        compile_shared(ANSWER, fresh)
+    assert caught.value.remedy
+
+
+def test_warm_cache_without_a_compiler(
+    fresh: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    built = compile_shared(ANSWER, fresh)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    found = compile_shared(ANSWER, fresh)
+    assert found.from_cache and found.path == built.path
+    with pytest.raises(BuildError, match="no C"):
+        compile_shared(ANSWER + "// other", fresh)
+
+
+def test_cache_folder_that_looks_like_an_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    assert compile_shared(ANSWER, Options(cache_dir="-o")).path.is_relative_to(tmp_path / "-o")
+
+
+def _compile_for_ever(options: Options) -> None:
+    with suppress(BuildError):
+        compile_shared(ANSWER, options)
+
+
+def test_the_compiler_ends_with_a_parent_that_is_killed(
+    fresh: Options, fake_compiler: FakeCompiler, tmp_path: Path
+):
+    pid_file = tmp_path / "child"
+    fake_compiler(f"sleep 600 & echo $! > {pid_file}; wait")
+    parent = multiprocessing.get_context("spawn").Process(target=_compile_for_ever, args=(fresh,))
+    parent.start()
+    while not (pid_file.exists() and pid_file.read_text().strip()):
+        time.sleep(0.02)
+    parent.kill()
+    parent.join()
+    for _ in range(200):
+        left = list(fresh.cache_path().rglob("building-*"))
+        if not is_running(pid_file) and not left:
+            break
+        time.sleep(0.05)
+    assert not is_running(pid_file)
+    assert not left

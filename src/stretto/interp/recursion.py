@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from stretto.locks import ForkSafeLock
 
 _PYTHON_CALLS_PER_CALL = 40
 """More than a call nested in several ifs and loops needs."""
@@ -21,7 +22,7 @@ class _Raised:
 
 
 _raised = _Raised()
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 @contextmanager

@@ -1,8 +1,11 @@
 """Files kept between processes, found by the hash of everything they were made from.
 
-An entry is one file, `<folder>/<xx>/<key>-<digest><suffix>`. The digest of its content is part of
-its name, so one rename publishes both, two processes that make the same entry cannot spoil each
-other's, and a damaged entry is recognised, removed and made again.
+An entry is one file, `<folder>/<xx>/<key>-<digest><suffix>`. The digest of key and content is part
+of its name, so one rename publishes both, two processes that make the same entry cannot spoil each
+other's, and an entry that was damaged or renamed is recognised, removed and made again.
+
+Entries are executed, so nobody else may have written them: folders and files count only where they
+belong to this user or to root, and where others cannot write to them.
 """
 
 import atexit
@@ -11,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 import warnings
@@ -53,12 +57,15 @@ class DiskCache:
     folder: Path
 
     def get(self, key: str, suffix: str) -> Path | None:
-        """The intact entry of this key, or None. A damaged one is removed."""
+        """The intact entry of this key, or None. A damaged one is removed.
+
+        A key may end in "*": then any entry is given whose key begins so.
+        """
         for folder in (self.folder, _private_folders.get(self.folder)):
-            if folder is None:
+            if folder is None or not (_is_private(folder) and _is_private(folder / key[:2])):
                 continue
             for path in (folder / key[:2]).glob(f"{key}-*{suffix}"):
-                if _is_intact(path, key, suffix):
+                if _is_intact(path, suffix):
                     return path
                 with suppress(OSError):
                     path.unlink()
@@ -70,9 +77,11 @@ class DiskCache:
         with self._disk_full_explained(), self._build_folder() as (folder, build):
             product = build / f"entry{suffix}"
             producer(product)
-            path = folder / key[:2] / f"{key}-{_digest(product)}{suffix}"
-            path.parent.mkdir(exist_ok=True)
-            os.replace(product, path)
+            path = folder / key[:2] / f"{key}-{_digest(product, key)}{suffix}"
+            os.chmod(product, 0o700)
+            with _obstacle_explained(path):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                os.replace(product, path)
         return path
 
     def get_or_put(self, key: str, suffix: str, producer: Producer) -> tuple[Path, bool]:
@@ -90,27 +99,28 @@ class DiskCache:
         """A folder to store into, and a fresh one for the making, on the same file system."""
         folder = _private_folders.get(self.folder, self.folder)
         try:
-            build = _new_build_folder(folder)
+            with _obstacle_explained(folder):
+                build = _new_build_folder(folder)
         except OSError as error:
             if error.errno in _DISK_FULL:
                 raise
-            folder = self._private_folder(error)
+            folder = self._private_folder(error.strerror or str(error))
             build = _new_build_folder(folder)
         try:
             yield folder, build
         finally:
             shutil.rmtree(build, ignore_errors=True)
 
-    def _private_folder(self, reason: OSError) -> Path:
+    def _private_folder(self, reason: str) -> Path:
         if (folder := _private_folders.get(self.folder)) and folder.is_dir():
             return folder
         folder = Path(tempfile.mkdtemp(prefix="stretto-"))
         _private_folders[self.folder] = folder
         atexit.register(_remove_if_owner, folder, os.getpid())
         warnings.warn(
-            f"the cache folder {self.folder} cannot be written ({reason.strerror}): what is "
+            f"the cache folder {self.folder} cannot be written or trusted ({reason}): what is "
             "compiled now is lost when this process ends. Set STRETTO_CACHE or "
-            "Options(cache_dir=...) to a folder that can be written.",
+            "Options(cache_dir=...) to a folder that is yours alone.",
             StrettoWarning,
             stacklevel=2,
         )
@@ -131,12 +141,32 @@ class DiskCache:
         lock = self.folder / f"{key}.lock"
         with ExitStack() as cleanup:
             with suppress(OSError):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
-                cleanup.callback(os.close, descriptor)
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+                _held.add(descriptor)
+                cleanup.callback(_release, descriptor)
                 cleanup.callback(lock.unlink, missing_ok=True)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
+
+
+# Descriptors of locked files. A forked child gets copies, which would keep the locks for as long as
+# it lives; it closes them.
+_held: set[int] = set()
+
+
+def _release(descriptor: int) -> None:
+    if descriptor in _held:
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _release_all() -> None:
+    for descriptor in list(_held):
+        _release(descriptor)
+
+
+os.register_at_fork(after_in_child=_release_all)
 
 
 def disk_full_error(folder: Path) -> BuildError:
@@ -148,11 +178,40 @@ def disk_full_error(folder: Path) -> BuildError:
     )
 
 
+@contextmanager
+def _obstacle_explained(path: Path) -> Generator[None, None, None]:
+    """Something else stands where `path` belongs: that is for the user to clear away."""
+    try:
+        yield
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        raise BuildError(
+            f"a compiled program cannot be stored as {path}: {error.strerror}",
+            remedy="remove what is there, or name another folder with Options(cache_dir=...) or "
+            "the environment variable STRETTO_CACHE",
+        ) from error
+
+
 def _new_build_folder(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(folder):
+        raise PermissionError(errno.EPERM, "others own it or may write to it", str(folder))
     build = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=folder))
     _remove_stale(folder)
     return build
+
+
+def _is_private(path: Path) -> bool:
+    """Is `path` of this user, or of root, and not for others to write to?"""
+    try:
+        facts = path.stat()
+    except OSError:
+        return False
+    return _is_own(facts)
+
+
+def _is_own(facts: os.stat_result) -> bool:
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return facts.st_uid in (0, os.geteuid()) and not facts.st_mode & others
 
 
 def _remove_stale(folder: Path) -> None:
@@ -168,12 +227,23 @@ def _remove_if_owner(folder: Path, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+def _digest(path: Path, key: str) -> str:
+    return _digest_of(path.read_bytes(), key)
 
 
-def _is_intact(path: Path, key: str, suffix: str) -> bool:
+def _digest_of(content: bytes, key: str) -> str:
+    return content_key(key, content)[:32]
+
+
+def _is_intact(path: Path, suffix: str) -> bool:
+    """Is the entry a file of this user, whose name says what it holds?"""
+    key = path.name.rpartition("-")[0]
     try:
-        return path.name == f"{key}-{_digest(path)}{suffix}"
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode) or not _is_own(facts):
+                return False
+            return path.name == f"{key}-{_digest_of(file.read(), key)}{suffix}"
     except OSError:
         return False

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,28 +39,6 @@ class Compiler:
     command: tuple[str, ...]
     version: str
 
-    def flags(self, *, trace: bool) -> tuple[str, ...]:
-        """Flags of every build. No -ffast-math: NaN and infinity must come out as in eager."""
-        machine = "-march=native"
-        if platform.system() == "Darwin" and platform.machine() == "arm64":
-            machine = "-mcpu=native"
-        tracing = ("-DSTRETTO_TRACE",) if trace else ()
-        return (
-            "-std=c++17",
-            "-O3",
-            machine,
-            "-shared",
-            "-fPIC",
-            "-pthread",
-            "-fopenmp-simd",
-            "-fno-math-errno",
-            "-fno-trapping-math",
-            "-ffp-contract=fast",
-            "-fno-semantic-interposition",
-            "-w",
-            *tracing,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
@@ -70,12 +49,35 @@ class SharedObject:
     seconds: float
 
 
+def build_flags(*, trace: bool) -> tuple[str, ...]:
+    """Flags of every build. No -ffast-math: NaN and infinity must come out as in eager."""
+    machine = "-march=native"
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        machine = "-mcpu=native"
+    tracing = ("-DSTRETTO_TRACE",) if trace else ()
+    return (
+        "-std=c++17",
+        "-O3",
+        machine,
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        "-fopenmp-simd",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-ffp-contract=fast",
+        "-fno-semantic-interposition",
+        "-w",
+        *tracing,
+    )
+
+
 def find_compiler() -> Compiler:
     """The compiler that CXX names, else the first of g++, clang++ and c++ on the path.
 
     Raises BuildError where there is none, or the one that CXX names does not answer.
     """
-    if chosen := shlex.split(os.environ.get("CXX", "")):
+    if chosen := _named_compiler():
         return Compiler(tuple(chosen), _version(tuple(chosen)))
     for name in _CANDIDATES:
         if found := shutil.which(name):
@@ -83,26 +85,50 @@ def find_compiler() -> Compiler:
     raise BuildError(f"no C++ compiler found (tried {', '.join(_CANDIDATES)})", remedy=_INSTALL)
 
 
+def _named_compiler() -> tuple[str, ...]:
+    """What CXX says, a command with arguments; empty where it says nothing."""
+    named = os.environ.get("CXX", "")
+    try:
+        return tuple(shlex.split(named))
+    except ValueError as error:
+        raise BuildError(
+            f"the environment variable CXX is not a command: {error} in {named!r}",
+            remedy="quote it as for a shell, or unset it",
+        ) from error
+
+
 def compile_shared(source: str, options: Options) -> SharedObject:
-    """Builds `source`, which may include the headers of `HEADERS`, unless the cache has it.
+    """Builds `source`, which may include the headers of `HEADERS`, unless the cache has it. Where
+    there is no compiler, what any compiler built from this source serves.
 
     Raises BuildError: the compiler is missing, failed, was killed or took too long, or the result
     cannot be stored.
     """
     start = time.perf_counter()
-    compiler = find_compiler()
-    flags = compiler.flags(trace=options.profile)
-    key = content_key(
-        source, header_text(), " ".join(compiler.command), compiler.version, " ".join(flags), cpu()
-    )
+    cache = DiskCache(options.cache_path())
+    flags = build_flags(trace=options.profile)
+    program_key = content_key(source, header_text(), " ".join(flags), cpu())[:24]
+    try:
+        compiler = find_compiler()
+    except BuildError:
+        found = None if _named_compiler() else cache.get(f"{program_key}*", ".so")
+        if found is None:
+            raise
+        return SharedObject(found, True, time.perf_counter() - start)
+    key = program_key + content_key(" ".join(compiler.command), compiler.version)[:16]
 
     def build(product: Path) -> None:
         program = product.with_name("program.cpp")
         program.write_text(source)
         command = (*compiler.command, *flags, f"-I{HEADERS}", str(program), "-o", str(product))
         _run(command, product.parent, options.cache_path())
+        if not product.is_file():
+            raise BuildError(
+                f"the C++ compiler ended well but made no file:\n{shlex.join(command)}",
+                remedy=f"check that it is a C++ compiler, else {_INSTALL}",
+            )
 
-    path, from_cache = DiskCache(options.cache_path()).get_or_put(key, ".so", build)
+    path, from_cache = cache.get_or_put(key, ".so", build)
     return SharedObject(path, from_cache, time.perf_counter() - start)
 
 
@@ -141,25 +167,56 @@ def _version(command: tuple[str, ...]) -> str:
     return result.stdout.strip()
 
 
+# Runs a command in the background and removes a folder and everything that runs when the parent
+# dies: then the pipe that stands in for standard input ends.
+_SUPERVISOR = """
+folder=$1; shift
+exec 3<&0 </dev/null
+"$@" & child=$!
+(read line <&3; rm -rf "$folder"; kill -KILL 0) >/dev/null 2>&1 & watcher=$!
+wait $child; code=$?
+kill -KILL $watcher
+exit $code
+"""
+_SIGNALLED = 128
+"""A shell adds the number of the signal that ended a command to this."""
+
+
 def _run(command: tuple[str, ...], scratch: Path, cache_folder: Path) -> None:
-    """Runs the compiler with its temporary files in `scratch`; raises BuildError if it fails."""
+    """Runs the compiler with its temporary files in `scratch`; raises BuildError if it fails. It
+    ends with this process, however that ends."""
+    read_end, write_end = os.pipe()
+    with ExitStack() as cleanup:
+        cleanup.callback(os.close, write_end)
+        try:
+            process = subprocess.Popen(
+                ("/bin/sh", "-c", _SUPERVISOR, "sh", str(scratch), *command),
+                stdin=read_end,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, "TMPDIR": str(scratch), "LC_ALL": "C"},
+                start_new_session=True,  # so that a kill reaches the compiler's own children
+            )
+        except OSError as error:
+            raise BuildError(
+                f"the C++ compiler cannot be run: {error}\n{shlex.join(command)}", remedy=_INSTALL
+            ) from error
+        finally:
+            os.close(read_end)
+        output = _output(process, command)
+    code = process.returncode
+    if code != 0:
+        if _NO_SPACE in output:
+            raise disk_full_error(cache_folder)
+        raise _failure(command, _SIGNALLED - code if code > _SIGNALLED else code, output)
+
+
+def _output(process: subprocess.Popen[str], command: tuple[str, ...]) -> str:
+    """What the compiler printed until it ended; it is killed where nobody waits any longer."""
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, "TMPDIR": str(scratch), "LC_ALL": "C"},
-            start_new_session=True,  # so that a kill reaches the compiler's own children
-        )
-    except OSError as error:
-        raise BuildError(
-            f"the C++ compiler cannot be run: {error}\n{shlex.join(command)}", remedy=_INSTALL
-        ) from error
-    try:
-        output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        return process.communicate(timeout=TIMEOUT_SECONDS)[0]
     except BaseException as error:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -171,10 +228,6 @@ def _run(command: tuple[str, ...], scratch: Path, cache_folder: Path) -> None:
             + shlex.join(command),
             remedy="compile a smaller program (Options(unroll=0)), or try another compiler (CXX)",
         ) from error
-    if process.returncode != 0:
-        if _NO_SPACE in output:
-            raise disk_full_error(cache_folder)
-        raise _failure(command, process.returncode, output)
 
 
 def _failure(command: tuple[str, ...], code: int, output: str) -> BuildError:

@@ -1,11 +1,11 @@
 """Loads the worker pool (pool.cpp), of which a process has one."""
 
 import ctypes
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from stretto.errors import BuildError
+from stretto.locks import ForkSafeLock
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
 
@@ -26,7 +26,7 @@ Launcher = Callable[[ctypes.c_void_p, ctypes.c_void_p], int]
 """`launch(entry, context)` runs a program's units and gives back the status of abi.h. It releases
 the GIL, and raises what a signal handler or a library call raised."""
 
-_loading = threading.Lock()
+_loading = ForkSafeLock()
 _loaded: list[ctypes.PyDLL] = []
 
 

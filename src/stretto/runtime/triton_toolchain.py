@@ -5,12 +5,12 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-import threading
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 
 from stretto.errors import BuildError
+from stretto.locks import ForkSafeLock
 from stretto.runtime.cache import content_key
 
 INSTALL = "pip install 'stretto[cuda]'"
@@ -18,7 +18,7 @@ SUPPORTED = ((3, 6), (3, 8))
 """Versions from the first up to, not including, the second: what the tests ran with. The
 interpreted language is built on inner parts of Triton that other versions may have elsewhere."""
 
-TRITON_LOCK = threading.RLock()
+TRITON_LOCK = ForkSafeLock()
 """Held while Triton's language is replaced for an interpreted launch, and while it compiles."""
 
 

@@ -17,7 +17,7 @@ import torch
 import stretto
 from stretto.errors import BuildError, StrettoError
 from stretto.options import Options
-from stretto.runtime.compiler import cpu, find_compiler
+from stretto.runtime.compiler import build_flags, cpu, find_compiler
 from stretto.runtime.cuda_device import find_gpu
 from stretto.runtime.cuda_driver import load_driver
 from stretto.runtime.triton_toolchain import require_greenlet, require_triton
@@ -85,7 +85,7 @@ def check_compiler() -> Check:
     except BuildError as error:
         return Check("compiler", "fail", error.message, error.remedy or "")
     version = found.version.splitlines()[0]
-    flags = " ".join(flag for flag in found.flags(trace=False) if flag.startswith(("-O", "-m")))
+    flags = " ".join(flag for flag in build_flags(trace=False) if flag.startswith(("-O", "-m")))
     return Check("compiler", "ok", f"{shlex.join(found.command)} ({version}), {flags}")
 
 

@@ -1,0 +1,47 @@
+"""Locks that a forked child can take, whatever the other threads of its parent were doing."""
+
+import os
+import threading
+import weakref
+
+
+class ForkSafeLock:
+    """A reentrant lock for `with`. A child of `fork` has only the thread that forked: what another
+    thread of the parent held is free there, what the forking thread holds stays held."""
+
+    __slots__ = ("__weakref__", "_depth", "_lock", "_owner")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._owner = 0
+        self._depth = 0
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._owner = 0
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        """Frees the lock, in the child, unless the thread that forked holds it."""
+        if self._owner != threading.get_ident():
+            self._lock = threading.RLock()
+            self._owner = 0
+            self._depth = 0
+
+
+_locks: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
+
+
+def _free_all() -> None:
+    for lock in list(_locks):
+        lock.after_fork()
+
+
+os.register_at_fork(after_in_child=_free_all)
