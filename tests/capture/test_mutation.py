@@ -300,6 +300,106 @@ def item_at_a_traced_position(x: Tensor) -> tuple[Tensor, Tensor]:
     return first, chosen
 
 
+def read_while_it_may_have_changed(x: Tensor) -> Tensor:
+    """The operands of `+` are no variables when the write happens."""
+
+    def add(a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    y = x * 2
+    return add(x if x.sum() > 0 else y, x.add_(1))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        collected_and_written,
+        item_of_a_list,
+        initial_state_from_the_caller,
+        result_of_a_recursion,
+        read_while_it_may_have_changed,
+    ],
+)
+def test_aliases_that_cannot_be_followed_are_refused(fn: Callable[[Tensor], object]) -> None:
+    error = refused(fn, torch.ones(3))
+    assert "in place" in error.message
+    assert "clone()" in (error.remedy or "")
+
+
+def view_of_one_of_two(x: Tensor) -> tuple[Tensor, ...]:
+    a, b = x * 2, x * 3
+    c = a[1:] if x.sum() > 0 else b[:-1]
+    c.add_(1)
+    a.mul_(2)
+    b[1] = 7
+    return a, b, c
+
+
+def nested_choices(x: Tensor) -> tuple[Tensor, ...]:
+    a, b = x * 1, x * 2
+    c = a
+    if x.sum() > 0:
+        if x[0] > 0.5:
+            c = b
+        else:
+            c = a + b
+    d = c if x[1] > 0 else b
+    d.add_(1)
+    c.mul_(2)
+    b.sub_(1)
+    return a, b, c, d, x
+
+
+def written_in_a_later_branch(x: Tensor) -> tuple[Tensor, ...]:
+    a = x * 1
+    b = a if x.sum() > 0 else x
+    if x[0] > 0.5:
+        b[0] = 5
+    else:
+        a.add_(1)
+    return a, b, x
+
+
+def made_in_an_arm_and_shared(x: Tensor) -> tuple[Tensor, ...]:
+    a, b, c = x, x, x
+    if x.sum() > 0:
+        a = x * 2
+        b = a[1:]
+        if x[0] > 0.5:
+            c = a
+        b.add_(1)
+    else:
+        b = a[:-1]
+    b.mul_(3)
+    a.sub_(1)
+    c.add_(1)
+    return a, b, c, x
+
+
+def written_in_a_later_loop(x: Tensor) -> tuple[Tensor, ...]:
+    a = x * 1
+    b = a if x.sum() > 0 else x
+    for i in range(5):
+        b.mul_(0.5)
+        a[0] = i
+    return a, b
+
+
+def a_constant_and_an_input(x: Tensor) -> tuple[Tensor, ...]:
+    weight = torch.arange(3.0)
+    a = weight if x.sum() > 0 else x
+    a.add_(1)
+    return a, weight
+
+
+def written_after_a_loop_that_left_it(x: Tensor) -> tuple[Tensor, ...]:
+    h = x
+    for i in range(5):
+        h = torch.tanh(h + i)
+    h.add_(1)
+    return h, x
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -307,17 +407,19 @@ def item_at_a_traced_position(x: Tensor) -> tuple[Tensor, Tensor]:
         alias_of_an_input,
         two_views_from_a_branch,
         carried_under_two_names,
-        collected_and_written,
-        item_of_a_list,
-        initial_state_from_the_caller,
-        result_of_a_recursion,
         item_at_a_traced_position,
+        view_of_one_of_two,
+        nested_choices,
+        written_in_a_later_branch,
+        made_in_an_arm_and_shared,
+        written_in_a_later_loop,
+        a_constant_and_an_input,
+        written_after_a_loop_that_left_it,
     ],
 )
-def test_aliases_that_cannot_be_followed_are_refused(fn: Callable[[Tensor], object]) -> None:
-    error = refused(fn, torch.ones(3))
-    assert "in place" in error.message
-    assert "clone()" in (error.remedy or "")
+def test_aliases_are_followed(fn: Callable[[Tensor], object]) -> None:
+    cases = [(1.0, 1.0, 1.0), (0.1, 1.0, 0.0), (-1.0, 0.5, 0.0), (0.7, -2.0, 0.0), (0.2, -0.1, 1.0)]
+    check(fn, *[(torch.tensor(case),) for case in cases])
 
 
 class _Conditional(nn.Module):
@@ -334,8 +436,13 @@ class _Conditional(nn.Module):
 
 
 def test_a_buffer_that_is_aliased_in_one_arm_only() -> None:
-    error = refused(_Conditional(), torch.ones(3))
-    assert "in place" in error.message
+    model = _Conditional()
+    expected = copy.deepcopy(model)
+    captured = capture(model, (torch.ones(3),), {}, Options())
+    for scale in (1.0, -1.0, -2.0, 2.0):
+        x = torch.ones(3) * scale
+        assert_same(run_captured(captured, (x,), {}), expected(x))
+        assert_same(model.h, expected.h)
 
 
 def test_in_place_on_carried_state() -> None:

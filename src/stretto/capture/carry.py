@@ -12,7 +12,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.capture.aliases import check_carried, link_all
+from stretto.capture.aliases import link_same, overlapping, storages_of
 from stretto.capture.frames import UNDEFINED, Frame, is_internal
 from stretto.capture.leaves import (
     device_of,
@@ -26,7 +26,7 @@ from stretto.capture.leaves import (
 )
 from stretto.capture.poison import Poison
 from stretto.capture.scalars import Kind, unify
-from stretto.capture.signals import NeedsPeel, abort
+from stretto.capture.signals import Abort, NeedsPeel, abort
 from stretto.capture.state import (
     Snapshot,
     TracedList,
@@ -38,7 +38,7 @@ from stretto.capture.state import (
     refill,
     shown_name,
 )
-from stretto.capture.tensor import Length, Storage, StorageState
+from stretto.capture.tensor import Length, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Value
 from stretto.ir.types import ListType, TensorType
@@ -82,8 +82,12 @@ class Carry:
     deltas: dict[Any, int | None] = field(default_factory=dict[Any, int | None])
     poisoned: dict[Slot, Poison] = field(default_factory=dict[Slot, Poison])
     params: dict[Storage, Value] = field(default_factory=dict[Storage, Value])
+    stale: dict[Storage, Abort] = field(default_factory=dict[Storage, Abort])
+    aliases: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
+    """What may share memory at the start of a round: a slot, and another or an outer storage."""
     changed: bool = False
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    written: int = 0
 
     # -- entering -------------------------------------------------------------------------------
 
@@ -143,16 +147,40 @@ class Carry:
         for storage, before in self.storages.items():
             length = before.length and self._length(storage, before.length, in_body, trips)
             self.params[storage] = next(supply)
-            tracer().write(storage, self.params[storage], length)
+            tracer().set_state(storage, StorageState(self.params[storage], length))
+        for storage, origin in self.stale.items():
+            before = storage.state
+            tracer().set_state(storage, StorageState(before.base, before.length, origin))
         self._substitute()
-        self._link()
+        self._link(has_run=self.runs_once and not in_body)
 
-    def _link(self) -> None:
-        slots = [*self.leaves.items(), *self.grown.items()]
-        link_all(
-            [self.made[key] for key, _ in slots if key in self.made],
-            [_sources(item) for key, item in slots if key in self.made],
-        )
+    def _link(self, *, has_run: bool) -> None:
+        """Note what the carried values may share memory with."""
+        for key, item in (*self.leaves.items(), *self.grown.items()):
+            if key in self.made and not has_run:
+                link_same(self.made[key], item.items if isinstance(item, Grown) else [item.init])
+        for key, other in self.aliases:
+            if key in self.made:
+                link_same(self.made[key], [self.made.get(other, other)])
+        self.written = tracer().written
+
+    def _compare_aliases(self, region: Region) -> None:
+        """Learn what the carried values may share memory with after a round."""
+        known = len(self.aliases)
+        reached = dict[Any, tuple[set[Storage], set[Storage]]]()
+        for key, item in (*self.leaves.items(), *self.grown.items()):
+            own = set(storages_of(item.end))
+            reached[key] = own, set[Storage]().union(*map(overlapping, own))
+        for key, (own, others) in reached.items():
+            outside = (s for s in others if s.scope.open and s.scope is not region.scope)
+            self.aliases.update((key, storage) for storage in outside)
+            self.aliases.update(
+                (key, other)
+                for other, (_, theirs) in reached.items()
+                if other != key and not own.isdisjoint(theirs)
+            )
+        if len(self.aliases) > known and tracer().written > self.written:
+            self.changed = True
 
     def _length(self, key: Any, before: Length, in_body: bool, trips: int | None) -> Length:
         """Length of a list at the start of the body, or after `trips` rounds."""
@@ -217,20 +245,13 @@ class Carry:
             if found is not None and key not in self.grown:
                 self._compare_box((("box", key),), box, values, found[1])
         self._compare_storages(region)
+        self._compare_aliases(region)
         if is_last:
             self._drop_unwritten()
         return not self.changed
 
     def yields(self) -> tuple[Value, ...]:
         """The carried values at the end of the body."""
-        check_carried(
-            self.storages,
-            [
-                source
-                for x in (*self.leaves.values(), *self.grown.values())
-                for source in _sources(x)
-            ],
-        )
         made = [materialize(leaf.end, leaf.kind) for leaf in self.leaves.values()]
         made += [materialize(g.end, g.kind) for g in self.grown.values() if g.kind is not None]
         return (*made, *(tracer().current(storage) for storage in self.storages))
@@ -254,9 +275,11 @@ class Carry:
         for key, grown in self.grown.items():
             made = self.made.get(key)
             if grown.kind is not None and isinstance(made, TracedList):
-                tracer().write(made.memory, next(supply), Length(object(), 0))
+                after = StorageState(next(supply), Length(object(), 0))
+                tracer().set_state(made.memory, after)
         for storage, before in self.storages.items():
-            tracer().write(storage, next(supply), before.length and Length(object(), 0))
+            length = before.length and Length(object(), 0)
+            tracer().set_state(storage, StorageState(next(supply), length))
         self._substitute()
 
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
@@ -277,6 +300,7 @@ class Carry:
 
     def _learn(self, slot: Slot, before: Any, after: Any, name: str) -> None:
         """A slot that was not carried has changed."""
+        after = _or_poison(after)
         if isinstance(after, Poison):
             self.poisoned[slot] = after
             return
@@ -317,8 +341,9 @@ class Carry:
         )
 
     def _compare_leaf(self, slot: Slot, leaf: Leaf, before: Any, after: Any, name: str) -> None:
+        after = _or_poison(after)
         if isinstance(after, Poison):
-            after.fail()
+            after.fail_at_origin()
         kind = kind_of(after)
         joint = None if kind is None else unify(leaf.kind, kind, promote=True)
         if joint is None:
@@ -382,10 +407,20 @@ class Carry:
             if storage.state.length is not None:
                 self._count(storage, storage)
         for storage, before in region.before.items():
-            outside = storage.scope is not region.scope and storage.scope.open
-            if outside and storage not in self.storages and storage.state != before:
+            if storage.scope is region.scope or not storage.scope.open:
+                continue
+            if storage.state.stale is not None:
+                self._learn_stale(storage, storage.state.stale)
+            elif storage not in self.storages and storage.state != before:
                 self.storages[storage] = before
                 self.changed = True
+
+    def _learn_stale(self, storage: Storage, origin: Abort) -> None:
+        """A storage that may have been changed in a round by a write to another one."""
+        if storage.fake is None or storage not in self.stale:
+            self.storages.pop(storage, None)
+            self.changed |= storage not in self.stale
+            self.stale.setdefault(storage, origin)
 
     def _drop_unwritten(self) -> None:
         """Storages that were written only while another slot was not carried yet."""
@@ -410,11 +445,11 @@ class Carry:
         )
 
 
-def _sources(item: Leaf | Grown) -> list[Any]:
-    """What a carried value may share memory with: its first value, and that of each round."""
-    if isinstance(item, Grown):
-        return [*item.items, *(item.end if isinstance(item.end, list) else [item.end])]
-    return [item.init, item.end]
+def _or_poison(value: Any) -> Any:
+    """A tensor or list that cannot be read is an error if it is used."""
+    if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
+        return Poison.of(value.memory.state.stale)
+    return value
 
 
 def _stored_type(state: StorageState) -> TensorType | ListType:

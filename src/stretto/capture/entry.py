@@ -95,7 +95,8 @@ def _capture(
         every = [*inputs, *externals]
         mutations = list[Mutation]()
         for number, item in enumerate(every):
-            if item.traced.memory.state.base is not item.value:
+            after = item.traced.memory.state
+            if after.base is not item.value or after.stale is not None:
                 mutations.append(Mutation(number, len(yields)))
                 yields.append(tracer.read(item.traced))
         guards = guards_of([fn, *leaves], tracer.traced.values())
@@ -175,6 +176,8 @@ def _externals(tracer: Tracer, context: FunctionContext) -> list[_Input]:
     found = list[_Input]()
     for constant in list(tracer.constants.values()):
         if isinstance(constant.memory.state.base, str) or not constant.guarded:
+            if constant.memory.state.stale is not None:
+                raise constant.memory.state.stale
             continue
         _forbid_in_functions(tracer, constant)
         value = context.constants.pop(constant.key, None)

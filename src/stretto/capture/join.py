@@ -11,8 +11,8 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.capture.aliases import link_all
 from stretto.capture.frames import UNDEFINED, Frame, is_internal
+from stretto.capture.join_aliases import JoinedAliases
 from stretto.capture.leaves import (
     device_of,
     items_kind,
@@ -35,7 +35,7 @@ from stretto.capture.state import (
     refill,
     shown_name,
 )
-from stretto.capture.tensor import Length, Storage, StorageState
+from stretto.capture.tensor import Length, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import IfOp
@@ -55,6 +55,13 @@ class World:
         """The contents a container had at the end of the arm."""
         found = self.after.boxes.get(id(box))
         return contents(box) if found is None else found[1]
+
+    def stale(self, value: Any) -> Poison | None:
+        """What a tensor or list becomes that cannot be read at the end of the arm."""
+        if not isinstance(value, TracedTensor | TracedList):
+            return None
+        stale = self.states.get(value.memory, value.memory.state).stale
+        return None if stale is None else Poison.of(stale)
 
 
 @dataclass(eq=False, slots=True)
@@ -87,15 +94,18 @@ class Joiner:
         boxes = [self._box(box) for box, _ in self.base.boxes.values()]
         result = self.value(self.first.result, self.second.result, "the result")
         writes = self._storages()
-        self._emit(condition)
         kept = [pair for pair in self.pairs if pair.made is not None]
-        link_all([p.made for p in kept], [(p.first, p.second) for p in kept])
+        aliases = JoinedAliases(kept, condition, (self.first.region, self.second.region))
+        self.pairs += [Pair(a, b, kind, value) for a, b, kind, value in aliases.shared()]
+        op = self._emit(condition)
+        if op is not None:
+            aliases.record(op)
         for (number, name), value in cells.items():
             self.base.frames[number].set(name, value)
         for box, values in boxes:
             refill(box, values)
-        for storage, value, length in writes:
-            tracer().write(storage, value, length)
+        for storage, after in writes:
+            tracer().set_state(storage, after)
         return result
 
     def _cell(self, number: int, name: str) -> Any:
@@ -135,9 +145,12 @@ class Joiner:
     def _value(self, first: Any, second: Any, name: str) -> Any:
         if first is second:
             return self._same(first, name)
-        for side in (first, second):
+        for side, world in ((first, self.first), (second, self.second)):
             if isinstance(side, Poison):
                 return side
+            stale = world.stale(side)
+            if stale is not None:
+                return stale
         if first is UNDEFINED or second is UNDEFINED:
             return self._undefined(first, second, name)
         if equal_leaves(first, second):
@@ -268,8 +281,9 @@ class Joiner:
             "give it the same structure, shape and dtype in both arms",
         )
 
-    def _storages(self) -> list[tuple[Storage, Value, Length | None]]:
-        writes = list[tuple[Storage, Value, Length | None]]()
+    def _storages(self) -> list[tuple[Storage, StorageState]]:
+        """The states after the branch of storages that were written in it."""
+        writes = list[tuple[Storage, StorageState]]()
         state = tracer()
         for storage in dict.fromkeys([*self.first.states, *self.second.states]):
             if not storage.scope.open:
@@ -278,17 +292,22 @@ class Joiner:
             second = self.second.states.get(storage, storage.state)
             if first == second and first == storage.state:
                 continue
+            stale = first.stale or second.stale
+            if stale is not None:
+                before = storage.state
+                writes.append((storage, StorageState(before.base, before.length, stale)))
+                continue
             known = next(s.base for s in (first, second) if isinstance(s.base, Value))
             value = Value(known.type)
             state.home[value] = state.scope
             self.pairs.append(Pair(storage, storage, Kind(known.type, False), value))
             length = first.length if first.length == second.length else Length(object(), 0)
-            writes.append((storage, value, length))
+            writes.append((storage, StorageState(value, length)))
         return writes
 
-    def _emit(self, condition: Value) -> None:
+    def _emit(self, condition: Value) -> IfOp | None:
         if not self.pairs:
-            return
+            return None
         for world, side in ((self.first, 0), (self.second, 1)):
             with tracer().reopened(world.region, world.states):
                 world.region.scope.block.yields = tuple(
@@ -296,6 +315,7 @@ class Joiner:
                 )
         op = IfOp(condition, self.first.region.scope.block, self.second.region.scope.block)
         tracer().place(op, tuple(pair.value for pair in self.pairs))
+        return op
 
 
 def _yielded(leaf: Any, kind: Kind) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from stretto.capture.signals import abort, fail
+from stretto.capture.signals import Abort, abort, fail
 
 
 class Poison:
@@ -16,6 +16,14 @@ class Poison:
         self.reason = reason
         self.remedy = remedy
         self.origin = abort(reason, remedy)
+
+    @classmethod
+    def of(cls, origin: Abort) -> Poison:
+        """A variable whose use is the error `origin`."""
+        made = cls.__new__(cls)
+        made.reason, made.remedy = origin.error.message, origin.error.remedy or ""
+        made.origin = origin
+        return made
 
     def fail(self, *args: Any, **kwargs: Any) -> NoReturn:
         fail(self.reason, self.remedy)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from stretto.capture.aliases import link, storages_of
+from stretto.capture.aliases import link, overlapping, storages_of
 from stretto.capture.carry import Carry
 from stretto.capture.leaves import device_of, kind_of, materialize, wrap
 from stretto.capture.poison import poisons
@@ -22,7 +22,7 @@ from stretto.capture.scalars import Kind
 from stretto.capture.signals import RecursionFound, Signal, UnknownResult, abort, fail
 from stretto.capture.state import Snapshot, TracedList, describe
 from stretto.capture.templates import RESULT, Fixed, Template, Walk, is_traced_leaf, merge
-from stretto.capture.tensor import FunctionContext, TracedTensor
+from stretto.capture.tensor import FunctionContext, Storage, TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
@@ -151,6 +151,12 @@ class Outline:
     captures: list[Value] = field(default_factory=list[Value])
     shared: list[Any] = field(default_factory=list[Any])
     """What results may share memory with: positions of arguments, and storages of outer tensors."""
+    returned: dict[int, int] = field(default_factory=dict[int, int])
+    """Results that are an argument itself: positions of both."""
+    depth: int = 0
+    differing: set[int] = field(default_factory=set[int])
+    aliased: set[tuple[int, Any]] = field(default_factory=set[tuple[int, Any]])
+    """Arguments that may share memory with another one, or with a storage of an outer tensor."""
     carry: Carry | None = None
     region: Region | None = None
     finished: bool = False
@@ -174,6 +180,8 @@ class Outline:
         state.outlines[self.key] = self
         leaves = list[Any]()
         self.arguments.flatten((args, kwargs), leaves)
+        self.depth = state.scope.depth
+        self.aliased = self._aliases(leaves)
         try:
             for _ in range(_ATTEMPTS):
                 if self._attempt(args, kwargs, leaves):
@@ -212,6 +220,8 @@ class Outline:
                     wrap(value, kind, device=device_of(leaf))
                     for value, kind, leaf in zip(params, self.params, leaves, strict=True)
                 ]
+                for position, other in self.aliased:
+                    link(tensors[position], [tensors[other] if isinstance(other, int) else other])
                 supply = list(tensors)
                 given_args, given_kwargs = self.arguments.rebuild(
                     (args, kwargs), supply, carry.made
@@ -220,7 +230,7 @@ class Outline:
                 settled = self._settle(result)
                 settled &= carry.end(region, is_last=False)
                 self._find_mutated(tensors, params)
-                self._find_shared(result, tensors)
+                settled &= self._find_shared(result, tensors)
                 self.captures = list(context.captures)
                 settled &= known == (len(self.captures), tuple(self.mutated))
                 if settled:
@@ -270,14 +280,51 @@ class Outline:
             if tensor.memory.state.base is not param and position not in self.mutated:
                 self.mutated.append(position)
 
-    def _find_shared(self, result: Any, tensors: list[Any]) -> None:
+    def _find_shared(self, result: Any, tensors: list[Any]) -> bool:
+        """Learn which memory the results may be; True if the same ones are arguments as before."""
         leaves = list[Any]()
         RESULT.flatten(result, leaves)
-        links = tracer().links
-        reached = {s for leaf in storages_of(leaves) for s in (leaf, *links.get(leaf, ()))}
+        reached = set[Storage]().union(*map(overlapping, storages_of(leaves)))
         positions = [n for n, tensor in enumerate(tensors) if tensor.memory in reached]
         root = self.region.scope if self.region else None
         self.shared = [*positions, *(s for s in reached if s.scope.open and s.scope is not root)]
+        returned = {
+            number: position
+            for number, leaf in enumerate(leaves)
+            for position, tensor in enumerate(tensors)
+            if number not in self.differing and _is_same(leaf, tensor)
+        }
+        self.differing |= self.returned.keys() - returned.keys()
+        known, self.returned = self.returned, returned
+        return known == returned
+
+    def _aliases(self, leaves: list[Any]) -> set[tuple[int, Any]]:
+        """Which arguments may share memory with one another, or with tensors of outer functions."""
+        found = set[tuple[int, Any]]()
+        for position, leaf in enumerate(leaves):
+            others = set[Storage]().union(*map(overlapping, storages_of(leaf)))
+            for number, other in enumerate(leaves[:position]):
+                if not others.isdisjoint(storages_of(other)):
+                    found.add((position, number))
+            outer = (s for s in others if s.scope.open and s.scope.depth <= self.depth)
+            found.update((position, storage) for storage in outer)
+        return found
+
+    def _learn_aliases(self, leaves: list[Any]) -> None:
+        """Arguments may share memory in a way that those of the first call do not."""
+        found = self._aliases(leaves)
+        if found <= self.aliased:
+            return
+        if not self.finished:
+            self.aliased |= found
+            raise _Retrace
+        assert self.carry is not None
+        pairs = {pair for pair in found - self.aliased if isinstance(pair[1], int)}
+        if pairs and (self.mutated or self.carry.storages):
+            fail(
+                f"'{self.name}' changes a tensor in place, and its arguments may share memory",
+                "pass a clone() of one of them",
+            )
 
     def _complete(
         self,
@@ -319,6 +366,8 @@ class Outline:
             )
         leaves = list[Any]()
         self.arguments.flatten((args, kwargs), leaves)
+        if not outermost:
+            self._learn_aliases(leaves)
         values = [materialize(leaf, kind) for leaf, kind in zip(leaves, self.params, strict=True)]
         values += carry.inits() if outermost else self._carried_here()
         values += [state.use(value) for value in self.captures]
@@ -327,8 +376,6 @@ class Outline:
         results = state.emit(CallOp(self.name, tuple(values)), [kind.type for kind in kinds])
         count = len(template.kinds)
         made = [wrap(v, k) for v, k in zip(results[:count], template.kinds, strict=True)]
-        sources = [leaves[item] if isinstance(item, int) else item for item in self.shared]
-        link(made, sources)
         rest = results[count + len(self.mutated) :]
         if outermost:
             carry.finish(rest)
@@ -336,6 +383,13 @@ class Outline:
             carry.update(rest)
         for position, value in zip(self.mutated, results[count:], strict=False):
             state.assign(leaves[position], value)
+        kept = [n for n, leaf in enumerate(template.leaves) if isinstance(leaf, Kind)]
+        sources = [leaves[item] if isinstance(item, int) else item for item in self.shared]
+        for place, number in enumerate(kept):
+            if number in self.returned:
+                made[place] = leaves[self.returned[number]]
+            else:
+                link(made[place], sources)
         return template.build(made)
 
     def _carried_here(self) -> list[Value]:
@@ -346,6 +400,13 @@ class Outline:
         if not self.carry.end(self.region, is_last=False):
             raise _Retrace
         return list(self.carry.yields())
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two traced tensors are the same memory, as a whole."""
+    if not isinstance(first, TracedTensor) or first.number is not None or first.steps:
+        return False
+    return first.memory is second.memory and first.dtype == second.dtype
 
 
 def _function_name(code: CodeType) -> str:

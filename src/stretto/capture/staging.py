@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from stretto.capture import branches, indexing, lists, loops
-from stretto.capture.aliases import link
+from stretto.capture.aliases import is_one_of
 from stretto.capture.calls import call
 from stretto.capture.frames import Frame
 from stretto.capture.leaves import to_traced_list
@@ -117,9 +117,10 @@ def _item_of_sequence(holder: Any, index: Any) -> Any:
             "choose with if/elif over a Python index, or stack the parameters into one tensor",
         )
     items = builtins.list(holder)
-    made = to_traced_list(items)
-    link(made, items)
-    return lists.get_item(made, index)
+    made = lists.get_item(to_traced_list(items), index)
+    if isinstance(made, TracedTensor) and made.number is None:
+        is_one_of(made, items, index)
+    return made
 
 
 def setitem(holder: Any, index: Any, value: Any) -> None:

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import torch
 
-from stretto.capture.signals import fail
+from stretto.capture.signals import Abort, fail
 from stretto.ir.core import Block, Value
 
 
@@ -57,27 +58,50 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class StorageState:
-    """What a storage holds at one time: a value, or the key of a constant."""
+    """What a storage holds at one time: a value, or the key of a constant.
+
+    `stale`: the error of a read, where a write through another storage may have changed this one.
+    """
 
     base: Value | str
     length: Length | None = None
+    stale: Abort | None = None
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Storage:
-    """Memory shared by aliases. `fake` is the base tensor's shape (None for a list)."""
+    """Memory shared by aliases. `fake` is the base tensor's shape (None for a list).
+
+    `aliases` says what the other fields mean.
+    """
 
     state: StorageState
     scope: Scope
     fake: torch.Tensor | None = None
+    sources: tuple[Source, ...] = ()
+    parts: WeakSet[Storage] | None = None
+    links: WeakSet[Storage] | None = None
+    same_list: WeakSet[Storage] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What a storage is, where `flag` holds: the memory that `tensor` views."""
+
+    tensor: TracedTensor
+    flag: Callable[[], Value | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """One view: how to read it from a base value, and how to write it back."""
+    """One view: how to read it from a base value, and how to write it back.
+
+    `values` are those that both depend on, besides the base.
+    """
 
     read: Callable[[Value], Value]
     write: Callable[[Value, Value], Value]
+    values: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +153,7 @@ class Hooks:
     list_method: Hook
     list_items: Hook
     list_length: Hook
-    check_write: Hook
+    written: Hook
     call: Hook
     staging: Any
 

@@ -98,7 +98,7 @@ class Tracer:
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}
         self.tries = 0
-        self.links: dict[Storage, set[Storage]] = {}
+        self.written = 0
         self.calls: list[Any] = []
         self.outlines: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
@@ -244,20 +244,26 @@ class Tracer:
 
     def current(self, storage: Storage) -> Value:
         """The value a storage holds now, usable in the current scope."""
+        if storage.state.stale is not None:
+            raise storage.state.stale
         base = storage.state.base
         if isinstance(base, str):
             return self.constant_value(base)
         return self.use(base)
 
     def write(self, storage: Storage, base: Value, length: Length | None = None) -> None:
-        """Replace what a storage holds. Undone at the end of each region around it."""
-        if storage in self.links:
-            Hooks.check_write(storage)
+        """Replace what a storage holds, and what may share its memory."""
+        self.set_state(storage, StorageState(base, length))
+        self.written += storage.fake is not None
+        Hooks.written(storage)
+
+    def set_state(self, storage: Storage, value: StorageState) -> None:
+        """Replace the state of one storage. Undone at the end of each region around it."""
         for region in reversed(self.regions):
             if region.scope is storage.scope and not region.is_transaction:
                 break
             region.before.setdefault(storage, storage.state)
-        storage.state = StorageState(base, length)
+        storage.state = value
 
     def fresh(self, value: Value, fake: torch.Tensor, number: Number | None = None) -> TracedTensor:
         """A traced tensor with a storage of its own."""
@@ -282,16 +288,24 @@ class Tracer:
         home = self.home.get(value)
         return home is not None and home.open and home.context is self.context
 
+    def is_known(self, value: Value) -> bool:
+        """Whether a value can be used here, in the current function or by a parameter."""
+        home = self.home.get(value)
+        return home is not None and home.open
+
     def assign(self, tensor: TracedTensor, value: Value) -> None:
         """Write `value` (of the tensor's own type) through its view chain into its storage."""
+        self.writes = True
+        self.write(tensor.memory, self.replaced(tensor, value) if tensor.steps else value)
+
+    def replaced(self, tensor: TracedTensor, value: Value) -> Value:
+        """What the storage of a view holds after `value` is written to the view."""
         bases = [self.current(tensor.memory)]
         for step in tensor.steps[:-1]:
             bases.append(step.read(bases[-1]))
-        self.writes = True
-        if tensor.steps:
-            for step, base in zip(reversed(tensor.steps), reversed(bases), strict=True):
-                value = step.write(base, value)
-        self.write(tensor.memory, value)
+        for step, base in zip(reversed(tensor.steps), reversed(bases), strict=False):
+            value = step.write(base, value)
+        return value
 
     # -- constants ------------------------------------------------------------------------------
 

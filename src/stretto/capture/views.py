@@ -16,7 +16,7 @@ from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor, ViewStep
 from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
-from stretto.ir.ops import Argument
+from stretto.ir.ops import Argument, argument_values
 from stretto.ir.types import TensorType
 
 aten = torch.ops.aten
@@ -95,7 +95,7 @@ def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor
         arguments = (base, row, dim, state.use(index))
         return state.tensor_op("stretto.narrow_scatter", arguments, base.type)
 
-    return extend(tensor, fake, ViewStep(read, write))
+    return extend(tensor, fake, ViewStep(read, write, argument_values(index)))
 
 
 def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
@@ -112,7 +112,7 @@ def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> Trace
         arguments = (base, part, dim, state.use(start))
         return state.tensor_op("stretto.narrow_scatter", arguments, base.type)
 
-    return extend(tensor, fake, ViewStep(read, write))
+    return extend(tensor, fake, ViewStep(read, write, (start,)))
 
 
 def sliced(
