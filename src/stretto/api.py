@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.build import CPU, Executable, Stages, build
+from stretto.build import CPU, Executable, InterpretedExecutable, Stages, build
 from stretto.capture import (
     ArgumentLeaf,
     Captured,
@@ -26,6 +26,7 @@ from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.ir.types import DType
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
+from stretto.runtime.check import Checker
 from stretto.runtime.cuda_device import find_gpu
 from stretto.runtime.cuda_executable import CudaExecutable
 
@@ -53,6 +54,8 @@ class Entry:
     single: bool = field(init=False)
     calls: int = 0
     builds: int = 1
+    checker: Checker | None = None
+    """Compares the first call with the interpreter."""
     compiled_variant: Key = ()
     constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
     watch: Watch = field(init=False)
@@ -73,7 +76,11 @@ class Entry:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         self.calls += 1
         bound = list(tensors[: len(self.captured.inputs)]) if self.plain else self.bind(tensors)
-        results = self.executable([t if t.is_contiguous() else t.contiguous() for t in bound])
+        inputs = [t if t.is_contiguous() else t.contiguous() for t in bound]
+        results = self.executable(inputs)
+        if self.checker is not None:
+            self.checker.check(inputs, results)
+            self.checker = None
         for mutation in self.captured.mutations:
             self.write_back(bound, results, mutation)
         return results[0] if self.single else build_output(self.captured.output, results, bound)
@@ -227,6 +234,8 @@ class Compiled:
             entry = Entry(
                 key, captured, executable, stages, time.perf_counter() - start, (args, kwargs)
             )
+            if self._options.check and not isinstance(executable, InterpretedExecutable):
+                entry.checker = Checker(captured.program, self._options.max_depth)
             if captured.writes:
                 entry.compiled_variant = entry.variant(tensors)
             self._entries[key] = entry

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class Options:
         `RunError`; None lets it run. The clock is looked at between tasks and in loops, so a run
         may take longer by one task.
     verify: check the Program after each pass. The DeviceProgram is always checked.
+    check: compare the first call of each signature with the interpreter, and raise `VerifyError`
+        where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
     profile: record when each task ran, for `timeline()`; costs a little time per task.
     """
 
@@ -44,6 +46,7 @@ class Options:
     max_signatures_before_warning: int = 8
     timeout: float | None = None
     verify: bool = True
+    check: bool = field(default_factory=lambda: os.environ.get("STRETTO_CHECK") == "1")
     profile: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +60,7 @@ class Options:
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
-        for name in ("fuse", "verify", "profile"):
+        for name in ("fuse", "verify", "check", "profile"):
             _require_bool(name, getattr(self, name))
         for name in ("dump_dir", "cache_dir"):
             _require_folder(name, getattr(self, name))

@@ -41,6 +41,8 @@ from stretto.ir.printer import print_op
 from stretto.ir.types import Symbol
 from stretto.ops.infer import named_arguments, resolve
 
+STACK_ENDED = "recursion is deeper than Python's stack allows"
+
 Datum = torch.Tensor | list[torch.Tensor]
 """What a value is at run time. Nothing is ever changed in place."""
 
@@ -103,7 +105,7 @@ def run(
         try:
             results = _activate(frame, tuple(frame.cast(item) for item in arguments))
         except RecursionError:
-            raise RunError("recursion is deeper than Python's stack allows") from None
+            raise RunError(STACK_ENDED) from None
     return tuple(
         [item.clone() for item in result] if isinstance(result, list) else result.clone()
         for result in results

@@ -24,7 +24,7 @@ from stretto.tools.fuzz.reduce import reduce_source
 from stretto.tools.fuzz.report import PartReport
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.trial import Note, try_program
-from stretto.tools.fuzz.workers import Job, run_all
+from stretto.tools.fuzz.workers import Job, Workers, run_all
 
 MOST_REDUCED = 10
 """Failures with different reasons whose sources are cut down."""
@@ -88,7 +88,7 @@ def run_part(part: str, settings: Settings, progress: Progress = lambda *_: None
     job = PARTS[part](settings)
     shown = {name: getattr(settings, name) for name in Settings.__slots__}
     report = PartReport(part, shown)
-    for done, (_, outcome) in enumerate(run_all(job, settings.jobs)):
+    for done, outcome in enumerate(run_all(job, settings.jobs)):
         if outcome.reason != ABSENT:
             report.add(outcome)
         progress(done + 1, len(job.cases))
@@ -118,14 +118,16 @@ def reduced_source(outcome: Outcome, limit: float, seconds: float = 240.0) -> st
     seed = int(outcome.name.split()[-1])
     limit = limit if outcome.verdict != "hang" else min(limit, 10.0)
 
-    def fails(text: str) -> bool:
-        source = Source(outcome.name, text, seed, (outcome.backend,))
-        job = Job([source], _try_source, lambda one: one.name, seconds=limit)
-        ((_, again),) = list(run_all(job, 1))
-        same = again.verdict == outcome.verdict
-        return same and (again.reason == outcome.reason or outcome.verdict == "hang")
+    job: Job[Source] = Job((), _try_source, lambda one: one.name, seconds=limit)
+    with Workers(job, 1) as workers:
 
-    return reduce_source(outcome.source, fails, seconds)
+        def fails(text: str) -> bool:
+            source = Source(outcome.name, text, seed, (outcome.backend,))
+            (again,) = workers.run([source])
+            same = again.verdict == outcome.verdict
+            return same and (again.reason == outcome.reason or outcome.verdict == "hang")
+
+        return reduce_source(outcome.source, fails, seconds)
 
 
 def _try_source(source: Source, note: Note) -> Outcome:

@@ -63,13 +63,15 @@ def _deletions(tree: ast.Module) -> Iterator[None]:
     """Each run of statements is deleted, and put back: long runs first, the last ones first."""
     for block in _blocks(tree):
         before = list(block)
-        for length in sorted({len(before) // 2, 1} - {0}, reverse=True):
-            for start in range(len(before) - length, -1, -1):
+        length = len(before)
+        while length:
+            for start in range(len(before) - length, -1, -length):
                 block[:] = [*before[:start], *before[start + length :]]
                 if not block:
                     block[:] = [ast.Pass()]
                 yield
                 block[:] = before
+            length //= 2
 
 
 def _hoists(tree: ast.Module) -> Iterator[None]:

@@ -350,7 +350,7 @@ IN_PLACE = (
     "{x}.index_add_(0, torch.tensor([0]), {x}[:1])",
     "{x}.unsqueeze(0)[0].mul_({c})",
     "{x}[0], {x}[-1] = {x}[-1].clone(), {x}[0].clone()",
-    "torch.tanh({e}, out={x})",
+    "torch.tanh({x}.clone(), out={x})",
     "{x}.index_fill_(0, torch.tensor([0]), {c})",
 )
 

@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[T]):
-    """What to run: `run(case, note)` in a worker. `name` of a case, should it not come back."""
+    """What to run: `run(case, note)` in a worker, on cases that can be pickled. `name` and `source`
+    are of a case that does not come back."""
 
     cases: Sequence[T]
     run: Callable[[T, Note], Outcome]
@@ -46,39 +47,55 @@ class Job(Generic[T]):
 class _Worker:
     process: ForkProcess
     pipe: Connection
-    case: int | None = None
+    case: Any = None
+    is_busy: bool = False
     since: float = 0.0
     done: int = 0
     doing: str = field(default="start")
 
 
-def run_all(job: Job[Any], jobs: int) -> Iterator[tuple[int, Outcome]]:
-    """The outcome of each case with its number, as they come. Stops all workers at the end."""
-    waiting = list(range(len(job.cases)))[::-1]
-    workers: list[_Worker] = []
-    try:
-        while waiting or any(worker.case is not None for worker in workers):
-            workers = [worker for worker in workers if not _is_spent(worker)]
-            while waiting and len(workers) < jobs:
-                workers.append(_start(job))
-            for worker in workers:
-                if worker.case is None and waiting:
-                    _give(worker, waiting.pop())
-            wait([worker.pipe for worker in workers], timeout=0.5)
-            for worker in list(workers):
-                number = worker.case
-                outcome = _receive(worker, job)
-                if outcome is not None and number is not None:
-                    yield number, outcome
-                if worker.process.exitcode is not None or not worker.process.is_alive():
-                    workers.remove(worker)
-    finally:
-        for worker in workers:
+class Workers:
+    """Processes that run the cases of one job; closed at the end of a `with`."""
+
+    def __init__(self, job: Job[Any], jobs: int) -> None:
+        self.job = job
+        self.jobs = jobs
+        self.workers: list[_Worker] = []
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
             _kill(worker)
+
+    def run(self, cases: Sequence[Any]) -> Iterator[Outcome]:
+        """The outcome of each case, as they come."""
+        waiting = list(cases)[::-1]
+        while waiting or any(worker.is_busy for worker in self.workers):
+            self.workers = [worker for worker in self.workers if not _is_spent(worker)]
+            while waiting and len(self.workers) < self.jobs:
+                self.workers.append(_start(self.job))
+            for worker in self.workers:
+                if not worker.is_busy and waiting:
+                    _give(worker, waiting.pop())
+            wait([worker.pipe for worker in self.workers if worker.is_busy], timeout=0.5)
+            for worker in list(self.workers):
+                outcome = _receive(worker, self.job)
+                if not worker.process.is_alive():
+                    self.workers.remove(worker)
+                if outcome is not None:
+                    yield outcome
+
+
+def run_all(job: Job[Any], jobs: int) -> Iterator[Outcome]:
+    """The outcome of each case of the job, as they come."""
+    with Workers(job, jobs) as workers:
+        yield from workers.run(job.cases)
 
 
 def _is_spent(worker: _Worker) -> bool:
-    if worker.case is not None or worker.done < CASES_PER_WORKER:
+    if worker.is_busy or worker.done < CASES_PER_WORKER:
         return False
     _kill(worker)
     return True
@@ -93,22 +110,23 @@ def _start(job: Job[Any]) -> _Worker:
     return _Worker(process, ours)
 
 
-def _give(worker: _Worker, number: int) -> None:
-    worker.case, worker.since, worker.doing = number, time.monotonic(), "start"
+def _give(worker: _Worker, case: Any) -> None:
+    worker.case, worker.is_busy = case, True
+    worker.since, worker.doing = time.monotonic(), "start"
     with contextlib.suppress(BrokenPipeError):
-        worker.pipe.send(number)
+        worker.pipe.send(case)
 
 
 def _receive(worker: _Worker, job: Job[Any]) -> Outcome | None:
     """The outcome of the worker's case where there is one by now."""
-    if worker.case is None:
+    if not worker.is_busy:
         return None
-    case = job.cases[worker.case]
+    case = worker.case
     try:
         while worker.pipe.poll():
             message = worker.pipe.recv()
             if isinstance(message, Outcome):
-                worker.case, worker.done = None, worker.done + 1
+                worker.is_busy, worker.done = False, worker.done + 1
                 return message
             worker.doing = message
     except (EOFError, OSError):
@@ -125,7 +143,7 @@ def _receive(worker: _Worker, job: Job[Any]) -> Outcome | None:
 
 
 def _lost(job: Job[Any], case: Any, worker: _Worker, verdict: Any, reason: str) -> Outcome:
-    worker.case = None
+    worker.is_busy = False
     seconds = time.monotonic() - worker.since
     return Outcome(
         job.name(case), verdict, worker.doing, reason, seconds=seconds, source=job.source(case)
@@ -143,7 +161,7 @@ def _kill(worker: _Worker) -> None:
 
 
 def _serve(job: Job[Any], pipe: Connection) -> None:
-    """The worker: runs cases by number until the pipe ends."""
+    """The worker: runs cases until the pipe ends."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -151,10 +169,9 @@ def _serve(job: Job[Any], pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
         try:
-            number: int = pipe.recv()
+            case = pipe.recv()
         except (EOFError, OSError):
             return
-        case = job.cases[number]
         try:
             outcome = job.run(case, pipe.send)
         except (KeyboardInterrupt, SystemExit):
