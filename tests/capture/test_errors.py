@@ -89,7 +89,7 @@ class Keeper(nn.Module):
 def branch_in_try(x: Tensor) -> Tensor:
     try:
         if x.sum() > 0:
-            x = x + 1
+            raise ValueError("positive")
     except ValueError:
         x = x - 1
     return x
@@ -99,14 +99,15 @@ def loop_in_try(x: Tensor) -> Tensor:
     try:
         while x.sum() < 10:
             x = x + 1
+            assert x.max() < 8
     except Exception:
         return x
     return x
 
 
-def raise_in_branch(x: Tensor) -> Tensor:
+def raise_tensor(x: Tensor) -> Tensor:
     if x.sum() > 0:
-        raise ValueError("positive")
+        raise ValueError(x)
     return x
 
 
@@ -182,9 +183,9 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (coroutine, "is an async function", "plain function"),
     (global_write, "is kept in the global variable 'KEPT'", "return it"),
     (Keeper(), "is kept in the attribute 'kept' of a Keeper", "register a buffer"),
-    (branch_in_try, "inside try/except", "out of the try block"),
-    (loop_in_try, "inside try/except", "out of the try block"),
-    (raise_in_branch, "an exception is raised depending on", "return a flag"),
+    (branch_in_try, "whether ValueError is raised here depends on a tensor", "test the condition"),
+    (loop_in_try, "whether AssertionError is raised here depends on", "test the condition"),
+    (raise_tensor, "an exception that depends on a tensor holds a tensor", "pass it a message"),
     (numpy_array, "cannot become a NumPy array", "torch operators"),
     (dropout, "dropout in training mode", "eval()"),
     (random, "draws random numbers", "as an argument"),

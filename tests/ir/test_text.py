@@ -45,8 +45,10 @@ list<f32[2]>) {
     if %c {
       yield
     } else {
+      check %c, "IndexError", "index {} is \\"out\\"", %1
       yield
     }
+    check %c, "ValueError", "negative"
     %15 = call @"f.<locals>.g"(%a_2) : bf16[256]
     yield %15
   } : bf16[256]

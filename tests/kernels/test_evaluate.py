@@ -153,9 +153,12 @@ def test_dynamic_stores_happen_in_order() -> None:
 
 
 def test_checked_positions_stop_the_run() -> None:
-    index = Apply("checked", (Const(5, DType.I64), Const(4, DType.I64)), DType.I64)
-    with pytest.raises(CheckFailed, match="out of range"):
+    index = Apply(
+        "checked", (Const(5, DType.I64), Const(4, DType.I64), Const(3, DType.I64)), DType.I64
+    )
+    with pytest.raises(CheckFailed, match="index 5 is out of range") as caught:
         evaluate(index, {}, Tensors({}))
+    assert (caught.value.number, caught.value.index) == (3, 5)
 
 
 def test_registers_and_index_arithmetic() -> None:

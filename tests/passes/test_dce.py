@@ -36,6 +36,69 @@ def test_results_of_an_if_go_one_by_one() -> None:
     )
 
 
+CHECKS = """
+    func @main(%x: f32[3], %c: bool[], %n: i64[]) -> (f32[3]) {
+      if %c {
+        for %i in (0, %n, 1) carry () {
+          %y = aten.sin.default(%x) : f32[3]
+          %o = call @f(%y) : f32[3]
+          yield
+        }
+        yield
+      } else {
+        yield
+      }
+      return %x
+    }
+
+    func @f(%x: f32[3]) -> (f32[3]) {
+      %s = aten.sum.default(%x) : f32[]
+      %h = aten.gt.Scalar(%s, 0) : bool[]
+      check %h, "ValueError", "negative"
+      return %x
+    }
+    """
+
+
+def test_checks_and_what_decides_whether_they_run_stay() -> None:
+    check_unchanged(CHECKS, DCE)
+
+
+def test_only_the_values_that_a_check_needs_are_carried() -> None:
+    check_pass(
+        """
+        func @main(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %r, %m = while (%a = %x, %b = %n) {
+            %c = aten.gt.Scalar(%b, 0) : bool[]
+            yield %c
+          } do (%a_1, %b_1) {
+            %d = aten.sin.default(%a_1) : f32[3]
+            %o = aten.sub.Tensor(%b_1, 1) : i64[]
+            %h = aten.lt.Scalar(%o, 9) : bool[]
+            check %h, "ValueError", "large"
+            yield %d, %o
+          } : f32[3], i64[]
+          return %x
+        }
+        """,
+        DCE,
+        """
+        func @main(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %m = while (%b = %n) {
+            %c = aten.gt.Scalar(%b, 0) : bool[]
+            yield %c
+          } do (%b_1) {
+            %o = aten.sub.Tensor(%b_1, 1) : i64[]
+            %h = aten.lt.Scalar(%o, 9) : bool[]
+            check %h, "ValueError", "large"
+            yield %o
+          } : i64[]
+          return %x
+        }
+        """,
+    )
+
+
 def test_a_list_that_nobody_reads_is_not_pushed_to() -> None:
     check_pass(
         """

@@ -167,7 +167,7 @@ def test_other_checks_stop_the_run() -> None:
 def test_checked_positions_stop_the_run() -> None:
     from stretto.kernels.expr import Dynamic
 
-    place = Apply("checked", (number(9), number(8)), DType.I64)
+    place = Apply("checked", (number(9), number(8), number(2)), DType.I64)
     value = Load(Access(X, X.shape, (Index.of(Dynamic(place)),)))
     made = map_kernel("gather", OUT, value, 8)
     with pytest.raises(ProgramStopped, match="out of range") as caught:

@@ -9,14 +9,16 @@ import torch
 
 from stretto.capture.frames import Frame
 from stretto.capture.join import Joiner, World
+from stretto.capture.raises import Raised, leave, raises, stop_at
 from stretto.capture.scalars import cast_number, flag_of, known_value
-from stretto.capture.signals import UnknownResult, fail
+from stretto.capture.signals import UnknownResult
 from stretto.capture.state import Snapshot, TracedList
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import Region, active, tracer
 from stretto.ir.core import Value
-from stretto.ir.ops import TensorOp, argument_values
+from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
 from stretto.ir.types import FLAG
+from stretto.ops.properties import is_cheap, stop_reason
 
 Thunk = Callable[[], Any]
 
@@ -65,32 +67,51 @@ def branch(
     live: frozenset[str] = frozenset(),
 ) -> Any:
     """Trace both arms; the joint result."""
-    state = tracer()
-    if state.tries:
-        fail(
-            "a branch on a tensor lies inside try/except",
-            "move the branch out of the try block",
-        )
     flag = condition_of(condition)
     base = Snapshot.take()
     outcomes = [_arm(base, arm) for arm in (then, orelse)]
     base.restore()
-    first, second = outcomes
-    if isinstance(first, UnknownResult):
-        if isinstance(second, UnknownResult):
-            raise first
-        return orelse()
-    if isinstance(second, UnknownResult):
-        return then()
-    return Joiner(base, first, second, frame, live).run(flag)
+    for outcome, when in zip(outcomes, (True, False), strict=True):
+        if isinstance(outcome, Raised):
+            leave(flag, when, outcome)
+    match outcomes:
+        case World() as first, World() as second:
+            return Joiner(base, first, second, frame, live).run(flag)
+        case (World() as only, Raised()) | (Raised(), World() as only):
+            return _go_on(only)
+        case Raised(error=error), Raised():
+            raise error
+        case (UnknownResult() as unknown, _) if not isinstance(outcomes[1], World):
+            raise unknown
+        case (Raised(), unknown):
+            assert isinstance(unknown, UnknownResult)
+            raise unknown
+        case _:
+            return orelse() if isinstance(outcomes[0], UnknownResult) else then()
 
 
-def _arm(base: Snapshot, arm: Thunk) -> World | UnknownResult:
+def _go_on(world: World) -> Any:
+    """Go on behind the only arm that comes to its end, as if it stood here without a branch."""
+    state = tracer()
+    state.adopt(world.region)
+    world.after.restore()
+    for storage, after in world.states.items():
+        if storage.state != after:
+            state.set_state(storage, after)
+    return world.result
+
+
+def _arm(base: Snapshot, arm: Thunk) -> World | Raised | UnknownResult:
     """Trace one arm from `base`. Without the result type of a recursion it is left out."""
     base.restore()
     try:
         with tracer().region() as region:
-            result = arm()
+            try:
+                result = arm()
+            except Exception as error:
+                if not raises(error):
+                    raise
+                return stop_at(region, error)
             after = Snapshot.take((result,))
             states = {storage: storage.state for storage in region.before}
     except UnknownResult as unknown:
@@ -183,20 +204,16 @@ def _promoted(value: torch.Tensor) -> TracedTensor:
     return value if isinstance(value, TracedTensor) else tracer().promote(value)
 
 
-_MAY_FAIL = ("select", "narrow", "index", "embedding", "gather", "scatter", "mm", "linear", "conv")
+_MOST_OPS = 8
+"""Of a condition that is computed where eager PyTorch would not come to it."""
 
 
 def _is_harmless(region: Region) -> bool:
-    """Whether every op may also be run where the program would not have run it."""
+    """Whether every op may also be run where the program would not have run it: none can stop the
+    run, and none costs much."""
     ops = region.scope.block.ops
-    if len(ops) > 8:
-        return False
-    for op in ops:
-        if op.name in ("literal", "constant"):
-            continue
-        if not isinstance(op, TensorOp):
-            return False
-        risky = any(word in op.target for word in _MAY_FAIL)
-        if risky and (len(argument_values(op.args)) > 1 or "select" not in op.target):
-            return False
-    return True
+    return len(ops) <= _MOST_OPS and all(
+        isinstance(op, LiteralOp | ConstantOp)
+        or (isinstance(op, TensorOp) and is_cheap(op.target) and stop_reason(op) is None)
+        for op in ops
+    )

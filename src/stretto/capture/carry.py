@@ -407,7 +407,7 @@ class Carry:
             if storage.state.length is not None:
                 self._count(storage, storage)
         for storage, before in region.before.items():
-            if storage.scope is region.scope or not storage.scope.open:
+            if storage.scope.here is region.scope or not storage.scope.open:
                 continue
             if storage.state.stale is not None:
                 self._learn_stale(storage, storage.state.stale)

@@ -20,6 +20,7 @@ from stretto.capture.dispatch import recording
 from stretto.capture.guards import Guard, guards_of
 from stretto.capture.output import describe_output
 from stretto.capture.poison import poisons
+from stretto.capture.raises import raises, stop_at
 from stretto.capture.result import (
     ArgumentLeaf,
     Captured,
@@ -32,7 +33,7 @@ from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult
 from stretto.capture.tensor import FunctionContext, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import Constant, Owner, Region, Tracer, activate
 from stretto.ir.core import Function, Program, Value
-from stretto.ir.ops import CallOp
+from stretto.ir.ops import CallOp, CheckOp
 from stretto.options import Options
 
 _PYTHON_FRAMES = 20_000
@@ -85,7 +86,7 @@ def _capture(
         supply = iter(inputs)
         traced = [next(supply).traced if isinstance(x, torch.Tensor) else x for x in leaves]
         traced_args, traced_kwargs = tree_unflatten(traced, tree)
-        result = staging.call(fn, *traced_args, **traced_kwargs)
+        result = _call(region, fn, traced_args, traced_kwargs)
         poison = poisons(result)
         if poison is not None:
             poison.fail_at_origin()
@@ -101,6 +102,20 @@ def _capture(
                 yields.append(tracer.read(item.traced))
         guards = guards_of([fn, *leaves], tracer.traced.values())
         return _finish(tracer, context, region, every, yields, output, mutations, guards)
+
+
+def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
+    """What the function returns. One that always raises does so at once, unless a check of the
+    program comes first: then the program raises whichever it comes to."""
+    try:
+        return staging.call(fn, *args, **kwargs)
+    except Exception as error:
+        if not raises(error) or not any(
+            isinstance(op, CheckOp) for op in region.scope.block.walk()
+        ):
+            raise
+        stop_at(region, error)
+        return None
 
 
 def _finish(

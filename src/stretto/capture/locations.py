@@ -43,11 +43,12 @@ def user_frame() -> FrameType | None:
 def user_location() -> SourceLocation | None:
     """Where the innermost user frame is, with columns."""
     frame = user_frame()
-    return None if frame is None else _located(frame.f_code, frame.f_lasti)
+    return None if frame is None else located(frame.f_code, frame.f_lasti)
 
 
 @cache
-def _located(code: CodeType, instruction: int) -> SourceLocation:
+def located(code: CodeType, instruction: int) -> SourceLocation:
+    """The place of an instruction."""
     line, end_line, column, end_column = next(
         islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
     )

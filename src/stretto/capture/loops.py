@@ -39,7 +39,6 @@ def stage_while(frame: Frame, test: Test, body: Callable[[], None], live: tuple[
     loop = Loop(frame, lambda _: body(), frozenset(live))
     if _runs_natively(loop, test):
         return
-    _fail_in_try()
     _traced_while(loop, test)
 
 
@@ -75,7 +74,6 @@ def _runs_natively(loop: Loop, test: Test) -> bool:
 
 
 def _kept_whole(loop: Loop, test: Test) -> bool:
-    _fail_in_try()
     start = Snapshot.take()
     with tracer().transaction() as rollback:
         try:
@@ -85,11 +83,6 @@ def _kept_whole(loop: Loop, test: Test) -> bool:
             start.restore()
             return False
     return True
-
-
-def _fail_in_try() -> None:
-    if tracer().tries:
-        fail("a loop on a tensor lies inside try/except", "move the loop out of the try block")
 
 
 def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
@@ -157,7 +150,6 @@ def stage_for(
     if static is not None and static <= tracer().options.unroll:
         _unrolled(source, loop, 0)
         return
-    _fail_in_try()
     _keep_or_unroll(source, loop, static)
 
 

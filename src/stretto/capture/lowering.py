@@ -15,6 +15,7 @@ them again:
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,12 +154,6 @@ class ExpressionLowering(ast.NodeTransformer):
         call = staged("assert_", [node.test, message, shown], node)
         return ast.copy_location(ast.Expr(call), node)
 
-    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
-        self.generic_visit(node)
-        if node.exc is not None:
-            node.exc = staged("raised", [node.exc], node)
-        return node
-
 
 def _has_walrus(nodes: Sequence[ast.AST]) -> bool:
     return any(isinstance(item, ast.NamedExpr) for node in nodes for item in ast.walk(node))
@@ -260,7 +255,12 @@ class StatementLowering:
         statement.orelse = self.block(statement.orelse, after)
         statement.finalbody = self.block(statement.finalbody, after)
         if statement.handlers:
-            entered = ast.copy_location(ast.Expr(staged("enter_try", [], statement)), statement)
+            every = [
+                handler.type or name("BaseException", statement) for handler in statement.handlers
+            ]
+            handled = thunk(ast.copy_location(ast.Tuple(every, ast.Load()), statement))
+            entered = staged("enter_try", [copy.deepcopy(handled)], statement)
+            entered = ast.copy_location(ast.Expr(entered), statement)
             left = ast.copy_location(ast.Expr(staged("leave_try", [], statement)), statement)
             inner = ast.copy_location(ast.Try(statement.body, [], [], [left]), statement)
             statement.body = [entered, inner]

@@ -287,7 +287,8 @@ class Outline:
         reached = set[Storage]().union(*map(overlapping, storages_of(leaves)))
         positions = [n for n, tensor in enumerate(tensors) if tensor.memory in reached]
         root = self.region.scope if self.region else None
-        self.shared = [*positions, *(s for s in reached if s.scope.open and s.scope is not root)]
+        outer = (s for s in reached if s.scope.open and s.scope.here is not root)
+        self.shared = [*positions, *outer]
         returned = {
             number: position
             for number, leaf in enumerate(leaves)
@@ -306,7 +307,7 @@ class Outline:
             for number, other in enumerate(leaves[:position]):
                 if not others.isdisjoint(storages_of(other)):
                     found.add((position, number))
-            outer = (s for s in others if s.scope.open and s.scope.depth <= self.depth)
+            outer = (s for s in others if s.scope.open and s.scope.here.depth <= self.depth)
             found.update((position, storage) for storage in outer)
         return found
 

@@ -98,7 +98,18 @@ def _compile(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> ty
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
     inner = _code_named(_code_named(compiled, "__stretto_factory"), node.name)
-    return inner.replace(co_qualname=code.co_qualname, co_name=code.co_name)
+    named = _renamed(inner, inner.co_qualname, code.co_qualname)
+    return named.replace(co_name=code.co_name)
+
+
+def _renamed(code: types.CodeType, old: str, new: str) -> types.CodeType:
+    """The code, and all code inside, under the name of the user's function."""
+    constants = tuple(
+        _renamed(item, old, new) if isinstance(item, types.CodeType) else item
+        for item in code.co_consts
+    )
+    name = new + code.co_qualname.removeprefix(old)
+    return code.replace(co_qualname=name, co_consts=constants)
 
 
 def _strip_defaults(node: ast.FunctionDef) -> None:

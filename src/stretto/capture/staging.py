@@ -68,14 +68,21 @@ def for_(frame: Frame, iterable: Any, body: Any, live: tuple[str, ...], stop: An
     loops.stage_for(frame, iterable, body, live, stop)
 
 
-def enter_try() -> None:
+def enter_try(handled: Callable[[], Any]) -> None:
+    """Start of a try block whose handlers catch the classes that `handled` gives."""
     if active() is not None:
-        tracer().tries += 1
+        tracer().tries.append(_classes(handled()))
+
+
+def _classes(handled: Any) -> tuple[type[BaseException], ...]:
+    if isinstance(handled, tuple):
+        return tuple(kind for item in handled for kind in _classes(item))
+    return (handled,)
 
 
 def leave_try() -> None:
     if active() is not None:
-        tracer().tries -= 1
+        tracer().tries.pop()
 
 
 def getitem(holder: Any, index: Any) -> Any:
@@ -241,23 +248,15 @@ def chain(operators: tuple[str, ...], first: Any, *operands: Callable[[], Any]) 
 
 
 def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[], bool]) -> None:
-    """`assert condition, message`. On a traced value it is not checked, which is noted."""
-    if active() is not None and branches.is_traced(condition):
-        tracer().note("assert on a traced value is not checked")
-        return
-    if not branches.truth(condition):
+    """`assert condition, message`."""
+
+    def fails() -> None:
         raise AssertionError(message()) if has_message() else AssertionError()
 
-
-def raised(error: Any) -> Any:
-    """The operand of a `raise` statement."""
-    state = active()
-    if state is not None and any(not r.is_transaction for r in state.regions[1:]):
-        fail(
-            "an exception is raised depending on the value of a tensor",
-            "check the condition outside of the compiled function, or return a flag",
-        )
-    return error
+    if active() is not None and branches.is_traced(condition):
+        branches.branch(condition, lambda: None, fails)
+    elif not branches.truth(condition):
+        fails()
 
 
 def wrote_outer(kind: str, name: str, value: Any) -> None:
@@ -276,7 +275,7 @@ def wrote_outer(kind: str, name: str, value: Any) -> None:
 __all__ = [
     "and_", "assert_", "augment_attr", "augment_item", "call", "chain", "contains", "enter",
     "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local", "not_", "or_",
-    "raised", "setattr", "setitem", "slice", "while_", "wrote_outer",
+    "setattr", "setitem", "slice", "while_", "wrote_outer",
 ]  # fmt: skip
 
 Hooks.staging = sys.modules[__name__]

@@ -26,12 +26,28 @@ from stretto.ir.core import Block, Value
 
 @dataclass(eq=False, slots=True)
 class Scope:
-    """A block under construction, and the function it belongs to."""
+    """A block under construction, and the function it belongs to.
+
+    joined: the scope that took over the ops of this one, which lives on as a part of it.
+    """
 
     block: Block
     context: FunctionContext
     depth: int
-    open: bool = True
+    is_open: bool = True
+    joined: Scope | None = None
+
+    @property
+    def here(self) -> Scope:
+        """The scope whose block has the ops now."""
+        scope = self
+        while scope.joined is not None:
+            scope = scope.joined
+        return scope
+
+    @property
+    def open(self) -> bool:
+        return self.here.is_open
 
 
 @dataclass(eq=False, slots=True)

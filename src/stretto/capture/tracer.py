@@ -97,7 +97,7 @@ class Tracer:
         self.inputs: dict[int, TracedTensor] = {}
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}
-        self.tries = 0
+        self.tries: list[tuple[type[BaseException], ...]] = []
         self.written = 0
         self.calls: list[Any] = []
         self.outlines: dict[Any, Any] = {}
@@ -139,7 +139,8 @@ class Tracer:
         if context.root is None or not context.root.open:
             context.root = region.scope
         self.regions.append(region)
-        tries, self.tries = self.tries, 0 if context.root is region.scope else self.tries
+        tries = self.tries
+        self.tries = [] if context.root is region.scope else self.tries
         depth = len(self.frames)
         try:
             yield region
@@ -147,7 +148,7 @@ class Tracer:
             self.tries = tries
             del self.frames[depth:]
             region.undo()
-            region.scope.open = False
+            region.scope.is_open = False
             del self.regions[region.scope.depth :]
 
     @contextmanager
@@ -179,7 +180,7 @@ class Tracer:
         """Go on in a region that was left, with the storages as they were at its end."""
         current = {storage: storage.state for storage in states}
         self.regions.append(region)
-        region.scope.open = True
+        region.scope.is_open = True
         try:
             for storage, state in states.items():
                 storage.state = state
@@ -187,7 +188,7 @@ class Tracer:
         finally:
             for storage, state in current.items():
                 storage.state = state
-            region.scope.open = False
+            region.scope.is_open = False
             self.regions.pop()
 
     def emit(self, op: Op, types: Sequence[Type], hint: str = "") -> tuple[Value, ...]:
@@ -260,10 +261,15 @@ class Tracer:
     def set_state(self, storage: Storage, value: StorageState) -> None:
         """Replace the state of one storage. Undone at the end of each region around it."""
         for region in reversed(self.regions):
-            if region.scope is storage.scope and not region.is_transaction:
+            if region.scope is storage.scope.here and not region.is_transaction:
                 break
             region.before.setdefault(storage, storage.state)
         storage.state = value
+
+    def adopt(self, region: Region) -> None:
+        """Make the ops of a region that was left a part of the current block."""
+        region.scope.joined = self.scope
+        self.scope.block.ops += region.scope.block.ops
 
     def fresh(self, value: Value, fake: torch.Tensor, number: Number | None = None) -> TracedTensor:
         """A traced tensor with a storage of its own."""

@@ -214,7 +214,7 @@ class ExprPrinter:
             case "bitwise_not":
                 return f"(!{args[0]})" if expr.dtype is DType.BOOL else f"{kind}(~{args[0]})"
             case "checked":
-                return f"stretto::checked(ctx, {args[0]}, {args[1]})"
+                return f"stretto::checked(ctx, {', '.join(args)})"
             case name if name in _WRAPPING and expr.dtype.is_integer:
                 unsigned = wrapping_type(expr.dtype)
                 left, right = (f"{unsigned}({arg})" for arg in args)

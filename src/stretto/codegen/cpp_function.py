@@ -250,8 +250,11 @@ class FunctionPrinter:
             raise CodegenError(f"unknown check {item.code}")
         condition = self.scalar(item.condition)
         subject = self.parts.places[item.subject] if item.code == "list_full" else item.subject
+        detail = str(subject)
+        if item.detail is not None:
+            detail = f"stretto::packed_detail({subject}, {self.scalar(item.detail)})"
         self.out.write(
-            f"if (!({condition})) return stretto::fail(s.ctx, stretto::{code}, {subject});"
+            f"if (!({condition})) return stretto::fail(s.ctx, stretto::{code}, {detail});"
         )
 
     def run(self, item: Run) -> None:

@@ -256,7 +256,8 @@ class ExprPrinter:
     def checked(self, args: list[Text], axes: int) -> Text:
         mask = self.mask(axes)
         inside = "True" if mask is None else mask.text
-        text = f"stretto_checked(control, {args[0].text}, {args[1].text}, {inside})"
+        texts = ", ".join(arg.text for arg in args)
+        text = f"stretto_checked(control, {texts}, {inside})"
         return Text(text, axes if mask is None else mask.axes)
 
     def where(self, expr: Apply) -> Text:

@@ -225,7 +225,10 @@ class FunctionPrinter:
         if next(loads(item.condition), None) is not None:
             self.settle()
         subject = self.parts.places[item.subject] if item.code == "list_full" else item.subject
-        self.require(self.scalar(item.condition), code, str(subject))
+        detail = str(subject)
+        if item.detail is not None:
+            detail = f"packed_detail({subject}, {self.scalar(item.detail)})"
+        self.require(self.scalar(item.condition), code, detail)
 
     def require(self, condition: str, code: Status, detail: str) -> None:
         self.out.write(

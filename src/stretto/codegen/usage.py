@@ -36,8 +36,9 @@ def used(body: Node[Schedule], texts: Mapping[str, Operands]) -> tuple[set[Buffe
                         case Let(reg, value):
                             regs.add(reg)
                             expr(value)
-                        case Check(condition):
-                            expr(condition)
+                        case Check():
+                            for value in item.exprs:
+                                expr(value)
                         case Run(kernel=name):
                             buffers.update(texts[name].buffers)
                             regs.update(texts[name].regs)

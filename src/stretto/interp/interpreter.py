@@ -20,9 +20,11 @@ from stretto.interp.check import bind_results, bind_values
 from stretto.interp.recursion import deep_recursion
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.dims import evaluate as evaluate_dim
+from stretto.ir.failure import run_error
 from stretto.ir.ops import (
     Argument,
     CallOp,
+    CheckOp,
     ConstantOp,
     ForOp,
     IfOp,
@@ -97,7 +99,8 @@ def run(
     With `dtype=torch.float64` all float inputs, constants and literals are converted first and
     every op computes in it: a reference of higher accuracy. Results never share memory with inputs.
     Raises RunError where an op stops the run, for inputs of other types, for recursion deeper than
-    `max_depth`, and after `timeout` seconds.
+    `max_depth`, and after `timeout` seconds; and what a check raises that does not
+    hold.
     """
     arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
     frame = Frame(program, program.main, dtype, max_depth, Deadline.after(timeout))
@@ -182,7 +185,7 @@ def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
     try:
         result = overload(*items[:count], **keywords)
     except Exception as error:  # torch raises RuntimeError, IndexError, ZeroDivisionError ...
-        raise RunError(f"`{op.target}` stopped: {str(error).strip()}") from error
+        raise run_error(type(error), str(error).strip()) from error
     # Contiguous, since by value there is no layout: a view of a transposed tensor is a reshape.
     return tuple([_cast(item, frame.dtype).contiguous() for item in _flatten(result)])
 
@@ -217,13 +220,13 @@ def _list_push(frame: Frame, op: ListPushOp) -> tuple[Datum, ...]:
 
 def _list_get(frame: Frame, op: ListGetOp) -> tuple[Datum, ...]:
     items, index = frame.items(op.list), frame.number(op.index)
-    _check_index(index, len(items))
+    _check_index(index, len(items), "list index out of range")
     return (items[index],)
 
 
 def _list_set(frame: Frame, op: ListSetOp) -> tuple[Datum, ...]:
     items, index = list(frame.items(op.list)), frame.number(op.index)
-    _check_index(index, len(items))
+    _check_index(index, len(items), "list assignment index out of range")
     items[index] = frame.tensor(op.item)
     return (items,)
 
@@ -231,7 +234,7 @@ def _list_set(frame: Frame, op: ListSetOp) -> tuple[Datum, ...]:
 def _list_pop(frame: Frame, op: ListPopOp) -> tuple[Datum, ...]:
     items = frame.items(op.list)
     if not items:
-        raise RunError("pop from an empty list")
+        raise run_error(IndexError, "pop from empty list")
     return (items[:-1], items[-1])
 
 
@@ -242,16 +245,23 @@ def _list_length(frame: Frame, op: ListLengthOp) -> tuple[Datum, ...]:
 def _list_stack(frame: Frame, op: ListStackOp) -> tuple[Datum, ...]:
     items = frame.items(op.list)
     if not items:
-        raise RunError("stack of an empty list")
+        raise run_error(RuntimeError, "stack expects a non-empty TensorList")
     leading = op.result.tensor.shape[0]
     if isinstance(leading, int) and leading != len(items):
         raise RunError(f"stack of {len(items)} items where {leading} are expected")
     return (torch.stack(items),)
 
 
-def _check_index(index: int, length: int) -> None:
+def _check_index(index: int, length: int, message: str) -> None:
     if not -length <= index < length:
-        raise RunError(f"list index {index} is out of range for {length} items")
+        raise run_error(IndexError, message)
+
+
+def _check(frame: Frame, op: CheckOp) -> tuple[Datum, ...]:
+    if not frame.number(op.condition):
+        detail = None if op.detail is None else frame.number(op.detail)
+        raise op.failure.exception(op.location, detail)
+    return ()
 
 
 def _if(frame: Frame, op: IfOp) -> tuple[Datum, ...]:
@@ -308,6 +318,7 @@ EVALUATE: dict[type[Op], Callable[[Frame, Any], tuple[Datum, ...]]] = {
     ListPopOp: _list_pop,
     ListLengthOp: _list_length,
     ListStackOp: _list_stack,
+    CheckOp: _check,
     IfOp: _if,
     WhileOp: _while,
     ForOp: _for,

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from stretto.ir.core import Block, Lookup, Op, Value
+from stretto.ir.failure import Failure
 from stretto.ir.types import Symbol
 
 Attribute = None | bool | int | float | str | torch.dtype | Symbol
@@ -201,6 +202,29 @@ class ListStackOp(Op):
 
     def substitute(self, lookup: Lookup) -> None:
         self.list = lookup(self.list)
+
+
+@dataclass(eq=False, slots=True)
+class CheckOp(Op):
+    """Stops the run with `failure` unless `condition`, a bool without dims, holds.
+
+    `detail`, where given, is an i64 without dims that the message shows. The op has no results; it
+    is an effect: it runs exactly when control comes to it, and nothing that follows it is seen
+    outside of the program when it does not hold.
+    """
+
+    condition: Value
+    failure: Failure
+    detail: Value | None = None
+    name: ClassVar[str] = "check"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.condition,) if self.detail is None else (self.condition, self.detail)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.condition = lookup(self.condition)
+        self.detail = None if self.detail is None else lookup(self.detail)
 
 
 @dataclass(eq=False, slots=True)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 import torch
 
 from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.failure import Failure
 from stretto.ir.ops import (
     Argument,
     CallOp,
+    CheckOp,
     ConstantOp,
     ForOp,
     IfOp,
@@ -240,6 +242,17 @@ def _call(parser: _FunctionParser) -> Op:
     return CallOp(name, parser.operands())
 
 
+def _check(parser: _FunctionParser) -> Op:
+    scan = parser.scan
+    condition = parser.use()
+    scan.expect(",")
+    error = json.loads(scan.next("string", "the class of an error"))
+    scan.expect(",")
+    message = json.loads(scan.next("string", "the message of an error"))
+    detail = parser.use() if scan.accept(",") else None
+    return CheckOp(condition, Failure(error, message), detail)
+
+
 def _if(parser: _FunctionParser) -> Op:
     condition = parser.use()
     then = parser.nested(tuple)
@@ -309,6 +322,7 @@ _SYNTAX: dict[str, Callable[[_FunctionParser], Op]] = {
     "constant": _constant,
     "literal": _literal,
     "call": _call,
+    "check": _check,
     "if": _if,
     "for": _for,
     "while": _while,

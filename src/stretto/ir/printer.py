@@ -16,6 +16,7 @@ from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import (
     Argument,
     CallOp,
+    CheckOp,
     ConstantOp,
     ForOp,
     IfOp,
@@ -168,6 +169,12 @@ def _call(op: CallOp, names: Names) -> tuple[str, ...]:
     return (f"call {function_name(op.function)}({names.all(op.arguments)})",)
 
 
+def _check(op: CheckOp, names: Names) -> tuple[str, ...]:
+    what = f"{json.dumps(op.failure.error)}, {json.dumps(op.failure.message)}"
+    detail = "" if op.detail is None else f", {names[op.detail]}"
+    return (f"check {names[op.condition]}, {what}{detail}",)
+
+
 def _if(op: IfOp, names: Names) -> tuple[str, ...]:
     return (f"if {names[op.condition]}", "else")
 
@@ -211,6 +218,7 @@ _HEADS: dict[type[Op], Callable[..., tuple[str, ...]]] = {
     LiteralOp: _literal,
     TensorOp: _tensor,
     CallOp: _call,
+    CheckOp: _check,
     IfOp: _if,
     ForOp: _for,
     WhileOp: _while,

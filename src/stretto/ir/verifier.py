@@ -15,6 +15,7 @@ from stretto.errors import VerifyError
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import (
     CallOp,
+    CheckOp,
     ConstantOp,
     ForOp,
     IfOp,
@@ -167,6 +168,15 @@ def stack_types(_: Program, op: ListStackOp) -> str | None:
     return None
 
 
+def check_operands(_: Program, op: CheckOp) -> str | None:
+    expected = (FLAG,) if op.detail is None else (FLAG, INDEX)
+    return _expect("the operands", _types(op.operands), expected)
+
+
+def check_results(_: Program, op: CheckOp) -> str | None:
+    return _results(op)
+
+
 def if_condition(_: Program, op: IfOp) -> str | None:
     return _expect("the condition", (op.condition.type,), (FLAG,))
 
@@ -279,6 +289,7 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     ListPopOp: (pop_types,),
     ListLengthOp: (length_types,),
     ListStackOp: (stack_types,),
+    CheckOp: (check_operands, check_results),
     IfOp: (if_condition, if_params, if_yields),
     WhileOp: (while_params, while_condition, while_yields, while_results),
     ForOp: (for_bounds, for_params, for_yields, for_results),

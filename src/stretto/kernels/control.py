@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stretto.errors import CodegenError
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
+from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.kernels.expr import (
     Access,
@@ -66,6 +66,9 @@ def lower_control(low: Lowering, op: Op) -> None:
             _lower_while(low, op)
         case CallOp():
             _lower_call(low, op)
+        case CheckOp():
+            detail = None if op.detail is None else low.scalar(op.detail)
+            low.check(low.scalar(op.condition), "assertion", low.stop(op.failure), detail)
         case _:
             lower_list_op(low, op)
 

@@ -46,7 +46,15 @@ LARGEST_GRID = 1 << 22
 
 
 class CheckFailed(RunError):
-    """An index that the program checks (`checked` in an expression) is out of range."""
+    """An index that the program checks (`checked` in an expression) is out of range.
+
+    number: the check's. index: the first one that is wrong.
+    """
+
+    def __init__(self, number: int, index: int) -> None:
+        super().__init__(f"index {index} is out of range (check {number})")
+        self.number = number
+        self.index = index
 
 
 class Memory(Protocol):
@@ -243,11 +251,13 @@ def evaluate_tensor(expr: Expr, scope: Scope, mask: Tensor | None = None) -> Ten
                 evaluate_tensor(then, scope, inside),
                 evaluate_tensor(orelse, scope, outside),
             )
-        case Apply("checked", (index, size), _):
+        case Apply("checked", (index, size, Const(number)), _):
             position = evaluate_tensor(index, scope, mask)
             wrong = (position < 0) | (position >= evaluate_tensor(size, scope, mask))
-            if bool((wrong if mask is None else wrong & mask).any()):
-                raise CheckFailed(f"an index is out of range in {expr}")
+            wrong = wrong if mask is None else wrong & mask
+            if bool(wrong.any()):
+                first = position.expand(wrong.shape)[wrong][0]
+                raise CheckFailed(int(number), int(first.item()))
             return position
         case Apply("cast", (argument,), dtype):
             return _computed(evaluate_tensor(argument, scope, mask).to(dtype.torch))

@@ -6,17 +6,23 @@ from dataclasses import dataclass, field
 
 import torch
 
+from stretto.errors import CodegenError, SourceLocation
+from stretto.ir.failure import NUMBER_BITS, Failure, Stop
 from stretto.ir.types import DType
 from stretto.kernels.expr import Buffer, Extent
 
 
 @dataclass(slots=True)
 class Externals:
-    """The argument block: buffers by slot, the tensors of constants, shared by all functions."""
+    """The argument block: buffers by slot, the tensors of constants, shared by all functions.
+
+    stops: what the checks of the program raise, by their number.
+    """
 
     buffers: list[Buffer] = field(default_factory=list[Buffer])
     constants: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
     tensors: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    stops: list[Stop] = field(default_factory=list[Stop])
 
     def add(self, name: str, dtype: DType, shape: tuple[Extent, ...], kind: str) -> Buffer:
         buffer = Buffer(name, dtype, shape, kind, len(self.buffers))
@@ -31,3 +37,16 @@ class Externals:
             self.constants[key] = buffer
             self.tensors[buffer.slot] = tensor
         return self.constants[key]
+
+    def stop(self, failure: Failure, location: SourceLocation | None) -> int:
+        """The number of a check that raises `failure`, entered once per failure and place."""
+        entry = Stop(failure, location)
+        for number, known in enumerate(self.stops):
+            if known == entry and known.failure.raised is failure.raised:
+                return number
+        if len(self.stops) == 1 << NUMBER_BITS:
+            raise CodegenError(
+                f"a program with more than {1 << NUMBER_BITS} checks", location=location
+            )
+        self.stops.append(entry)
+        return len(self.stops) - 1

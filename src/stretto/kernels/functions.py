@@ -133,7 +133,7 @@ _ALL: list[ScalarFunction] = [
     # A right shift keeps the sign.
     *_binary(Result.INTEGER, shl=torch.bitwise_left_shift, shr=torch.bitwise_right_shift),
     ScalarFunction("where", 3, Result.ARMS, None),
-    ScalarFunction("checked", 2, Result.INTEGER, None),
+    ScalarFunction("checked", 3, Result.INTEGER, None),
     ScalarFunction("cast", 1, Result.CHOSEN, None),
 ]
 

@@ -96,9 +96,10 @@ def effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
             return {*item.inputs, *extents}, {*item.outs}
         case Let(reg, value):
             return {*expr_regs(value), *(load.access.buffer for load in loads(value))}, {reg}
-        case Check(condition):
-            regs = expr_regs(condition)
-            return {*regs, *(load.access.buffer for load in loads(condition))}, {*regs}
+        case Check():
+            regs = {reg for expr in item.exprs for reg in expr_regs(expr)}
+            read = {load.access.buffer for expr in item.exprs for load in loads(expr)}
+            return {*regs, *read}, {*regs}
 
 
 def _operator_regs(operator: Operator) -> set[Buffer | Reg]:

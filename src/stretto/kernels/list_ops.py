@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stretto.errors import CodegenError
 from stretto.ir.core import Op, Value
+from stretto.ir.failure import Failure
 from stretto.ir.ops import (
     ListGetOp,
     ListLengthOp,
@@ -24,6 +25,15 @@ from stretto.kernels.lazy import Lazy, cast, select, stored, variables
 from stretto.kernels.lower import ListView, Lowering
 from stretto.kernels.operator import Operator
 
+_OUT_OF_RANGE = Failure("IndexError", "list index out of range")
+_SET_OUT_OF_RANGE = Failure("IndexError", "list assignment index out of range")
+_EMPTY_POP = Failure("IndexError", "pop from empty list")
+_EMPTY_STACK = Failure("RuntimeError", "stack expects a non-empty TensorList")
+
+
+def _wrong_length(number: int) -> Failure:
+    return Failure("RuntimeError", f"stack of {{}} items where {number} are expected")
+
 
 def lower_list_op(low: Lowering, op: Op) -> None:
     match op:
@@ -33,7 +43,7 @@ def lower_list_op(low: Lowering, op: Op) -> None:
             low.env[op.result] = push(low, op.list, op.item)
         case ListGetOp():
             view = low.list(op.list)
-            place = _item_position(low, view, op.index)
+            place = _item_position(low, view, op.index, _OUT_OF_RANGE)
             low.env[op.result] = select(stored(view.buffer), 0, place)
         case ListSetOp():
             _set(low, op)
@@ -134,17 +144,17 @@ def _store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None
     low.emit(Operator("push", item.shape, (), "", value, out, source=low.source))
 
 
-def _item_position(low: Lowering, view: ListView, index: Value) -> Index:
+def _item_position(low: Lowering, view: ListView, index: Value, failure: Failure) -> Index:
     if view.length.is_const:
-        return low.position(index, view.length.const)
+        return low.position(index, view.length.const, failure)
     length = low.let(Position(view.length), "length")
     low.ranges[length] = (0, None)
-    return low.position(index, length)
+    return low.position(index, length, failure)
 
 
 def _set(low: Lowering, op: ListSetOp) -> None:
     view = _owned(low, op.list)
-    place = _item_position(low, view, op.index)
+    place = _item_position(low, view, op.index, _SET_OUT_OF_RANGE)
     low.protect(view.buffer)
     _store_item(low, view.buffer, place, low.tensor(op.item))
     low.env[op.result] = view
@@ -155,7 +165,7 @@ def _pop(low: Lowering, op: ListPopOp) -> None:
     rest, item = op.results
     length = low.let(Position(view.length + -1), "length")
     not_empty = Apply("ge", (Position(Index.of(length)), Const(0, DType.I64)), DType.BOOL)
-    low.check(not_empty, "index")
+    low.check(not_empty, "index", low.stop(_EMPTY_POP))
     low.ranges[length] = (0, None)
     last = select(stored(view.buffer), 0, Index.of(length))
     low.env[item] = low.store(last, low.output(item), "pop")
@@ -182,4 +192,6 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
 def _check_length(low: Lowering, comparison: str, length: Index, number: int) -> None:
     if length != Index(const=number):
         wanted = Const(number, DType.I64)
-        low.check(Apply(comparison, (Position(length), wanted), DType.BOOL), "index")
+        holds = Apply(comparison, (Position(length), wanted), DType.BOOL)
+        failure = _EMPTY_STACK if comparison == "ge" else _wrong_length(number)
+        low.check(holds, "index", low.stop(failure), Position(length))

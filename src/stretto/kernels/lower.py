@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument
 from stretto.ir.types import Dim, DType, Symbol
 from stretto.kernels.expense import CHEAP_APPLIES, MAX_FUSED_APPLIES, count_applies, is_cheap
@@ -95,8 +96,8 @@ class Lowering:
     ranges: dict[Reg, tuple[int, int | None]] = field(
         default_factory=dict[Reg, tuple[int, int | None]]
     )
-    positions: dict[tuple[Index, Extent, Extent], Index] = field(
-        default_factory=dict[tuple[Index, Extent, Extent], Index]
+    positions: dict[tuple[Index, Extent, Extent, bool], Index] = field(
+        default_factory=dict[tuple[Index, Extent, Extent, bool], Index]
     )
     created: dict[Buffer, Block] = field(default_factory=dict[Buffer, Block])
     mutable: dict[Buffer, Block] = field(default_factory=dict[Buffer, Block])
@@ -197,8 +198,14 @@ class Lowering:
         self.emit(Let(reg, value))
         return reg
 
-    def check(self, condition: Expr, code: str, subject: int = 0) -> None:
-        self.emit(Check(condition, code, subject))
+    def check(
+        self, condition: Expr, code: str, subject: int = 0, detail: Expr | None = None
+    ) -> None:
+        self.emit(Check(condition, code, subject, detail))
+
+    def stop(self, failure: Failure) -> int:
+        """The number of a check that raises `failure` at the line that is being lowered."""
+        return self.externals.stop(failure, self.location)
 
     def store(self, lazy: Lazy, buffer: Buffer, name: str = "copy") -> Lazy:
         """Computes a tensor into the whole of `buffer`."""
@@ -254,37 +261,54 @@ class Lowering:
             return Index.of(self.let(cast(expr, DType.I64), "i"))
         return found
 
-    def position(self, argument: Argument, size: Extent, length: Extent = 1) -> Index:
-        """Where `length` elements of a dim of `size` begin: negative ones count from the end.
+    def position(
+        self,
+        argument: Argument,
+        size: Extent,
+        failure: Failure,
+        length: Extent = 1,
+        wraps: bool = True,
+    ) -> Index:
+        """Where `length` elements of a dim of `size` begin: negative ones count from the end, if it
+        `wraps`.
 
-        Checked in the run when it is not known to be in range.
+        Checked in the run when it is not known to be in range; `failure` is what is raised.
         """
         index = self.index(argument)
         if index.is_const and isinstance(size, int) and isinstance(length, int):
-            wrapped = index.const + size if index.const < 0 else index.const
+            wrapped = index.const + size if wraps and index.const < 0 else index.const
             if not 0 <= wrapped <= size - length:
-                self.check(Const(False, DType.BOOL), "index")
+                detail = Const(index.const, DType.I64)
+                self.check(Const(False, DType.BOOL), "index", self.stop(failure), detail)
                 return Index()
             return Index(const=wrapped)
-        key = (index, size, length)
+        key = (index, size, length, wraps)
         if key not in self.positions:
-            self.positions[key] = self._checked_position(index, size, length)
+            self.positions[key] = self._checked_position(index, size, length, failure, wraps)
         return self.positions[key]
 
-    def _checked_position(self, index: Index, size: Extent, length: Extent) -> Index:
+    def _checked_position(
+        self, index: Index, size: Extent, length: Extent, failure: Failure, wraps: bool
+    ) -> Index:
         low, high = self.interval(index)
         room = Index.of(size) + Index.of(length) * -1
-        if low is None or low < 0:
-            zero = Const(0, DType.I64)
-            value = Position(index)
+        zero, value = Const(0, DType.I64), Position(index)
+
+        def require(function: str, bound: Expr) -> None:
+            holds = Apply(function, (Position(index), bound), DType.BOOL)
+            self.check(holds, "index", self.stop(failure), value)
+
+        if not wraps and (low is None or low < 0):
+            require("ge", zero)
+        elif low is None or low < 0:
             below = Apply("lt", (value, zero), DType.BOOL)
             wrapped = Apply("where", (below, Position(index + size), value), DType.I64)
             reg = self.let(wrapped, "i")
             self.ranges[reg] = (0, room.const if room.is_const else None)
             index = Index.of(reg)
-            self.check(Apply("ge", (Position(index), zero), DType.BOOL), "index")
+            require("ge", zero)
         if high is None or not room.is_const or high > room.const:
-            self.check(Apply("le", (Position(index), Position(room)), DType.BOOL), "index")
+            require("le", Position(room))
         return index
 
     def interval(self, index: Index) -> tuple[int | None, int | None]:

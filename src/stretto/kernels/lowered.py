@@ -8,6 +8,7 @@ import torch
 
 from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
+from stretto.ir.failure import Stop
 from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
 from stretto.ir.types import DType, ListType, Symbol, TensorType
 from stretto.kernels.control import (
@@ -58,12 +59,14 @@ Output = OutputTensor | OutputList
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot."""
+    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot;
+    `stops` what a check raises, by its number."""
 
     tree: Tree[Items]
     inputs: tuple[Buffer, ...]
     outputs: tuple[Output, ...]
     constants: dict[int, torch.Tensor]
+    stops: tuple[Stop, ...] = ()
 
 
 def lower(program: Program) -> Lowered:
@@ -86,7 +89,7 @@ def lower(program: Program) -> Lowered:
         if name in called
     ]
     tree = Tree((main, *functions), tuple(externals.buffers))
-    return Lowered(tree, inputs, outputs, externals.tensors)
+    return Lowered(tree, inputs, outputs, externals.tensors, tuple(externals.stops))
 
 
 # ---- functions -------------------------------------------------------------------------------

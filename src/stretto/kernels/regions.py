@@ -148,12 +148,16 @@ def call_buffers(call: LibraryCall) -> tuple[Buffer, ...]:
 
 
 def statement_regions(item: Let | Check) -> tuple[Region, ...]:
-    return expr_regions(item.value if isinstance(item, Let) else item.condition)
+    return tuple(region for expr in _statement_exprs(item) for region in expr_regions(expr))
 
 
 def statement_registers(item: Let | Check) -> set[str]:
     """Names of the registers that a statement reads."""
-    return {r.name for r in expr_regs(item.value if isinstance(item, Let) else item.condition)}
+    return {r.name for expr in _statement_exprs(item) for r in expr_regs(expr)}
+
+
+def _statement_exprs(item: Let | Check) -> tuple[Expr, ...]:
+    return (item.value,) if isinstance(item, Let) else item.exprs
 
 
 def overlap(a: Region, b: Region) -> bool:

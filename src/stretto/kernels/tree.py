@@ -32,13 +32,18 @@ class Check:
     """Stops the run with `code` and the value of `detail` unless `condition` holds (same on every
     unit).
 
-    code: "list_full", "index", "assertion", ... ; `subject` is the slot of the list or a message's
-    number.
+    code: "list_full", "index", "assertion"; `subject` is the slot of the list, or the number of the
+    failure that is raised (`Lowered.stops`).
     """
 
     condition: Expr
     code: str
     subject: int = 0
+    detail: Expr | None = None
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (self.condition,) if self.detail is None else (self.condition, self.detail)
 
 
 @dataclass(frozen=True, slots=True)

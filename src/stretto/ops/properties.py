@@ -33,6 +33,11 @@ _NOT_CORE_BUT_TOTAL = frozenset(
 """Operators without torch's `core` tag that take every float of the right shape."""
 
 
+_REDUCTIONS = frozenset(
+    ("all", "amax", "amin", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum")
+)
+
+
 @cache
 def is_pointwise(target: str) -> bool:
     """Each result element depends on the operands' elements at that place only."""
@@ -44,6 +49,13 @@ def is_view(target: str) -> bool:
     """The result may share memory with an operand in torch; here that means: it only rearranges."""
     returns: list[Any] = resolve(target)._schema.returns
     return any(item.alias_info is not None and not item.alias_info.is_write for item in returns)
+
+
+@cache
+def is_cheap(target: str) -> bool:
+    """Each element is read at most once: pointwise operators, views, constants and reductions."""
+    name = _name(target)
+    return is_pointwise(target) or is_view(target) or name in _REDUCTIONS or name == "full"
 
 
 def is_random(op: TensorOp) -> bool:

@@ -2,8 +2,9 @@
 
 An op is dropped when an op of the same class, with the same operands and attributes, stands before
 it in the same block or in an enclosing one, so that its results are there whenever the second would
-run. Everything is by value, so the results are equal. Random operators, ops with blocks and new
-lists are kept. Needs nothing; leaves types and the order of ops as they are.
+run. Everything is by value, so the results are equal. A check of what has been checked already is
+dropped too. Random operators, ops with blocks and new lists are kept. Needs nothing; leaves types
+and the order of ops as they are.
 
     %a = aten.exp.default(%x)                 %a = aten.exp.default(%x)
     %r = if %c {                              %r = if %c {
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import Argument, CallOp, ConstantOp, ListNewOp, LiteralOp, TensorOp
+from stretto.ir.ops import Argument, CallOp, CheckOp, ConstantOp, ListNewOp, LiteralOp, TensorOp
 from stretto.ir.types import Type
 from stretto.ops.properties import is_random
 
@@ -57,8 +58,10 @@ def _merge(block: Block, seen: dict[Key, tuple[Value, ...]], renamed: dict[Value
         for nested in op.blocks:
             _merge(nested, seen, renamed)
         if keep_reason(op) is None:
-            first = seen.setdefault(_key(op), op.results)
-            if first is not op.results:
+            key = _key(op)
+            checked = key in seen
+            first = seen.setdefault(key, op.results)
+            if first is not op.results or (isinstance(op, CheckOp) and checked):
                 renamed.update(zip(op.results, first, strict=True))
                 continue
         ops.append(op)
@@ -71,6 +74,8 @@ def _key(op: Op) -> Key:
     types: tuple[Type, ...] = tuple(value.type for value in op.results)
     attributes: Hashable = None
     match op:
+        case CheckOp():
+            return (CheckOp, op.condition)
         case TensorOp():
             args = tuple(_argument_key(item) for item in op.args)
             kwargs = tuple(sorted((key, _argument_key(item)) for key, item in op.kwargs))

@@ -1,10 +1,11 @@
 """Dead code elimination (DCE): what no result of `main` depends on is dropped.
 
-A value is live when main returns it or a live op reads it. Results of an `if` and carried values
-of a loop are judged one by one: a carried value that only feeds itself goes, together with all that
-computes it, and so does a list that is pushed to but never read. Functions that are not called and
-constants that are not named go too; parameters of functions stay. A dead op is dropped even if it
-would stop the run, or never end.
+A value is live when main returns it or a live op reads it. Checks are live, and so are the calls,
+loops and branches that they run in, with what decides whether they run. Results of an `if` and
+carried values of a loop are judged one by one: a carried value that only feeds itself goes, and
+all that computes it too, and so does a list that is pushed to but never read. Functions that are
+not called and constants that are not named go too; parameters of functions stay. Any other dead op
+is dropped, even if it would stop the run, or never end.
 
     %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
         carry (%a = %x, %b = %l) {                carry (%a = %x) {
@@ -17,10 +18,12 @@ would stop the run, or never end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.effects import checking_functions, effectful
 from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, WhileOp
 from stretto.ir.rewrite import all_blocks, narrow
 
@@ -31,22 +34,37 @@ class EliminateDeadCode:
 
     def apply(self, program: Program) -> bool:
         changed = False
+        checking = checking_functions(program)
         for function in program.functions.values():
-            changed |= _prune(function.body, live_values(function))
+            effects = effectful(function, checking)
+            changed |= _prune(function.body, live_values(function, effects), effects)
         return _drop_functions(program) | _drop_constants(program) | changed
 
 
-def live_values(function: Function) -> set[Value]:
-    """The values that the function's results depend on, inside loops and arms too."""
+def live_values(function: Function, effects: Iterable[Op] = ()) -> set[Value]:
+    """The values that the function's results and effects depend on, inside loops and arms too."""
     sources = _sources(function.body)
     live: set[Value] = set()
-    waiting = list(function.body.yields)
+    waiting = [*function.body.yields, *(value for op in effects for value in _decides(op))]
     while waiting:
         value = waiting.pop()
         if value not in live:
             live.add(value)
             waiting.extend(sources.get(value, ()))
     return live
+
+
+def _decides(op: Op) -> tuple[Value, ...]:
+    """What an op with an effect reads for it: a control op decides whether its blocks run."""
+    match op:
+        case IfOp():
+            return (op.condition,)
+        case ForOp():
+            return tuple(item for item in (op.start, op.stop) if isinstance(item, Value))
+        case WhileOp():
+            return op.condition.yields
+        case _:
+            return op.operands
 
 
 def _sources(body: Block) -> dict[Value, tuple[Value, ...]]:
@@ -92,15 +110,15 @@ def _all_read(op: Op) -> tuple[Value, ...]:
     return (*op.operands, *inside)
 
 
-def _prune(block: Block, live: set[Value]) -> bool:
+def _prune(block: Block, live: set[Value], effects: set[Op]) -> bool:
     """Drops dead ops, and dead results of the others."""
-    kept = [op for op in block.ops if any(value in live for value in op.results)]
+    kept = [op for op in block.ops if op in effects or any(value in live for value in op.results)]
     changed = len(kept) != len(block.ops)
     block.ops = kept
     for op in kept:
         changed |= _prune_results(op, live)
         for nested in op.blocks:
-            changed |= _prune(nested, live)
+            changed |= _prune(nested, live, effects)
     return changed
 
 

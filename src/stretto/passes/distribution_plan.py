@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto.ir.core import Op, Value
+from stretto.ir.effects import has_check
 from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, LiteralOp, TensorOp
 from stretto.ir.types import INDEX, TensorType
 from stretto.passes.batch_rules import rule_for
@@ -38,6 +39,8 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
         return "it carries one value"
     if trips is None and (loop.start != 0 or loop.step != 1):
         return "its trip count is not known, and it does not count from 0 in steps of 1"
+    if has_check(loop):
+        return "it has a check, which runs between the ops of its iteration"
     dependence = loop_dependence(loop.body, loop.carried)
     plan = _Planner(loop, dependence)
     plan.place_all()

@@ -29,6 +29,7 @@ from stretto.interp.interpreter import evaluate
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import (
     Argument,
+    CheckOp,
     ConstantOp,
     ForOp,
     IfOp,
@@ -150,10 +151,16 @@ class _Folder:
             return None  # the arm has other names for its symbols
         return inline_block(arm, ())
 
+    def check(self, op: CheckOp, definitions: Definitions) -> Replacement | None:
+        """A check that holds is dropped; one that does not is left for the run to stop at."""
+        condition = definitions.get(op.condition)
+        return ([], ()) if isinstance(condition, LiteralOp) and condition.value else None
+
     def while_loop(self, op: WhileOp, definitions: Definitions) -> Replacement | None:
         flag = definitions.get(op.condition.yields[0])
         if isinstance(flag, LiteralOp) and not flag.value:
-            return [], op.inits
+            ops, _ = inline_block(op.condition, op.inits)  # its checks run once
+            return ops, op.inits
         return None
 
     def for_loop(self, op: ForOp, definitions: Definitions) -> Replacement | None:
@@ -199,6 +206,7 @@ def _map(argument: Argument, number: Callable[[Value], Argument]) -> Argument:
 _FOLDS: dict[type[Op], Callable[[_Folder, Any, Definitions], Replacement | None]] = {
     ConstantOp: _Folder.constant,
     TensorOp: _Folder.tensor,
+    CheckOp: _Folder.check,
     IfOp: _Folder.branch,
     WhileOp: _Folder.while_loop,
     ForOp: _Folder.for_loop,

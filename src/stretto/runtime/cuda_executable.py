@@ -34,7 +34,7 @@ from stretto.runtime.cuda_state import (
     failure,
     make_state,
 )
-from stretto.runtime.native import ProgramStopped
+from stretto.runtime.native import ProgramStopped, explained
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
 from stretto.schedule.program import DeviceProgram
 
@@ -113,7 +113,7 @@ class CudaExecutable:
             with state.lock:
                 if state.failed:
                     machine.synchronize(stream)
-                    raise failure(machine, state, self.max_depth)
+                    raise self.failure(state)
                 if self.captures:
                     self._check_captures()
                 if self.waits:
@@ -163,7 +163,7 @@ class CudaExecutable:
                 with state.lock:
                     if state.failed:
                         self.machine.synchronize(state.stream)
-                        raise failure(self.machine, state, self.max_depth)
+                        raise self.failure(state)
 
     def memory(self, count: int) -> torch.Tensor:
         """Bytes for a program itself. Raises RunError where there are not so many."""
@@ -173,8 +173,12 @@ class CudaExecutable:
         """A constant, where its kernels read it."""
         return self._filler.constants[buffer.slot]
 
+    def failure(self, state: State) -> Exception:
+        """What to raise for a launch that failed; all of them have ended."""
+        return explained(failure(self.machine, state, self.max_depth), self.lowered.stops)
+
     def require_running(self, state: State) -> None:
-        """Raises for a launch that failed; all of them have ended."""
+        """Raises ProgramStopped for a launch that failed; all of them have ended."""
         if state.failed:
             raise failure(self.machine, state, self.max_depth)
 
@@ -200,9 +204,10 @@ class CudaExecutable:
 
     def _run(self, inputs: list[torch.Tensor], state: State) -> list[Result]:
         """Runs until there was room for everything; waits for each run."""
-        sizes = self.sizes
+        sizes, ended = self.sizes, False
         try:
             while True:
+                ended = False
                 capacities = dict(self.capacities)
                 memory = self._memory(inputs, capacities)
                 try:
@@ -213,12 +218,13 @@ class CudaExecutable:
                     stop = failure(self.machine, state, self.max_depth)
                 except ProgramStopped as seen:  # by the host in the midst of it
                     stop = seen
+                ended = True
                 self._grow(state, stop, capacities)
-        except BaseException as error:
+        except BaseException:
             if sizes != self.sizes:  # a recursion without end need not keep what it got
                 self.sizes = sizes
                 self._drop_memory(state)
-            if not isinstance(error, ProgramStopped):  # who knows how far the units have come
+            if not ended:  # who knows how far the units have come
                 self.states.pop(state.stream, None)
             raise
 
@@ -239,7 +245,7 @@ class CudaExecutable:
             ):
                 self.sizes = Sizes(wanted.arena, max(wanted.stack, 2 * now.stack))
             case _:
-                raise stop
+                raise explained(stop, self.lowered.stops) from None
         self._drop_memory(state)
 
     def _drop_memory(self, state: State) -> None:
@@ -284,7 +290,7 @@ class CudaExecutable:
         for state in list(self.captures.values()):
             if state.failed:
                 self.machine.synchronize()
-                raise failure(self.machine, state, self.max_depth)
+                raise self.failure(state)
 
     # ---- what launches use -------------------------------------------------------------------
     def _prepare(self) -> None:

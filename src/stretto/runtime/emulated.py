@@ -10,7 +10,7 @@ from stretto.kernels.lowered import Lowered
 from stretto.kernels.panels import Packing
 from stretto.options import Options
 from stretto.runtime.emulator import EmulatedRun, Emulator
-from stretto.runtime.native import ProgramStopped, stopped
+from stretto.runtime.native import ProgramStopped, explained, stopped
 from stretto.runtime.packing import pack
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
 from stretto.schedule.program import DeviceProgram
@@ -70,7 +70,8 @@ class EmulatedExecutable:
             return emulator.run(memory, dict(self.capacities), deadline)
         except ProgramStopped as stop:
             limits = emulator.max_depth, emulator.arena_limit
-            raise stopped(stop.status, stop.detail, *limits) from stop
+            shown = stopped(stop.status, stop.detail, *limits)
+            raise explained(shown, self.lowered.stops) from stop
 
     def allocate(self, buffer: Buffer) -> torch.Tensor:
         lead = self.capacities[buffer.slot] if grows(buffer) else 1

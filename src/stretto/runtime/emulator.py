@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stretto.deadline import Deadline
 from stretto.errors import RunError
+from stretto.ir.failure import packed_detail
 from stretto.kernels.evaluate import (
     CheckFailed,
     Number,
@@ -300,9 +301,10 @@ class _Unit:
     def _check(self, check: Check, at: _Activation) -> None:
         at.memory.begin(f"check {check.code}")
         if not at.value(check.condition):
-            raise self._stop(
-                _CHECKS[check.code], check.subject, f"check {check.code} does not hold"
-            )
+            detail = check.subject
+            if check.detail is not None:
+                detail = packed_detail(detail, int(at.value(check.detail)))
+            raise self._stop(_CHECKS[check.code], detail, f"check {check.code} does not hold")
 
     def _run(self, run: Run, at: _Activation) -> None:
         kernel = self.machine.kernels[run.kernel]
@@ -314,7 +316,8 @@ class _Unit:
             try:
                 self._task(kernel, task, at)
             except CheckFailed as failed:
-                raise self._stop(Status.INDEX, 0, failed.message) from failed
+                detail = packed_detail(failed.number, failed.index)
+                raise self._stop(Status.INDEX, detail, failed.message) from failed
             except RunError as error:
                 error.op = error.op or f"{kernel.name} task {task} on unit {self.number}"
                 raise

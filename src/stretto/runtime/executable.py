@@ -14,7 +14,14 @@ from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
-from stretto.runtime.native import Interface, NativeProgram, ProgramStopped, Status, TaskEvent
+from stretto.runtime.native import (
+    Interface,
+    NativeProgram,
+    ProgramStopped,
+    Status,
+    TaskEvent,
+    explained,
+)
 from stretto.runtime.packing import pack
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
 from stretto.schedule.program import DeviceProgram
@@ -48,6 +55,7 @@ class CpuExecutable:
         self.timeout = options.timeout
         self.shared: SharedObject = compile_shared(source.text, options)
         self.tensors = constants_of(source, lowered, packings)
+        self.stops = lowered.stops
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         places = {buffer.slot: place for place, buffer in enumerate(source.arguments)}
         self.outputs = [Place(places[o.buffer.slot], o) for o in lowered.outputs]
@@ -129,7 +137,7 @@ class CpuExecutable:
         """Makes a list that was full larger; any other stop is raised."""
         place = int(stop.detail)
         if stop.status is not Status.LIST_FULL or place not in capacities:
-            raise stop
+            raise explained(stop, self.stops) from None
         self.capacities[place] = max(self.capacities[place], capacities[place] * GROWTH)
 
     def shaped(self, memory: list[torch.Tensor], scalars: list[int]) -> list[Result]:

@@ -8,7 +8,8 @@ from math import prod
 
 import torch
 
-from stretto.errors import RunError, SourceLocation
+from stretto.errors import SourceLocation
+from stretto.ir.failure import run_error
 from stretto.ir.types import DType
 from stretto.kernels.expr import Buffer, Reg
 from stretto.kernels.operator import LibraryArgument, LibraryCall
@@ -21,7 +22,8 @@ Operand = torch.Tensor | Number
 def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
     """Runs one call; `operands` are as `LibraryCall.operands` says, results are written in place.
 
-    Tensors have their dims already. Raises RunError with the operator's own message.
+    Tensors have their dims already. Raises a RunError of the class and with the message that the
+    operator raises.
     """
     rest = list(operands)
 
@@ -44,8 +46,9 @@ def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
         with torch.no_grad():
             found = resolve(call.target)(*args, **kwargs)
     except Exception as error:  # torch raises RuntimeError, IndexError, ValueError ...
-        message = f"`{call.target}` stopped: {str(error).strip()}"
-        raise RunError(message, location=_location(call.source)) from error
+        stop = run_error(type(error), str(error).strip(), _location(call.source))
+        stop.op = call.target
+        raise stop from error
     results = found if isinstance(found, tuple | list) else (found,)
     for out, result in zip(call.outs, results, strict=True):
         target = bind(out)

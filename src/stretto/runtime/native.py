@@ -14,6 +14,7 @@ from pathlib import Path
 from stretto.codegen.status import Status
 from stretto.deadline import TIMED_OUT, TIMED_OUT_REMEDY
 from stretto.errors import RunError
+from stretto.ir.failure import Stop, unpacked_detail
 from stretto.options import Options
 from stretto.runtime.pool import launcher, load_library
 
@@ -290,6 +291,14 @@ def stopped(status: Status, detail: int, max_depth: int, arena_bytes: int) -> Pr
     """The error for a status, with its message and remedy."""
     message, remedy = _explain(status, detail, max_depth, arena_bytes)
     return ProgramStopped(status, detail, message, remedy)
+
+
+def explained(stop: ProgramStopped, stops: Sequence[Stop]) -> Exception:
+    """What a run raises that ended early: for a check that does not hold, its own error."""
+    if stop.status not in (Status.ASSERTION, Status.INDEX):
+        return stop
+    number, detail = unpacked_detail(stop.detail)
+    return stops[number].exception(detail) if number < len(stops) else stop
 
 
 def _explain(

@@ -273,4 +273,6 @@ class _Parser(ExprParser):
             case _:
                 code, subject = self.name(), self.integer()
                 self.expect("=")
-                return Check(self.expr(), code, subject)
+                condition = self.expr()
+                detail = self.expr() if self.accept("detail") else None
+                return Check(condition, code, subject, detail)

@@ -125,8 +125,9 @@ class PieceRegisters:
                     self.use(expr_regs(value), sure)
                     self.assigned.add(reg)
                     sure |= {reg}
-                case Check(condition):
-                    self.use(expr_regs(condition), sure)
+                case Check():
+                    for expr in item.exprs:
+                        self.use(expr_regs(expr), sure)
                 case Run(kernel=name):
                     self.use(kernel_regs(self.kernels[name]), sure)
                 case _:

@@ -302,5 +302,7 @@ class _Printer:
                 self.out.write(f"signal {step}")
             case Let(register, value):
                 self.out.write(f"let {self.register(register)} = {self.expr(value)}")
-            case Check(condition, code, subject):
-                self.out.write(f"check {_name(code)} {subject} = {self.expr(condition)}")
+            case Check(condition, code, subject, detail):
+                text = f"check {_name(code)} {subject} = {self.expr(condition)}"
+                shown = "" if detail is None else f" detail {self.expr(detail)}"
+                self.out.write(text + shown)

@@ -27,12 +27,12 @@ enum Status : int32_t {
     ARENA_FULL = 2,      // detail: bytes needed (0: unknown); grow the arena and run again
     INTERRUPTED = 3,     // a Python signal handler raised
     LIBRARY_FAILED = 4,  // detail: number of the library call; Python holds the exception
-    ASSERTION = 5,       // detail: number of the assertion
+    ASSERTION = 5,       // detail: packed_detail of the check's number and a value
     STACK_FULL = 6,      // a unit's native stack is used up (recursion without a base case)
     STUCK = 7,  // a wait took longer than wait_limit_ns; detail: unit * 2^40 + step waited for
     TOO_DEEP = 8,  // recursion deeper than Context::max_depth; detail: the depth
     NO_THREADS = 9,  // the system refused a worker thread; detail: how many there are
-    INDEX = 10,      // a position read from memory is outside its dim; detail: what the caller says
+    INDEX = 10,      // a position is outside its dim; detail: as of ASSERTION
     TIMEOUT = 11,    // the run took longer than Context::deadline allows
     CROWDED = 12,    // another process has the core of a unit; the pool runs the program again
 };
@@ -101,6 +101,14 @@ inline void cpu_pause() {
 #elif defined(__aarch64__)
     asm volatile("isb" ::: "memory");
 #endif
+}
+
+// The number of a check and the value that its message shows, which is cut to 48 bits (ir/failure.py).
+inline int64_t packed_detail(int64_t number, int64_t value) {
+    constexpr int64_t largest = (int64_t(1) << 47) - 1;
+    if (value > largest) value = largest;
+    if (value < -largest - 1) value = -largest - 1;
+    return (value * 65536) | number;
 }
 
 // Stops all units. The first error wins. Returns false, so that `return fail(...)` reads well.

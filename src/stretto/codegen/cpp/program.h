@@ -11,10 +11,11 @@ namespace stretto {
 STRETTO_INLINE int64_t index_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
 STRETTO_INLINE int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; }
 
-// A position read from memory. Out of range stops the run; 0 keeps this task inside the buffer until it does.
-STRETTO_INLINE int64_t checked(Context* ctx, int64_t index, int64_t size) {
+// A position read from memory. Out of range stops the run as check `number` says; 0 keeps this task inside the
+// buffer until it does.
+STRETTO_INLINE int64_t checked(Context* ctx, int64_t index, int64_t size, int64_t number) {
     if (STRETTO_LIKELY(index >= 0 && index < size)) return index;
-    fail(ctx, INDEX, 0);
+    fail(ctx, INDEX, packed_detail(number, index));
     return 0;
 }
 

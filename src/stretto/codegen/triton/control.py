@@ -5,6 +5,14 @@ import triton.language as tl
 
 
 @triton.jit
+def packed_detail(number, value):
+    """The number of a check and the value that its message shows, which is cut to 48 bits."""
+    largest = tl.full([], (1 << 47) - 1, tl.int64)
+    value = tl.minimum(tl.maximum(tl.cast(value, tl.int64), -largest - 1), largest)
+    return value * 65536 + number
+
+
+@triton.jit
 def require(control, ok, condition, code: tl.constexpr, detail):
     """ok, or False with an error where the condition does not hold."""
     if ok & (condition == 0):

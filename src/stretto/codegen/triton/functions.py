@@ -24,11 +24,15 @@ def stretto_index_mod(a, b):
 
 
 @triton.jit
-def stretto_checked(control, index, size, inside):
-    """The index where it is in 0 .. size - 1; elsewhere 0, and the run has failed."""
+def stretto_checked(control, index, size, number, inside):
+    """The index where it is in 0 .. size - 1; elsewhere 0, and the run has failed as the check of
+    that number says."""
     wrong = ((index < 0) | (index >= size)) & inside
     places = control + tl.cast(wrong, tl.int32) * 0
     tl.atomic_max(places, tl.full([], 10, tl.int64), mask=wrong, sem="relaxed")
+    largest = tl.full([], (1 << 47) - 1, tl.int64)  # as `packed_detail`
+    value = tl.minimum(tl.maximum(tl.cast(index, tl.int64), -largest - 1), largest)
+    tl.store(places + 1, value * 65536 + number, mask=wrong)
     host = tl.load(places + 2, mask=wrong, other=0)  # as `fail` does
     host_places = host.to(tl.pointer_type(tl.int64))
     tl.store(host_places, tl.full([], 10, tl.int64), mask=wrong & (host != 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto.ir.failure import Failure
 from stretto.ir.types import DType
 from stretto.kernels.expr import Apply, Const, Expr, Position
 from stretto.kernels.lazy import Lazy, cast, variables
@@ -113,5 +114,7 @@ def _one_hot(call: Call) -> Lazy:
     lazy = call.cheap("self")
     *lead, last = variables(call.shape)
     size = Const(classes, DType.I64)
-    index = Apply("checked", (cast(lazy.at(*lead), DType.I64), size), DType.I64)
+    failure = Failure("RuntimeError", "Class values must be smaller than num_classes.")
+    number = Const(call.low.stop(failure), DType.I64)
+    index = Apply("checked", (cast(lazy.at(*lead), DType.I64), size, number), DType.I64)
     return _filled(call, apply("eq", index, Position(last)))

@@ -14,31 +14,34 @@ from stretto.ir.ops import Argument
 from stretto.ir.types import DType
 from stretto.kernels.expr import Apply, Const, Expr, Extent, Index, Position, dynamic_index
 from stretto.kernels.lazy import Lazy, broadcast, cast, reshape, variables
+from stretto.kernels.rules.bounds import out_of_range
 from stretto.kernels.rules.contract import broadcast_dims
 from stretto.kernels.rules.scalar import apply, where
 from stretto.kernels.rules.table import Call, Decline, rule, static_size
 
 
-def checked(expr: Expr, size: Extent, wraps: bool = True) -> Index:
-    """A computed position in a dim of `size`, checked in the run."""
+def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
+    """A computed position in a dim of `size`, checked in the run by check `number`."""
     place, limit = cast(expr, DType.I64), Position(Index.of(size))
     if wraps and expr.dtype is not DType.U8:
         below = apply("lt", place, Const(0, DType.I64))
         place = where(below, apply("add", place, limit), place)
-    return dynamic_index(Apply("checked", (place, limit), DType.I64))
+    return dynamic_index(Apply("checked", (place, limit, Const(number, DType.I64)), DType.I64))
 
 
 def position_of(
-    call: Call, argument: Argument, lazy: Lazy, size: Extent, wraps: bool = True
+    call: Call, argument: Argument, lazy: Lazy, dim: int, size: Extent, wraps: bool = True
 ) -> Lazy:
-    """The positions in a tensor of integers as a lazy tensor of i64, in range."""
+    """The positions in `dim` in a tensor of integers as a lazy tensor of i64, in range."""
     if not lazy.dtype.is_integer:
         raise Decline("positions must be integers")
     if all(dim == 1 for dim in lazy.shape) and isinstance(argument, Value):
-        index = call.low.position(argument, size)
+        failure = out_of_range(call.op.target, dim, size)
+        index = call.low.position(argument, size, failure, wraps=wraps)
         return Lazy(DType.I64, lazy.shape, Position(index))
     lazy = lazy if lazy.is_stored else call.low.materialised(argument)
-    return Lazy(DType.I64, lazy.shape, Position(checked(lazy.expr, size, wraps)))
+    number = call.low.stop(out_of_range(call.op.target, dim, size, wraps))
+    return Lazy(DType.I64, lazy.shape, Position(checked(lazy.expr, size, number, wraps)))
 
 
 def as_index(lazy: Lazy, *indices: Index) -> Index:
@@ -48,14 +51,14 @@ def as_index(lazy: Lazy, *indices: Index) -> Index:
 
 @rule("aten.embedding.default")
 def _embedding(call: Call) -> Lazy:
-    positions = _positions(call, "indices", call.tensor("weight").shape[0], wraps=False)
+    positions = _positions(call, "indices", 0, call.tensor("weight").shape[0], wraps=False)
     weight = call.tensor("weight")
     *lead, column = variables(call.shape)
     return weight.view(call.shape, as_index(positions, *lead), column)
 
 
-def _positions(call: Call, name: str, size: Extent, wraps: bool = True) -> Lazy:
-    return position_of(call, call.arguments[name], call.tensor(name), size, wraps)
+def _positions(call: Call, name: str, dim: int, size: Extent, wraps: bool = True) -> Lazy:
+    return position_of(call, call.arguments[name], call.tensor(name), dim, size, wraps)
 
 
 @rule("aten.index_select.default")
@@ -64,7 +67,7 @@ def _index_select(call: Call) -> Lazy:
     if lazy.rank == 0:
         return lazy
     dim = call.axis(lazy.rank)
-    positions = _positions(call, "index", lazy.shape[dim], wraps=False)
+    positions = _positions(call, "index", dim, lazy.shape[dim], wraps=False)
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *((indices[dim],) if positions.rank else ()))
     return call.cheap("self").view(call.shape, *indices)
@@ -76,7 +79,7 @@ def _gather(call: Call) -> Lazy:
     if lazy.rank == 0 or call.tensor("index").rank == 0:
         raise Decline("no dims")
     dim = call.axis(lazy.rank)
-    positions = _positions(call, "index", lazy.shape[dim], wraps=False)
+    positions = _positions(call, "index", dim, lazy.shape[dim], wraps=False)
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *indices)
     return call.cheap("self").view(call.shape, *indices)
@@ -87,7 +90,7 @@ def _take(call: Call) -> Lazy:
     size = static_size(call.tensor("self").shape)
     if size is None:
         raise Decline("a dynamic size")
-    positions = _positions(call, "index", size)
+    positions = _positions(call, "index", 0, size)
     flat = reshape(call.cheap("self"), (size,))
     return flat.view(call.shape, as_index(positions, *variables(call.shape)))
 
@@ -147,6 +150,6 @@ def _arranged(
         indices[dim] = place
     for dim in placed:
         lazy = call.low.tensor(arguments[dim])
-        positions = position_of(call, arguments[dim], lazy, shape[dim])
+        positions = position_of(call, arguments[dim], lazy, dim, shape[dim])
         indices[dim] = as_index(broadcast(positions, common), *inner)
     return Selection(region, tuple(indices))

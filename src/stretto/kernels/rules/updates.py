@@ -19,6 +19,7 @@ from stretto.kernels.lazy import (
     whole_buffer,
 )
 from stretto.kernels.operator import Operator
+from stretto.kernels.rules.bounds import out_of_range
 from stretto.kernels.rules.emit import mapped
 from stretto.kernels.rules.indexing import Selection, as_index, position_of, selected
 from stretto.kernels.rules.scalar import apply, compute_dtype
@@ -69,7 +70,8 @@ def _window(dim: int, start: Index, step: int, shape: tuple[Extent, ...]) -> Sel
 def _select_scatter(call: Call) -> Lazy:
     rank = len(call.shape)
     dim = call.axis(rank)
-    position = call.low.position(call.arguments["index"], call.shape[dim])
+    failure = out_of_range("aten.select.int", dim, call.shape[dim])
+    position = call.low.position(call.arguments["index"], call.shape[dim], failure)
     shape = (*call.shape[:dim], *call.shape[dim + 1 :])
     indices = (*variables(shape[:dim]), position, *variables(shape[dim:], dim))
     return write(call, lambda: broadcast(call.tensor("src"), shape), Selection(shape, indices))
@@ -137,7 +139,7 @@ def _scattered(call: Call, source: Callable[[], Lazy], accumulate: bool) -> Lazy
     if rank == 0 or index.rank == 0:
         raise Decline("no dims")
     dim = call.axis(rank)
-    positions = position_of(call, call.arguments["index"], index, call.shape[dim], wraps=False)
+    positions = position_of(call, call.arguments["index"], index, dim, call.shape[dim], wraps=False)
     indices = list(variables(index.shape))
     own = tuple(indices)
     indices[dim] = as_index(positions, *indices)
@@ -183,7 +185,7 @@ def _along(call: Call, source: Callable[[], Lazy], accumulate: bool) -> Lazy:
     if rank == 0 or index.rank != 1:
         raise Decline("no dims")
     dim = call.axis(rank)
-    positions = position_of(call, call.arguments["index"], index, call.shape[dim], wraps=False)
+    positions = position_of(call, call.arguments["index"], index, dim, call.shape[dim], wraps=False)
     shape = (*call.shape[:dim], index.shape[0], *call.shape[dim + 1 :])
     indices = list(variables(shape))
     indices[dim] = as_index(positions, indices[dim])

@@ -14,6 +14,7 @@ from stretto.kernels.lazy import (
     select,
     variables,
 )
+from stretto.kernels.rules.bounds import out_of_range, window_out_of_range
 from stretto.kernels.rules.table import Call, Decline, rule, static_dims
 
 # ---- the same elements -----------------------------------------------------------------------
@@ -178,7 +179,8 @@ def static_size_of(lazy: Lazy) -> int:
 def _select(call: Call) -> Lazy:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
-    return select(lazy, dim, call.low.position(call.arguments["index"], lazy.shape[dim]))
+    failure = out_of_range(call.op.target, dim, lazy.shape[dim])
+    return select(lazy, dim, call.low.position(call.arguments["index"], lazy.shape[dim], failure))
 
 
 @rule("aten.slice.Tensor", "aten.slice_copy.Tensor")
@@ -207,7 +209,8 @@ def _narrow(call: Call) -> Lazy:
 
 def narrow_start(call: Call, size: Extent, length: Extent) -> Index:
     """The position of a slice of `length`; negative ones count from the end of the dim."""
-    return call.low.position(call.arguments["start"], size, length)
+    failure = window_out_of_range(size, length)
+    return call.low.position(call.arguments["start"], size, failure, length)
 
 
 @rule(

@@ -1,0 +1,42 @@
+"""Effects: ops that must run exactly when control comes to them, whoever reads their results."""
+
+from __future__ import annotations
+
+from stretto.ir.core import Function, Op, Program
+from stretto.ir.ops import CallOp, CheckOp
+
+
+def has_check(op: Op) -> bool:
+    """Whether the op is a check, or has one in its blocks. Calls are not followed."""
+    nested = (inner for block in op.blocks for inner in block.walk())
+    return isinstance(op, CheckOp) or any(isinstance(inner, CheckOp) for inner in nested)
+
+
+def checking_functions(program: Program) -> frozenset[str]:
+    """The functions in which a check may run, also in what they call."""
+    found: set[str] = set()
+    before = -1
+    while before != len(found):
+        before = len(found)
+        for name, function in program.functions.items():
+            if name not in found and effectful(function, frozenset(found)):
+                found.add(name)
+    return frozenset(found)
+
+
+def effectful(function: Function, checking: frozenset[str]) -> set[Op]:
+    """The ops of a function that must stay: checks, calls of `checking` functions, and the control
+    ops around them."""
+    found: set[Op] = set()
+
+    def visit(op: Op) -> bool:
+        inside = [visit(inner) for block in op.blocks for inner in block.ops]
+        calls = isinstance(op, CallOp) and op.function in checking
+        if isinstance(op, CheckOp) or calls or any(inside):
+            found.add(op)
+            return True
+        return False
+
+    for op in function.body.ops:
+        visit(op)
+    return found

@@ -1,0 +1,133 @@
+"""What a check raises when it does not hold.
+
+Errors that ATen raises are of a class that derives from both `RunError` and the class that eager
+PyTorch raises, so that `except IndexError` and `except stretto.RunError` both work. Exceptions of
+the user's own `raise` and `assert` come out as they are.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+
+from stretto.errors import RunError, SourceLocation
+
+_OF_TORCH: dict[str, type[Exception]] = dict.fromkeys(
+    ("LinAlgError", "_LinAlgError"),
+    torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
+)
+"""Classes that are not builtins, by the name that a printed Program has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The exception of a check.
+
+    error: the name of the class that eager raises. message: its text, where `{}` stands for the
+    value of the check's `detail`. raised: the exception of a `raise` or `assert` of the user's own,
+    a copy of which is raised; it is not part of a printed Program. added: what was added to the
+    detail where it was negative, the size of a dim.
+    """
+
+    error: str
+    message: str
+    raised: Exception | None = field(default=None, compare=False)
+    added: int = 0
+
+    @staticmethod
+    def of(raised: Exception) -> Failure:
+        """The failure that raises the user's own exception."""
+        return Failure(type(raised).__name__, str(raised), raised)
+
+    def exception(self, location: SourceLocation | None, detail: int | None = None) -> Exception:
+        """A new exception to raise. `detail`: the value for the message, where it has one."""
+        if self.raised is not None:
+            return _copied(self.raised, location)
+        message = self.message
+        if detail is not None:
+            shown = detail - self.added if detail < 0 else detail
+            message = message.replace("{}", str(shown), 1)
+        return run_error(eager_class(self.error), message, location)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A failure at a place of the user's source: an entry of a program's table of checks."""
+
+    failure: Failure
+    location: SourceLocation | None
+
+    def exception(self, detail: int | None = None) -> Exception:
+        return self.failure.exception(self.location, detail)
+
+
+NUMBER_BITS = 16
+"""A check that stops a machine leaves one word: its number below, the value of its detail above."""
+
+_LARGEST = (1 << (63 - NUMBER_BITS)) - 1
+
+
+def packed_detail(number: int, detail: int | None) -> int:
+    """The word for a check's number and the value of its detail, which is cut to 48 bits."""
+    value = 0 if detail is None else max(-_LARGEST - 1, min(detail, _LARGEST))
+    return (value << NUMBER_BITS) | number
+
+
+def unpacked_detail(word: int) -> tuple[int, int]:
+    """The check's number and the value."""
+    return word & ((1 << NUMBER_BITS) - 1), word >> NUMBER_BITS
+
+
+def eager_class(name: str) -> type[Exception]:
+    """The exception class of that name; RuntimeError where there is none."""
+    found: object = _OF_TORCH.get(name) or getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
+
+
+def run_error(
+    eager: type[Exception], message: str, location: SourceLocation | None = None
+) -> RunError:
+    """A RunError that is also of the class that eager raises."""
+    return _class(eager)(message, location=location)
+
+
+@cache
+def _class(eager: type[Exception]) -> type[RunError]:
+    if issubclass(eager, RunError):
+        return eager
+    try:
+        made = type(eager.__name__, (RunError, eager), {"__reduce__": _reduce})
+    except TypeError:  # the layouts of the two cannot be combined
+        return RunError
+    made.__module__ = "stretto"
+    return made
+
+
+def _reduce(error: RunError) -> tuple[Any, ...]:
+    """Classes that are made here cannot be found by name: pickle makes them anew."""
+    eager = type(error).__bases__[1]
+    return run_error, (eager, error.message), error.__dict__
+
+
+def _copied(raised: Exception, location: SourceLocation | None) -> Exception:
+    """The user's exception once more, with a note that says where it was raised."""
+    kind = type(raised)
+    if kind.__module__ == "builtins":
+        made = copy.copy(raised)
+    else:  # without the user's `__init__`, which has run when the program was captured
+        made = kind.__new__(kind, *raised.args)
+        made.args = raised.args
+        made.__dict__.update(copy.copy(raised.__dict__))
+    made.__cause__, made.__suppress_context__ = raised.__cause__, raised.__suppress_context__
+    if location is not None:
+        made.__dict__.pop("__notes__", None)
+        for note in getattr(raised, "__notes__", ()):
+            made.add_note(note)
+        source = location.source().strip()
+        made.add_note(f"raised at {location}" + (f"\n  {source}" if source else ""))
+    return made

@@ -1,0 +1,40 @@
+"""What eager PyTorch raises for a position that is out of range, by operator."""
+
+from __future__ import annotations
+
+from stretto.ir.failure import Failure
+from stretto.kernels.expr import Extent
+
+_NO_VALUE = frozenset(("embedding", "index_select"))
+_RUNTIME_ERROR = frozenset(("gather", "scatter", "scatter_add", "scatter_reduce", "index_add"))
+
+
+def out_of_range(target: str, dim: int, size: Extent, wraps: bool = False) -> Failure:
+    """The failure of operator `target` for a position in a dim of `size`.
+
+    wraps: the position that is checked is one to which `size` was added where it was negative.
+    """
+    name = target.split(".")[1]
+    added = size if wraps and isinstance(size, int) else 0
+    if name in _NO_VALUE:
+        return Failure("IndexError", "index out of range in self")
+    known = f" with size {size}" if isinstance(size, int) else ""
+    if name == "take":
+        return Failure(
+            "IndexError",
+            f"out of range: tried to access index {{}} on a tensor of {size} elements.",
+            added=added,
+        )
+    message = f"index {{}} is out of bounds for dimension {dim}{known}"
+    if name == "index_copy":
+        message = f"index_copy_(): {message}"
+    error = "RuntimeError" if name in _RUNTIME_ERROR else "IndexError"
+    return Failure(error, message, added=added)
+
+
+def window_out_of_range(size: Extent, length: Extent) -> Failure:
+    """The failure of a slice of static length at a position known at run time."""
+    if not isinstance(size, int) or not isinstance(length, int):
+        return Failure("RuntimeError", "start ({}) + length exceeds dimension size")
+    message = f"start ({{}}) + length ({length}) exceeds dimension size ({size})."
+    return Failure("RuntimeError", message)

@@ -1,0 +1,219 @@
+"""Checks: exceptions that depend on the run, on every machine, as eager PyTorch raises them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+
+MACHINES = ("interpreter", "emulator", "cpu", "cuda-emulated")
+ON, OFF = torch.ones(4), -torch.ones(4)
+
+
+def outcome(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The result, or the exception."""
+    try:
+        return function(*args)
+    except Exception as error:
+        return error
+
+
+def check_as_eager(
+    function: Callable[..., Any], *calls: tuple[Any, ...], machines: tuple[str, ...] = MACHINES
+) -> None:
+    """One compiled function gives and raises in all calls, twice, what eager does, with 1 and 2
+    units. Inputs are as after eager where it does not raise, and else unchanged."""
+    for machine in machines:
+        for units in (1, 2) if machine == "cpu" else (2,):
+            options = stretto.Options(threads=units, unroll=0)
+            fast = stretto.compile(function, backend=machine, options=options)
+            for args in (*calls, *calls):
+                theirs, mine = copy.deepcopy(args), copy.deepcopy(args)
+                expected, found = outcome(function, theirs), outcome(fast, mine)
+                if isinstance(expected, Exception):
+                    assert isinstance(found, type(expected)), f"{machine}: {found!r}"
+                    message = found.message if isinstance(found, stretto.RunError) else str(found)
+                    if isinstance(expected, AssertionError):  # pytest adds to its message
+                        assert str(expected).startswith(message)
+                    else:
+                        assert message == str(expected)
+                    torch.testing.assert_close(mine, args, equal_nan=True)
+                else:
+                    torch.testing.assert_close(found, expected, msg=machine)
+                    torch.testing.assert_close(mine, theirs, equal_nan=True)
+
+
+# ---- raise and assert --------------------------------------------------------------------------
+
+
+def raise_in_branch(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise ValueError(f"negative: {x.shape[0]} items")
+    return x * 2
+
+
+def raise_in_else(x: Tensor) -> Tensor:
+    y = x
+    if x.sum() > 0:
+        y = x * 2
+        items = [y]
+    else:
+        raise KeyError("else")
+    return items[0] + y
+
+
+def raise_in_both(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        raise ValueError("positive")
+    else:
+        raise KeyError("negative")
+
+
+def raise_after_a_loop_in_the_arm(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        for _ in range(8):
+            x = x - 1
+            assert x.sum() > -20, "in the loop"
+        raise ValueError("after the loop")
+    return x
+
+
+def assert_with_message(x: Tensor) -> Tensor:
+    assert x.sum() > 0, "sum"
+    return x + 1
+
+
+def assert_without_message(x: Tensor) -> Tensor:
+    assert x.sum() > 0
+    return x + 1
+
+
+def assert_in_the_test_of_a_loop(x: Tensor) -> Tensor:
+    def going(y: Tensor) -> Tensor:
+        assert y.sum() > 0, "test"
+        return y.sum() < 100
+
+    while going(x):
+        x = x * 2
+    return x
+
+
+def raise_in_iteration(x: Tensor) -> Tensor:
+    for _ in range(10):
+        x = x + 1
+        if x.sum() > 30:
+            raise OverflowError("large")
+    return x
+
+
+def assert_after_a_write(x: Tensor) -> Tensor:
+    x.add_(1)
+    assert x.sum() > 0, "after the write"
+    return x.mul_(2)
+
+
+def raise_in_nested_branches(x: Tensor) -> Tensor:
+    if x.max() > 0:
+        if x.sum() > 8:
+            raise ValueError("a")
+        elif x.sum() > 4:
+            x = x - 1
+            if x.sum() > 2:
+                raise RuntimeError("b")
+    else:
+        y = x * 3
+        raise TypeError(f"c {y.shape[0]}")
+    return x
+
+
+def types_that_do_not_fit(x: Tensor) -> Tensor:
+    return x @ torch.ones(5, 5) if x.sum() > 0 else x
+
+
+def python_error(x: Tensor) -> Tensor:
+    table = {"a": 1}
+    if x.sum() > 0:
+        x = x * table["b"]
+    return x
+
+
+class OfTheUser(Exception):
+    def __init__(self, first: str, second: int) -> None:
+        super().__init__(first)
+        self.second = second
+
+
+def raise_own_class(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        raise OfTheUser("mine", 3) from ValueError("cause")
+    return x
+
+
+BRANCHES = [
+    raise_in_branch,
+    raise_in_else,
+    raise_in_both,
+    raise_after_a_loop_in_the_arm,
+    assert_with_message,
+    assert_without_message,
+    assert_in_the_test_of_a_loop,
+    raise_in_iteration,
+    assert_after_a_write,
+    raise_in_nested_branches,
+    types_that_do_not_fit,
+    python_error,
+    raise_own_class,
+]
+
+
+@pytest.mark.parametrize("function", BRANCHES)
+def test_raise_and_assert(function: Callable[..., Any]) -> None:
+    check_as_eager(function, (ON,), (OFF,), (ON * 3,), (ON * 1.5,))
+
+
+def test_raise_in_recursion() -> None:
+    def descend(x: Tensor, n: Tensor) -> Tensor:
+        if n < 0:
+            raise ValueError("below zero")
+        if n == 0:
+            return x
+        assert x.max() < 100, "large"
+        return descend(x * 2, n - 1)
+
+    def start(x: Tensor, n: Tensor) -> Tensor:
+        return descend(x, n) + 1
+
+    check_as_eager(start, *((ON, torch.tensor(n)) for n in (3, -1, 9)))
+
+
+def test_the_exception_of_the_user_is_raised_with_its_line() -> None:
+    fast = stretto.compile(raise_own_class, backend="interpreter")
+    with pytest.raises(OfTheUser) as caught:
+        fast(ON)
+    error = caught.value
+    assert type(error) is OfTheUser and error.args == ("mine",) and error.second == 3
+    assert isinstance(error.__cause__, ValueError)
+    line = raise_own_class.__code__.co_firstlineno + 2
+    (note,) = error.__notes__
+    assert note.startswith(f"raised at {__file__}:{line}, in raise_own_class\n  raise OfTheUser")
+    with pytest.raises(OfTheUser) as again:
+        fast(ON)
+    assert again.value is not error and len(again.value.__notes__) == 1
+
+
+def test_errors_of_operators_are_of_both_classes() -> None:
+    fast = stretto.compile(types_that_do_not_fit, backend="interpreter")
+    with pytest.raises(stretto.RunError) as caught:
+        fast(ON)
+    error = caught.value
+    assert isinstance(error, RuntimeError) and error.location is not None
+    assert error.location.source().strip().startswith("return x @ torch.ones(5, 5)")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error)
