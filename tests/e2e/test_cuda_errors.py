@@ -72,10 +72,12 @@ def test_an_index_out_of_range(function: Callable[..., Any], units: int) -> None
     good, bad = torch.tensor([0, 2]), torch.tensor([7, 9])
     for _ in range(2):
         assert_same(fast(A, good), function(A, good))
-        with pytest.raises(RunError, match=r"(?s)an index is out of range.*remedy: ") as caught:
+        with pytest.raises(IndexError) as eager:
+            function(A, bad)
+        with pytest.raises(IndexError) as caught:
             fast(A, bad)
-        assert isinstance(caught.value, ProgramStopped)
-        assert caught.value.status is Status.INDEX
+        assert isinstance(caught.value, RunError)
+        assert caught.value.message == str(eager.value)
     assert_same(fast(A, good), function(A, good))
     assert on_cuda(fast).launches == 5
 
@@ -92,7 +94,7 @@ def test_the_host_is_told_of_an_index(
     state.control[HOST] = host.data_ptr()
     launch = kernel.launch
     monkeypatch.setattr(kernel, "launch", lambda arguments, _: launch(arguments, [host]))
-    with pytest.raises(ProgramStopped):
+    with pytest.raises(IndexError):
         fast(A, torch.tensor([7, 9]))
     assert host.item() == Status.INDEX.value
 
@@ -138,7 +140,7 @@ def test_a_library_call_that_stops() -> None:
     fast = emulated(f)
     good, bad = torch.eye(3), torch.full((3, 3), float("nan"))
     for _ in range(2):
-        with pytest.raises(RunError, match=r"linalg_eigh.* stopped: .*converge"):
+        with pytest.raises(RunError, match=r"linalg.eigh: The algorithm failed to converge"):
             fast(bad)
         assert_same(fast(good), f(good))
 
