@@ -172,7 +172,7 @@ class Carry:
             own = set(storages_of(item.end))
             reached[key] = own, set[Storage]().union(*map(overlapping, own))
         for key, (own, others) in reached.items():
-            outside = (s for s in others if s.scope.open and s.scope is not region.scope)
+            outside = (s for s in others if s.scope.open and s.scope.here is not region.scope)
             self.aliases.update((key, storage) for storage in outside)
             self.aliases.update(
                 (key, other)
