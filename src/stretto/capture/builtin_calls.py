@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_any, tree_map
 
 from stretto.capture import lists, sources, torch_control
 from stretto.capture.branches import stage_and, stage_ifexp, stage_not, stage_or
+from stretto.capture.frames import UNDEFINED
 from stretto.capture.leaves import kind_of
 from stretto.capture.scalars import cast_number, concrete, is_number, known_value
 from stretto.capture.signals import fail
@@ -113,6 +114,21 @@ def _isinstance(value: Any, kinds: Any) -> Any:
         return NotImplemented
     kind = {torch.bool: bool, torch.int64: int}.get(value.dtype, float)
     return any(issubclass(kind, item) for item in every if isinstance(item, type))
+
+
+def _getattr(holder: Any, name: str, *default: Any) -> Any:
+    """Which attributes are read by built names, and which are not there, is kept for the guards."""
+    state = tracer()
+    state.names_read.add(name)
+    found = getattr(holder, name, UNDEFINED)
+    if found is not UNDEFINED:
+        return found
+    state.missing.append((holder, name))
+    return default[0] if default else NotImplemented
+
+
+def _hasattr(holder: Any, name: str) -> Any:
+    return _getattr(holder, name, UNDEFINED) is not UNDEFINED
 
 
 def _list(*args: Any) -> Any:
@@ -230,6 +246,8 @@ RULES: dict[Any, Rule] = {
     min: _extreme(min, True),
     max: _extreme(max, False),
     isinstance: _isinstance,
+    getattr: _getattr,
+    hasattr: _hasattr,
     list: _list,
     sum: _sum,
     any: _any,

@@ -25,6 +25,7 @@ from stretto.capture.tensor import Hooks
 from stretto.capture.tracer import active, tracer
 from stretto.errors import CaptureError, SourceLocation
 
+_modules = torch.nn.modules.module
 _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
 
 
@@ -165,7 +166,7 @@ def _with_hooks(
 ) -> Any:
     """What `Module.__call__` does, with hooks traced like other user functions."""
     with_kwargs = module._forward_pre_hooks_with_kwargs
-    for key, hook in module._forward_pre_hooks.items():
+    for key, hook in _hooks(_modules._global_forward_pre_hooks, module._forward_pre_hooks):
         if key in with_kwargs:
             outcome = call(hook, module, args, kwargs)
             if outcome is not None:
@@ -175,14 +176,23 @@ def _with_hooks(
             if outcome is not None:
                 args = outcome if isinstance(outcome, tuple) else (outcome,)
     result = forward(*args, **kwargs)
-    for key, hook in module._forward_hooks.items():
-        if key in module._forward_hooks_with_kwargs:
+    with_kwargs = {
+        **_modules._global_forward_hooks_with_kwargs,
+        **module._forward_hooks_with_kwargs,
+    }
+    for key, hook in _hooks(_modules._global_forward_hooks, module._forward_hooks):
+        if key in with_kwargs:
             outcome = call(hook, module, args, kwargs, result)
         else:
             outcome = call(hook, module, args, result)
         if outcome is not None:
             result = outcome
     return result
+
+
+def _hooks(every: dict[int, Any], own: dict[int, Any]) -> list[tuple[int, Any]]:
+    """Hooks of all modules, then those of one. Each has a number of its own."""
+    return [*every.items(), *own.items()]
 
 
 Hooks.call = call

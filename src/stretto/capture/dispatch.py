@@ -58,7 +58,9 @@ class Recorder(TorchDispatchMode):
 def recording() -> Generator[None]:
     """Record the calls made inside; the settings that choose fused kernels are off."""
     with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
+        # Else a traced tensor could stay behind in the cache of casts of parameters.
+        stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(False)
         mkldnn = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(False)
         stack.callback(torch._C._set_mkldnn_enabled, mkldnn)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stretto.capture import staging
 from stretto.capture.dispatch import recording
-from stretto.capture.guards import Guard, guards_of
+from stretto.capture.guards import Guards, guards_of
 from stretto.capture.output import describe_output
 from stretto.capture.poison import poisons
 from stretto.capture.raises import raises, stop_at
@@ -100,7 +100,7 @@ def _capture(
             if after.base is not item.value or after.stale is not None:
                 mutations.append(Mutation(number, len(yields)))
                 yields.append(tracer.read(item.traced))
-        guards = guards_of([fn, *leaves], tracer.traced.values())
+        guards = guards_of([fn, *leaves], tracer.traced.values(), tracer.names_read, tracer.missing)
         return _finish(tracer, context, region, every, yields, output, mutations, guards)
 
 
@@ -126,7 +126,7 @@ def _finish(
     yields: list[Value],
     output: Any,
     mutations: list[Mutation],
-    guards: tuple[Guard, ...],
+    guards: Guards,
 ) -> Captured:
     block = region.scope.block
     block.params = tuple(item.value for item in inputs)

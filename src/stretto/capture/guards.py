@@ -1,233 +1,432 @@
 """What a Program was captured with beside its arguments and the content of its constants.
 
-Traced code reads globals, closure variables, and attributes of modules and other objects. What it
-found there went into the Program, which is stale once any of it is another value. Which names are
-read is taken from the bytecode of the functions that were traced; objects of torch, NumPy and the
-standard library are not looked into, and neither are containers of many items.
+Traced code reads globals, closure variables, attributes, items, settings of torch. What it found
+there went into the Program, which is stale once any of it is another value. `reach` says what the
+code may have read; here all of it is laid out so that few Python steps check it, by identity. Only
+where that fails are values compared.
 """
 
 # pyright: reportPrivateUsage=false
-# a module's children are in a private table
+# a module's tables, the hooks of all modules, and whether autocast is on, are private
 
 from __future__ import annotations
 
-import dataclasses
-import dis
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
-from itertools import chain
-from operator import is_, itemgetter
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from functools import partial
+from operator import is_
+from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils import _device  # pyright: ignore[reportAttributeAccessIssue]
 
-from stretto.capture.frames import UNDEFINED
+from stretto.capture.bytecode import names_read
+from stretto.capture.frames import UNDEFINED, read_cell
+from stretto.capture.reach import (
+    HOOKS,
+    MODULE_INTERNALS,
+    TENSORS,
+    Reach,
+    is_builtin,
+    is_foreign_module,
+    is_of_user,
+    read_attribute,
+    user_classes,
+)
 from stretto.capture.state import equal_leaves
 from stretto.capture.tensor import TracedTensor
 
-_TABLES = ("_parameters", "_buffers", "_modules")
-
-MOST_ITEMS = 256
-"""A longer list or dict is taken to stay as it is."""
+_GONE = (KeyError, AttributeError, ValueError, RuntimeError)
+"""What reading raises where an entry was deleted, a variable has no value, or another thread
+changes a container."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Guard:
-    """The Program is right as long as `read()` gives `values`, which have these names.
-
-    `read` gives as many values each time.
-    """
+class Place:
+    """Entries of a namespace, or attributes of an object, by name, with the values they had."""
 
     holder: str
-    names: tuple[str, ...]
-    read: Callable[[], Iterable[Any]]
-    values: tuple[Any, ...]
+    subject: Any
+    is_table: bool
+    values: dict[str, Any]
 
-    def is_current(self) -> bool:
-        return all(map(is_, self.read(), self.values)) or self.changed() is None
-
-    def changed(self) -> str | None:
-        """What is another value now, in words."""
-        for name, one, other in zip(self.names, self.read(), self.values, strict=False):
-            if not equal_leaves(one, other):
-                return f"{name} of {self.holder}"
-        return None
+    def read(self, name: str) -> Any:
+        """What is there now, or UNDEFINED."""
+        try:
+            return self.subject[name] if self.is_table else getattr(self.subject, name)
+        except _GONE:
+            return UNDEFINED
 
 
-def guards_of(roots: Iterable[Any], functions: Iterable[FunctionType]) -> tuple[Guard, ...]:
-    """Guards of all that `functions`, which were traced, may have read.
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """A container with the items, and the keys of a dict, that it had."""
 
-    roots: the captured function and its arguments.
-    """
-    search = _Search()
-    search.guard("torch", ("autocast", "default dtype"), _torch_modes)
-    loaded: dict[str, set[str]] = {}
-    tables: dict[str, dict[str, Any]] = {}
-    for function in functions:
-        reads = names_read(function.__code__)
-        search.attributes |= reads.attributes
-        loaded.setdefault(function.__module__, set()).update(reads.globals)
-        tables[function.__module__] = function.__globals__
-        search.closure(function)
-    for module, table in tables.items():
-        search.entries(f"module {module}", table, loaded[module])
-    search.pending += roots
-    search.run()
-    search.parts_of_modules()
-    return tuple(search.found)
+    subject: Any
+    keys: list[Any] | None
+    items: list[Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """Names that a code object, with those nested in it, reads."""
-
-    globals: frozenset[str]
-    attributes: frozenset[str]
-
-
-@cache
-def names_read(code: CodeType) -> Reads:
-    variables, attributes = set[str](), set[str]()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            variables.add(instruction.argval)
-        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-            attributes.add(instruction.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            inner = names_read(constant)
-            variables |= inner.globals
-            attributes |= inner.attributes
-        elif isinstance(constant, str) and constant.isidentifier():
-            attributes.add(constant)  # for getattr
-    return Reads(frozenset(variables), frozenset(attributes))
+    def read(self) -> list[Any]:
+        return [*(self.subject.values() if self.keys is not None else self.subject)]
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
-    """Walks over what traced code can reach and enters guards into `found`."""
+class Guards:
+    """The Program is right as long as all this has the value that it had.
 
-    found: list[Guard] = field(default_factory=list[Guard])
-    attributes: set[str] = field(default_factory=set[str])
-    pending: list[Any] = field(default_factory=list[Any])
-    seen: dict[int, object] = field(default_factory=dict[int, object])
-    modules: list[nn.Module] = field(default_factory=list[nn.Module])
+    Settings are functions. Of `absent` (a namespace, a name, its holder) there was no entry.
+    Objects had their classes, containers their sizes, boxes also their items. Arrays have a content
+    that is compared whole.
+    """
 
-    def guard(self, holder: str, names: Iterable[str], read: Callable[[], Iterable[Any]]) -> None:
-        values = tuple(read())
-        if any(isinstance(value, TracedTensor) for value in values):
-            return
-        self.pending += values
-        if values:
-            self.found.append(Guard(holder, tuple(names), read, values))
+    settings: dict[Callable[[], Any], Any]
+    places: tuple[Place, ...]
+    absent: tuple[tuple[Any, str, str], ...]
+    objects: tuple[tuple[Any, type], ...]
+    sizes: tuple[tuple[Any, int], ...]
+    boxes: tuple[Box, ...]
+    arrays: tuple[tuple[Any, Any], ...]
+    kept: tuple[Any, ...]
+    """Objects that contents of arrays name by their ids."""
+    check: Callable[[], bool] | None = None
 
-    def entries(self, holder: str, table: Mapping[str, Any], wanted: Iterable[str]) -> None:
-        """Entries of a namespace; imported modules stay what they are."""
-        present = ((name, table[name]) for name in wanted if name in table)
-        names = tuple(sorted(n for n, v in present if not isinstance(v, ModuleType)))
-        self.pending += (table[name] for name in wanted if name in table)
-        self.guard(holder, names, partial(map, table.get, names))
+    def hold(self) -> bool:
+        """Whether nothing has changed. Checked on each call: must be quick."""
+        if self.check is None:
+            self.check = check_of(self)
+        try:
+            return self.check() or self._are_equal()
+        except _GONE:
+            return self._are_equal()
 
-    def closure(self, function: FunctionType) -> None:
-        names, cells = function.__code__.co_freevars, function.__closure__ or ()
-        self.guard(f"the closure of {function.__name__}", names, partial(map, _content, cells))
+    def _are_equal(self) -> bool:
+        """Whether what is there has the same values, if not the same objects; these are then the
+        ones to expect."""
+        if self.changed() is not None:
+            return False
+        for place in self.places:
+            for name in place.values:
+                place.values[name] = place.read(name)
+        for box in self.boxes:
+            box.items[:] = box.read()
+        return True
 
-    def run(self) -> None:
-        while self.pending:
-            value = self.pending.pop()
-            if id(value) not in self.seen:
-                self.seen[id(value)] = value  # kept, so that no other object gets its id
-                self.visit(value)
+    def changed(self) -> str | None:
+        """What is another value now, in words."""
+        for read, value in self.settings.items():
+            if not equal_values(read(), value):
+                return f"{read.__name__.strip('_')} of torch"
+        for place in self.places:
+            for name, value in place.values.items():
+                if not equal_values(place.read(name), value):
+                    return f"{name} of {place.holder}"
+        for table, name, holder in self.absent:
+            if name in table:
+                return f"{name} of {holder}"
+        for value, kind in self.objects:
+            if type(value) is not kind:
+                return f"the class of a {kind.__name__}"
+        for container, size in self.sizes:
+            if len(container) != size:
+                return f"the length of a {type(container).__name__}"
+        for box in self.boxes:
+            change = _changed_box(box)
+            if change is not None:
+                return f"{change} of a {type(box.subject).__name__}"
+        for item, content in self.arrays:
+            if content_of(item) != content:
+                return f"the content of a {type(item).__name__}"
+        return None
+
+
+def _changed_box(box: Box) -> str | None:
+    if box.keys is not None and not all(map(equal_values, box.subject, box.keys)):
+        return "the keys"
+    for number, (item, was) in enumerate(zip(box.read(), box.items, strict=True)):
+        if not equal_values(item, was):
+            return f"item {box.keys[number] if box.keys is not None else number!r}"
+    return None
+
+
+def check_of(guards: Guards) -> Callable[[], bool]:
+    """A function that says whether all has the same identity as before.
+
+    It is printed as Python, with the objects as its globals: a call of it costs some 20 ns per
+    value, less than half of what any loop over the values costs.
+    """
+    known: dict[str, Any] = {"all": all, "map": map, "is_": is_, "content_of": content_of}
+    lines = ["def check():"]
+
+    def name(value: Any) -> str:
+        known[f"o{len(known)}"] = value
+        return f"o{len(known) - 1}"
+
+    def stale_if(conditions: list[str]) -> None:
+        lines.append(f"  if {' or '.join(conditions)}: return False")
+
+    for place in guards.places:
+        lines.append(f"  s = {name(place.subject)}; v = {name(place.values)}")
+        reads = (f"s[{n!r}]" if place.is_table else f"s.{n}" for n in place.values)
+        stale_if([f"{read} is not v[{n!r}]" for read, n in zip(reads, place.values, strict=True)])
+    if guards.settings:
+        stale_if([f"{name(read)}() != {name(value)}" for read, value in guards.settings.items()])
+    for table, missing, _ in guards.absent:
+        stale_if([f"{missing!r} in {name(table)}"])
+    for value, kind in guards.objects:
+        stale_if([f"type({name(value)}) is not {name(kind)}"])
+    for box, size in guards.sizes:
+        stale_if([f"len({name(box)}) != {size}" if size else name(box)])
+    for box in guards.boxes:
+        subject = name(box.subject)
+        read = f"{subject}.values()" if box.keys is not None else subject
+        conditions = [f"not all(map(is_, {read}, {name(box.items)}))"]
+        if box.keys is not None:
+            conditions += [f"not all(map(is_, {subject}, {name(box.keys)}))"]
+        stale_if(conditions)
+    for item, content in guards.arrays:
+        stale_if([f"content_of({name(item)}) != {name(content)}"])
+    exec("\n".join([*lines, "  return True"]), known)
+    return known["check"]
+
+
+def guards_of(
+    roots: Iterable[Any],
+    functions: Iterable[FunctionType],
+    names: Iterable[str] = (),
+    missing: Iterable[tuple[Any, str]] = (),
+) -> Guards:
+    """Guards of all that `functions`, which were traced, may have read.
+
+    roots: the captured function and its arguments. names: attributes that were read by names that
+    the code built. missing: attributes that were looked for and not there.
+    """
+    reach = Reach(list(roots), set(names))
+    for function in functions:
+        reach.read(function, traced=True)
+    reach.walk()
+    layout = _Layout(reach)
+    layout.entries("torch", vars(_device), ("CURRENT_DEVICE",))
+    if _ENVIRONMENT & (reach.names | reach.loaded):
+        layout.box(os.environ._data)  # type: ignore[attr-defined]
+    for value in list(reach.seen.values()):
+        layout.visit(value)
+    for holder, name in missing:
+        table = read_attribute(holder, "__dict__", None)
+        if table is not None:
+            layout.entries(f"a {type(holder).__name__}", table, (name,))
+    return layout.made()
+
+
+@dataclass(slots=True, eq=False)
+class _Layout:
+    """Collects what was reached."""
+
+    reach: Reach
+    places: dict[int, Place] = field(default_factory=dict[int, Place])
+    absent: dict[tuple[int, str], tuple[Any, str, str]] = field(
+        default_factory=dict[tuple[int, str], tuple[Any, str, str]]
+    )
+    known: set[type] = field(default_factory=set[type])
+    objects: list[tuple[Any, type]] = field(default_factory=list[tuple[Any, type]])
+    sizes: dict[int, tuple[Any, int]] = field(default_factory=dict[int, tuple[Any, int]])
+    boxes: dict[int, Box] = field(default_factory=dict[int, Box])
+    arrays: list[Any] = field(default_factory=list[Any])
+
+    def entries(self, holder: str, table: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Entries of a namespace, there or not."""
+        for name in names:
+            if name in table:
+                self._place(holder, table, name, table[name], is_table=True)
+            else:
+                self.absent[id(table), name] = (table, name, holder)
+
+    def attributes(self, holder: str, subject: Any, names: Iterable[str]) -> None:
+        for name in names:
+            self._place(holder, subject, name, getattr(subject, name), is_table=False)
+
+    def _place(self, holder: str, subject: Any, name: str, value: Any, *, is_table: bool) -> None:
+        if not isinstance(value, TracedTensor):
+            place = self.places.setdefault(id(subject), Place(holder, subject, is_table, {}))
+            place.values[name] = value
+
+    def box(self, value: Any) -> None:
+        keys: list[Any] | None = [*value] if isinstance(value, dict) else None
+        items: list[Any] = [*value.values()] if isinstance(value, dict) else [*value]
+        if not any(isinstance(item, TracedTensor) for item in items):
+            self.sizes[id(value)] = (value, len(items))
+            if items:
+                self.boxes[id(value)] = Box(value, keys, items)
+
+    def made(self) -> Guards:
+        return Guards(
+            {read: read() for read in _settings(self.reach.names | self.reach.loaded)},
+            tuple(self.places.values()),
+            tuple(self.absent.values()),
+            tuple(self.objects),
+            tuple(self.sizes.values()),
+            tuple(self.boxes.values()),
+            tuple((item, content_of(item)) for item in self.arrays),
+            tuple(item.copy() for item in self.arrays if isinstance(item, np.ndarray)),
+        )
+
+    # ---- what there is to an object ------------------------------------------------------------
 
     def visit(self, value: Any) -> None:
         match value:
-            case torch.Tensor() | TracedTensor() | FunctionType():
+            case FunctionType():
+                self.function(value)
                 return
-            case MethodType():
-                self.pending.append(value.__self__)
-            case partial():
-                self.pending += [value.func, *value.args, *value.keywords.values()]
+            case ModuleType():
+                names, table = self.reach.entries_of_module(value), vars(value)
+                own = [name for name in names if not is_foreign_module(table[name])]
+                self.entries(f"module {value.__name__}", table, own)
+                return
+            case type():
+                self.classes(value)
+                return
+            case list() | dict() | set() | deque():
+                self.box(value)
+            case np.ndarray() | bytearray() | array():
+                self.arrays.append(value)
             case nn.Module():
-                self.modules.append(value)
-                self.pending += value._modules.values()
-                self.instance(value)
-            case list() | dict():
-                self.container(value)
-            case tuple():
-                self.pending += value[:MOST_ITEMS]
-            case type() | ModuleType():
-                if _is_of_user(value):
-                    self.entries(value.__name__, vars(value), self.attributes)
+                self.module(value)
             case _:
-                self.instance(value)
+                pass
+        if not isinstance(value, _NO_INSTANCES):
+            self.instance(value)
 
-    def container(self, value: list[Any] | dict[Any, Any]) -> None:
-        if len(value) <= MOST_ITEMS:
-            kind = type(value).__name__
-            keys = value if isinstance(value, dict) else range(len(value))
-            names = ("the length", *(f"item {key!r}" for key in keys))
-            self.guard(f"a {kind}", names, partial(_items, value))
+    def function(self, function: FunctionType) -> None:
+        if id(function) not in self.reach.functions:
+            return
+        name = function.__name__
+        self.attributes(name, function, ("__code__", "__defaults__", "__kwdefaults__"))
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for free, cell in cells:
+            if read_cell(cell) is not UNDEFINED:
+                self.attributes(f"the variable '{free}' of {name}", cell, ("cell_contents",))
+        table = function.__globals__
+        read = names_read(function.__code__).globals
+        own = (n for n in read if n in table and not is_foreign_module(table[n]))
+        hidden = (n for n in read if n not in table and is_builtin(n))
+        self.entries(f"module {function.__module__}", table, (*own, *hidden))
 
-    def parts_of_modules(self) -> None:
-        """Modes, parameters, buffers and children of all modules: there are many, so few guards."""
-        states = [vars(module) for module in self.modules]
-        kinds = [type(module).__name__ for module in self.modules]
-        self.guard("modules", kinds, partial(map, itemgetter("training"), states))
-        tables = [state[key] for state in states for key in _TABLES if state[key]]
-        names = [f"the number of {', '.join(table)}" for table in tables]
-        names += [name for table in tables for name in table]
-        self.guard("modules", names, partial(_entries, tables))
+    def classes(self, kind: type) -> None:
+        """Entries of a class and its bases, also where one could be hidden by a new one."""
+        if kind in self.known:
+            return
+        self.known.add(kind)
+        if issubclass(kind, nn.Module):
+            for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+                self.entries(base.__name__, vars(base), ("forward",))
+        classes = user_classes(kind)
+        found = [self.reach.class_entries(base) for base in classes]
+        for number, base in enumerate(classes):
+            later = set[str]().union(*found[number:])
+            earlier = set[str]().union(*found[:number])
+            names = {*found[number], *(later - earlier)}
+            self.entries(base.__name__, vars(base), sorted(names))
+
+    def module(self, module: nn.Module) -> None:
+        table = vars(module)
+        self.entries(f"a {type(module).__name__}", table, ("forward", "training"))
+        for box in (table["_modules"], *(table[name] for name in HOOKS), *_GLOBAL_HOOKS):
+            self.box(box)
+        for name in TENSORS:
+            self.sizes[id(table[name])] = (table[name], len(table[name]))
+            self.entries(f"the {name[1:]} of a {type(module).__name__}", table[name], table[name])
 
     def instance(self, value: Any) -> None:
-        """Attributes of an object of a user's class, also those that its class has."""
-        kind = type(value)
-        if not _is_of_user(kind):
-            return
-        self.pending.append(kind)
-        self.pending += [base for base in kind.__mro__[1:-1] if _is_of_user(base)]
-        if hasattr(value, "__dict__"):
-            table = vars(value)
-            shared = (name for name in self.attributes if _is_plain(getattr(kind, name, None)))
-            names = tuple(sorted({*shared, *(self.attributes & table.keys())}))
-            self.guard(f"a {kind.__name__}", names, partial(map, table.get, names))
-        elif dataclasses.is_dataclass(kind):
-            names = tuple(item.name for item in dataclasses.fields(kind))
-            self.guard(f"a {kind.__name__}", names, partial(map, partial(getattr, value), names))
+        kind, reach = type(value), self.reach
+        self.classes(kind)
+        holder = f"a {kind.__name__}"
+        table = read_attribute(value, "__dict__", None)
+        if table is not None:
+            names = {*reach.attributes(value)}
+            for base in user_classes(kind):
+                names |= {n for n in reach.class_entries(base) if not n.startswith("__")}
+            self.entries(holder, table, sorted(names - MODULE_INTERNALS))
+        if is_of_user(kind) or isinstance(value, nn.Module):
+            self.objects.append((value, kind))
+        slots = reach.slots(value)
+        self.attributes(holder, value, (n for n, item in slots.items() if item is not UNDEFINED))
+        if UNDEFINED in slots.values():
+            empty = {name for name, item in slots.items() if item is UNDEFINED}
+            for name in sorted(empty):
+                self.absent[id(value), name] = (_Slots(value), name, holder)
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value that a class has may be hidden by one of an instance."""
-    return value is not None and not callable(value) and not isinstance(value, property)
+class _Slots:
+    """The slots of an object, as a container of the names of those that are set."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    def __contains__(self, name: str) -> bool:
+        return read_attribute(self.owner, name, UNDEFINED) is not UNDEFINED
 
 
-def _torch_modes() -> tuple[object, ...]:
-    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return autocast, torch.get_default_dtype()
+_NO_INSTANCES = (
+    torch.Tensor, partial, property, staticmethod, classmethod, np.generic, TracedTensor
+)  # fmt: skip
+_GLOBAL_HOOKS = (
+    torch.nn.modules.module._global_forward_hooks,
+    torch.nn.modules.module._global_forward_pre_hooks,
+)
 
 
-def _items(box: list[Any] | dict[Any, Any]) -> Iterator[Any]:
-    return chain((len(box),), box.values() if isinstance(box, dict) else box)
+def _settings(names: set[str]) -> tuple[Callable[[], Any], ...]:
+    """What operators depend on beside their arguments, and what code with these names asks for."""
+    autocast = _autocast if torch._C._is_any_autocast_enabled() else _is_autocast_enabled
+    asked = (_SETTINGS[name] for name in sorted(_SETTINGS.keys() & names))
+    return (torch.get_default_dtype, autocast, *asked)
 
 
-def _entries(tables: list[dict[str, Any]]) -> Iterator[Any]:
-    return chain(map(len, tables), chain.from_iterable(map(dict.values, tables)))
+def _autocast() -> tuple[Any, ...]:
+    enabled = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in enabled)
 
 
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return UNDEFINED
+_is_autocast_enabled = torch._C._is_any_autocast_enabled
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "is_grad_enabled": torch.is_grad_enabled,
+    "is_inference_mode_enabled": torch.is_inference_mode_enabled,
+    "are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled,
+    "get_float32_matmul_precision": torch.get_float32_matmul_precision,
+    "get_num_threads": torch.get_num_threads,
+}
+"""Settings that only code with these names depends on."""
+_ENVIRONMENT = frozenset(("environ", "getenv"))
 
 
-_FOREIGN = {*sys.stdlib_module_names, "torch", "numpy", "stretto"} - {"__main__"}
+def content_of(item: Any) -> Any:
+    """The content of an array, to be compared."""
+    if isinstance(item, np.ndarray):
+        is_object = item.dtype == object  # pyright: ignore[reportUnknownMemberType]
+        content = tuple(map(id, item.ravel().tolist())) if is_object else item.tobytes()  # pyright: ignore
+        return (item.shape, item.dtype, content)  # pyright: ignore[reportUnknownMemberType]
+    return bytes(item)
 
 
-def _is_of_user(value: type | ModuleType) -> bool:
-    """Whether a class or module is neither of the standard library nor of torch."""
-    name = value.__module__ if isinstance(value, type) else value.__name__
-    return name.split(".")[0] not in _FOREIGN
+def equal_values(first: Any, second: Any) -> bool:
+    """Whether two objects are the same value: the same object, or plain values that are equal."""
+    if equal_leaves(first, second):
+        return True
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(equal_values, first, second))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(first, np.generic):
+        return first.dtype == second.dtype and first.tobytes() == second.tobytes()
+    return False
+
+
+_is_of_user = is_of_user
+__all__ = ["Guards", "equal_values", "guards_of", "names_read"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stretto.capture.guards import Guard
+from stretto.capture.guards import Guards
 from stretto.ir.core import Program
 
 
@@ -128,5 +128,5 @@ class Captured:
     output: OutputSpec
     mutations: tuple[Mutation, ...]
     notes: tuple[str, ...]
-    guards: tuple[Guard, ...]
+    guards: Guards
     writes: bool

@@ -93,6 +93,8 @@ class Tracer:
         self.read_values: dict[int, torch.Tensor] = {}
         self.owners: dict[int, Owner] = {}
         self.traced: dict[CodeType, FunctionType] = {}
+        self.names_read: set[str] = set()
+        self.missing: list[tuple[Any, str]] = []
         self.writes = False
         self.inputs: dict[int, TracedTensor] = {}
         self.symbols: dict[str, Value] = {}

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter, is_, methodcaller
+from operator import attrgetter
 
 import torch
 
-from stretto.capture.guards import Guard
+from stretto.capture.guards import Guards
 from stretto.capture.result import Captured
 
 _version = attrgetter("_version")
-_address = methodcaller("data_ptr")
+_address = torch.Tensor.data_ptr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +26,7 @@ class Watch:
     versions: list[int]
     tensors: tuple[torch.Tensor, ...]
     addresses: list[int]
-    guards: tuple[Guard, ...]
+    guards: Guards
 
     @staticmethod
     def of(captured: Captured) -> Watch:
@@ -42,19 +42,16 @@ class Watch:
         )
 
     def is_current(self) -> bool:
-        if list(map(_version, self.versioned)) != self.versions:
+        if self.tensors and not (
+            list(map(_version, self.versioned)) == self.versions
+            and list(map(_address, self.tensors)) == self.addresses
+        ):
             return False
-        if list(map(_address, self.tensors)) != self.addresses:
-            return False
-        for guard in self.guards:
-            if not all(map(is_, guard.read(), guard.values)) and not guard.is_current():
-                return False
-        return True
+        return self.guards.hold()
 
     def changed(self) -> str:
         """What is not what it was, in words."""
         for source in self.captured.constants:
             if not source.is_current():
                 return f"the tensor {source.key or source.name}"
-        found = (guard.changed() for guard in self.guards)
-        return next((text for text in found if text), "nothing")
+        return self.guards.changed() or "nothing"
