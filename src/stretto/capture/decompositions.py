@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
+from stretto.capture.eager import infer
 from stretto.capture.functional import overwrite
 from stretto.capture.signals import fail
 from stretto.capture.tensor import Storage, StorageState, TracedTensor
@@ -159,6 +160,11 @@ def _dropout(value: Any, probability: float, train: bool) -> Any:
     return value
 
 
+def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """What torch's decompositions make of a Python number."""
+    return aten.full.default([], value, dtype=dtype, device=device)
+
+
 def _zeros(fill: float) -> Callable[..., Any]:
     def rule(size: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
         dtype = dtype or torch.get_default_dtype()
@@ -198,6 +204,14 @@ def _batch_norm(
     training: bool, momentum: float, eps: float, cudnn: bool = False,
 ) -> Any:  # fmt: skip
     """(x - mean) / sqrt(var + eps) * weight + bias, per channel."""
+    infer(
+        tracer(),
+        aten.batch_norm.default,
+        (x, weight, bias, mean, var, training, momentum, eps, cudnn),
+        {},
+    )
+    if x.numel() == 0:  # of any number of dims, and without a statistic
+        return _clone(x)
     if training or mean is None or var is None:
         mean, var = _batch_statistics(x, mean, var, momentum if training else 0.0)
     shape = [1, -1] + [1] * (x.dim() - 2)
@@ -230,7 +244,7 @@ def _attention(
     if enable_gqa:
         repeats = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
-    factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    factor = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
     scores = torch.matmul(query * factor, key.transpose(-2, -1))
     if is_causal:
         attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool).tril()
@@ -250,6 +264,20 @@ def _one_hot(index: Any, classes: int = -1) -> Any:
     return aten._to_copy.default(
         index.unsqueeze(-1) == torch.arange(classes, device=index.device), dtype=torch.int64
     )
+
+
+def _shift(packet: Any) -> Callable[..., Any]:
+    """Python's operator, which takes flags with a number; its decomposition does not."""
+
+    def rule(x: Any, other: Any) -> Any:
+        dtype = torch.result_type(x, other)
+        if dtype.is_floating_point or dtype is torch.bool:
+            return NotImplemented
+        other = other.to(dtype) if isinstance(other, torch.Tensor) else other
+        kind = packet.Tensor if isinstance(other, torch.Tensor) else packet.Tensor_Scalar
+        return kind(x.to(dtype), other)
+
+    return rule
 
 
 def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
@@ -276,9 +304,19 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.dropout.default: _dropout,
     aten.feature_dropout.default: _dropout,
     aten.alpha_dropout.default: _dropout,
+    aten.feature_alpha_dropout.default: _dropout,
+    aten.dropout_.default: _dropout,
+    aten.feature_dropout_.default: _dropout,
+    aten.alpha_dropout_.default: _dropout,
+    aten.feature_alpha_dropout_.default: _dropout,
+    aten.__lshift__.Scalar: _shift(aten.bitwise_left_shift),
+    aten.__lshift__.Tensor: _shift(aten.bitwise_left_shift),
+    aten.__rshift__.Scalar: _shift(aten.bitwise_right_shift),
+    aten.__rshift__.Tensor: _shift(aten.bitwise_right_shift),
     aten.empty.memory_format: _zeros(0),
     aten.zeros.default: _zeros(0),
     aten.ones.default: _zeros(1),
+    torch.ops.prims.scalar_tensor.default: _scalar_tensor,
     aten.zeros_like.default: _like(0),
     aten.ones_like.default: _like(1),
     aten.empty_like.default: _like(0),

@@ -17,22 +17,19 @@ from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-)
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
+from stretto.capture.eager import OF_OPERATORS, eager_error, eager_refusal, infer
 from stretto.capture.functional import apply_functionally, is_mutating
 from stretto.capture.scalars import concrete, result_number
 from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
-from stretto.capture.tracer import Tracer, data_dependent_shape, tracer
+from stretto.capture.tracer import Tracer, tracer
 from stretto.capture.view_rules import RULES as VIEW_RULES
+from stretto.errors import StrettoError
 from stretto.ir.ops import Argument, TensorOp
 
 _LAYOUT_KEYWORDS = [
@@ -87,8 +84,7 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         with state.native():
             return args[0].item()
     if func in RULES:
-        with mode:
-            outcome = RULES[func](*args, **kwargs)
+        outcome = _replaced(mode, RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
     if func in KEPT:
@@ -108,18 +104,30 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    refused = eager_refusal(func, args, kwargs)
+    if refused is not None:
+        raise refused
     rule = decomposition(func)
     if rule is not None:
-        with mode:
-            outcome = rule(*args, **kwargs)
+        outcome = _replaced(mode, rule, func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
     if func._can_decompose():
-        with mode:
-            outcome = func.decompose(*args, **kwargs)
+        outcome = _replaced(mode, func.decompose, func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
     return record(func, args, kwargs)
+
+
+def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
+    """What stands for `func`. What it raises for arguments that eager refuses is eager's error."""
+    try:
+        with mode:
+            return by(*args, **kwargs)
+    except OF_OPERATORS as problem:
+        if isinstance(problem, StrettoError):
+            raise
+        raise (eager_error(func, args, kwargs) or problem) from None
 
 
 def _is_traced(value: Any) -> bool:
@@ -153,40 +161,6 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
         return state.fresh(pairs[id(item)], item, number) if isinstance(item, FakeTensor) else item
 
     return tree_map(wrap, outputs)
-
-
-def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """The fake results of `func`. What eager PyTorch refuses is refused with eager's error."""
-    try:
-        with state.faking():
-            return func(*tree_map(_fake_of, args), **tree_map(_fake_of, kwargs))
-    except (DynamicOutputShapeException, DataDependentOutputException):
-        raise data_dependent_shape(f"the result of {func}") from None
-    except GuardOnDataDependentSymNode:
-        raise data_dependent_shape(f"the shape that {func} needs") from None
-    except (RuntimeError, IndexError, ValueError, TypeError) as problem:
-        real = _eager_error(func, args, kwargs)
-        raise (real or problem) from None
-
-
-def _eager_error(func: Any, args: Any, kwargs: Any) -> Exception | None:
-    """The error of `func` on real tensors of the same shapes."""
-
-    def real(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            return torch.zeros(item.shape, dtype=item.dtype, device=item.device)
-        return item
-
-    try:
-        with tracer().native():
-            func(*tree_map(real, args), **tree_map(real, kwargs))
-    except Exception as error:
-        return error.with_traceback(None)
-    return None
-
-
-def _fake_of(item: Any) -> Any:
-    return item.fake if isinstance(item, TracedTensor) else item
 
 
 def _promoter(state: Tracer) -> Callable[[Any], Any]:

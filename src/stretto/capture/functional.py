@@ -81,6 +81,8 @@ def _pure_form(func: Any) -> tuple[Any, bool]:
     namespace = getattr(torch.ops, func.namespace)
     is_out = any(p.is_out for p in func._schema.arguments)
     base = name if is_out else name.removesuffix("_")
+    if base.startswith("__i"):  # __iand__ is the form in place of __and__
+        base = name.replace("__i", "__", 1)
     packet = getattr(namespace, base, None)
     if packet is None:
         return None, is_out

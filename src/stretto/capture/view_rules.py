@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from stretto.capture import views
+from stretto.capture.eager import OF_OPERATORS, eager_error
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
 
@@ -17,8 +18,11 @@ ViewRule = Callable[..., Any]
 
 
 def _fake(func: Any, tensor: TracedTensor, *args: Any) -> torch.Tensor:
-    with tracer().faking():
-        return func(tensor.fake, *args)
+    try:
+        with tracer().faking():
+            return func(tensor.fake, *args)
+    except OF_OPERATORS as problem:
+        raise (eager_error(func, (tensor, *args), {}) or problem) from None
 
 
 def _reshape(func: Any) -> ViewRule:
@@ -62,12 +66,15 @@ def _reversed(func: Any) -> ViewRule:
 def _movedim(x: TracedTensor, source: Any, destination: Any) -> TracedTensor:
     sources = [source] if isinstance(source, int) else list(source)
     targets = [destination] if isinstance(destination, int) else list(destination)
+    fake = _fake(aten.movedim.intlist, x, sources, targets)  # checks the dims
+    if not x.dim():
+        return views.permuted(x, fake, [])
     sources = [dim % x.dim() for dim in sources]
     targets = [dim % x.dim() for dim in targets]
     order = [dim for dim in range(x.dim()) if dim not in sources]
     for target, origin in sorted(zip(targets, sources, strict=True)):
         order.insert(target, origin)
-    return _permute(x, order)
+    return views.permuted(x, fake, order)
 
 
 def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
@@ -92,6 +99,8 @@ def _pieces(func: Any) -> ViewRule:
         sizes, *rest = args
         axis = (rest[0] if rest else 0) if dim is None else dim
         pieces = _fake(func, x, sizes, axis)
+        if not x.dim():
+            raise RuntimeError("split expects at least a 1-dimensional tensor")
         start, made = 0, list[TracedTensor]()
         for piece in pieces:
             length = piece.shape[axis]

@@ -164,6 +164,8 @@ def reshape(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
     whole = whole_buffer(lazy)
     if whole is not None and memory_shape(shape) == shape:
         return Lazy(lazy.dtype, shape, Load(Access(whole, shape, variables(shape))))
+    if 0 in shape:
+        return constant(0, lazy.dtype, shape)
     moved = _reshape_run(lazy, shape)
     if moved is not None:
         return moved

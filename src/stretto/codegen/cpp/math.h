@@ -6,7 +6,7 @@
 // float64, in units of the last place (tests/runtime/test_math.py holds these bounds):
 //   exp 1.0   exp2 1.0   expm1 1.5   log 0.9   log2 1.9   log1p 1.1   tanh 1.5   sigmoid 1.9
 //   erf 1.1   pow 0.6    sqrt 0.5    rsqrt 1.5
-//   sin, cos 1.5 for |x| < 2^50 (2^20 on machines without FMA); beyond that only within [-1, 1]
+//   sin, cos 1.5
 // Denormal results are not flushed. gelu and gelu_tanh follow eager's formulas, with its
 // cancellation for large negative arguments. Every other function of float, and every function of
 // double, is libm's, which does not vectorise.
@@ -257,11 +257,27 @@ struct Angle {
     int32_t quadrant;
 };
 
+// x * c - 4 n for the n that makes it small, divided by 4.
+STRETTO_INLINE double turn(double quarter, double c) {
+    double product = quarter * c;  // exact: 24 bits times 29
+    return product - __builtin_rint(product);
+}
+
+// 2 / pi in pieces of 29 bits: multiples of 4 of each product are left out, so that what remains is
+// exact however large x is (Payne and Hanek, "Radian reduction for trigonometric functions", 1983).
 STRETTO_INLINE Angle split_angle(float x) {
-    double shifted = fma(double(x), 0x1.45f306dc9c883p-1, 0x1.8p52);
-    double n = shifted - 0x1.8p52;
-    double rest = fma(n, -0x1.1a62633145c07p-54, fma(n, -0x1.921fb54442d18p+0, double(x)));
-    return {clamp(float(rest), -0.9f, 0.9f), int32_t(bits_as<int64_t>(shifted))};
+    double quarter = 0.25 * double(x);
+    double t0 = turn(quarter, 0x1.45f306dp-1), t1 = turn(quarter, 0x1.9391054p-30);
+    double t2 = turn(quarter, 0x1.4fe13abp-59), t3 = turn(quarter, 0x1.d1f534dp-88);
+    double t4 = turn(quarter, 0x1.b81b6c5p-117), t5 = quarter * 0x1.5993c4p-148;
+    double sum = ((((t5 + t4) + t3) + t2) + t1) + t0;
+    double shifted = fma(4.0, sum, 0x1.8p52);
+    double rest = fma(4.0, t0, -(shifted - 0x1.8p52));
+    rest = fma(4.0, t1, rest);
+    rest = fma(4.0, t2, rest);
+    rest = fma(4.0, t3, rest);
+    rest = fma(4.0, t4, rest) + 4.0 * fma(quarter, 0x1.c820ff2p-175, t5);
+    return {float(rest * 0x1.921fb54442d18p+0), int32_t(bits_as<int64_t>(shifted))};
 }
 
 STRETTO_INLINE float sin_or_cos(float r, int32_t quadrant) {

@@ -1,0 +1,105 @@
+"""What eager PyTorch refuses, found by asking it: torch's shape rules accept more than its kernels.
+
+`F.gelu` of integers, `var` of integers, a product of two dtypes and a maximum over no elements have
+a shape by those rules. Eager raises, and so must the compiled program.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import Tracer, data_dependent_shape, tracer
+
+OF_OPERATORS = (
+    RuntimeError, IndexError, ValueError, TypeError, AssertionError, ZeroDivisionError,
+)  # fmt: skip
+"""What torch's shape rules and decompositions raise for arguments that they refuse."""
+
+LARGEST = 1 << 16
+"""Elements of all tensors together with which an operator is tried."""
+
+SMALL = 8
+"""Dims are shrunk to this size where only dtypes are asked about."""
+
+_ABOUT_DTYPES = (
+    "implemented for",
+    "dtype",
+    "only support",
+    "not supported",
+    "scalar type",
+    "not allowed",
+)
+
+
+def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """The fake results of `func`. What eager PyTorch refuses is refused with eager's error."""
+    try:
+        with state.faking():
+            outputs = func(*tree_map(fake_of, args), **tree_map(fake_of, kwargs))
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        raise data_dependent_shape(f"the result of {func}") from None
+    except GuardOnDataDependentSymNode:
+        raise data_dependent_shape(f"the shape that {func} needs") from None
+    except OF_OPERATORS as problem:
+        real = eager_error(func, args, kwargs)
+        raise (real or problem) from None
+    refused = eager_refusal(func, args, kwargs)
+    if refused is not None:
+        raise refused
+    return outputs
+
+
+def fake_of(item: Any) -> Any:
+    return item.fake if isinstance(item, TracedTensor) else item
+
+
+def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:
+    """The error of `func` on real tensors of the same shapes, whose dims are at most `largest`."""
+
+    def real(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        shape = [size if largest is None else min(size, largest) for size in item.shape]
+        return torch.zeros(shape, dtype=item.dtype, device=item.device)
+
+    try:
+        with tracer().native():
+            func(*tree_map(real, args), **tree_map(real, kwargs))
+    except Exception as error:
+        return error.with_traceback(None)
+    return None
+
+
+_known: dict[tuple[Any, ...], Exception | None] = {}
+
+
+def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
+    """The error of a call that torch's shape rule accepts: for its dtypes, or for a size of 0."""
+    tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+    if any(tensor.numel() == 0 for tensor in tensors):
+        if sum(tensor.numel() for tensor in tensors) <= LARGEST:
+            return eager_error(func, args, kwargs)
+        return None
+    dtypes = tuple((tensor.dtype, tensor.dim()) for tensor in tensors)
+    kinds = {dtype for dtype, _ in dtypes}
+    if kinds <= {torch.float32} or kinds <= {torch.float64}:
+        return None
+    key = (func, dtypes)
+    if key not in _known:
+        found = eager_error(func, args, kwargs, SMALL)
+        _known[key] = found if found is not None and _is_about_dtypes(found) else None
+    return _known[key]
+
+
+def _is_about_dtypes(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(word in text for word in _ABOUT_DTYPES)
