@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -236,3 +238,71 @@ def test_results_of_different_structure() -> None:
 
     error = str(refused(walk, torch.ones(3), torch.tensor(2)))
     assert "the returned value is a tensor float32[3] in one arm" in error
+
+
+class _Adder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = [1]
+
+    def go(self, a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else self.go(a + self.steps[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.go(x)
+        self.steps[0] = 5
+        second = self.go(x)
+        self.steps[0] = 1
+        return first + second
+
+
+def _changed_in_place(x: Tensor) -> Tensor:
+    y = x * 1
+
+    def go(a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else go(a + y)
+
+    first = go(x)
+    y.add_(1)
+    return first + go(x)
+
+
+def _bound_anew(x: Tensor) -> Tensor:
+    step, y = 1, x * 1
+
+    def go(a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else go(a + y * step)
+
+    first = go(x)
+    step, y = 5, y + 1
+    return first + go(x)
+
+
+@pytest.mark.parametrize("fn", [_Adder(), _changed_in_place, _bound_anew])
+def test_a_function_sees_what_changed_between_its_calls(fn: Callable[[Tensor], Tensor]) -> None:
+    check(fn, (torch.ones(3),), (torch.rand(3),))
+
+
+def test_a_function_that_sees_nothing_new_is_traced_once() -> None:
+    def go(a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else go(a + 1)
+
+    def f(x: Tensor) -> Tensor:
+        return go(x) + go(x * 2)
+
+    captured = check(f, (torch.ones(3),))
+    assert len(captured.program.functions) == 2
+
+
+def test_arguments_that_share_memory() -> None:
+    def go(a: Tensor, b: Tensor) -> Tensor:
+        a.add_(1)
+        if b.sum() < 20:
+            return go(a, b)
+        return b * 1
+
+    def f(x: Tensor) -> Tensor:
+        y = x * 1
+        return go(y, y)
+
+    assert "in place" in refused(f, torch.ones(3)).message

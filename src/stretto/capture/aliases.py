@@ -204,9 +204,9 @@ class _Update:
         self.is_ambiguous = False
 
     def run(self) -> None:
-        visible = _visible()
+        seen = visible()
         others = [storage for storage in self.family if storage is not self.written]
-        if visible.isdisjoint(others):
+        if seen.isdisjoint(others):
             _stale(others, self.origin)
             return
         upwards = _reached([self.written], _sources)
@@ -214,7 +214,7 @@ class _Update:
             for source in storage.sources:
                 self._write_source(storage, source)
         for storage in others:
-            is_seen = not visible.isdisjoint(_reached([storage], _parts))
+            is_seen = not seen.isdisjoint(_reached([storage], _parts))
             if storage not in upwards and not is_seen:
                 _stale([storage], self.origin)
             elif storage not in upwards or self.is_ambiguous:
@@ -274,7 +274,7 @@ def _logical(operator: str, first: Value, second: Value) -> Value:
     return state.tensor_op(f"aten.logical_{operator}.default", arguments, FLAG)
 
 
-def _visible() -> set[Storage]:
+def visible() -> set[Storage]:
     """Storages that the user's code, or the caller of the function, can still see."""
     state = tracer()
     found = {traced.memory for traced in state.inputs.values()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from stretto.capture.aliases import link, overlapping, storages_of
@@ -21,6 +21,7 @@ from stretto.capture.poison import poisons
 from stretto.capture.scalars import Kind
 from stretto.capture.signals import RecursionFound, Signal, UnknownResult, abort, fail
 from stretto.capture.state import Snapshot, TracedList, describe
+from stretto.capture.surroundings import Surroundings
 from stretto.capture.templates import RESULT, Fixed, Template, Walk, is_traced_leaf, merge
 from stretto.capture.tensor import FunctionContext, Storage, TracedTensor
 from stretto.capture.tracer import Region, tracer
@@ -47,6 +48,7 @@ class Entry:
     code: CodeType
     by_content: Hashable
     by_identity: Hashable
+    cells: tuple[CellType, ...]
     regions: int = 0
 
 
@@ -111,6 +113,7 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
         code,
         (code, cells, _abstract(given, by_identity=False)),
         (code, cells, "identity", _abstract(given, by_identity=True)),
+        function.__closure__ or (),
         sum(not region.is_transaction for region in tracer().regions),
     )
 
@@ -154,6 +157,7 @@ class Outline:
     returned: dict[int, int] = field(default_factory=dict[int, int])
     """Results that are an argument itself: positions of both."""
     depth: int = 0
+    surroundings: Surroundings | None = None
     differing: set[int] = field(default_factory=set[int])
     aliased: set[tuple[int, Any]] = field(default_factory=set[tuple[int, Any]])
     """Arguments that may share memory with another one, or with a storage of an outer tensor."""
@@ -162,12 +166,14 @@ class Outline:
     finished: bool = False
 
     def is_usable(self) -> bool:
+        """Whether a call may use the function as it was traced: it would read the same state."""
         if not self.finished:
             return True
         state = tracer()
         carry = self.carry
         stateless = carry is not None and not carry.kinds()
-        return stateless and all(state.home[value].open for value in self.captures)
+        known = all(state.is_known(value) for value in self.captures)
+        return stateless and known and self.surroundings is not None and self.surroundings.hold()
 
     # -- tracing --------------------------------------------------------------------------------
 
@@ -200,7 +206,9 @@ class Outline:
         self.finished = True
         self.carry.base.restore()
         state.note(f"recursive function '{self.name}' outlined")
-        return self.call(args, kwargs, outermost=True)
+        result = self.call(args, kwargs, outermost=True)
+        self.surroundings = Surroundings.of(self.entry.cells, (args, kwargs), self.captures)
+        return result
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
         state, carry = tracer(), self.carry

@@ -262,7 +262,10 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
 def wrote_outer(kind: str, name: str, value: Any) -> None:
     """After `name`, declared global or nonlocal, was assigned."""
     state = active()
-    if state is None or not _holds_traced(value):
+    if state is None:
+        return
+    state.global_writes += kind == "global"
+    if not _holds_traced(value):
         return
     if kind == "nonlocal" and any(name in frame.cells for frame in state.frames[:-1]):
         return

@@ -101,6 +101,7 @@ class Tracer:
         self.symbol_dims: dict[str, torch.SymInt] = {}
         self.tries: list[tuple[type[BaseException], ...]] = []
         self.written = 0
+        self.global_writes = 0
         self.calls: list[Any] = []
         self.outlines: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
