@@ -237,6 +237,18 @@ def _arange(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
+def _compared(method: str) -> Rule:
+    """torch.equal and torch.allclose give Python flags, of which a traced one is made."""
+
+    def rule(one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (_traced(one) or _traced(other)):
+            return NotImplemented
+        traced = one if _traced(one) else tracer().promote(one)
+        return getattr(traced, method)(other, *args, **kwargs)
+
+    return rule
+
+
 RULES: dict[Any, Rule] = {
     int: _cast(int),
     float: _cast(float),
@@ -275,6 +287,8 @@ RULES: dict[Any, Rule] = {
     torch.full: _full,
     torch.full_like: _full_like,
     torch.arange: _arange,
+    torch.equal: _compared("equal"),
+    torch.allclose: _compared("allclose"),
     torch.cond: torch_control.cond,
     torch.while_loop: torch_control.while_loop,
 }

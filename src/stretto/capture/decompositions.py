@@ -56,6 +56,8 @@ _KEPT_PACKETS = (
     aten.select_scatter,
     aten.slice_scatter,
     aten.square,
+    aten.quantile,
+    aten.nanquantile,
     aten.floor_divide,
     aten.rsub,
     aten.addmm,

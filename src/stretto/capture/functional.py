@@ -32,7 +32,7 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
     outcome = pure(*args, **kwargs)
     outcomes = outcome if isinstance(outcome, tuple | list) else (outcome,)
     for target, new in zip(targets, outcomes, strict=False):
-        _check_size(func, target, new)
+        _check_result(target, new)
         overwrite(target, new)
     return targets[0] if len(targets) == 1 else tuple(targets)
 
@@ -51,12 +51,33 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     state.assign(traced, value)
 
 
-def _check_size(func: Any, target: torch.Tensor, new: torch.Tensor) -> None:
+def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:
+    """Raises what eager raises where the result does not fit into the tensor that is changed."""
+    if not torch.can_cast(new.dtype, target.dtype):
+        found, wanted = (_type_name(tensor.dtype) for tensor in (new, target))
+        raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
     if tuple(target.shape) != tuple(new.shape):
         raise RuntimeError(
             f"output with shape {list(target.shape)} doesn't match the broadcast shape "
             f"{list(new.shape)}"
         )
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    """As eager's errors call it."""
+    names = {
+        torch.float32: "Float",
+        torch.float64: "Double",
+        torch.float16: "Half",
+        torch.bfloat16: "BFloat16",
+        torch.bool: "Bool",
+        torch.uint8: "Byte",
+        torch.int8: "Char",
+        torch.int16: "Short",
+        torch.int32: "Int",
+        torch.int64: "Long",
+    }
+    return names.get(dtype, str(dtype))
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:

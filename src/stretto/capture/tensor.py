@@ -249,6 +249,15 @@ class TracedTensor(torch.Tensor):
     def item(self) -> Any:
         return Hooks.item(self)
 
+    def equal(self, other: Any) -> Any:
+        """The Python flag that eager gives."""
+        if self.shape != other.shape:
+            return False
+        return (self == other).all().item()
+
+    def allclose(self, other: Any, *args: Any, **kwargs: Any) -> Any:
+        return torch.isclose(self, other, *args, **kwargs).all().item()
+
     def tolist(self) -> Any:
         if not self.shape:
             return Hooks.item(self)

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from stretto.tools.fuzz.known import update_known
 from stretto.tools.fuzz.machines import MACHINES
-from stretto.tools.fuzz.parts import PARTS, Settings, failed, run_part
+from stretto.tools.fuzz.parts import DATABASES, PARTS, Settings, failed, run_part
 from stretto.tools.fuzz.report import PartReport, show, summary, write_json
 from stretto.tools.names import require_known
 
@@ -60,7 +60,7 @@ def fuzz(
                 shown.update(task, completed=done, total=total)
 
             reports.append(run_part(name, settings, update))
-        if known and name != "functions":
+        if known and name in DATABASES:
             update_known(name, reports[-1].outcomes)
         show(reports[-1], console)
     console.print(summary(reports))

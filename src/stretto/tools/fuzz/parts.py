@@ -22,9 +22,13 @@ from stretto.tools.fuzz.operators import (
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.reduce import reduce_source
 from stretto.tools.fuzz.report import PartReport
+from stretto.tools.fuzz.sanitizers import sanitizers
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.trial import Note, try_program
 from stretto.tools.fuzz.workers import Job, Workers, run_all
+
+SLOWER = 15
+"""A case of the sanitizers is many functions, built by slower compilers."""
 
 MOST_REDUCED = 10
 """Failures with different reasons whose sources are cut down."""
@@ -66,6 +70,10 @@ def exportdb_job(settings: Settings) -> Job[Any]:
     return exportdb(list(database()), machines, settings.seconds)
 
 
+def sanitizers_job(settings: Settings) -> Job[Any]:
+    return sanitizers(settings.seed, settings.count // 10, SLOWER * settings.seconds)
+
+
 def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
     """As many of them as `count` says, drawn by the seed, in their order."""
     if not settings.count or settings.count >= len(samples):
@@ -74,11 +82,15 @@ def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
     return [samples[number] for number in sorted(chosen)]
 
 
+DATABASES = ("operators", "modules", "exportdb")
+"""The parts whose refusals are listed."""
+
 PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "functions": functions_job,
     "operators": operators_job,
     "modules": modules_job,
     "exportdb": exportdb_job,
+    "sanitizers": sanitizers_job,
 }
 
 
@@ -92,7 +104,7 @@ def run_part(part: str, settings: Settings, progress: Progress = lambda *_: None
         if outcome.reason != ABSENT:
             report.add(outcome)
         progress(done + 1, len(job.cases))
-    if part != "functions":
+    if part in DATABASES:
         report.failures += unknown_refusals(part, report.outcomes)
     report.seconds = time.monotonic() - start
     if settings.reduce and part == "functions":

@@ -160,6 +160,9 @@ class _Trial:
             return Outcome(self.name, "equal", reason="raises")
         if isinstance(one.error, RunError):
             return Outcome(self.name, "wrong", machine.name, "needless RunError", f"{one.error}")
+        if wanted.error is not None:
+            reason = f"{type(one.error).__name__} instead of {type(wanted.error).__name__}"
+            return Outcome(self.name, "wrong", machine.name, reason, f"{one.error}")
         return outcome_of_error(self.name, machine.name, one.error)
 
     def is_open(self, number: int, found: Call) -> bool:

@@ -1,0 +1,80 @@
+"""Operators whose capture needs more than their ATen call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from stretto.errors import StrettoError
+from tests.capture.checks import check
+
+A, B = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 3.5])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.cos_(),
+        lambda x: x.div_(2),
+        lambda x: x.add_(0.5),
+        lambda x: x.mul_(torch.tensor([0.5])),
+        lambda x: torch.exp(x, out=x),
+        lambda x: x.copysign_(x),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+def test_a_result_that_cannot_be_cast_is_eagers_error(
+    change: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    x = torch.tensor([1, 2, 3]).to(dtype)
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type") as wanted:
+        change(x.clone())
+    with pytest.raises(RuntimeError) as found:
+        stretto.compile(change, backend="interpreter")(x.clone())
+    assert not isinstance(found.value, StrettoError)
+    assert str(found.value).partition("\n")[0] in str(wanted.value)
+
+
+def test_in_place_operators_of_python() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        a, b, c = x > 1, x > 2, (y * 2).long()
+        a &= y > 0
+        b |= a
+        b ^= y > 3
+        c <<= 2
+        c >>= 1
+        return a, b, c
+
+    check(f, (A, B), (B, A))
+
+
+def test_flags_that_compare_whole_tensors() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[bool, bool, Tensor]:
+        if torch.equal(x, y):
+            x = x + 1
+        elif torch.allclose(x, y, atol=1.0):
+            x = x + 2
+        else:
+            x = x + 3
+        return x.equal(y), x.allclose(y, rtol=0.5), x
+
+    check(f, (A, B), (A, A), (A, B * 5), (A, A * float("nan")))
+
+
+def test_shapes_that_differ_are_not_equal() -> None:
+    check(lambda x, y: (torch.equal(x, y), x), (A, A[:2]))
+
+
+def test_quantiles() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.cat([x, x * 2]).reshape(2, 3)
+        return y.quantile(0.3), torch.nanquantile(y, torch.tensor([0.25, 0.75]), dim=1)
+
+    check(f, (A,), (B,))
+    compiled = stretto.compile(f, backend="cpu")
+    for one, other in zip(compiled(A), f(A), strict=True):
+        torch.testing.assert_close(one, other)
