@@ -22,8 +22,13 @@ from stretto.capture import (
     build_output,
     capture,
 )
+from stretto.capture.admission import (
+    active_transformation,
+    check_inputs,
+    foreign_input,
+    overlaps,
+)
 from stretto.errors import BuildError, CaptureError, StrettoWarning
-from stretto.ir.types import DType
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
 from stretto.runtime.check import Checker
@@ -38,6 +43,9 @@ BACKENDS = ("auto", "cpu", "cuda", "cuda-emulated", "emulator", "interpreter")
 Key = tuple[Any, ...]
 
 _TENSORS_ONLY = {torch.Tensor}
+
+_is_negated = torch.Tensor.is_neg
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(slots=True)
@@ -77,6 +85,8 @@ class Entry:
         self.calls += 1
         bound = list(tensors[: len(self.captured.inputs)]) if self.plain else self.bind(tensors)
         inputs = [t if t.is_contiguous() else t.contiguous() for t in bound]
+        if any(map(_is_negated, inputs)):
+            inputs = [t.resolve_neg() for t in inputs]
         results = self.executable(inputs)
         if self.checker is not None:
             self.checker.check(inputs, results)
@@ -125,17 +135,27 @@ class Compiled:
         self._options = options
         self._entries: dict[Key, Entry] = {}
         self._lock = ForkSafeLock()
-        self._warned_grad = False
+        self._warned_eager: set[str] = set()
         self._warned_signatures = False
         self._last: Entry | None = None
         if self._module is None:
             functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        entry, tensors = self._entry(args, kwargs)
-        if entry is None:
+        if _is_dynamo_compiling():
             return self._function(*args, **kwargs)
-        return entry(tensors)
+        why = active_transformation()
+        if why is not None:
+            self._warn_eager(why)
+            return self._function(*args, **kwargs)
+        try:
+            entry, tensors = self._entry(args, kwargs)
+            if entry is not None:
+                return entry(tensors)
+        except RuntimeError:  # as of shapes that a nested tensor does not have
+            check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
+            raise
+        return self._function(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Compiled methods: bound to the instance, one table of signatures per function."""
@@ -173,9 +193,12 @@ class Compiled:
         if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
             key = tuple([(a.shape, a.dtype, a.device) for a in args])
         else:
-            key, tensors = self._general_key(args, kwargs)
+            key, tensors, why = self._general_key(args, kwargs)
+            if why is not None:
+                self._warn_eager(why, stacklevel=5)
+                return None, tensors
         if torch.is_grad_enabled() and self._is_training(tensors):
-            self._warn_grad()
+            self._warn_eager(_REQUIRES_GRAD, "Call it under torch.no_grad() to run it compiled.", 5)
             return None, tensors
         if self._module is not None:
             key = (self._module.training, key)
@@ -202,10 +225,14 @@ class Compiled:
 
     def _general_key(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Key, list[torch.Tensor]]:
+    ) -> tuple[Key, list[torch.Tensor], str | None]:
+        """The key, the tensors in it, and a reason to run eager."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        return (spec, *(_leaf_key(leaf) for leaf in leaves)), tensors
+        why = foreign_input(leaves)
+        if why is not None:
+            return (), tensors, why
+        return (spec, *(_leaf_key(leaf) for leaf in leaves)), tensors, None
 
     def _compile(
         self,
@@ -236,6 +263,7 @@ class Compiled:
             )
             if self._options.check and not isinstance(executable, InterpretedExecutable):
                 entry.checker = Checker(captured.program, self._options.max_depth)
+            _check_written(entry, tensors)
             if captured.writes:
                 entry.compiled_variant = entry.variant(tensors)
             self._entries[key] = entry
@@ -246,16 +274,12 @@ class Compiled:
             return entry
 
     # ---- warnings ----------------------------------------------------------------------------
-    def _warn_grad(self) -> None:
-        if not self._warned_grad:
-            self._warned_grad = True
-            warnings.warn(
-                "an input, or a parameter of a module in training mode, requires grad and training "
-                "is not supported yet: running eager. Call it under torch.no_grad() to run it "
-                "compiled.",
-                StrettoWarning,
-                stacklevel=4,
-            )
+    def _warn_eager(self, why: str, remedy: str = "", stacklevel: int = 3) -> None:
+        """Once for each reason. stacklevel: how far up the caller of the compiled function is."""
+        if why not in self._warned_eager:
+            self._warned_eager.add(why)
+            text = f"{why}: running eager. {remedy}".rstrip()
+            warnings.warn(text, StrettoWarning, stacklevel=stacklevel)
 
     def _warn_signatures(self) -> None:
         limit = self._options.max_signatures_before_warning
@@ -320,6 +344,21 @@ def _is_capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
+_REQUIRES_GRAD = (
+    "an input, or a parameter of a module in training mode, requires grad and training is not "
+    "supported yet"
+)
+
+
+def _check_written(entry: Entry, tensors: Sequence[torch.Tensor]) -> None:
+    bound = entry.bind(tensors)
+    if any(overlaps(bound[mutation.input]) for mutation in entry.captured.mutations):
+        raise CaptureError(
+            "a tensor is changed in place that has several elements at one address",
+            remedy="pass a clone() of it",
+        )
+
+
 def _has_trainable(module: torch.nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
@@ -336,18 +375,7 @@ def _leaf_key(leaf: object) -> object:
 
 def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
     """The backend for these inputs. Raises for tensors that it cannot take."""
-    for tensor in tensors:
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise CaptureError(
-                f"an input has layout {tensor.layout}", remedy="pass dense tensors (.to_dense())"
-            )
-        try:
-            DType.from_torch(tensor.dtype)
-        except KeyError:
-            raise CaptureError(
-                f"an input has dtype {tensor.dtype}, which is not supported",
-                remedy="cast it to a real float, integer or bool dtype",
-            ) from None
+    check_inputs(tensors)
     if backend == "auto":
         return "cuda" if any(tensor.device.type == "cuda" for tensor in tensors) else "cpu"
     return backend

@@ -75,9 +75,8 @@ def _rule(function: Any) -> Callable[..., Any] | None:
 
 def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Builtins, classes, callable objects."""
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None and type(function).__module__.split(".")[0] == "stretto":
-        return traced_call(wrapped, args, kwargs)
+    if type(function).__module__.split(".")[0] == "stretto" and "_function" in vars(function):
+        return traced_call(vars(function)["_function"], args, kwargs)
     method = vars(type(function)).get("__call__")
     if not isinstance(function, type) and is_user_function(method):
         return traced_call(method, (function, *args), kwargs)

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
+from stretto.capture.admission import check_constant
 from stretto.capture.frames import Frame
 from stretto.capture.locations import user_location
 from stretto.capture.signals import Abort, abort, fail
@@ -334,8 +335,8 @@ class Tracer:
         if id(tensor) in self.inputs:
             return self.inputs[id(tensor)]
         if id(tensor) not in self.constants:
-            self.type_of(tensor)
             key = self._constant_key(tensor)
+            check_constant(tensor, key)
             with self.faking():
                 fake = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
             root = self.regions[0].scope
