@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import stretto
 
@@ -217,3 +218,95 @@ def test_errors_of_operators_are_of_both_classes() -> None:
     assert error.location.source().strip().startswith("return x @ torch.ones(5, 5)")
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error) and str(again) == str(error)
+
+
+# ---- what operators check ----------------------------------------------------------------------
+
+TABLE = torch.arange(12.0).view(3, 4)
+GOOD, BAD = torch.tensor([0, 2]), torch.tensor([1, 5])
+
+OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "embedding": lambda x, i: functional.embedding(i, x),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i.view(1, 2)),
+    "index": lambda x, i: x[i],
+    "take": lambda x, i: x.take(i * 4),
+    "scatter": lambda x, i: x.scatter(0, i.view(1, 2), 1.0),
+    "index_put": lambda x, i: x.index_put((i,), torch.tensor(1.0)),
+    "index_add": lambda x, i: x.index_add(0, i, x[:2]),
+    "index_copy": lambda x, i: x.index_copy(0, i, x[:2]),
+    "index_fill": lambda x, i: x.index_fill(0, i, 1.0),
+    "one_hot": lambda x, i: functional.one_hot(i, 3) * 1.0,
+    "cross_entropy": lambda x, i: functional.cross_entropy(x[:2], i + 1),
+    "binary_cross_entropy": lambda x, i: functional.binary_cross_entropy(i / 2, i / 2),
+    "cholesky": lambda x, i: torch.linalg.cholesky(torch.eye(2) * (3 - i)),
+    "inv": lambda x, i: torch.linalg.inv(torch.diag(i - 5.0)),
+    "solve": lambda x, i: torch.linalg.solve(torch.diag(i - 5.0), torch.ones(2)),
+    "assert_async": lambda x, i: (torch._assert_async((i < 3).all(), "below 3"), x)[1],
+    "check": lambda x, i: (torch._check(int(i[1]) < 3, lambda: "below 3"), x)[1],
+    "check_index": lambda x, i: (torch._check_index(int(i[1]) < 3, lambda: "below 3"), x)[1],
+    "check_tensor_all": lambda x, i: (torch._check_tensor_all(i < 3), x)[1],
+    "assert": lambda x, i: (torch._assert(i.sum() < 5, "sum"), x)[1],
+    "list": lambda x, i: [x, x + 1, x + 2][int(i[1])],
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_operators_check(name: str) -> None:
+    """Alone, in an arm that is taken or not, and in a loop at an iteration."""
+    operator = OPERATORS[name]
+
+    def everywhere(x: Tensor, i: Tensor, arm: Tensor, last: Tensor) -> Tensor:
+        y = x.sum()
+        if arm > 0:
+            y = y + operator(x, i).sum()
+        for k in range(6):
+            if k < last:
+                y = y * 0.5 + operator(x, i).sum()
+        return y
+
+    def alone(x: Tensor, i: Tensor) -> Tensor:
+        return operator(x, i) * 2
+
+    check_as_eager(alone, (TABLE, GOOD), (TABLE, BAD), machines=("interpreter", "emulator"))
+    zero, one = torch.tensor(0), torch.tensor(1)
+    calls = [
+        (TABLE, i, arm, last)
+        for i in (GOOD, BAD)
+        for arm, last in ((zero, zero), (one, zero), (zero, one))
+    ]
+    check_as_eager(everywhere, *calls, machines=("emulator",))
+
+
+def test_one_program_with_many_checks_on_the_cpu() -> None:
+    def descend(x: Tensor, i: Tensor, n: Tensor) -> Tensor:
+        if n == 0:
+            return x.sum()
+        rows = functional.embedding(i, x).sum() + x.gather(0, i.view(1, 2)).sum()
+        factor = torch.linalg.cholesky(torch.eye(2) * (n + 1))
+        return descend(x + rows * 0.1, i + 1, n - 1) + factor.sum()
+
+    def start(x: Tensor, i: Tensor, n: Tensor) -> Tensor:
+        return descend(x, i, n) * 2
+
+    calls = [(TABLE, i, torch.tensor(n)) for i in (torch.tensor([0, 0]), BAD) for n in (0, 1, 2, 5)]
+    check_as_eager(start, *calls, machines=("emulator", "cpu"))
+
+
+def test_handlers_of_eager_code_work() -> None:
+    fast = stretto.compile(lambda x: torch.linalg.inv(x), backend="interpreter")
+    for kind in (torch.linalg.LinAlgError, RuntimeError, stretto.RunError):
+        with pytest.raises(kind, match="singular"):
+            fast(torch.zeros(2, 2))
+    torch.testing.assert_close(fast(torch.eye(2)), torch.eye(2))
+
+
+def test_a_try_that_catches_what_depends_on_the_run_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        try:
+            return torch.linalg.cholesky(x)
+        except RuntimeError:
+            return x
+
+    with pytest.raises(stretto.CaptureError, match="is raised here depends on a tensor"):
+        stretto.compile(f)(torch.eye(2))

@@ -12,9 +12,10 @@ import torch
 from torch.utils._pytree import tree_any, tree_map
 
 from stretto.capture import lists, sources, torch_control
-from stretto.capture.branches import stage_and, stage_ifexp, stage_not, stage_or
+from stretto.capture.branches import branch, stage_and, stage_ifexp, stage_not, stage_or
 from stretto.capture.frames import UNDEFINED
 from stretto.capture.leaves import kind_of
+from stretto.capture.raises import check
 from stretto.capture.scalars import cast_number, concrete, is_number, known_value
 from stretto.capture.signals import fail
 from stretto.capture.state import TracedList
@@ -229,6 +230,50 @@ def _full_like(like: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) 
     return torch.empty_like(like, dtype=dtype).fill_(fill_value)
 
 
+_ASSERT_SCALAR = torch.ops.aten._assert_scalar
+_NO_MESSAGE = (
+    "Expected cond to be True, but got False. (Could this error message be improved? If so, please "
+    "report an enhancement request to PyTorch.)"
+)
+
+
+def _checked(error: type[Exception], condition: Any, message: Any) -> Any:
+    """torch._check_with: eager PyTorch wants a bool, which a traced number of that dtype is."""
+    if not is_number(condition) or condition.dtype != torch.bool:
+        return NotImplemented
+
+    def fails() -> None:
+        raise error(_NO_MESSAGE if message is None else str(Hooks.call(message)))
+
+    branch(condition, lambda: None, fails)
+    return None
+
+
+def _check(error: type[Exception]) -> Rule:
+    return lambda cond, message=None: _checked(error, cond, message)
+
+
+def _check_size(i: Any, message: Any = None, *, max: Any = None) -> Any:
+    if not is_number(i):
+        return NotImplemented
+    _checked(RuntimeError, i >= 0, message)
+    return None if max is None else _checked(RuntimeError, i <= max, message)
+
+
+def _check_tensor_all(cond: Any, message: Any = None) -> Any:
+    if not _traced(cond) or cond.dtype != torch.bool:
+        return NotImplemented
+    return _checked(RuntimeError, cast_number(cond.all(), bool), message)
+
+
+def _assert(condition: Any, message: Any) -> Any:
+    Hooks.staging.assert_(condition, lambda: message, lambda: True)
+
+
+def _assert_scalar(value: Any, message: str, *_: Any) -> Any:
+    return check(value, "RuntimeError", message) if _traced(value) else NotImplemented
+
+
 def _arange(*args: Any, **kwargs: Any) -> Any:
     if any(_traced(arg) and known_value(arg) is None for arg in args):
         for arg in args:
@@ -292,6 +337,23 @@ RULES: dict[Any, Rule] = {
     torch.cond: torch_control.cond,
     torch.while_loop: torch_control.while_loop,
 }
+
+
+_CHECKS: dict[str, Rule] = {
+    "_check": _check(RuntimeError),
+    "_check_index": _check(IndexError),
+    "_check_value": _check(ValueError),
+    "_check_type": _check(TypeError),
+    "_check_not_implemented": _check(NotImplementedError),
+    "_check_with": _checked,
+    "_check_is_size": _check_size,
+    "_check_tensor_all": _check_tensor_all,
+    "_assert": _assert,
+    "_assert_scalar": _assert_scalar,
+}
+"""Functions of `torch` that check a condition; not every version of torch has all of them."""
+RULES |= {getattr(torch, name): rule for name, rule in _CHECKS.items() if hasattr(torch, name)}
+RULES |= dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_scalar)
 
 
 _LIST_METHODS: dict[str, Rule] = {

@@ -19,6 +19,7 @@ from stretto.capture.functional import overwrite
 from stretto.capture.signals import fail
 from stretto.capture.tensor import Storage, StorageState, TracedTensor
 from stretto.capture.tracer import tracer
+from stretto.capture.value_checks import check_classes
 
 aten = torch.ops.aten
 
@@ -53,6 +54,10 @@ _KEPT_PACKETS = (
     aten.flip,
     aten.roll,
     aten.index_select,
+    aten.index_add,
+    aten.index_copy,
+    aten.index_fill,
+    aten.take,
     aten.select_scatter,
     aten.slice_scatter,
     aten.square,
@@ -263,6 +268,7 @@ def _one_hot(index: Any, classes: int = -1) -> Any:
             "one_hot without num_classes has a shape that depends on data",
             "pass num_classes",
         )
+    check_classes(index, classes)
     return aten._to_copy.default(
         index.unsqueeze(-1) == torch.arange(classes, device=index.device), dtype=torch.int64
     )

@@ -21,9 +21,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from stretto.capture import value_checks
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
 from stretto.capture.eager import OF_OPERATORS, eager_error, eager_refusal, infer
 from stretto.capture.functional import apply_functionally, is_mutating
+from stretto.capture.raises import refuse_if_caught
 from stretto.capture.scalars import concrete, result_number
 from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
@@ -83,6 +85,10 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         state.read_values[id(args[0])] = args[0]
         with state.native():
             return args[0].item()
+    if func in value_checks.RULES:
+        outcome = _replaced(mode, value_checks.RULES[func], func, args, kwargs)
+        if outcome is not NotImplemented:
+            return outcome
     if func in RULES:
         outcome = _replaced(mode, RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:
@@ -140,9 +146,11 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     promoted = _promoter(state)
     args, kwargs = tree_map(promoted, args), tree_map(promoted, kwargs)
     outputs = infer(state, func, args, kwargs)
-    if outputs is None:
+    if outputs is None and func not in value_checks.RECORDED:
         state.note(f"{func} only checks values: it is left out")
         return None
+    if outputs is None:
+        refuse_if_caught(RuntimeError)
     op = TensorOp(
         str(func),
         tuple(argument(state, item) for item in args),

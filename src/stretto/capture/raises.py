@@ -58,7 +58,7 @@ def check(condition: Any, error: str, message: str, detail: Value | None = None)
 
 def require(flag: Value, failure: Failure, detail: Value | None = None) -> CheckOp:
     """Emit a check of a flag at the user's line."""
-    _refuse_if_caught(
+    refuse_if_caught(
         type(failure.raised) if failure.raised is not None else eager_class(failure.error)
     )
     op = CheckOp(flag, failure, detail)
@@ -66,7 +66,7 @@ def require(flag: Value, failure: Failure, detail: Value | None = None) -> Check
     return op
 
 
-def _refuse_if_caught(error: type[Exception]) -> None:
+def refuse_if_caught(error: type[Exception]) -> None:
     """A handler cannot be run in the midst of a compiled program."""
     if any(issubclass(error, handled) for handled in tracer().tries):
         fail(
@@ -89,7 +89,7 @@ def raises(error: Exception) -> bool:
 
 def stop_at(region: Region, error: Exception) -> Raised:
     """Emit the check that raises `error`, at the end of the open region that it left."""
-    _refuse_if_caught(type(error))
+    refuse_if_caught(type(error))
     place, failure = _place(error), _failure(error)
     op = require(tracer().literal(False, DType.BOOL), failure)
     op.location = place or op.location

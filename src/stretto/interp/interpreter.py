@@ -205,6 +205,8 @@ def _argument(frame: Frame, is_tensor: bool, argument: Argument) -> Any:
 
 
 def _flatten(result: Any) -> list[torch.Tensor]:
+    if result is None:
+        return []
     if isinstance(result, torch.Tensor):
         return [result]
     return [leaf for item in result for leaf in _flatten(item)]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from stretto.ir.core import Function, Op, Program
-from stretto.ir.ops import CallOp, CheckOp
+from stretto.ir.ops import CallOp, CheckOp, TensorOp
+
+
+def is_check(op: Op) -> bool:
+    """A check, or an operator without results, which only checks values."""
+    return isinstance(op, CheckOp) or (isinstance(op, TensorOp) and not op.results)
 
 
 def has_check(op: Op) -> bool:
     """Whether the op is a check, or has one in its blocks. Calls are not followed."""
     nested = (inner for block in op.blocks for inner in block.walk())
-    return isinstance(op, CheckOp) or any(isinstance(inner, CheckOp) for inner in nested)
+    return is_check(op) or any(is_check(inner) for inner in nested)
 
 
 def checking_functions(program: Program) -> frozenset[str]:
@@ -32,7 +37,7 @@ def effectful(function: Function, checking: frozenset[str]) -> set[Op]:
     def visit(op: Op) -> bool:
         inside = [visit(inner) for block in op.blocks for inner in block.ops]
         calls = isinstance(op, CallOp) and op.function in checking
-        if isinstance(op, CheckOp) or calls or any(inside):
+        if is_check(op) or calls or any(inside):
             found.add(op)
             return True
         return False

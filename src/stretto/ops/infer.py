@@ -249,6 +249,8 @@ def _placeholder(item: _Frozen, is_tensor: bool, position: int, symbols: _Symbol
 
 
 def _flatten(result: Any) -> list[Any]:
+    if result is None:  # an operator that only checks values
+        return []
     if isinstance(result, (tuple, list)):
         return [leaf for item in result for leaf in _flatten(item)]  # pyright: ignore
     return [result]

@@ -74,6 +74,8 @@ def stop_reason(op: TensorOp) -> str | None:
 
     An op that cannot stop may run earlier, or where it did not run before.
     """
+    if not op.results:
+        return "it only checks values"
     if (reason := _run_time_number(op)) is not None:
         return reason
     types = _tensor_types(op)

@@ -135,7 +135,7 @@ def _replace(loop: ForOp, twins: Twins, kept: frozenset[Op], before: set[Op]) ->
     ops: list[Op] = []
     for op in reversed(loop.body.ops):
         results = [value for value in op.results if value in needed]
-        if isinstance(op, TensorOp) and not results:
+        if isinstance(op, TensorOp) and op.results and not results:
             continue
         twin = dict(zip(op.results, twins.of_op.get(op, ()), strict=False))
         free = is_view(op) or is_source(op)

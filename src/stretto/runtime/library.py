@@ -49,7 +49,7 @@ def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
         stop = run_error(type(error), str(error).strip(), _location(call.source))
         stop.op = call.target
         raise stop from error
-    results = found if isinstance(found, tuple | list) else (found,)
+    results = found if isinstance(found, tuple | list) else (found,) if call.outs else ()
     for out, result in zip(call.outs, results, strict=True):
         target = bind(out)
         assert isinstance(target, torch.Tensor)

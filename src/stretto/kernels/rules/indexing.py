@@ -148,8 +148,8 @@ def _arranged(
         indices[dim] = place
     for dim, place in zip(tail, places[len(lead) + len(common) :], strict=True):
         indices[dim] = place
-    for dim in placed:
+    for number, dim in enumerate(placed):  # ATen counts the dims that are indexed
         lazy = call.low.tensor(arguments[dim])
-        positions = position_of(call, arguments[dim], lazy, dim, shape[dim])
+        positions = position_of(call, arguments[dim], lazy, number, shape[dim])
         indices[dim] = as_index(broadcast(positions, common), *inner)
     return Selection(region, tuple(indices))

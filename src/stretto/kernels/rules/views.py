@@ -210,6 +210,8 @@ def _narrow(call: Call) -> Lazy:
 def narrow_start(call: Call, size: Extent, length: Extent) -> Index:
     """The position of a slice of `length`; negative ones count from the end of the dim."""
     failure = window_out_of_range(size, length)
+    if "scatter" in call.op.target and length == 1:  # an item that is assigned to
+        failure = out_of_range(call.op.target, call.axis(len(call.shape)), size)
     return call.low.position(call.arguments["start"], size, failure, length)
 
 

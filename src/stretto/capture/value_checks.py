@@ -1,0 +1,90 @@
+"""Operators that check values: what eager PyTorch raises for them becomes checks of the Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stretto.capture.raises import check, require
+from stretto.capture.scalars import flag_of
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import tracer
+from stretto.ir.core import Block
+from stretto.ir.failure import Failure
+from stretto.ir.ops import IfOp
+from stretto.ir.types import DType
+
+aten = torch.ops.aten
+
+_NOT_TRUE = "Expected Tensor with single nonzero value, but got zero"
+
+
+def check_all(valid: Any, error: str, message: str, values: Any = None) -> None:
+    """Stop the run where an element of `valid` is false.
+
+    values: integers of the same shape, whose first one that is not valid stands for the `{}` in
+    the message. It is looked for only when the check fails.
+    """
+    if not isinstance(valid, TracedTensor):
+        valid = tracer().promote(valid)
+    if valid.numel() == 0:
+        return
+    if values is None:
+        check(valid.all(), error, message)
+        return
+    state = tracer()
+    flag = flag_of(valid.all())
+    with state.region() as region:
+        wrong = torch.logical_not(valid).reshape(-1).to(torch.int64)
+        place = torch.argmax(wrong, 0, keepdim=True)
+        first: Any = values.reshape(-1).index_select(0, place).to(torch.int64).reshape(())
+        failure = Failure(error, message)
+        require(state.literal(False, DType.BOOL), failure, state.read(first))
+    state.place(IfOp(flag, Block(), region.scope.block), ())
+
+
+def _assert_async(condition: Any, message: str = _NOT_TRUE) -> None:
+    check(condition, "RuntimeError", message)
+
+
+def _functional_assert(condition: Any, message: str, token: Any) -> Any:
+    check(condition, "RuntimeError", message)
+    return token.clone()
+
+
+def _nll_loss(scores: Any, target: Any, weight: Any, reduction: int, ignored: int) -> Any:
+    """Classes in range; then the operator is recorded as any other."""
+    classes = scores.shape[1 if scores.dim() > 1 else 0]
+    valid = (target >= 0) & (target < classes) | (target == ignored)
+    check_all(valid, "IndexError", "Target {} is out of bounds.", target)
+    return NotImplemented
+
+
+def _binary_cross_entropy(probability: Any, *rest: Any, **kwargs: Any) -> Any:
+    check_all(
+        (probability >= 0) & (probability <= 1),
+        "RuntimeError",
+        "all elements of input should be between 0 and 1",
+    )
+    return NotImplemented
+
+
+def check_classes(index: Any, classes: int) -> None:
+    """What `one_hot` checks."""
+    check_all(index >= 0, "RuntimeError", "Class values must be non-negative.")
+    check_all(index < classes, "RuntimeError", "Class values must be smaller than num_classes.")
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten._assert_async.default: _assert_async,
+    aten._assert_async.msg: _assert_async,
+    aten._functional_assert_async.msg: _functional_assert,
+    aten.nll_loss_forward.default: _nll_loss,
+    aten.nll_loss2d_forward.default: _nll_loss,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+}
+
+RECORDED: frozenset[Any] = frozenset((aten._linalg_check_errors.default,))
+"""Operators without results that are recorded, since what they raise depends on many values."""
