@@ -428,6 +428,19 @@ def test_inputs_that_are_not_contiguous(backend: str) -> None:
     assert len(fast.signatures) == 1
 
 
+@pytest.mark.parametrize("backend", ["cpu", "emulator"])
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (1, 1, 1)])
+def test_one_element_with_stride_0_is_contiguous(backend: str, shape: tuple[int, ...]) -> None:
+    """As an input, as a constant, and of every size of element."""
+    constant = torch.ones(1).expand(1).select(0, 0).expand(shape)[:1]
+    fast = stretto.compile(lambda x, y: (x + constant, y * 2), backend=backend)
+    x = torch.full((), 2.0).expand(shape)[:1]
+    y = torch.tensor(3).expand(1)
+    assert 0 in x.stride()
+    one, other = fast(x, y)
+    assert torch.equal(one, x + constant) and torch.equal(other, y * 2)
+
+
 @pytest.mark.parametrize("backend", MACHINES)
 def test_inputs_that_are_expanded(backend: str) -> None:
     x, y = torch.ones(1, 1).expand(4, 3), A.expand(4, 3)

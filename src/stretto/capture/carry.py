@@ -334,6 +334,11 @@ class Carry:
                 self.leaves[slot] = Leaf(kind, UNDEFINED, after)
                 self.changed = True
                 return
+            (_, *cell), *rest = slot
+            if is_internal(name) and not rest and (isinstance(after, tuple) or is_box(after)):
+                self.base.cells[cell[0], cell[1]] = _without_values(after)
+                self.changed = True
+                return
             self._peel(name, UNDEFINED, after)
         self.poisoned[slot] = Poison(
             f"'{name}' has no value if the loop runs zero times",
@@ -449,6 +454,20 @@ def _or_poison(value: Any) -> Any:
     """A tensor or list that cannot be read is an error if it is used."""
     if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
         return Poison.of(value.memory.state.stale)
+    return value
+
+
+def _without_values(value: Any) -> Any:
+    """The structure of a value that is returned, with UNDEFINED where a Program has values: what
+    the variable holds before the loop has returned."""
+    if kind_of(value) is not None:
+        return UNDEFINED
+    if isinstance(value, tuple):
+        return rebuild_tuple(value, [_without_values(item) for item in value])
+    if is_box(value):
+        made = copy.copy(value)
+        refill(made, {key: _without_values(item) for key, item in contents(value).items()})
+        return made
     return value
 
 

@@ -80,9 +80,9 @@ class SharedMemory:
             if buffer.name in written:
                 known = buffer.kind != "output"
                 shadow = Shadow(buffer.name, self.clocks, tensor.numel(), written=known)
-            # Of an empty tensor the last stride may be 0, which a view as bytes refuses.
-            flat = tensor.view(-1) if tensor.numel() else tensor.new_empty(0)
-            data = flat.view(torch.uint8)
+            # A tensor of one element or none is contiguous with stride 0, too, which a view as
+            # bytes refuses.
+            data = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
             self._externals[buffer.slot] = _Storage(data, buffer.dtype.itemsize, shadow)
 
     def reserve(self, end: int) -> bool:

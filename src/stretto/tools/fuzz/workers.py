@@ -167,7 +167,12 @@ def _serve(job: Job[Any], pipe: Connection) -> None:
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    parent = os.getppid()
     while True:
+        # Other workers hold the pipe open, too, so its end does not tell of the parent's.
+        while not pipe.poll(1.0):
+            if os.getppid() != parent:
+                return
         try:
             case = pipe.recv()
         except (EOFError, OSError):
