@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import stretto
 from stretto.errors import StrettoError
-from tests.capture.checks import check
+from tests.capture.checks import check, refused
 
 A, B = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 3.5])
 
@@ -78,3 +78,32 @@ def test_quantiles() -> None:
     compiled = stretto.compile(f, backend="cpu")
     for one, other in zip(compiled(A), f(A), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.as_strided_((2,), (1,)),
+        lambda x: x.clone().swapaxes_(0, 0),
+        lambda x: x.squeeze_((0,)),
+    ],
+)
+def test_shapes_cannot_change_in_place(change: Callable[[Tensor], Tensor]) -> None:
+    error = refused(change, A)
+    assert error.message == "this operator changes the shape of a tensor in place"
+
+
+def test_a_split_at_values_has_no_shape() -> None:
+    error = refused(lambda x, n: torch.tensor_split(x, n), A, torch.tensor(2))
+    assert error.message == "a shape depends on the content of a tensor"
+
+
+def test_a_lazy_module_is_called_before_it_is_compiled() -> None:
+    module = nn.LazyLinear(2).eval()
+    error = refused(module, A)
+    assert error.message == "a parameter of a lazy module has no shape yet"
+    assert error.remedy is not None and "call the module once" in error.remedy
+    with torch.no_grad():
+        module(A)
+    check(module, (A,), (B,))

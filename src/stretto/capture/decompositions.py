@@ -18,7 +18,7 @@ from stretto.capture.eager import infer
 from stretto.capture.functional import overwrite
 from stretto.capture.signals import fail
 from stretto.capture.tensor import Storage, StorageState, TracedTensor
-from stretto.capture.tracer import tracer
+from stretto.capture.tracer import data_dependent_shape, tracer
 from stretto.capture.value_checks import check_classes
 
 aten = torch.ops.aten
@@ -129,6 +129,12 @@ def _reshape_inplace(*args: Any, **kwargs: Any) -> Any:
         "this operator changes the shape of a tensor in place",
         "use the out-of-place operator (unsqueeze instead of unsqueeze_, ...)",
     )
+
+
+def _split_at_values(*args: Any, **kwargs: Any) -> Any:
+    if not any(isinstance(item, TracedTensor) for item in args[1:]):
+        return NotImplemented
+    raise data_dependent_shape()
 
 
 def _lift_fresh(value: torch.Tensor) -> Any:
@@ -344,6 +350,11 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.squeeze_.dim: _reshape_inplace,
     aten.t_.default: _reshape_inplace,
     aten.transpose_.default: _reshape_inplace,
+    aten.squeeze_.dims: _reshape_inplace,
+    aten.swapaxes_.default: _reshape_inplace,
+    aten.swapdims_.default: _reshape_inplace,
+    aten.as_strided_.default: _reshape_inplace,
     aten.resize_.default: _reshape_inplace,
+    aten.tensor_split.tensor_indices_or_sections: _split_at_values,
     aten.set_.source_Tensor: _reshape_inplace,
 }

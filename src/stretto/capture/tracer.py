@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stretto.capture.admission import check_constant
@@ -396,6 +397,11 @@ class Tracer:
             )
         if tensor.layout is not torch.strided or tensor.is_quantized:
             fail("only dense tensors can be captured", "call to_dense() or dequantize() before")
+        if is_lazy(tensor):
+            fail(
+                "a parameter of a lazy module has no shape yet",
+                "call the module once, which gives its parameters their shapes, then compile it",
+            )
         if tensor.device.type == "meta":
             fail("a tensor on the meta device has no data", "make it on the CPU")
         return TensorType(dtype, tuple(self.dim(dim) for dim in tensor.shape))

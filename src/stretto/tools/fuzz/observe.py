@@ -38,6 +38,8 @@ def observe(value: Any, seen: frozenset[int] = frozenset()) -> Any:
     if isinstance(value, torch.Tensor):
         if type(value) not in PLAIN:
             return Thing(type(value).__name__, ())  # such as one that capture has left behind
+        if value.layout is not torch.strided:
+            return observe(value.detach().to_dense(), seen)
         return value.detach().clone()
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value

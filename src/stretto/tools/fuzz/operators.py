@@ -6,7 +6,6 @@ inputs, compiled and compared with eager.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.trial import Made, Note, Program, try_program
@@ -22,6 +22,11 @@ from stretto.tools.fuzz.workers import Job
 
 ABSENT = "no such sample"
 """The reason of a case beyond the last sample."""
+
+UNINITIALISED = (
+    *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
+)
+"""Operators whose results hold any numbers at all."""
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.float64)
 
@@ -59,6 +64,8 @@ def operator_samples(per_entry: int) -> list[Sample]:
     """As many samples of each operator and dtype; some of them may not be there."""
     found: list[Sample] = []
     for entry, info in enumerate(operator_database()):
+        if info.name in UNINITIALISED:
+            continue
         name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
         for dtype in DTYPES:
             if not info.supports_dtype(dtype, "cpu"):
@@ -102,7 +109,9 @@ def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> P
         def call(*args: Any, **kwargs: Any) -> Any:
             return operator(*args, **kwargs)
 
-        args, kwargs = copy.deepcopy((given.input, *given.args)), copy.deepcopy(given.kwargs)
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, torch.clone, ((given.input, *given.args), dict(given.kwargs))
+        )
         return Made(call, [(args, kwargs)])
 
     return Program(str(sample), make, 0, machines)
