@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,11 +16,14 @@ from stretto.build import CPU, Executable, InterpretedExecutable, Stages, build
 from stretto.capture import (
     ArgumentLeaf,
     Captured,
+    Fetched,
     Mutation,
+    Reading,
     ResultLeaf,
     Watch,
     build_output,
     capture,
+    capturing,
 )
 from stretto.capture.admission import (
     active_transformation,
@@ -47,10 +50,17 @@ _TENSORS_ONLY = {torch.Tensor}
 _is_negated = torch.Tensor.is_neg
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
+_ROUNDS = 20
+"""How often a call looks again at objects that other threads change meanwhile."""
+
 
 @dataclass(slots=True)
 class Entry:
-    """One compiled signature. `builds`: how often it was compiled, each time that it was stale."""
+    """One compiled signature. `builds`: how often it was compiled, each time that it was stale.
+
+    plain: the inputs are the tensors of a call, in order. varies: which program is right depends on
+    more than the key of the call: on `variant`, or on what objects of the user hold.
+    """
 
     key: Key
     captured: Captured
@@ -60,6 +70,7 @@ class Entry:
     keep: object
     plain: bool = field(init=False)
     single: bool = field(init=False)
+    varies: bool = field(init=False)
     calls: int = 0
     builds: int = 1
     checker: Checker | None = None
@@ -73,6 +84,7 @@ class Entry:
         self.plain = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
+        self.varies = self.captured.writes or self.captured.objects is not None
         self.watch = Watch.of(self.captured)
         self.constant_memory = {}
         for source in self.captured.constants:
@@ -81,9 +93,10 @@ class Entry:
         output = self.captured.output
         self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def __call__(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Any:
         self.calls += 1
-        bound = list(tensors[: len(self.captured.inputs)]) if self.plain else self.bind(tensors)
+        captured = self.captured
+        bound = list(tensors[: len(captured.inputs)]) if self.plain else self.bind(tensors, reading)
         inputs = [t if t.is_contiguous() else t.contiguous() for t in bound]
         if any(map(_is_negated, inputs)):
             inputs = [t.resolve_neg() for t in inputs]
@@ -91,20 +104,53 @@ class Entry:
         if self.checker is not None:
             self.checker.check(inputs, results)
             self.checker = None
-        for mutation in self.captured.mutations:
+        for mutation in captured.mutations:
             self.write_back(bound, results, mutation)
-        return results[0] if self.single else build_output(self.captured.output, results, bound)
+        if captured.objects is not None and reading is not None:
+            return captured.objects.finish(captured.output, results, bound, reading)
+        return results[0] if self.single else build_output(captured.output, results, bound)
 
-    def bind(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [
-            tensors[b.index] if isinstance(b, ArgumentLeaf) else b.tensor
-            for b in self.captured.inputs
+    def bind(
+        self, tensors: Sequence[torch.Tensor], reading: Reading | None = None
+    ) -> list[torch.Tensor]:
+        """The tensors that the program takes, of those of a call and those that objects hold."""
+        fetched = [] if reading is None else reading.inputs
+        bound = list[torch.Tensor]()
+        for binding in self.captured.inputs:
+            match binding:
+                case ArgumentLeaf(index):
+                    bound.append(tensors[index])
+                case Fetched(index):
+                    bound.append(fetched[index])
+                case _:
+                    bound.append(binding.tensor)
+        return bound
+
+    def read(
+        self, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Reading | None:
+        """What the user's objects hold now, in the places that the program changes."""
+        held = self.captured.objects
+        return None if held is None else held.read(tensors, (args, kwargs))
+
+    def example(self) -> Reading:
+        """Zeros in place of what objects held when the entry was compiled."""
+        bindings = zip(self.captured.inputs, self.captured.program.main.params, strict=True)
+        found = [
+            (b.index, torch.zeros(p.tensor.shape, dtype=p.tensor.dtype.torch, device=b.device))  # type: ignore[arg-type]
+            for b, p in bindings
+            if isinstance(b, Fetched)
         ]
+        return Reading(tensors=[tensor for _, tensor in sorted(found, key=lambda item: item[0])])
 
-    def variant(self, tensors: Sequence[torch.Tensor]) -> Key:
+    def fits(self, reading: Reading | None) -> bool:
+        held = self.captured.objects
+        return held is None or reading is None or reading.key == held.key
+
+    def variant(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Key:
         """What else a program that changes tensors depends on: which inputs share memory with what,
         and which views of them are copies."""
-        bound = self.bind(tensors)
+        bound = self.bind(tensors, reading)
         strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
         groups: dict[int, list[int]] = {}
         for number, tensor in enumerate(bound):
@@ -149,9 +195,9 @@ class Compiled:
             self._warn_eager(why)
             return self._function(*args, **kwargs)
         try:
-            entry, tensors = self._entry(args, kwargs)
+            entry, tensors, reading = self._entry(args, kwargs)
             if entry is not None:
-                return entry(tensors)
+                return entry(tensors, reading)
         except RuntimeError:  # as of shapes that a nested tensor does not have
             check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
             raise
@@ -187,7 +233,7 @@ class Compiled:
     # ---- signatures --------------------------------------------------------------------------
     def _entry(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Entry | None, Sequence[torch.Tensor]]:
+    ) -> tuple[Entry | None, Sequence[torch.Tensor], Reading | None]:
         key: Key
         tensors: Sequence[torch.Tensor] = args
         if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
@@ -196,29 +242,62 @@ class Compiled:
             key, tensors, why = self._general_key(args, kwargs)
             if why is not None:
                 self._warn_eager(why, stacklevel=5)
-                return None, tensors
+                return None, tensors, None
         if torch.is_grad_enabled() and self._is_training(tensors):
-            self._warn_eager(_REQUIRES_GRAD, "Call it under torch.no_grad() to run it compiled.", 5)
-            return None, tensors
+            self._warn_eager(_REQUIRES_GRAD, _NO_GRAD, 5)
+            return None, tensors, None
         if self._module is not None:
             key = (self._module.training, key)
         entry = self._entries.get(key)
-        if entry is not None and entry.captured.writes:
-            variant = entry.variant(tensors)
-            if variant != entry.compiled_variant:
-                key = (variant, key)
-                entry = self._entries.get(key)
         if entry is None or not entry.watch.is_current():
             entry = self._compile(key, tensors, args, kwargs)
+        reading = None
+        if entry.varies:
+            entry, reading = self._varying(key, tensors, args, kwargs)
         self._last = entry
-        return entry, tensors
+        return entry, tensors, reading
+
+    def _varying(
+        self, key: Key, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Entry | None, Reading | None]:
+        """The entry for what objects hold, and for the inputs that share memory; what they hold.
+
+        Entries for other contents and other shared memory are found by longer keys.
+        """
+        first = key
+        for _ in range(_ROUNDS):
+            entry = self._entries.get(key)
+            if entry is None or not entry.watch.is_current():
+                entry = self._compile(key, tensors, args, kwargs)
+            reading = entry.read(tensors, args, kwargs)
+            if reading is not None and reading.is_traced:
+                with capturing():  # another thread captures
+                    key = first
+                continue
+            if reading is not None and torch.is_grad_enabled() and _trains(reading.tensors):
+                self._warn_eager(_HELD_REQUIRES_GRAD, _NO_GRAD, 6)
+                return None, None
+            if not entry.fits(reading):
+                assert reading is not None
+                key = (reading.key, key)
+                continue
+            if not entry.captured.writes:
+                return entry, reading
+            variant = entry.variant(tensors, reading)
+            if variant == entry.compiled_variant:
+                return entry, reading
+            key = (variant, key)
+        raise CaptureError(
+            "objects that the compiled function changes are changed by another thread",
+            remedy="let one thread at a time call it, or give each its own objects",
+        )
 
     def _is_training(self, tensors: Sequence[torch.Tensor]) -> bool:
         """With grad mode on: would eager build a graph that the caller means to use?
 
         Inputs that require grad say so; so do parameters of a module in training mode.
         """
-        if any(t.requires_grad for t in tensors):
+        if _trains(tensors):
             return True
         module = self._module
         return module is not None and module.training and _has_trainable(module)
@@ -253,7 +332,15 @@ class Compiled:
                 )
             start = time.perf_counter()
             _device_of(backend, tensors)
-            captured = capture(self._function, args, kwargs, self._options)
+            with capturing():
+                stale = self._entries.get(key)
+                if stale is not None and stale.watch.is_current():
+                    return stale
+                captured = capture(self._function, args, kwargs, self._options)
+                reading = None
+                if captured.objects is not None:
+                    reading = captured.objects.read(tensors, (args, kwargs))
+                    check_inputs(reading.tensors)
             device = _device_of(backend, tensors, captured)
             traced = time.perf_counter() - start
             executable, stages = build(captured, backend, self._options, device=device)
@@ -263,9 +350,9 @@ class Compiled:
             )
             if self._options.check and not isinstance(executable, InterpretedExecutable):
                 entry.checker = Checker(captured.program, self._options.max_depth)
-            _check_written(entry, tensors)
+            _check_written(entry, tensors, reading)
             if captured.writes:
-                entry.compiled_variant = entry.variant(tensors)
+                entry.compiled_variant = entry.variant(tensors, reading)
             self._entries[key] = entry
             if stale is not None:
                 entry.builds += stale.builds
@@ -348,15 +435,23 @@ _REQUIRES_GRAD = (
     "an input, or a parameter of a module in training mode, requires grad and training is not "
     "supported yet"
 )
+_HELD_REQUIRES_GRAD = (
+    "a tensor that an object holds requires grad and training is not supported yet"
+)
+_NO_GRAD = "Call it under torch.no_grad() to run it compiled."
 
 
-def _check_written(entry: Entry, tensors: Sequence[torch.Tensor]) -> None:
-    bound = entry.bind(tensors)
+def _check_written(entry: Entry, tensors: Sequence[torch.Tensor], reading: Reading | None) -> None:
+    bound = entry.bind(tensors, reading)
     if any(overlaps(bound[mutation.input]) for mutation in entry.captured.mutations):
         raise CaptureError(
             "a tensor is changed in place that has several elements at one address",
             remedy="pass a clone() of it",
         )
+
+
+def _trains(tensors: Iterable[torch.Tensor]) -> bool:
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def _has_trainable(module: torch.nn.Module) -> bool:
@@ -389,7 +484,7 @@ def _device_of(
     found = {f"input {number}": tensor.device for number, tensor in enumerate(tensors)}
     if captured is not None:
         found |= {
-            f"the tensor '{b.name}'": b.tensor.device
+            f"the tensor '{b.name}'": b.device if isinstance(b, Fetched) else b.tensor.device
             for b in captured.inputs
             if not isinstance(b, ArgumentLeaf)
         }

@@ -11,7 +11,15 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from stretto.capture import ArgumentLeaf, Captured, build_output, capture
+from stretto.capture import (
+    ArgumentLeaf,
+    Captured,
+    Fetched,
+    InputBinding,
+    Reading,
+    build_output,
+    capture,
+)
 from stretto.errors import CaptureError
 from stretto.interp.interpreter import run
 from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
@@ -23,15 +31,29 @@ from stretto.options import Options
 def run_captured(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a compiled function does: bind inputs, run, write mutations back, rebuild."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    inputs = [
-        tensors[binding.index] if isinstance(binding, ArgumentLeaf) else binding.tensor
-        for binding in captured.inputs
-    ]
+    held = captured.objects
+    reading = Reading() if held is None else held.read(tensors, (args, kwargs))
+    inputs = [_bound(binding, tensors, reading.inputs) for binding in captured.inputs]
     results = run(captured.program, [item.detach().clone() for item in inputs])
     with torch.no_grad():
         for mutation in captured.mutations:
             inputs[mutation.input].copy_(results[mutation.result])
+    if held is not None:
+        assert held.key == reading.key
+        return held.finish(captured.output, results, inputs, reading)
     return build_output(captured.output, results, inputs)
+
+
+def _bound(
+    binding: InputBinding, tensors: list[torch.Tensor], fetched: list[torch.Tensor]
+) -> torch.Tensor:
+    match binding:
+        case ArgumentLeaf(index):
+            return tensors[index]
+        case Fetched(index):
+            return fetched[index]
+        case _:
+            return binding.tensor
 
 
 def assert_same(actual: Any, expected: Any) -> None:

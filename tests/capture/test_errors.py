@@ -15,7 +15,7 @@ from stretto.options import Options
 from tests.capture.checks import refused
 
 X = torch.tensor([1.0, -2.0, 3.0])
-KEPT: Tensor | None = None
+KEPT: Any = None
 LAYERS = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
 
 
@@ -73,17 +73,49 @@ async def coroutine(x: Tensor) -> Tensor:
     return x
 
 
-def global_write(x: Tensor) -> Tensor:
+def keeps_a_function(x: Tensor) -> Tensor:
     global KEPT
-    if x.shape[0] == 3:
-        KEPT = x + 1
+    KEPT = [lambda: x + 1]  # pyright: ignore
     return x
 
 
 class Keeper(nn.Module):
+    kept: Any = None
+
     def forward(self, x: Tensor) -> Tensor:
-        self.kept = x * 2
+        if x.sum() > 0:
+            self.kept = [x * 2]
         return x
+
+
+LIST: list[Tensor] = []
+NAMES: set[str] = set()
+
+
+def grows_in_a_branch(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        LIST.append(x)
+    return x
+
+
+def set_in_a_loop(x: Tensor) -> Tensor:
+    while x.sum() > 10:
+        NAMES.add("looped")
+        x = x * 0.5
+    return x
+
+
+def keeps_a_module(x: Tensor) -> Tensor:
+    KEEPER.made = nn.ReLU()
+    return x
+
+
+def keeps_text(x: Tensor) -> Tensor:
+    KEEPER.text = f"{x.sum()}"
+    return x
+
+
+KEEPER = Keeper()
 
 
 def branch_in_try(x: Tensor) -> Tensor:
@@ -181,8 +213,12 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (index_of_layers, "a module is chosen by a traced index", "if/elif"),
     (generator, "is a generator function", "return a list"),
     (coroutine, "is an async function", "plain function"),
-    (global_write, "is kept in the global variable 'KEPT'", "return it"),
-    (Keeper(), "is kept in the attribute 'kept' of a Keeper", "register a buffer"),
+    (keeps_a_function, "a new object of class function, which cannot be made again", "before the"),
+    (keeps_a_module, "a new object of class ReLU, which cannot be made again", "before the first"),
+    (keeps_text, "a stored text shows a value that is known only when", "return the value"),
+    (Keeper(), "is None in one arm of a branch on a tensor and a list of 1", "same structure"),
+    (grows_in_a_branch, "a list has more or fewer items after a branch or loop", "local list"),
+    (set_in_a_loop, "a set has more or fewer items after a branch or loop", "local list"),
     (branch_in_try, "whether ValueError is raised here depends on a tensor", "test the condition"),
     (loop_in_try, "whether AssertionError is raised here depends on", "test the condition"),
     (raise_tensor, "an exception that depends on a tensor holds a tensor", "pass it a message"),

@@ -1,11 +1,13 @@
 """Capture: ordinary PyTorch code with Python control flow into a Program."""
 
-from stretto.capture.entry import capture
+from stretto.capture.entry import capture, capturing
+from stretto.capture.reading import Reading
 from stretto.capture.result import (
     ArgumentLeaf,
     Captured,
     ConstantSource,
     External,
+    Fetched,
     InputBinding,
     InputLeaf,
     Mutation,
@@ -22,14 +24,17 @@ __all__ = [
     "Captured",
     "ConstantSource",
     "External",
+    "Fetched",
     "InputBinding",
     "InputLeaf",
     "Mutation",
     "Node",
     "OutputSpec",
     "PythonLeaf",
+    "Reading",
     "ResultLeaf",
     "Watch",
     "build_output",
     "capture",
+    "capturing",
 ]

@@ -186,8 +186,7 @@ def _spliced(operand: Thunk) -> Value | bool | None:
             flag = result if isinstance(result, bool) else flag_of(_promoted(result))
         else:
             flag = None
-        after = Snapshot.take()
-    unchanged = all(after.cells[key] is value for key, value in base.cells.items())
+        unchanged = base.is_now()
     base.restore()
     if flag is None or not unchanged:
         return None

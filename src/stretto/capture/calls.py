@@ -16,6 +16,7 @@ from torch import nn
 
 from stretto.capture import recursion
 from stretto.capture.builtin_calls import RULES, list_method, needs_items
+from stretto.capture.heap import MUTATORS
 from stretto.capture.locations import is_user_file
 from stretto.capture.poison import Poison
 from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
@@ -41,6 +42,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     for given in (function, *args, *kwargs.values()):
         if isinstance(given, Poison):
             given.fail()
+    owner = getattr(function, "__self__", None)
+    if owner is not None and getattr(function, "__name__", "") in MUTATORS:
+        changes(owner)
     rule = _rule(function)
     if rule is not None:
         outcome = rule(*args, **kwargs)
@@ -61,6 +65,13 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return _call_function(function, args, kwargs)
         case _:
             return _call_other(function, args, kwargs)
+
+
+def changes(holder: Any) -> None:
+    """Note that an attribute or item of `holder` is set."""
+    state = active()
+    if state is not None:
+        state.heap.touch(holder, any(not region.is_transaction for region in state.regions[1:]))
 
 
 def _rule(function: Any) -> Callable[..., Any] | None:
@@ -102,6 +113,7 @@ def _call_function(
     _check_kind(function)
     if not is_rewritten(function):
         tracer().traced.setdefault(function.__code__, function)
+        tracer().heap.add((function,))
     try:
         staged = rewritten(function)
     except NoSource:

@@ -9,6 +9,7 @@ lists whose length changes become TracedLists wherever they are referred to.
 from __future__ import annotations
 
 import copy
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ from stretto.capture.leaves import (
 )
 from stretto.capture.poison import Poison
 from stretto.capture.scalars import Kind, unify
-from stretto.capture.signals import Abort, NeedsPeel, abort
+from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, abort, fail_growth, growth
 from stretto.capture.state import (
     Snapshot,
     TracedList,
@@ -374,6 +375,10 @@ class Carry:
             for key, item in before.items():
                 self._compare((*slot, key), item, after[key], f"[{key!r}]")
             return
+        if isinstance(box, set | deque) or (isinstance(box, list) and tracer().heap.owns(box)):
+            if self.loops:
+                raise NeedsUnroll(self.loops, growth(box))
+            fail_growth(box)
         if isinstance(box, list):
             items = list(after.values())
             kind = items_kind(items or list(before.values()))

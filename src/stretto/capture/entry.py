@@ -5,39 +5,66 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from stretto.capture import staging
 from stretto.capture.dispatch import recording
+from stretto.capture.effects import (
+    EffectWriter,
+    Plan,
+    Replan,
+    check_shared,
+    exemptions,
+    substitute,
+    substitute_counters,
+)
 from stretto.capture.guards import Guards, guards_of
-from stretto.capture.output import describe_output
-from stretto.capture.poison import poisons
+from stretto.capture.heap import Heap
+from stretto.capture.output import ArgumentReturned, Flattener
 from stretto.capture.raises import raises, stop_at
+from stretto.capture.reading import Exempt, Reading
 from stretto.capture.result import (
     ArgumentLeaf,
     Captured,
     ConstantSource,
     External,
+    Fetched,
     InputBinding,
     Mutation,
+    ObjectState,
 )
 from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
+from stretto.capture.state import rebuild_tuple
+from stretto.capture.stores import Cell
 from stretto.capture.tensor import FunctionContext, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import Constant, Owner, Region, Tracer, activate
+from stretto.errors import CaptureError
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, CheckOp
+from stretto.ir.types import INDEX
 from stretto.options import Options
 
 _PYTHON_FRAMES = 20_000
 """Recursion on Python values is traced inline; each level takes some ten Python frames."""
+
+_TRIES = 10
+"""How often a capture starts again because it changes more than was known."""
+
+
+Made = Callable[[Guards, ObjectState | None], Captured]
+"""A capture without what is read after it, when all objects are as they were."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,58 +77,156 @@ class _Input:
     real: torch.Tensor
 
 
+_lock = threading.RLock()
+"""While a function is captured, objects of the user hold traced tensors."""
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@contextmanager
+def capturing() -> Generator[None]:
+    """One capture at a time, of all threads."""
+    with _lock:
+        yield
+
+
 def capture(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
 
     Tensors among the arguments (also inside containers) become inputs; all other values are taken
-    as they are. Raises CaptureError where the function cannot be captured; exceptions of the
-    function itself are raised unchanged.
+    as they are. Objects of the user are as before afterwards. Raises CaptureError where the
+    function cannot be captured; exceptions of the function itself are raised unchanged.
     """
-    tracer = Tracer(options)
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _PYTHON_FRAMES))
+    with capturing():
+        sys.setrecursionlimit(max(limit, _PYTHON_FRAMES))
+        try:
+            heap, plan = Heap(), Plan()
+            heap.add((fn,))
+            plan.arguments = heap.add_arguments((args, kwargs))
+            for _ in range(_TRIES):
+                captured = _try(Tracer(options), fn, (args, kwargs), heap, plan)
+                if captured is not None:
+                    return captured
+        finally:
+            sys.setrecursionlimit(limit)
+    raise CaptureError(
+        "each time the function runs, it changes other attributes, items or variables",
+        remedy="return the values that change, and keep them outside of the compiled function",
+    )
+
+
+def _try(
+    tracer: Tracer, fn: Callable[..., Any], arguments: Any, heap: Heap, plan: Plan
+) -> Captured | None:
+    """Capture with this plan; None, and a better plan, where it does not hold all changes."""
+    leaves = tree_leaves(arguments)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    reading = plan.read(arguments, tensors)
+    tracer.heap, tracer.tracked = heap, dict(plan.tracked)
+    tracer.tracked_cells = {id(b.cell) for b in plan.tracked.values() if isinstance(b, Cell)}
+    error: BaseException
     try:
         with activate(tracer), recording():
-            return _capture(tracer, fn, args, kwargs)
+            made, held = _capture(tracer, fn, arguments, tensors, plan, reading)
+        heap.restore()
+        return _guarded(made, held, tracer, [fn, *leaves], arguments, tensors)
+    except Replan:
+        return None
+    except ArgumentReturned:
+        plan.arguments = True
+        return None
     except Abort as signal:
         error = signal.error
     except (NeedsUnroll, NeedsPeel, UnknownResult) as signal:
         error = signal.abort.error
+    except Exception as problem:
+        error = problem
     finally:
-        sys.setrecursionlimit(limit)
+        with activate(tracer):
+            grown = plan.grow(heap, reading, tracer.traced.values())
+        heap.restore()
+    if grown:
+        return None
+    if plan.is_counting:
+        plan.counting = False
+        return None
     raise error
 
 
 def _capture(
-    tracer: Tracer, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Captured:
-    leaves, tree = tree_flatten((args, kwargs))
-    tracer.owners = _owners([fn, *leaves])
+    tracer: Tracer,
+    fn: Callable[..., Any],
+    arguments: Any,
+    tensors: list[torch.Tensor],
+    plan: Plan,
+    reading: Reading,
+) -> tuple[Made, ObjectState | None]:
+    heap: Heap = tracer.heap
+    tracer.owners = _owners([fn, *tree_leaves(arguments)])
     context = FunctionContext("main")
     with tracer.region(context) as region:
-        inputs = _bind_inputs(tracer, leaves)
+        given = _bind_inputs(tracer, tensors)
+        fetched = _fetch_tensors(tracer, reading)
+        inputs = [*given, *fetched]
         tracer.inputs = {id(item.real): item.traced for item in inputs}
-        supply = iter(inputs)
-        traced = [next(supply).traced if isinstance(x, torch.Tensor) else x for x in leaves]
-        traced_args, traced_kwargs = tree_unflatten(traced, tree)
+        counters = _fetch_counters(tracer, reading)
+        substitute(heap, plan, reading, tracer.inputs)
+        substitute_counters(heap, plan, [item.traced for item in counters])
+        traced_args, traced_kwargs = _traced_arguments(
+            heap, arguments, iter([item.traced for item in given])
+        )
         result = _call(region, fn, traced_args, traced_kwargs)
-        poison = poisons(result)
-        if poison is not None:
-            poison.fail_at_origin()
+        check_shared(heap)
+        if plan.grow(heap, reading, tracer.traced.values()):
+            raise Replan
         _check_aliases(tracer, inputs)
-        yields, output = describe_output(result, {id(i.traced): n for n, i in enumerate(inputs)})
-        externals = _externals(tracer, context)
-        every = [*inputs, *externals]
+        numbers = {id(item): number for number, item in enumerate(reading.objects)}
+        flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, numbers)
+        output = flattener.spec(result)
+        flattener.storing = True
+        writer = EffectWriter(heap, flattener, numbers)
+        effects = writer.effects()
+        yields = flattener.yields
+        every = [*inputs, *counters, *_externals(tracer, context)]
         mutations = list[Mutation]()
         for number, item in enumerate(every):
             after = item.traced.memory.state
             if after.base is not item.value or after.stale is not None:
                 mutations.append(Mutation(number, len(yields)))
                 yields.append(tracer.read(item.traced))
-        guards = guards_of([fn, *leaves], tracer.traced.values(), tracer.names_read, tracer.missing)
-        return _finish(tracer, context, region, every, yields, output, mutations, guards)
+        made = _finish(tracer, context, region, every, yields, output, mutations)
+        if not effects and not reading.objects and not plan.roots:
+            return made, None
+        roots, fixed = tuple(plan.used_roots()), tuple(writer.fixed)
+        return made, ObjectState(roots, plan.arguments, fixed, (), effects)
+
+
+def _guarded(
+    made: Made,
+    held: ObjectState | None,
+    tracer: Tracer,
+    roots: list[Any],
+    arguments: Any,
+    tensors: list[torch.Tensor],
+) -> Captured:
+    """With the guards of a capture, and the key of its state: both are read here, after all objects
+    have been restored."""
+    reading, exempt = Reading(), Exempt()
+    if held is not None:
+        reading = held.read(tensors, arguments)
+        held = replace(held, key=reading.key)
+        exempt = exemptions(held.roots, reading)
+    functions = tracer.traced.values()
+    return made(guards_of(roots, functions, tracer.names_read, tracer.missing, exempt), held)
 
 
 def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
@@ -126,8 +251,7 @@ def _finish(
     yields: list[Value],
     output: Any,
     mutations: list[Mutation],
-    guards: Guards,
-) -> Captured:
+) -> Made:
     block = region.scope.block
     block.params = tuple(item.value for item in inputs)
     block.yields = tuple(yields)
@@ -139,7 +263,7 @@ def _finish(
     program.constants = {c.key: c.tensor for c in used}
     read = [_source(tracer, None, tensor) for tensor in tracer.read_values.values()]
     sources = [_source(tracer, c.key, c.tensor) for c in used if c.guarded]
-    return Captured(
+    return lambda guards, objects: Captured(
         program,
         tuple(item.binding for item in inputs),
         (*sources, *read),
@@ -148,19 +272,70 @@ def _finish(
         tuple(tracer.notes),
         guards,
         tracer.writes,
+        objects,
     )
 
 
-def _bind_inputs(tracer: Tracer, leaves: list[Any]) -> list[_Input]:
+def _bind_inputs(tracer: Tracer, tensors: list[torch.Tensor]) -> list[_Input]:
     """A param per tensor among the arguments, also for one that is passed twice."""
-    inputs = list[_Input]()
-    for position, leaf in enumerate(x for x in leaves if isinstance(x, torch.Tensor)):
-        value = tracer.param(tracer.type_of(leaf), f"arg{position}")
-        with tracer.faking():
-            fake = tracer.fake_mode.from_tensor(leaf.detach(), static_shapes=True)
-        traced = TracedTensor(fake, Storage(StorageState(value), tracer.scope, fake))
-        inputs.append(_Input(ArgumentLeaf(position), value, traced, leaf))
-    return inputs
+    return [
+        _input(tracer, ArgumentLeaf(number), tensor, f"arg{number}")
+        for number, tensor in enumerate(tensors)
+    ]
+
+
+def _fetch_tensors(tracer: Tracer, reading: Reading) -> list[_Input]:
+    """A param per tensor that an object holds in a place that is changed."""
+    return [
+        _input(tracer, Fetched(number, name, tensor.device), tensor, name)
+        for number, (tensor, name) in enumerate(zip(reading.tensors, reading.names, strict=False))
+    ]
+
+
+def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> _Input:
+    value = tracer.param(tracer.type_of(tensor), hint)
+    with tracer.faking():
+        fake = tracer.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+    traced = TracedTensor(fake, Storage(StorageState(value), tracer.scope, fake))
+    return _Input(binding, value, traced, tensor)
+
+
+def _fetch_counters(tracer: Tracer, reading: Reading) -> list[_Input]:
+    """A param per integer that is changed. Where it is needed as a Python number, the capture is
+    tried again with its value."""
+    made = list[_Input]()
+    for number in range(len(reading.numbers)):
+        index = len(reading.tensors) + number
+        value = tracer.param(INDEX, "counter")
+        traced = tracer.number(value, loops=frozenset({-1 - number}))
+        binding = Fetched(index, "counter", torch.device("cpu"))
+        made.append(_Input(binding, value, traced, torch.empty(0)))
+    return made
+
+
+def _traced_arguments(heap: Heap, arguments: Any, supply: Iterator[TracedTensor]) -> Any:
+    """The arguments with the tensors of `supply` in them, in the order of pytree. Containers are
+    filled in place, so that they are the same objects; what else torch takes apart is made anew."""
+
+    def swapped(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return next(supply)
+        if isinstance(value, tuple):
+            items: list[Any] = [swapped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            return rebuild_tuple(value, items)
+        if type(value) in _FILLED:
+            values = {key: swapped(item) for key, item in heap.before_of(value).items()}
+            if id(value) in heap.shared:
+                return heap.copied(value, values)
+            heap.place(value, values)
+            return value
+        leaves, tree = tree_flatten(value)
+        return value if tree.is_leaf() else tree_unflatten([swapped(x) for x in leaves], tree)
+
+    return swapped(arguments)
+
+
+_FILLED = (list, dict, OrderedDict, defaultdict, deque)
 
 
 def _check_aliases(tracer: Tracer, inputs: list[_Input]) -> None:

@@ -39,6 +39,7 @@ from stretto.capture.reach import (
     read_attribute,
     user_classes,
 )
+from stretto.capture.reading import Exempt
 from stretto.capture.state import equal_leaves
 from stretto.capture.tensor import TracedTensor
 
@@ -198,19 +199,22 @@ def check_of(guards: Guards) -> Callable[[], bool]:
 def guards_of(
     roots: Iterable[Any],
     functions: Iterable[FunctionType],
-    names: Iterable[str] = (),
-    missing: Iterable[tuple[Any, str]] = (),
+    names: Iterable[str],
+    missing: Iterable[tuple[Any, str]],
+    exempt: Exempt,
 ) -> Guards:
     """Guards of all that `functions`, which were traced, may have read.
 
     roots: the captured function and its arguments. names: attributes that were read by names that
-    the code built. missing: attributes that were looked for and not there.
+    the code built. missing: attributes that were looked for and not there. exempt: what needs no
+    guard.
     """
-    reach = Reach(list(roots), set(names))
+    reach = Reach([*roots, *exempt.leaves], set(names))
+    reach.skipped = {id(item) for item in exempt.objects}
     for function in functions:
         reach.read(function, traced=True)
     reach.walk()
-    layout = _Layout(reach)
+    layout = _Layout(reach, exempt)
     layout.entries("torch", vars(_device), ("CURRENT_DEVICE",))
     if _ENVIRONMENT & (reach.names | reach.loaded):
         layout.box(os.environ._data)  # type: ignore[attr-defined]
@@ -228,6 +232,7 @@ class _Layout:
     """Collects what was reached."""
 
     reach: Reach
+    exempt: Exempt
     places: dict[int, Place] = field(default_factory=dict[int, Place])
     absent: dict[tuple[int, str], tuple[Any, str, str]] = field(
         default_factory=dict[tuple[int, str], tuple[Any, str, str]]
@@ -238,9 +243,17 @@ class _Layout:
     boxes: dict[int, Box] = field(default_factory=dict[int, Box])
     arrays: list[Any] = field(default_factory=list[Any])
 
-    def entries(self, holder: str, table: Mapping[str, Any], names: Iterable[str]) -> None:
-        """Entries of a namespace, there or not."""
+    def entries(
+        self,
+        holder: str,
+        table: Mapping[str, Any],
+        names: Iterable[str],
+        anchor: int | None = None,
+    ) -> None:
+        """Entries of a namespace, there or not. anchor: what exemptions call it."""
         for name in names:
+            if self.exempt.has(id(table) if anchor is None else anchor, name):
+                continue
             if name in table:
                 self._place(holder, table, name, table[name], is_table=True)
             else:
@@ -248,7 +261,8 @@ class _Layout:
 
     def attributes(self, holder: str, subject: Any, names: Iterable[str]) -> None:
         for name in names:
-            self._place(holder, subject, name, getattr(subject, name), is_table=False)
+            if not self.exempt.has(id(subject), name):
+                self._place(holder, subject, name, getattr(subject, name), is_table=False)
 
     def _place(self, holder: str, subject: Any, name: str, value: Any, *, is_table: bool) -> None:
         if not isinstance(value, TracedTensor):
@@ -256,6 +270,8 @@ class _Layout:
             place.values[name] = value
 
     def box(self, value: Any) -> None:
+        if self.exempt.has(id(value)):
+            return
         keys: list[Any] | None = [*value] if isinstance(value, dict) else None
         items: list[Any] = [*value.values()] if isinstance(value, dict) else [*value]
         if not any(isinstance(item, TracedTensor) for item in items):
@@ -330,7 +346,7 @@ class _Layout:
             later = set[str]().union(*found[number:])
             earlier = set[str]().union(*found[:number])
             names = {*found[number], *(later - earlier)}
-            self.entries(base.__name__, vars(base), sorted(names))
+            self.entries(base.__name__, vars(base), sorted(names), id(base))
 
     def module(self, module: nn.Module) -> None:
         table = vars(module)
@@ -338,7 +354,8 @@ class _Layout:
         for box in (table["_modules"], *(table[name] for name in HOOKS), *_GLOBAL_HOOKS):
             self.box(box)
         for name in TENSORS:
-            self.sizes[id(table[name])] = (table[name], len(table[name]))
+            if not self.exempt.has(id(table[name])):
+                self.sizes[id(table[name])] = (table[name], len(table[name]))
             self.entries(f"the {name[1:]} of a {type(module).__name__}", table[name], table[name])
 
     def instance(self, value: Any) -> None:
@@ -358,7 +375,8 @@ class _Layout:
         if UNDEFINED in slots.values():
             empty = {name for name, item in slots.items() if item is UNDEFINED}
             for name in sorted(empty):
-                self.absent[id(value), name] = (_Slots(value), name, holder)
+                if not self.exempt.has(id(value), name):
+                    self.absent[id(value), name] = (_Slots(value), name, holder)
 
 
 class _Slots:
@@ -426,7 +444,3 @@ def equal_values(first: Any, second: Any) -> bool:
     if isinstance(first, np.generic):
         return first.dtype == second.dtype and first.tobytes() == second.tobytes()
     return False
-
-
-_is_of_user = is_of_user
-__all__ = ["Guards", "equal_values", "guards_of", "names_read"]

@@ -8,6 +8,7 @@ is used later.
 from __future__ import annotations
 
 import copy
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ from stretto.capture.leaves import (
 )
 from stretto.capture.poison import Poison
 from stretto.capture.scalars import Kind, unify
+from stretto.capture.signals import fail_growth
 from stretto.capture.state import (
     Snapshot,
     TracedList,
@@ -119,8 +121,10 @@ class Joiner:
     def _box(self, box: Any) -> tuple[Any, dict[Any, Any]]:
         first, second = self.first.inside(box), self.second.inside(box)
         if first.keys() != second.keys():
-            if isinstance(box, list):
+            if isinstance(box, list) and not tracer().heap.owns(box):
                 return box, first
+            if isinstance(box, list | set | deque):
+                fail_growth(box)
             missing = sorted(str(key) for key in first.keys() ^ second.keys())
             keys = list(first) + [key for key in second if key not in first]
             reason = f"{', '.join(missing)} is set in one arm of a traced branch only"

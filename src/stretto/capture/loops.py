@@ -96,7 +96,8 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
                 placed = Snapshot.take()
                 head.scope.block.yields = (_flag(test()),)
                 head.scope.block.params = head_params
-                test_assigns = _has_changed(placed) or bool(set(head.before) - set(carry.storages))
+                writes = bool(set(head.before) - set(carry.storages))
+                test_assigns = writes or not placed.is_now()
             with state.region() as region:
                 params = carry.begin()
                 if test_assigns:  # as in `while (x := f()) > 0`
@@ -123,12 +124,6 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
     carry.finish(results)
     if test_assigns:
         test()
-
-
-def _has_changed(before: Snapshot) -> bool:
-    """Whether a variable has been assigned since."""
-    after = Snapshot.take()
-    return any(after.cells.get(key) is not value for key, value in before.cells.items())
 
 
 def _flag(condition: Any) -> Value:

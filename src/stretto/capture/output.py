@@ -4,33 +4,65 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
-from stretto.capture.result import InputLeaf, Node, OutputSpec, PythonLeaf, ResultLeaf
+from stretto.capture.heap import Heap
+from stretto.capture.poison import Poison
+from stretto.capture.result import InputLeaf, Node, ObjectLeaf, OutputSpec, PythonLeaf, ResultLeaf
+from stretto.capture.rewrite import is_rewritten
 from stretto.capture.scalars import known_value
-from stretto.capture.signals import fail
+from stretto.capture.signals import Signal, fail
 from stretto.capture.sources import Source
 from stretto.capture.state import TracedList, is_box
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
 
+_IMMUTABLE = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum,
+    BuiltinFunctionType, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
 
 @dataclass(eq=False)
-class _Flattener:
+class Flattener:
+    """Describes values of the captured function, those that are the same by the same spec.
+
+    inputs: numbers of the inputs, by the id of the traced tensor.
+    numbers: those of the objects that are read before a run, by id.
+    storing: the values go into objects of the user, so that each has to be known in full.
+    """
+
+    heap: Heap
     inputs: dict[int, int]
+    numbers: dict[int, int]
+    storing: bool = False
     yields: list[Value] = field(default_factory=list[Value])
-    seen: dict[int, OutputSpec] = field(default_factory=dict[int, OutputSpec])
+    seen: dict[int, OutputSpec | None] = field(default_factory=dict[int, OutputSpec | None])
+    keep: list[Any] = field(default_factory=list[Any])
 
     def spec(self, value: Any) -> OutputSpec:
-        if id(value) not in self.seen or not isinstance(value, TracedTensor | TracedList):
+        if type(value) in (str, int, float, bool, type(None)):
+            return self._spec(value)
+        if id(value) not in self.seen:
+            self.keep.append(value)
+            self.seen[id(value)] = None
             self.seen[id(value)] = self._spec(value)
-        return self.seen[id(value)]
+        found = self.seen[id(value)]
+        if found is None:
+            fail(
+                f"a new {type(value).__name__} that contains itself leaves the compiled function",
+                "make it outside of the compiled function",
+            )
+        return found
 
     def _spec(self, value: Any) -> OutputSpec:
         match value:
@@ -39,26 +71,61 @@ class _Flattener:
             case TracedList():
                 self.yields.append(tracer().current(value.memory))
                 return ResultLeaf(len(self.yields) - 1, value.numbers)
-            case Source():
+            case Poison():
+                value.fail_at_origin()
+            case str():
+                self.check_text(value)
+                return PythonLeaf(value)
+            case torch.Tensor():
+                known = tracer().inputs.get(id(value))
+                return PythonLeaf(value) if known is None else self.spec(known)
+            case _ if id(value) in self.numbers:
+                return ObjectLeaf(self.numbers[id(value)])
+            case _ if self.heap.knows(value):
+                if id(value) in self.heap.arguments:
+                    raise ArgumentReturned
+                return PythonLeaf(value)
+            case _:
+                return self._new(value)
+
+    def _new(self, value: Any) -> OutputSpec:
+        """A value that was made while capturing: made anew by each call."""
+        match value:
+            case Source() if not self.storing:
                 return self._node(list, [self.spec(item) for item in value])
             case dict():
                 return self._dict(value)
             case tuple():
                 build = functools.partial(_tuple, type(value))
                 return self._node(build, [self.spec(item) for item in value])
-            case list():
-                return self._node(list, [self.spec(item) for item in value])
-            case str() if "<traced " in value:
-                fail(
-                    "a returned text shows a value that is known only when the program runs",
-                    "return the value, and make the text outside of the compiled function",
-                )
-            case nn.Module() | torch.Tensor() | type():
-                return PythonLeaf(value)
+            case list() | set() | frozenset() | deque():
+                build = functools.partial(_collection, type(value), getattr(value, "maxlen", None))
+                return self._node(build, [self.spec(item) for item in value])
+            case nn.Module() | type():
+                return self._python(value)
             case _ if is_box(value) or dataclasses.is_dataclass(value):
                 return self._record(value)
             case _:
-                return PythonLeaf(value)
+                return self._python(value)
+
+    def _python(self, value: Any) -> OutputSpec:
+        """A value that is the same at each call, or is taken to be so where it is returned."""
+        foreign = isinstance(value, FunctionType) and not is_rewritten(value)
+        if self.storing and not foreign and not isinstance(value, _IMMUTABLE):
+            fail(
+                f"a new object of class {type(value).__name__}, which cannot be made again by "
+                "each call, is kept in an object of the user",
+                "make it before the first call, or keep tensors, numbers and plain containers",
+            )
+        return PythonLeaf(value)
+
+    def check_text(self, value: Any) -> None:
+        if isinstance(value, str) and "<traced " in value:
+            fail(
+                f"a {'stored' if self.storing else 'returned'} text shows a value that is known "
+                "only when the program runs",
+                "return the value, and make the text outside of the compiled function",
+            )
 
     def _tensor(self, value: TracedTensor) -> OutputSpec:
         if id(value) in self.inputs:
@@ -77,9 +144,14 @@ class _Flattener:
 
     def _dict(self, value: dict[Any, Any]) -> OutputSpec:
         keys, kind = list(value), type(value)
+        for key in keys:
+            self.check_text(key)
+        factory = value.default_factory if isinstance(value, defaultdict) else None
 
         def build(items: Sequence[Any]) -> Any:
             pairs = dict(zip(keys, items, strict=True))
+            if kind is defaultdict:
+                return defaultdict(factory, pairs)
             return pairs if kind is dict else kind(pairs)
 
         return self._node(build, [self.spec(item) for item in value.values()])
@@ -106,11 +178,9 @@ def _tuple(kind: type, items: Sequence[Any]) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
-def describe_output(result: Any, inputs: dict[int, int]) -> tuple[list[Value], OutputSpec]:
-    """Values that main yields for `result`, and how to rebuild it.
+def _collection(kind: type, most: int | None, items: Sequence[Any]) -> Any:
+    return deque(items, most) if kind is deque else kind(items)
 
-    `inputs` maps the id of each input's traced tensor to its number.
-    """
-    flattener = _Flattener(inputs)
-    spec = flattener.spec(result)
-    return flattener.yields, spec
+
+class ArgumentReturned(Signal):
+    """A container among the arguments is part of the result."""

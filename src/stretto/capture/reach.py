@@ -83,6 +83,8 @@ class Reach:
     """Whether the code reads attributes by names that it builds, unseen by the tracer."""
     functions: dict[int, FunctionType] = field(default_factory=dict[int, FunctionType])
     seen: dict[int, Any] = field(default_factory=dict[int, Any])
+    skipped: set[int] = field(default_factory=set[int])
+    """Objects that are not looked into, by id."""
     loaded: set[str] = field(default_factory=set[str])
     """Global names that the code reads."""
     made: set[type] = field(default_factory=set[type])
@@ -99,15 +101,16 @@ class Reach:
 
     def walk(self) -> None:
         while True:
-            known = (len(self.names), len(self.functions), self.every_name, len(self.made))
+            size = (len(self.names), len(self.functions), self.every_name, len(self.made))
             self.seen.clear()
             pending = [*self.roots, *self.functions.values()]
             while pending:
                 value = pending.pop()
-                if type(value) not in ATOMS and id(value) not in self.seen:
+                known = type(value) in ATOMS or id(value) in self.skipped
+                if not known and id(value) not in self.seen:
                     self.seen[id(value)] = value
                     pending.extend(self._next(value))
-            if known == (len(self.names), len(self.functions), self.every_name, len(self.made)):
+            if size == (len(self.names), len(self.functions), self.every_name, len(self.made)):
                 return
 
     # ---- what an object leads to ---------------------------------------------------------------

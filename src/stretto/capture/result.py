@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from stretto.capture.guards import Guards
+from stretto.capture.reading import Reading, Root, read_state
+from stretto.capture.state import contents, refill
 from stretto.ir.core import Program
 
 
@@ -27,7 +29,16 @@ class External:
     name: str
 
 
-InputBinding = ArgumentLeaf | External
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """A tensor or counter that an object of the user holds: input `index` of the reading."""
+
+    index: int
+    name: str
+    device: torch.device
+
+
+InputBinding = ArgumentLeaf | External | Fetched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +90,13 @@ class InputLeaf:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectLeaf:
+    """Object `index` of the reading, after its effects."""
+
+    index: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A container: `build` makes it from its children."""
@@ -87,11 +105,20 @@ class Node:
     children: tuple[OutputSpec, ...]
 
 
-OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | Node
+OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | Node
 
 
-def build_output(spec: OutputSpec, results: Sequence[Any], inputs: Sequence[torch.Tensor]) -> Any:
-    """The Python result from the yields of main and the tensors bound to its params."""
+def build_output(
+    spec: OutputSpec,
+    results: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    objects: Sequence[Any] = (),
+    made: dict[Node, Any] | None = None,
+) -> Any:
+    """The Python result from the yields of main and the tensors bound to its params.
+
+    objects: those of the reading. made: containers that were built already, which are built once.
+    """
     match spec:
         case ResultLeaf(index, number):
             found = results[index]
@@ -102,8 +129,72 @@ def build_output(spec: OutputSpec, results: Sequence[Any], inputs: Sequence[torc
             return value
         case InputLeaf(index):
             return inputs[index]
+        case ObjectLeaf(index):
+            return objects[index]
         case Node(build, children):
-            return build([build_output(child, results, inputs) for child in children])
+            if made is None:
+                return build([build_output(child, results, inputs) for child in children])
+            if spec not in made:
+                made[spec] = build(
+                    [build_output(child, results, inputs, objects, made) for child in children]
+                )
+            return made[spec]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effect:
+    """After a run, `put` these entries into an object and take `removed` ones out of it.
+
+    place: the number of an object of the reading, or the complement of that of a fixed box.
+    whole: `put` is all that the object holds.
+    """
+
+    place: int
+    put: tuple[tuple[Any, OutputSpec], ...]
+    removed: tuple[Any, ...]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectState:
+    """What a program reads in the user's objects before a run, and changes in them after it.
+
+    key: what it was captured with.
+    """
+
+    roots: tuple[Root, ...]
+    arguments: bool
+    fixed: tuple[Any, ...]
+    key: Hashable
+    effects: tuple[Effect, ...]
+
+    def read(self, tensors: Sequence[torch.Tensor], arguments: object) -> Reading:
+        """`tensors` are those among the `arguments`, positional and keyword."""
+        return read_state(self.roots, arguments if self.arguments else None, tensors, self.fixed)
+
+    def finish(
+        self,
+        output: OutputSpec,
+        results: Sequence[Any],
+        inputs: Sequence[torch.Tensor],
+        reading: Reading,
+    ) -> Any:
+        """Change the objects; the result. All values are made before the first change."""
+        objects, made = reading.objects, dict[Node, Any]()
+        result = build_output(output, results, inputs, objects, made)
+        puts = [
+            {key: build_output(spec, results, inputs, objects, made) for key, spec in effect.put}
+            for effect in self.effects
+        ]
+        for effect, values in zip(self.effects, puts, strict=True):
+            place = effect.place
+            box = objects[place] if place >= 0 else self.fixed[~place]
+            if not effect.whole:
+                values = {**contents(box), **values}
+                for key in effect.removed:
+                    values.pop(key, None)
+            refill(box, values)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +211,7 @@ class Captured:
 
     `guards`: what else it was captured with; see `guards.py`.
     `writes`: something is changed in place, so that it matters which views are copies.
+    `objects`: the objects that it reads and changes, if it changes any.
     """
 
     program: Program
@@ -130,3 +222,4 @@ class Captured:
     notes: tuple[str, ...]
     guards: Guards
     writes: bool
+    objects: ObjectState | None = None

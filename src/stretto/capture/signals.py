@@ -63,3 +63,15 @@ def abort(message: str, remedy: str) -> Abort:
 def fail(message: str, remedy: str) -> NoReturn:
     """Stop capturing with a CaptureError at the innermost user frame."""
     raise abort(message, remedy)
+
+
+def growth(box: object) -> Abort:
+    return abort(
+        f"a {type(box).__name__} has more or fewer items after a branch or loop on a tensor, and "
+        "it outlives the call, or is not a list",
+        "change it outside of the branch or loop, or collect the items in a local list",
+    )
+
+
+def fail_growth(box: object) -> NoReturn:
+    raise growth(box)

@@ -16,14 +16,13 @@ from torch import nn
 
 from stretto.capture import branches, indexing, lists, loops
 from stretto.capture.aliases import is_one_of
-from stretto.capture.calls import call
+from stretto.capture.calls import call, changes
 from stretto.capture.frames import Frame
 from stretto.capture.leaves import to_traced_list
-from stretto.capture.poison import Poison
 from stretto.capture.rewrite import mark as local
 from stretto.capture.scalars import concrete, known_value, to_number
 from stretto.capture.signals import NeedsUnroll, fail
-from stretto.capture.state import TracedList, is_box
+from stretto.capture.state import TracedList
 from stretto.capture.tensor import Hooks, TracedTensor
 from stretto.capture.tracer import active, tracer
 
@@ -138,39 +137,15 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
         if active() is not None and not isinstance(holder, TracedTensor):
             holder = tracer().promote(holder)
         holder[index] = value
-    elif isinstance(index, TracedTensor):
-        holder[concrete(index, "int")] = value
     else:
-        holder[index] = value
+        changes(holder)
+        holder[concrete(index, "int") if isinstance(index, TracedTensor) else index] = value
 
 
 def setattr(holder: Any, name: str, value: Any) -> None:
     """`holder.name = value`."""
-    if active() is None or is_box(holder):
-        builtins.setattr(holder, name, value)
-        return
-    if _holds_traced(value):
-        shown = type(holder).__name__
-        fail(
-            f"a tensor of the compiled function is kept in the attribute '{name}' of a {shown}",
-            "return it, or register a buffer and call its copy_()",
-        )
-    if isinstance(holder, nn.Module) and builtins.getattr(holder, name, None) is not value:
-        if len(tracer().regions) > 1 and not all(r.is_transaction for r in tracer().regions[1:]):
-            fail(
-                f"the attribute '{name}' of a module is set inside a traced branch or loop",
-                "keep it in a local variable",
-            )
-        tracer().note(f"attribute '{name}' is set while capturing only, not on each call")
+    changes(holder)
     builtins.setattr(holder, name, value)
-
-
-def _holds_traced(value: Any) -> bool:
-    if isinstance(value, TracedTensor | TracedList | Poison):
-        return True
-    if isinstance(value, builtins.list | tuple):
-        return any(_holds_traced(item) for item in value)
-    return isinstance(value, dict) and any(_holds_traced(item) for item in value.values())
 
 
 _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
@@ -259,26 +234,10 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
         fails()
 
 
-def wrote_outer(kind: str, name: str, value: Any) -> None:
-    """After `name`, declared global or nonlocal, was assigned."""
-    state = active()
-    if state is None:
-        return
-    state.global_writes += kind == "global"
-    if not _holds_traced(value):
-        return
-    if kind == "nonlocal" and any(name in frame.cells for frame in state.frames[:-1]):
-        return
-    fail(
-        f"a tensor of the compiled function is kept in the {kind} variable '{name}'",
-        "return it instead",
-    )
-
-
 __all__ = [
     "and_", "assert_", "augment_attr", "augment_item", "call", "chain", "contains", "enter",
     "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local", "not_", "or_",
-    "setattr", "setitem", "slice", "while_", "wrote_outer",
+    "setattr", "setitem", "slice", "while_",
 ]  # fmt: skip
 
 Hooks.staging = sys.modules[__name__]

@@ -7,9 +7,11 @@ than once from the same state. Containers keep their identity: they are restored
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import is_
 from types import FunctionType
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 from torch import nn
 
 from stretto.capture.frames import UNDEFINED, Frame, is_internal
+from stretto.capture.stores import Store
 from stretto.capture.tensor import Hooks, Storage, TracedTensor
 from stretto.capture.tracer import Tracer, tracer
 
@@ -50,7 +53,7 @@ class TracedList:
 
 def is_box(value: Any) -> bool:
     """Whether `value` is a mutable container whose contents are part of the state."""
-    if isinstance(value, list | dict):
+    if isinstance(value, list | dict | set | deque | Store):
         return True
     if isinstance(value, type | torch.Tensor | nn.Module | TracedList | FunctionType):
         return False
@@ -77,22 +80,60 @@ def _is_record(value: Any) -> bool:
 
 def contents(box: Any) -> dict[Any, Any]:
     """A copy of a container's contents by key."""
-    if isinstance(box, list):
-        return dict(enumerate(box))
-    if isinstance(box, dict):
-        return dict(box)
-    return dict(vars(box))
+    match box:
+        case dict():
+            return dict(box)  # pyright: ignore[reportUnknownArgumentType]
+        case list() | deque():
+            return dict(enumerate(box))  # pyright: ignore[reportUnknownArgumentType]
+        case set():
+            return {item: item for item in box}  # pyright: ignore[reportUnknownVariableType]
+        case Store():
+            return box.read()
+        case _:
+            return dict(vars(box))
 
 
 def refill(box: Any, values: dict[Any, Any]) -> None:
-    """Put contents back, in place."""
-    if isinstance(box, list):
-        box[:] = values.values()
-        return
-    table = box if isinstance(box, dict) else vars(box)
-    if table.keys() != values.keys() or any(table[k] is not v for k, v in values.items()):
-        table.clear()
-        table.update(values)
+    """Put contents back, in place. Methods that a class of the user overrides are not called."""
+    match box:
+        case list():
+            list.__setitem__(box, slice(None), values.values())  # pyright: ignore
+        case deque():
+            deque.clear(box)  # pyright: ignore[reportUnknownArgumentType]
+            deque.extend(box, values.values())  # pyright: ignore[reportUnknownArgumentType]
+        case set():
+            set.clear(box)  # pyright: ignore[reportUnknownArgumentType]
+            set.update(box, values.values())  # pyright: ignore[reportUnknownArgumentType]
+        case Store():
+            box.write(values)
+        case _:
+            _refill_table(box if isinstance(box, dict) else vars(box), values)
+
+
+def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
+    """Few entries change, so that other threads find the rest at all times."""
+    kind = OrderedDict if isinstance(table, OrderedDict) else dict
+    for key in [key for key in table if key not in values]:
+        kind.__delitem__(table, key)  # type: ignore[arg-type]
+    if not _has_order_of(values, table):
+        kind.clear(table)  # type: ignore[arg-type]
+    for key, value in values.items():
+        if key not in table or table[key] is not value:
+            kind.__setitem__(table, key, value)  # type: ignore[arg-type]
+
+
+def _has_order_of(values: dict[Any, Any], table: dict[Any, Any]) -> bool:
+    """Whether the keys of `table` are the first ones of `values`, in its order."""
+    return all(map(is_, table, values))
+
+
+def is_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
+    """Whether contents have the same objects under the same keys, in the same order."""
+    return (
+        len(first) == len(second)
+        and all(map(is_, first.values(), second.values()))
+        and all(map(is_, first, second))
+    )
 
 
 def rebuild_tuple(old: Any, items: list[Any]) -> Any:
@@ -131,9 +172,11 @@ class Snapshot:
         """The state now; `extra` are further values to follow."""
         frames = list(tracer().frames)
         snapshot = Snapshot(frames)
-        pending = list(extra)
+        pending = [*extra, *tracer().tracked.values()]
         for number, frame in enumerate(frames):
-            for name in frame.cells:
+            for name, cell in frame.cells.items():
+                if id(cell) in tracer().tracked_cells:
+                    continue
                 value = frame.get(name)
                 snapshot.cells[number, name] = value
                 pending.append(value)
@@ -145,6 +188,12 @@ class Snapshot:
                 snapshot.boxes[id(value)] = (value, contents(value))
             pending.extend(children(value))
         return snapshot
+
+    def is_now(self) -> bool:
+        """Whether variables and containers still have the objects they had."""
+        return all(
+            self.frames[number].get(name) is value for (number, name), value in self.cells.items()
+        ) and all(is_same(contents(box), values) for box, values in self.boxes.values())
 
     def restore(self) -> None:
         """Make the state what it was."""

@@ -110,6 +110,9 @@ class Tracer:
         self.mode: Any = None
         self.list_origins: dict[int, int] = {}
         self.kept_alive: list[Any] = []
+        self.heap: Any = None
+        self.tracked: dict[int, Any] = {}
+        self.tracked_cells: set[int] = set()
         self.fake_mode = FakeTensorMode(
             shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True
         )

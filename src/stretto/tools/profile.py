@@ -138,7 +138,7 @@ def _span(events: list[TaskEvent]) -> int:
 def _inputs(entry: Entry) -> list[torch.Tensor]:
     leaves = pytree.tree_leaves(entry.keep)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return [tensor.detach().contiguous() for tensor in entry.bind(tensors)]
+    return [tensor.detach().contiguous() for tensor in entry.bind(tensors, entry.example())]
 
 
 def _title(entry: Entry) -> str:

@@ -1,0 +1,235 @@
+"""Changes of the user's objects: planned, described as outputs are, and made after each run.
+
+A capture is tried until its plan holds what it changes. The first try finds that; in the next one,
+what these places held is an input (`reading`), and their boxes are part of the state that traced
+branches and loops join and carry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from stretto.capture.bytecode import names_read
+from stretto.capture.heap import Heap
+from stretto.capture.output import Flattener
+from stretto.capture.reading import WHOLE, Exempt, Reading, Root, read_state
+from stretto.capture.result import Effect, OutputSpec
+from stretto.capture.signals import Abort, Signal, fail
+from stretto.capture.state import contents, rebuild_tuple
+from stretto.capture.stores import Cell, Names, anchor
+from stretto.capture.tensor import TracedTensor
+from stretto.capture.tracer import tracer
+from stretto.errors import CaptureError
+
+
+class Replan(Signal):
+    """The capture changes places that its plan does not know: it has to be tried again."""
+
+
+@dataclass(eq=False)
+class Plan:
+    """What a capture changes, as far as it is known.
+
+    tracked: boxes that are part of the state in traced branches and loops.
+    arguments: containers among the arguments are named by their place, and read like roots.
+    counting: integers that are changed are inputs, not part of the key.
+    """
+
+    roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
+    tracked: dict[int, Any] = field(default_factory=dict[int, Any])
+    arguments: bool = False
+    counting: bool = True
+
+    @property
+    def is_counting(self) -> bool:
+        return self.counting and any(root.counted for root in self.roots.values())
+
+    def grow(self, heap: Heap, reading: Reading, functions: Iterable[FunctionType]) -> bool:
+        """Take in what has been changed. True if something of that is new."""
+        known = len(self.tracked), len(self.roots), self.arguments
+        visited = {id(item) for item in reading.objects}
+        reads = _Reads(heap, functions)
+        self.tracked.update(heap.touched)
+        for box in heap.changed():
+            self.tracked[id(box)] = box
+            if id(box) in visited:
+                continue
+            if id(box) in heap.arguments:
+                self.arguments = True
+            elif heap.has_attributes(box):
+                for key in _changed_keys(heap, box):
+                    if reads.may_read(box, key):
+                        self._add(heap, box, key)
+            else:
+                self._add(heap, box, WHOLE)
+        return known != (len(self.tracked), len(self.roots), self.arguments)
+
+    def _add(self, heap: Heap, box: Any, key: Any) -> None:
+        if (id(box), key) not in self.roots:
+            keys = _changed_keys(heap, box) if key is WHOLE else [key]
+            before = heap.before[id(box)]
+            counted = (k for k in keys if type(before.get(k)) is int)
+            self.roots[id(box), key] = Root(box, key, frozenset(counted))
+
+    def read(self, arguments: object, given: Sequence[torch.Tensor]) -> Reading:
+        """Read the roots, and drop those that are found below other ones."""
+        whole = arguments if self.arguments else None
+        while True:
+            roots = self.used_roots()
+            reading = read_state(roots, whole, given, ())
+            visited = {id(item) for item in reading.objects}
+            below = [r for r in roots if r.key is not WHOLE and id(r.box) in visited]
+            below += [r for r in roots if r.key is WHOLE and _is_below(r, roots, whole, given)]
+            if not below:
+                return reading
+            del self.roots[id(below[0].box), below[0].key]
+
+    def used_roots(self) -> list[Root]:
+        """The roots, without counters where integers are part of the key."""
+        roots = list(self.roots.values())
+        return roots if self.counting else [Root(root.box, root.key) for root in roots]
+
+
+def check_shared(heap: Heap) -> None:
+    """Fail where a container is changed of which the capture has a copy."""
+    if any(id(box) in heap.shared for box in heap.changed()):
+        fail(
+            "a container that is changed is both an argument and known to the function otherwise",
+            "pass a copy of it",
+        )
+
+
+def _is_below(
+    root: Root, roots: list[Root], arguments: object, given: Sequence[torch.Tensor]
+) -> bool:
+    others = [other for other in roots if other is not root]
+    return any(item is root.box for item in read_state(others, arguments, given, ()).objects)
+
+
+@dataclass(eq=False)
+class _Reads:
+    """Which attributes the traced code, or the class of an object, may read."""
+
+    heap: Heap
+    functions: Iterable[FunctionType]
+    names: set[str] | None = None
+    by_path: bool = False
+
+    def may_read(self, box: Any, name: Any) -> bool:
+        if isinstance(box, Cell | Names):
+            return True
+        state = tracer()
+        if self.names is None:
+            reads = [names_read(function.__code__) for function in self.functions]
+            self.names = set[str](state.names_read).union(*(read.attributes for read in reads))
+            self.by_path = any(read.by_path for read in reads)
+        if name in self.names or self.by_path:
+            return True
+        held = self.heap.before[id(box)].get(name)
+        if id(held) in state.constants or id(held) in state.read_values:
+            return True
+        return any(name in names_read(code).attributes for code in self.heap.codes_of(box))
+
+
+def _changed_keys(heap: Heap, box: Any) -> list[Any]:
+    before, now = heap.start[id(box)], contents(box)
+    return [
+        key
+        for key in {**before, **now}
+        if key not in before or key not in now or before[key] is not now[key]
+    ]
+
+
+def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
+    """What the state holds needs no guards; what it refers to does."""
+    found = Exempt(list(reading.objects), list(reading.leaves))
+    for root in roots:
+        key = WHOLE if isinstance(root.box, Cell) else root.key
+        found.entries.setdefault(anchor(root.box), set()).add(key)
+    return found
+
+
+# ---- before the run: inputs in place of what is read --------------------------------------------
+
+
+def substitute(heap: Heap, plan: Plan, reading: Reading, traced: dict[int, TracedTensor]) -> None:
+    """Put traced tensors into the places that were read; `traced` by the id of the real one."""
+
+    def swapped(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return traced.get(id(value), value)
+        if isinstance(value, tuple):
+            items: list[Any] = [swapped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            changed = any(a is not b for a, b in zip(items, value, strict=True))  # pyright: ignore
+            return rebuild_tuple(value, items) if changed else value
+        return value
+
+    for item in reading.objects:
+        heap.place(item, {key: swapped(value) for key, value in contents(item).items()})
+    for root in plan.used_roots():
+        if root.key is not WHOLE and root.key in heap.before[id(root.box)]:
+            values = contents(root.box)
+            heap.place(root.box, {**values, root.key: swapped(values[root.key])})
+
+
+def substitute_counters(heap: Heap, plan: Plan, counters: Iterable[TracedTensor]) -> None:
+    supply = iter(counters)
+    for root in plan.used_roots():
+        values = contents(root.box)
+        for key in values if root.key is WHOLE else (root.key,):
+            if root.counts(key, values.get(key)):
+                values[key] = next(supply)
+        if root.counted:
+            heap.place(root.box, values)
+
+
+# ---- after it: effects -----------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class EffectWriter:
+    """Describes what the capture has changed in the heap."""
+
+    heap: Heap
+    flattener: Flattener
+    numbers: dict[int, int]
+    fixed: list[Any] = field(default_factory=list[Any])
+
+    def effects(self) -> tuple[Effect, ...]:
+        return tuple(self._effect(box) for box in self.heap.changed())
+
+    def _effect(self, box: Any) -> Effect:
+        try:
+            return self._described(box)
+        except Abort as stop:
+            error, place = stop.error, self.heap.places.get(id(box))
+            if place is None:
+                raise
+            raise Abort(CaptureError(error.message, location=place, remedy=error.remedy)) from None
+
+    def _described(self, box: Any) -> Effect:
+        start, now = self.heap.start[id(box)], contents(box)
+        kept = [key for key in start if key in now]
+        by_key = not isinstance(box, list | deque | set) and list(now)[: len(kept)] == kept
+        keys = _changed_keys(self.heap, box) if by_key else list(now)
+        put = tuple((key, self._spec(key, now[key])) for key in keys if key in now)
+        removed = tuple(key for key in start if key not in now) if by_key else ()
+        return Effect(self._place(box), put, removed, not by_key)
+
+    def _spec(self, key: Any, value: Any) -> OutputSpec:
+        self.flattener.check_text(key)
+        return self.flattener.spec(value)
+
+    def _place(self, box: Any) -> int:
+        """The number of an object that was read, or the complement of that of a fixed box."""
+        number = self.numbers.get(id(box))
+        if number is None:
+            number = self.numbers[id(box)] = ~len(self.fixed)
+            self.fixed.append(box)
+        return number
