@@ -80,7 +80,9 @@ def keeps_a_function(x: Tensor) -> Tensor:
 
 
 class Keeper(nn.Module):
-    kept: Any = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Any = None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.sum() > 0:

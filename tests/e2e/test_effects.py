@@ -315,7 +315,7 @@ STEPS: list[Step] = [
 
 WITHOUT_RECOMPILING: list[Step] = [
     recur, write_in_place_and_replace, set_item, replace_list, set_entry, count, count_and_use,
-    write_only, tuples, through_property, through_method, branch, branch_one_arm, early_return,
+    write_only, through_property, through_method, branch, branch_one_arm, early_return,
     while_loop, for_loop,
 ]  # fmt: skip
 

@@ -130,15 +130,19 @@ class Heap:
         """Whether a container existed before the capture."""
         return self.boxes.get(id(box)) is box
 
-    def box_of(self, holder: Any) -> Any:
-        """The box that the attributes or items of `holder` are in, if it is part of the heap."""
+    def boxes_of(self, holder: Any) -> Iterator[Any]:
+        """The boxes that attributes or items of `holder` are in."""
         if id(holder) in self.boxes:
-            return holder
-        store = self.stores.get(("class", id(holder)), self.stores.get(("slots", id(holder))))
-        if store is not None:
-            return store
+            yield holder
+        for kind in ("class", "slots", "names", "cell"):
+            store = self.stores.get((kind, id(holder)))
+            if store is not None:
+                yield store
         table = getattr(holder, "__dict__", None)
-        return table if id(table) in self.boxes else None
+        if isinstance(table, dict) and id(table) in self.boxes:
+            yield table
+            if isinstance(holder, nn.Module):
+                yield from (holder._parameters, holder._buffers, holder._modules)
 
     def _visit(self, value: Any) -> Iterable[Any]:
         match value:
@@ -237,8 +241,7 @@ class Heap:
 
         in_region: the change may not happen in each run, or more than once.
         """
-        box = self.box_of(holder)
-        if box is not None:
+        for box in self.boxes_of(holder):
             self.places[id(box)] = user_location()
             if in_region:
                 self.touched[id(box)] = box

@@ -308,7 +308,7 @@ def lower_function(node: ast.FunctionDef, *, is_outer: bool = False) -> ast.Func
     local = (liveness.stores(body) | set(names)) - declared
     always = liveness.captured(node.body) | frozenset({VALUE})
     expressions = ExpressionLowering(names[0] if names else None)
-    body = [expressions.visit(statement) for statement in _undeclared(body)]
+    body = [expressions.visit(statement) for statement in _watch_outer(body, node)]
     nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
     statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
     lowered = statements.block(body, frozenset({VALUE}))
@@ -388,8 +388,11 @@ def _is_generator(node: ast.FunctionDef) -> bool:
     return any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in _own(node))
 
 
-class _Undeclare(ast.NodeTransformer):
-    """Takes `global` and `nonlocal` out: they are put in front of the new body."""
+class _OuterWatch(ast.NodeTransformer):
+    """After a write to a global or nonlocal variable, `staging` notes it."""
+
+    def __init__(self, node: ast.FunctionDef) -> None:
+        self.outer = {kind: _declared(node, kind) for kind in (ast.Global, ast.Nonlocal)}
 
     def visit_Global(self, node: ast.Global) -> None:
         return None
@@ -400,6 +403,22 @@ class _Undeclare(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return node
 
+    def _watched(self, node: ast.stmt) -> Any:
+        self.generic_visit(node)
+        notes = list[ast.stmt]()
+        for kind, names in self.outer.items():
+            for written in sorted(liveness.stores([node]) & names):
+                table = ast.Call(name("globals", node), [], [])
+                place = table if kind is ast.Global else name(FRAME, node)
+                call = staged("wrote_outer", [place, _text(written, node)], node)
+                notes.append(ast.fix_missing_locations(ast.copy_location(ast.Expr(call), node)))
+        return [node, *notes] if notes else node
 
-def _undeclared(body: list[ast.stmt]) -> list[ast.stmt]:
-    return _Undeclare().visit(ast.Module(body, [])).body
+    visit_Assign = visit_AugAssign = visit_AnnAssign = _watched
+
+
+def _watch_outer(body: list[ast.stmt], node: ast.FunctionDef) -> list[ast.stmt]:
+    if not (_declared(node, ast.Global) or _declared(node, ast.Nonlocal)):
+        return body
+    module = _OuterWatch(node).visit(ast.Module(body, []))
+    return module.body

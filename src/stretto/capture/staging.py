@@ -234,10 +234,15 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
         fails()
 
 
+def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
+    """After `name`, declared global (in `place`, a namespace) or nonlocal, was assigned."""
+    changes(place.cells[name] if isinstance(place, Frame) else place)
+
+
 __all__ = [
     "and_", "assert_", "augment_attr", "augment_item", "call", "chain", "contains", "enter",
     "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local", "not_", "or_",
-    "setattr", "setitem", "slice", "while_",
+    "setattr", "setitem", "slice", "while_", "wrote_outer",
 ]  # fmt: skip
 
 Hooks.staging = sys.modules[__name__]
