@@ -218,7 +218,7 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (keeps_a_function, "a new object of class function, which cannot be made again", "before the"),
     (keeps_a_module, "a new object of class ReLU, which cannot be made again", "before the first"),
     (keeps_text, "a stored text shows a value that is known only when", "return the value"),
-    (Keeper(), "is None in one arm of a branch on a tensor and a list of 1", "same structure"),
+    (Keeper(), "is a list of 1 in one arm of a branch on a tensor and None in", "same structure"),
     (grows_in_a_branch, "a list has more or fewer items after a branch or loop", "local list"),
     (set_in_a_loop, "a set has more or fewer items after a branch or loop", "local list"),
     (branch_in_try, "whether ValueError is raised here depends on a tensor", "test the condition"),
