@@ -157,6 +157,13 @@ def count_as_key(s: Any, x: Tensor) -> Any:
     return x + (1 if s.n in s.d else 2)
 
 
+def count_and_look_up(s: Any, x: Tensor) -> Any:
+    s.n += 1
+    factor = 2.0 if s.n in {1: "one", 3: "three"} else 1.0
+    name = f"{s.n}"
+    return x * factor + (5 if name == "2" else 6)
+
+
 def scale(s: Any, x: Tensor) -> Any:
     s.scale *= 0.5
     return x * s.scale
@@ -307,8 +314,8 @@ def class_attribute(s: Any, x: Tensor) -> Any:
 STEPS: list[Step] = [
     grow, recur, write_in_place_and_replace, append, append_and_stack, set_item, replace_list,
     set_entry, change_dict, count, count_and_use, count_and_branch, count_and_index, count_as_text,
-    count_as_key, scale, toggle, write_only, keep_input, share, tuples, new_object,
-    sets_and_deques, through_property, through_method, delete, branch, branch_one_arm,
+    count_as_key, count_and_look_up, scale, toggle, write_only, keep_input, share, tuples,
+    new_object, sets_and_deques, through_property, through_method, delete, branch, branch_one_arm,
     branch_through_method, early_return, conditional_operand, while_loop, loop_test, for_loop,
     append_in_static_loop, recursion,
 ]  # fmt: skip

@@ -236,6 +236,9 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
 
 def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
     """After `name`, declared global (in `place`, a namespace) or nonlocal, was assigned."""
+    state = active()
+    if state is not None and isinstance(place, dict):
+        state.global_writes += 1
     changes(place.cells[name] if isinstance(place, Frame) else place)
 
 

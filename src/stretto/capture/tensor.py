@@ -141,7 +141,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Marks a traced tensor as a Python number; `loops` are those an unrolling would resolve."""
+    """Marks a traced tensor as a Python number; `loops` are those an unrolling would resolve.
+
+    A negative one stands for a counter, whose value is known if the capture is tried again.
+    """
 
     linear: Linear | None = None
     loops: frozenset[int] = frozenset()
@@ -235,10 +238,21 @@ class TracedTensor(torch.Tensor):
         shape = ", ".join(str(dim) for dim in self.shape)
         return f"<traced {str(self.dtype).removeprefix('torch.')}[{shape}]>"
 
-    __str__ = __repr__  # type: ignore[assignment]
+    def __str__(self) -> str:
+        self._needs_value("text")
+        return repr(self)
 
     def __format__(self, spec: str) -> str:
-        return repr(self)
+        return str(self)
+
+    def __hash__(self) -> int:
+        self._needs_value("key")
+        return super().__hash__()
+
+    def _needs_value(self, kind: str) -> None:
+        """A counter that an object of the user holds has no text and no hash without its value."""
+        if self.number is not None and any(loop < 0 for loop in self.number.loops):
+            Hooks.concrete(self, kind)
 
     def __getitem__(self, index: Index) -> Any:
         return Hooks.getitem(self, index)
@@ -286,8 +300,6 @@ class TracedTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
-
-    __hash__ = torch.Tensor.__hash__
 
     __iadd__ = _numeric("__add__", "__iadd__")  # pyright: ignore[reportAssignmentType]
     __isub__ = _numeric("__sub__", "__isub__")  # pyright: ignore[reportAssignmentType]
