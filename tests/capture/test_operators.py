@@ -107,3 +107,22 @@ def test_a_lazy_module_is_called_before_it_is_compiled() -> None:
     with torch.no_grad():
         module(A)
     check(module, (A,), (B,))
+
+
+def test_a_flag_as_index() -> None:
+    """A mask without dims chooses all of a tensor or nothing of it."""
+
+    def f(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+        total, y, z = x.sum(), x.clone(), n.clone()
+        total[total > 3] = -1.0
+        y[x[0] > 0] = x * 2
+        y[y[1] < 0] = torch.ones(1, 3)
+        z[z > 1] = 7
+        x[n > 1] = 0.5
+        return total, y, z
+
+    check(f, (A, torch.tensor(2)), (-A, torch.tensor(1)), (A * 0, torch.tensor(0)))
+
+
+def test_a_flag_does_not_say_how_much_is_read() -> None:
+    assert refused(lambda x: x[x[0] > 0], A).message == "a shape depends on the content of a tensor"

@@ -35,8 +35,15 @@ def has_position(index: Any) -> bool:
     return is_position(index)
 
 
+def _is_flag(index: Any) -> bool:
+    """A traced flag without dims: all of the tensor, or nothing of it."""
+    return isinstance(index, TracedTensor) and index.dim() == 0 and index.dtype is torch.bool
+
+
 def getitem(tensor: TracedTensor, index: Any) -> Any:
     """`tensor[index]`."""
+    if _is_flag(index):
+        raise data_dependent_shape()
     if not has_position(index):
         return torch.Tensor.__getitem__(tensor, index)
     parts = _expanded(tensor, index)
@@ -47,6 +54,9 @@ def getitem(tensor: TracedTensor, index: Any) -> Any:
 
 def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
     """`tensor[index] = value`."""
+    if _is_flag(index):
+        _set_if(tensor, index, value)
+        return
     if not has_position(index):
         torch.Tensor.__setitem__(tensor, index, value)
         return
@@ -65,6 +75,17 @@ def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
     while value.dim() > target.dim() and value.shape[0] == 1:
         value = value.squeeze(0)
     overwrite(target, value)
+
+
+def _set_if(tensor: TracedTensor, flag: TracedTensor, value: Any) -> None:
+    """All of the tensor is the value, if the flag is set."""
+    if isinstance(value, torch.Tensor):
+        while value.dim() > tensor.dim() and value.shape[0] == 1:
+            value = value.squeeze(0)
+        value = value.to(tensor.dtype)
+    else:
+        value = torch.full((), value, dtype=tensor.dtype)
+    overwrite(tensor, torch.where(flag, value, tensor))
 
 
 def _expanded(tensor: TracedTensor, index: Any) -> list[Any]:

@@ -208,7 +208,6 @@ MOVES = (
     "{f}.index_fill(0, torch.tensor([0]), {c})",
     "torch.outer({f}.reshape(-1)[:3], {f}.reshape(-1)[:4])",
     "torch.zeros_like({f}).scatter_add(0, {i}.abs() % {f}.shape[0], {f})",
-    "{f}.masked_select({b}).sum()",
     "torch.meshgrid({f}.reshape(-1)[:2], {f}.reshape(-1)[:3], indexing='ij')[0]",
 )
 
