@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import stretto
+from tests.capture.checks import assert_same
 from tests.e2e.machines import CUDA, check
 
 BACKENDS = ("interpreter", "emulator", "cpu", CUDA)
@@ -185,3 +187,46 @@ def test_mixed_dtypes(backend: str, shape: tuple[int, ...]) -> None:
     number = torch.tensor(2, dtype=torch.float64)
     check(mixed, (*tensors[:2], tensors[-1], number), backend=backend, units=1)
     check(mixed, (torch.tensor([True]), *tensors[3:]), backend=backend, units=1)
+
+
+def remainders(a: Tensor, b: Tensor) -> Tensor:
+    i = torch.tensor(0)
+    while i < 3:
+        a = a + a[i] % b[i]
+        i = i + 1
+    return a
+
+
+DIVISIONS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    lambda a, b: a // b,
+    lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    lambda a, b: (a % b) + a,
+    torch.fmod,
+    lambda a, b: torch.where(b != 0, a // b, 0),
+    lambda a, b: a // b[1],
+    lambda a, b: a[0] // b[1],
+    lambda a, b: a // b if b.min() > 0 else a + 1,
+    lambda a, b: a // 0 if b[1] == 0 else a,
+    lambda a, b: a + 1 if b[1] != 0 and a[1] // b[1] < 0 else a,
+    remainders,
+)
+
+
+def outcome(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor | str:
+    """The result, or what was raised."""
+    try:
+        return function(*arguments)
+    except RuntimeError as error:
+        assert "ZeroDivisionError" in str(error)
+        return "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", DIVISIONS)
+def test_a_divisor_of_zero_raises_what_eager_raises(
+    function: Callable[[Tensor, Tensor], Tensor], backend: str
+) -> None:
+    compiled = stretto.compile(function, backend=backend)
+    a = torch.tensor([5, -7, 9])
+    for b in (torch.tensor([1, 3, 2]), torch.tensor([1, 0, 2]), torch.tensor([1, 3, 2])):
+        assert_same(outcome(compiled, a, b), outcome(function, a, b))

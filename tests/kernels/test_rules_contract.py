@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -272,3 +273,16 @@ def test_flash_attention_gives_the_logarithm_of_the_sums() -> None:
     scores = q @ k.transpose(-1, -2) / 2
     torch.testing.assert_close(found[0], scores.softmax(-1) @ v)
     torch.testing.assert_close(found[1], scores.logsumexp(-1))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("scales", ((0, 1), (0, 2), (0, 0), (1, 0), (2, 0.5)))
+def test_addmm_of_infinities_and_nan(scales: tuple[float, float], dtype: torch.dtype):
+    """A beta of 0 drops what is added; an alpha of 0 the product, where ATen calls BLAS."""
+    keywords = {"alpha": scales[0], "beta": scales[1]}
+    a = torch.tensor([[1.0, inf, 3.0], [nan, 1.0, 2.0]], dtype=dtype)
+    b = torch.tensor([[1.0, -inf], [2.0, nan], [0.0, 1.0]], dtype=dtype)
+    c = torch.tensor([[nan, inf], [1.0, -inf]], dtype=dtype)
+    check("aten.addmm.default", c, a, b, **keywords)
+    check("aten.addmv.default", c[:, 0], a, b[:, 0], **keywords)
+    check("aten.baddbmm.default", c[None], a[None], b[None], **keywords)

@@ -148,6 +148,11 @@ def _linear(call: Call) -> Lazy:
 
 @rule("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def _addmm(call: Call) -> Lazy:
+    if _skips_product(call):
+        own = broadcast(call.tensor("self"), call.shape).expr
+        none = call.arguments["beta"] == 0
+        expr = number(0, call.dtype) if none else scaled(call, "beta", own)
+        return Lazy(call.dtype, call.shape, expr)
     names = [name for name in call.arguments if name not in ("self", "beta", "alpha")]
     left, right = (operand(call, call.arguments[name]) for name in names)
     right = column(right) if right.rank == 1 else right
@@ -158,6 +163,14 @@ def _addmm(call: Call) -> Lazy:
         bias = cast(broadcast(call.tensor("self"), call.shape).expr, raw.dtype)
         expr = apply("add", expr, scaled(call, "beta", bias))
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
+
+
+def _skips_product(call: Call) -> bool:
+    """BLAS does not look at the factors, which may be NaN or infinite, where alpha is 0. Loops of
+    ATen's own multiply: those for f16 and bf16, and those for batches, whose sizes decide."""
+    if call.arguments["alpha"] != 0 or call.op.target == "aten.baddbmm.default":
+        return False
+    return call.dtype in (DType.F32, DType.F64)
 
 
 def scaled(call: Call, name: str, expr: Expr) -> Expr:

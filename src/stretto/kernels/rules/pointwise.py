@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stretto.ir.failure import Failure
 from stretto.ir.types import DType
-from stretto.kernels.expr import Expr, Extent
+from stretto.kernels.expr import Apply, Const, Expr, Extent
 from stretto.kernels.lazy import Lazy, broadcast, cast
 from stretto.kernels.lower import is_cheap
 from stretto.kernels.rules.scalar import apply, compute_dtype, like, truth, where
@@ -105,13 +106,6 @@ for _name in ("maximum", "minimum", "fmax", "fmin", "atan2"):
     _arithmetic(_named(_name), ("self", "other"), (f"aten.{_name}.default",))
 _arithmetic(_named("maximum"), ("self", "other"), ("aten.max.other",))
 _arithmetic(_named("minimum"), ("self", "other"), ("aten.min.other",))
-for _name, _overloads in {
-    "remainder": ("Tensor", "Scalar", "Scalar_Tensor"),
-    "fmod": ("Tensor", "Scalar"),
-}.items():
-    _arithmetic(
-        _named(_name), ("self", "other"), tuple(f"aten.{_name}.{kind}" for kind in _overloads)
-    )
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _comparison(_name)
 for _name in ("and", "or", "xor"):
@@ -215,13 +209,46 @@ def _floor_divide(call: Call) -> Lazy:
 
 def rounded_quotient(call: Call, mode: str) -> Lazy:
     """The quotient rounded down ("floor") or toward zero ("trunc")."""
-    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
     if mode == "floor":
-        return finish(call, apply("floordiv", a, b))
+        return _divided(call, "floordiv")
     if not call.dtype.is_float:
-        return finish(call, apply("truncdiv", a, b))
+        return _divided(call, "truncdiv")
+    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
     quotient = cast(cast(apply("div", a, b), call.dtype), a.dtype)
     return finish(call, apply("trunc", quotient))
+
+
+@rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
+def _remainder(call: Call) -> Lazy:
+    return _divided(call, "remainder")
+
+
+@rule("aten.fmod.Tensor", "aten.fmod.Scalar")
+def _fmod(call: Call) -> Lazy:
+    return _divided(call, "fmod")
+
+
+BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
+"""What ATen raises for an integer divided by 0."""
+
+
+def _divided(call: Call, function: str) -> Lazy:
+    """A quotient or remainder; of integers, a divisor of 0 stops the run."""
+    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
+    if call.dtype.is_float or (isinstance(b, Const) and b.value) or 0 in call.shape:
+        return finish(call, apply(function, a, b))
+    number = call.low.stop(BY_ZERO)
+    if not call.tensor("other").rank:
+        # The same for all elements. Those of a dynamic dim are taken to be some.
+        divisor = element(call, "other", call.dtype)
+        call.low.check(apply("ne", divisor, like(0, divisor)), "assertion", number)
+        return finish(call, apply(function, a, b))
+    # The kernel checks each divisor by that of a position, which here is 1 of 1 where it is wrong.
+    wrong = cast(apply("eq", b, like(0, b)), DType.I64)
+    place = Apply("checked", (wrong, Const(1, DType.I64), Const(number, DType.I64)), DType.I64)
+    quotient = finish(call, apply(function, a, apply("add", b, cast(place, b.dtype))))
+    # Stored, since an expression inside an arm of `where` would be computed where it is taken only.
+    return call.low.materialise(quotient)
 
 
 @rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")
