@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +48,9 @@ BACKENDS = ("auto", "cpu", "cuda", "cuda-emulated", "emulator", "interpreter")
 Key = tuple[Any, ...]
 
 _TENSORS_ONLY = {torch.Tensor}
+
+_OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
+"""Methods that, if the original has them, would make a copy that is not compiled."""
 
 _is_negated = torch.Tensor.is_neg
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -205,9 +210,30 @@ class Compiled:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Compiled methods: bound to the instance, one table of signatures per function."""
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """Pickled and copied without its programs, which are made again, from the build cache.
+
+        A decorated function is found by its name, as functions are."""
+        name = vars(self).get("__qualname__", "")
+        if "<" not in name and self._module is None:
+            found: Any = sys.modules.get(vars(self).get("__module__", ""))
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is self:
+                return name
+        return _compile_again, (self._function, self._backend, self._options)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """For `isinstance`, a compiled module is a module: others register it as their child."""
+        module = vars(self).get("_module")
+        return Compiled if module is None else module.__class__
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_COPIES:
+            raise AttributeError(name)
         found = getattr(self.__dict__["_function"], name)
         module = self.__dict__["_module"]
         if module is None or getattr(found, "__self__", None) is not module:
@@ -424,6 +450,10 @@ class Compiled:
                 "nothing has been compiled yet", remedy="call the function once, or give its inputs"
             )
         write_timeline(self._last, self._options, path)
+
+
+def _compile_again(function: Callable[..., Any], backend: str, options: Options) -> Compiled:
+    return Compiled(function, backend, options)
 
 
 def _is_capturing() -> bool:

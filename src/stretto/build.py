@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -300,8 +302,22 @@ def _writing_dumps() -> Generator[None]:
         raise BuildError(f"cannot write dumps: {error}", remedy=remedy) from error
 
 
+def _write_new(path: Path, text: str) -> bool:
+    """Writes a file that is not there yet; False where there is something, be it a link."""
+    try:
+        with path.open("x") as file:  # never opens what a link leads to
+            file.write(text)
+    except FileExistsError:
+        return False
+    return True
+
+
 class Dumper:
-    """Writes each stage's text into `Options.dump_dir`, numbered in order."""
+    """Writes each stage's text into `Options.dump_dir`, numbered in order.
+
+    What is in the folder already stays: numbers go on from the largest one, so that each signature,
+    and each process, adds files. No link is followed.
+    """
 
     def __init__(self, options: Options) -> None:
         self.folder = None if options.dump_dir is None else Path(options.dump_dir)
@@ -309,12 +325,16 @@ class Dumper:
         if self.folder is not None:
             with _writing_dumps():
                 self.folder.mkdir(parents=True, exist_ok=True)
+                taken = (re.match(r"\d+(?=-)", name) for name in os.listdir(self.folder))
+                self.number = max((int(found[0]) + 1 for found in taken if found), default=0)
 
-    def text(self, name: str, make) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+    def text(self, name: str, make: Callable[[], str]) -> None:
         if self.folder is None:
             return
+        text = make()
         with _writing_dumps():
-            (self.folder / f"{self.number:02d}-{name}").write_text(make())  # pyright: ignore[reportUnknownArgumentType]
+            while not _write_new(self.folder / f"{self.number:02d}-{name}", text):
+                self.number += 1
         self.number += 1
 
     def after_pass(self, name: str, program: Program) -> None:

@@ -19,6 +19,7 @@ from stretto.capture.builtin_calls import RULES, list_method, needs_items
 from stretto.capture.heap import MUTATORS
 from stretto.capture.locations import is_user_file
 from stretto.capture.poison import Poison
+from stretto.capture.reach import original
 from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
 from stretto.capture.signals import Abort
 from stretto.capture.state import TracedList
@@ -45,6 +46,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     owner = getattr(function, "__self__", None)
     if owner is not None and getattr(function, "__name__", "") in MUTATORS:
         changes(owner)
+    function = original(function)
     rule = _rule(function)
     if rule is not None:
         outcome = rule(*args, **kwargs)
@@ -86,8 +88,6 @@ def _rule(function: Any) -> Callable[..., Any] | None:
 
 def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Builtins, classes, callable objects."""
-    if type(function).__module__.split(".")[0] == "stretto" and "_function" in vars(function):
-        return traced_call(vars(function)["_function"], args, kwargs)
     method = vars(type(function)).get("__call__")
     if not isinstance(function, type) and is_user_function(method):
         return traced_call(method, (function, *args), kwargs)

@@ -36,6 +36,7 @@ from stretto.capture.reach import (
     is_builtin,
     is_foreign_module,
     is_of_user,
+    original,
     read_attribute,
     user_classes,
 )
@@ -294,6 +295,8 @@ class _Layout:
     # ---- what there is to an object ------------------------------------------------------------
 
     def visit(self, value: Any) -> None:
+        if original(value) is not value:
+            return
         match value:
             case FunctionType():
                 self.function(value)

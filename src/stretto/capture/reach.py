@@ -69,6 +69,13 @@ def is_of_user(value: type | ModuleType) -> bool:
     return name.split(".")[0] not in _FOREIGN
 
 
+def original(value: Any) -> Any:
+    """What a compiled function was compiled from; another object itself."""
+    while type(value).__module__ == "stretto.api" and "_function" in vars(value):
+        value = vars(value)["_function"]
+    return value
+
+
 def is_foreign_module(value: object) -> bool:
     return isinstance(value, ModuleType) and not is_of_user(value)
 
@@ -116,6 +123,8 @@ class Reach:
     # ---- what an object leads to ---------------------------------------------------------------
 
     def _next(self, value: Any) -> Iterable[Any]:
+        if original(value) is not value:
+            return (original(value),)
         match value:
             case TracedTensor() | np.generic():
                 return ()
@@ -177,9 +186,6 @@ class Reach:
                     yield from vars(value)[table].values()
             case _:
                 pass
-        if kind.__module__.split(".")[0] == "stretto":
-            yield table_of(value).get("_function")
-            return
         yield table_of(value).get("__wrapped__")
         yield from self.attributes(value).values()
         yield from self.slots(value).values()
