@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -112,6 +113,24 @@ def keeps_a_module(x: Tensor) -> Tensor:
     return x
 
 
+ARRAY = np.zeros(3)
+NUMBERS = iter(range(100))
+
+
+def changes_an_array(x: Tensor) -> Tensor:
+    ARRAY[0] += 1
+    return x * float(ARRAY[0])
+
+
+def advances_an_iterator(x: Tensor) -> Tensor:
+    return x * next(NUMBERS)
+
+
+def marks_a_tensor(x: Tensor) -> Tensor:
+    x.mark = 1  # type: ignore[attr-defined]
+    return x + 1
+
+
 def keeps_text(x: Tensor) -> Tensor:
     KEEPER.text = f"{x.sum()}"
     return x
@@ -217,6 +236,9 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (coroutine, "is an async function", "plain function"),
     (keeps_a_function, "a new object of class function, which cannot be made again", "before the"),
     (keeps_a_module, "a new object of class ReLU, which cannot be made again", "before the first"),
+    (changes_an_array, "a ndarray that outlives the call is changed", "in a tensor"),
+    (advances_an_iterator, "a range_iterator that outlives the call is advanced", "keep a list"),
+    (marks_a_tensor, "the attribute 'mark' of a tensor is set", "an object of your own"),
     (keeps_text, "a stored text shows a value that is known only when", "return the value"),
     (Keeper(), "is a list of 1 in one arm of a branch on a tensor and None in", "same structure"),
     (grows_in_a_branch, "a list has more or fewer items after a branch or loop", "local list"),

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,9 +22,9 @@ from stretto.capture.locations import is_user_file
 from stretto.capture.poison import Poison
 from stretto.capture.reach import original
 from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
-from stretto.capture.signals import Abort
+from stretto.capture.signals import Abort, fail
 from stretto.capture.state import TracedList
-from stretto.capture.tensor import Hooks
+from stretto.capture.tensor import Hooks, TracedTensor
 from stretto.capture.tracer import active, tracer
 from stretto.errors import CaptureError, SourceLocation
 
@@ -43,9 +44,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     for given in (function, *args, *kwargs.values()):
         if isinstance(given, Poison):
             given.fail()
-    owner = getattr(function, "__self__", None)
-    if owner is not None and getattr(function, "__name__", "") in MUTATORS:
-        changes(owner)
+    _note_changes(function, args)
     function = original(function)
     rule = _rule(function)
     if rule is not None:
@@ -67,6 +66,40 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return _call_function(function, args, kwargs)
         case _:
             return _call_other(function, args, kwargs)
+
+
+def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
+    """Note what a builtin that is called changes."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", "")
+    if name in MUTATORS and owner is not None:
+        changes(owner)
+    elif name in ("setattr", "delattr", "__setattr__", "__delattr__") and args:
+        changes(args[0] if owner is None or owner is builtins else owner)
+    elif function is next and args:
+        check_iterator(args[0])
+
+
+def check_iterator(iterator: Any) -> None:
+    """Fail for an iterator that was there before the call, and would go on from call to call."""
+    if isinstance(iterator, Iterator) and tracer().heap.knows(iterator):
+        fail(
+            f"a {type(iterator).__name__} that outlives the call is advanced",
+            "keep a list and a position, or make the iterator in the compiled function",
+        )
+
+
+def check_tensor_attribute(tensor: torch.Tensor, name: str) -> None:
+    """Fail where an attribute is set of a tensor that was there before the call."""
+    state = tracer()
+    known = any(tensor is traced for traced in state.inputs.values()) or any(
+        tensor is constant.traced for constant in state.constants.values()
+    )
+    if (known or not isinstance(tensor, TracedTensor)) and name not in ("grad", "requires_grad"):
+        fail(
+            f"the attribute '{name}' of a tensor is set that outlives the call",
+            "call copy_() to change its content; keep other values in an object of your own",
+        )
 
 
 def changes(holder: Any) -> None:

@@ -96,8 +96,13 @@ class Plan:
         return roots if self.counting else [Root(root.box, root.key) for root in roots]
 
 
-def check_shared(heap: Heap) -> None:
-    """Fail where a container is changed of which the capture has a copy."""
+def check_changes(heap: Heap) -> None:
+    """Fail where something is changed that a call cannot change again: an array, and a container
+    of which the capture has a copy."""
+    for item, _ in heap.changed_arrays():
+        reason = f"a {type(item).__name__} that outlives the call is changed"
+        place = heap.places.get(id(item))
+        raise Abort(CaptureError(reason, location=place, remedy="keep the numbers in a tensor"))
     if any(id(box) in heap.shared for box in heap.changed()):
         fail(
             "a container that is changed is both an argument and known to the function otherwise",
@@ -114,7 +119,8 @@ def _is_below(
 
 @dataclass(eq=False)
 class _Reads:
-    """Which attributes the traced code, or the class of an object, may read."""
+    """Which attributes may be read: by traced code, by a function that it knows, by the class of
+    the object."""
 
     heap: Heap
     functions: Iterable[FunctionType]
@@ -126,9 +132,10 @@ class _Reads:
             return True
         state = tracer()
         if self.names is None:
-            reads = [names_read(function.__code__) for function in self.functions]
+            known = (item for item in self.heap.seen.values() if isinstance(item, FunctionType))
+            reads = [names_read(function.__code__) for function in (*self.functions, *known)]
             self.names = set[str](state.names_read).union(*(read.attributes for read in reads))
-            self.by_path = any(read.by_path for read in reads)
+            self.by_path = bool(state.sourceless) or any(read.by_path for read in reads)
         if name in self.names or self.by_path:
             return True
         held = self.heap.before[id(box)].get(name)

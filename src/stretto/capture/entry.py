@@ -25,7 +25,7 @@ from stretto.capture.effects import (
     EffectWriter,
     Plan,
     Replan,
-    check_shared,
+    check_changes,
     exemptions,
     substitute,
     substitute_counters,
@@ -185,7 +185,7 @@ def _capture(
             heap, arguments, iter([item.traced for item in given])
         )
         result = _call(region, fn, traced_args, traced_kwargs)
-        check_shared(heap)
+        check_changes(heap)
         if plan.grow(heap, reading, tracer.traced.values()):
             raise Replan
         _check_aliases(tracer, inputs)

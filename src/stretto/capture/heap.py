@@ -17,6 +17,7 @@ import argparse
 import copy
 import dis
 import types
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,11 +26,13 @@ from functools import cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from stretto.capture.bytecode import names_read
 from stretto.capture.frames import read_cell
+from stretto.capture.guards import content_of
 from stretto.capture.locations import is_user_file, user_location
 from stretto.capture.reach import is_of_user
 from stretto.capture.state import contents, is_box, is_same, refill
@@ -77,6 +80,8 @@ class Heap:
     shared: set[int] = field(default_factory=set[int])
     """Containers among the arguments that the function also knows otherwise, and their copies."""
     keep: list[Any] = field(default_factory=list[Any])
+    arrays: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
+    """Arrays, and copies of them. They cannot hold traced values, so changes are refused."""
     stores: dict[tuple[str, int], Store] = field(default_factory=dict[tuple[str, int], Store])
 
     # ---- finding -----------------------------------------------------------------------------
@@ -147,6 +152,9 @@ class Heap:
     def _visit(self, value: Any) -> Iterable[Any]:
         match value:
             case torch.Tensor() | ModuleType() | Enum():
+                return ()
+            case np.ndarray() | bytearray() | array():
+                self.arrays.append((value, copy.copy(value)))  # pyright: ignore[reportUnknownArgumentType]
                 return ()
             case tuple() | frozenset():
                 return value  # pyright: ignore[reportUnknownVariableType]
@@ -241,6 +249,7 @@ class Heap:
 
         in_region: the change may not happen in each run, or more than once.
         """
+        self.places[id(holder)] = user_location()
         for box in self.boxes_of(holder):
             self.places[id(box)] = user_location()
             if in_region:
@@ -262,8 +271,13 @@ class Heap:
         self.before[id(made)] = self.start[id(made)] = contents(made)
         return made
 
+    def changed_arrays(self) -> list[tuple[Any, Any]]:
+        return [(one, was) for one, was in self.arrays if content_of(one) != content_of(was)]
+
     def restore(self) -> None:
         """Put everything back as it was before the capture."""
+        for item, was in self.changed_arrays():
+            item[... if isinstance(item, np.ndarray) else slice(None)] = was
         for key, box in self.boxes.items():
             if not is_same(contents(box), self.before[key]):
                 refill(box, self.before[key])

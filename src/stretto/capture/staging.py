@@ -16,7 +16,7 @@ from torch import nn
 
 from stretto.capture import branches, indexing, lists, loops
 from stretto.capture.aliases import is_one_of
-from stretto.capture.calls import call, changes
+from stretto.capture.calls import call, changes, check_iterator, check_tensor_attribute
 from stretto.capture.frames import Frame
 from stretto.capture.leaves import to_traced_list
 from stretto.capture.rewrite import mark as local
@@ -64,6 +64,7 @@ def for_(frame: Frame, iterable: Any, body: Any, live: tuple[str, ...], stop: An
             if stop is not None and stop():
                 return
         return
+    check_iterator(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
 
 
@@ -144,6 +145,8 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
 
 def setattr(holder: Any, name: str, value: Any) -> None:
     """`holder.name = value`."""
+    if isinstance(holder, torch.Tensor) and active() is not None:
+        check_tensor_attribute(holder, name)
     changes(holder)
     builtins.setattr(holder, name, value)
 
