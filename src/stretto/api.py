@@ -37,6 +37,7 @@ from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
 from stretto.runtime.check import Checker
+from stretto.runtime.constants import Weights
 from stretto.runtime.cuda_device import find_gpu
 from stretto.runtime.cuda_executable import CudaExecutable
 
@@ -83,6 +84,7 @@ class Entry:
     compiled_variant: Key = ()
     constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
     watch: Watch = field(init=False)
+    weights: Weights = field(init=False)
 
     def __post_init__(self) -> None:
         bindings = self.captured.inputs
@@ -91,12 +93,22 @@ class Entry:
         )
         self.varies = self.captured.writes or self.captured.objects is not None
         self.watch = Watch.of(self.captured)
+        folded = _folded(self.captured, self.stages)
+        native = self.stages.backend == "cpu"
+        self.weights = Weights(folded, self.executable.copies, native=native)
         self.constant_memory = {}
         for source in self.captured.constants:
             address = source.tensor.untyped_storage().data_ptr()
             self.constant_memory.setdefault(address, []).append(source.tensor)
         output = self.captured.output
         self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
+
+    def is_current(self) -> bool:
+        """Whether the program is still right. Copies of weights that have changed are made anew.
+
+        The addresses come first: what lies at an old one may be gone.
+        """
+        return self.watch.is_current() and self.weights.is_current()
 
     def __call__(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Any:
         self.calls += 1
@@ -275,7 +287,7 @@ class Compiled:
         if self._module is not None:
             key = (self._module.training, key)
         entry = self._entries.get(key)
-        if entry is None or not entry.watch.is_current():
+        if entry is None or not entry.is_current():
             entry = self._compile(key, tensors, args, kwargs)
         reading = None
         if entry.varies:
@@ -293,7 +305,7 @@ class Compiled:
         first = key
         for _ in range(_ROUNDS):
             entry = self._entries.get(key)
-            if entry is None or not entry.watch.is_current():
+            if entry is None or not entry.is_current():
                 entry = self._compile(key, tensors, args, kwargs)
             reading = entry.read(tensors, args, kwargs)
             if reading is not None and reading.is_traced:
@@ -348,7 +360,7 @@ class Compiled:
     ) -> Entry:
         with self._lock:
             stale = self._entries.get(key)
-            if stale is not None and stale.watch.is_current():
+            if stale is not None and stale.is_current():
                 return stale
             backend = _choose(self._backend, tensors)
             if backend == "cuda" and _is_capturing():
@@ -360,7 +372,7 @@ class Compiled:
             _device_of(backend, tensors)
             with capturing():
                 stale = self._entries.get(key)
-                if stale is not None and stale.watch.is_current():
+                if stale is not None and stale.is_current():
                     return stale
                 captured = capture(self._function, args, kwargs, self._options)
                 reading = None
@@ -382,7 +394,7 @@ class Compiled:
             self._entries[key] = entry
             if stale is not None:
                 entry.builds += stale.builds
-                self._warn_stale(entry.builds, stale.watch.changed())
+                self._warn_stale(entry.builds, stale.watch.changed() or "the content of a tensor")
             self._warn_signatures()
             return entry
 
@@ -486,6 +498,17 @@ def _trains(tensors: Iterable[torch.Tensor]) -> bool:
 
 def _has_trainable(module: torch.nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:
+    """The constants on the CPU whose content went into the program itself."""
+    sources = stages.program.folded.sources
+    return [
+        source.tensor
+        for source in captured.constants
+        if source.tensor.is_cpu
+        and (source.key is None or source.tensor.untyped_storage().data_ptr() in sources)
+    ]
 
 
 def _leaf_key(leaf: object) -> object:

@@ -35,6 +35,7 @@ from stretto.passes.inline import InlineFunctions
 from stretto.passes.loop_pipeline import loop_passes
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.simplify import Simplify
+from stretto.runtime.constants import Copy
 from stretto.runtime.cuda_device import (
     cuda_executable,
     emulated_cuda_executable,
@@ -97,6 +98,7 @@ class InterpretedExecutable:
     def __init__(self, program: Program, options: Options) -> None:
         self.program = program
         self.timeout = options.timeout
+        self.copies: tuple[Copy, ...] = ()
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
         return list(interpret(self.program, inputs, timeout=self.timeout))

@@ -9,7 +9,7 @@ tables keyed by op class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -112,12 +112,34 @@ class Function:
         return tuple(value.type for value in self.body.yields)
 
 
+@dataclass(slots=True)
+class Folded:
+    """Which memory constants were computed from, and which the results are in.
+
+    Storages by address: `sources` of tensors whose content went into other constants, into literals
+    or into the structure of a Program; `results` of constants that no one but the Program has.
+    """
+
+    sources: set[int] = field(default_factory=set[int])
+    results: set[int] = field(default_factory=set[int])
+
+    def note(self, sources: Iterable[torch.Tensor], result: torch.Tensor | None) -> None:
+        """`result` was computed from `sources`; None for a number. A view is not computed."""
+        memory = {tensor.untyped_storage().data_ptr() for tensor in sources}
+        if result is None:
+            self.sources |= memory
+        elif (address := result.untyped_storage().data_ptr()) not in memory:
+            self.sources |= memory
+            self.results.add(address)
+
+
 @dataclass(eq=False, slots=True)
 class Program:
     """Functions by name, with `main` as the entry, and the tensors that `constant` ops name."""
 
     functions: dict[str, Function]
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    folded: Folded = field(default_factory=Folded)
 
     @property
     def main(self) -> Function:

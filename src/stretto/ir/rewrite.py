@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.core import Block, Folded, Function, Op, Program, Value
 from stretto.ir.ops import ForOp, IfOp, WhileOp
 
 Definitions = dict[Value, Op]
@@ -52,7 +52,8 @@ def clone_function(function: Function, name: str | None = None) -> Function:
 def clone_program(program: Program) -> Program:
     """A copy that may be changed freely; the constant tensors themselves are shared."""
     functions = {name: clone_function(item) for name, item in program.functions.items()}
-    return Program(functions, dict(program.constants))
+    folded = Folded(set(program.folded.sources), set(program.folded.results))
+    return Program(functions, dict(program.constants), folded)
 
 
 def inline_block(block: Block, arguments: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:

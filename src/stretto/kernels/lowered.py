@@ -60,13 +60,21 @@ Output = OutputTensor | OutputList
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot;
-    `stops` what a check raises, by its number."""
+    `stops` what a check raises, by its number.
+
+    made: addresses of the storages of constants that passes computed, which nobody else changes.
+    """
 
     tree: Tree[Items]
     inputs: tuple[Buffer, ...]
     outputs: tuple[Output, ...]
     constants: dict[int, torch.Tensor]
     stops: tuple[Stop, ...] = ()
+    made: frozenset[int] = frozenset()
+
+    def is_of_user(self, constant: torch.Tensor) -> bool:
+        """Whether the content of a constant may change between calls."""
+        return constant.untyped_storage().data_ptr() not in self.made
 
 
 def lower(program: Program) -> Lowered:
@@ -89,7 +97,8 @@ def lower(program: Program) -> Lowered:
         if name in called
     ]
     tree = Tree((main, *functions), tuple(externals.buffers))
-    return Lowered(tree, inputs, outputs, externals.tensors, tuple(externals.stops))
+    made = frozenset(program.folded.results)
+    return Lowered(tree, inputs, outputs, externals.tensors, tuple(externals.stops), made)
 
 
 # ---- functions -------------------------------------------------------------------------------

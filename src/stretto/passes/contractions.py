@@ -169,7 +169,10 @@ class DerivedConstants:
         """A constant op for `make()`, which depends on `sources` and on what `stem` says alone."""
         identity = (stem, *(_identity(item) for item in sources))
         if identity not in self.made:
-            self.made[identity] = _new_constant(self.program, stem, make())
+            made = make()
+            self.made[identity] = _new_constant(self.program, stem, made)
+            tensors = [item for item in sources if isinstance(item, torch.Tensor)]
+            self.program.folded.note(tensors, made)
         key = self.made[identity]
         tensor = self.program.constants[key]
         type = TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))

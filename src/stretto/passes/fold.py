@@ -17,7 +17,7 @@ its starting values or its body. What would stop the run is left for the run to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar
@@ -95,13 +95,13 @@ class _Folder:
 
     def constant(self, op: ConstantOp, _: Definitions) -> Replacement | None:
         tensor = self.program.constants[op.key]
-        return self.known(op, (tensor,)) if tensor.dim() == 0 else None
+        return self.known(op, (tensor,), [tensor]) if tensor.dim() == 0 else None
 
     def tensor(self, op: TensorOp, definitions: Definitions) -> Replacement | None:
         if keep_reason(op, definitions, self.max_bytes) is None:
             values = {item: self.value(definitions[item]) for item in op.operands}
             try:
-                return self.known(op, evaluate(op, values, {}))
+                return self.known(op, evaluate(op, values, {}), self.tensors(op, definitions))
             except RunError:
                 return None
         self.numbers(op, definitions)
@@ -129,11 +129,19 @@ class _Folder:
         assert isinstance(maker, ConstantOp)
         return on_host(self.program.constants[maker.key])
 
-    def known(self, op: Op, tensors: tuple[Any, ...]) -> Replacement:
-        """Literals and constants that stand for the results of an op."""
+    def tensors(self, op: TensorOp, definitions: Definitions) -> list[torch.Tensor]:
+        """The constants among the operands of an op."""
+        makers = [definitions[value] for value in op.operands]
+        return [self.program.constants[m.key] for m in makers if isinstance(m, ConstantOp)]
+
+    def known(
+        self, op: Op, tensors: tuple[Any, ...], sources: Sequence[torch.Tensor]
+    ) -> Replacement:
+        """Literals and constants, computed from `sources`, that stand for the results of an op."""
         ops: list[Op] = []
         for old, tensor in zip(op.results, tensors, strict=True):
             result = Value(old.type, old.hint)
+            self.program.folded.note(sources, tensor if tensor.dim() else None)
             if tensor.dim() == 0:
                 ops.append(LiteralOp(tensor.item(), results=(result,), location=op.location))
                 continue

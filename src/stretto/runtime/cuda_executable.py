@@ -23,6 +23,7 @@ from stretto.kernels.expr import Buffer
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.regions import call_buffers
 from stretto.options import Options
+from stretto.runtime.constants import Copy, is_plain
 from stretto.runtime.cuda_machine import Machine
 from stretto.runtime.cuda_state import (
     ALIGNMENT,
@@ -34,6 +35,7 @@ from stretto.runtime.cuda_state import (
     failure,
     make_state,
 )
+from stretto.runtime.memory_watch import regions_of
 from stretto.runtime.native import ProgramStopped, explained
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
 from stretto.schedule.program import DeviceProgram
@@ -95,6 +97,7 @@ class CudaExecutable:
         self.captures: dict[int, State] = {}
         self.launches = 0
         self._lock = threading.Lock()
+        self.copies: tuple[Copy, ...] = ()
         with machine.active():
             self._prepare()
 
@@ -307,16 +310,29 @@ class CudaExecutable:
         calls = [kernel.call for kernel in self.program.kernels if kernel.call is not None]
         used.update(buffer for call in calls for buffer in call_buffers(call))
         for buffer in {buffer for buffer in used if buffer.kind == "constant"}:
-            tensor = self.lowered.constants[buffer.slot].detach()
-            tensor = tensor.to(machine.device).contiguous()
-            aside = tensor.data_ptr() % ALIGNMENT
-            constants[buffer.slot] = tensor.clone() if aside else tensor
+            constants[buffer.slot] = self._constant(self.lowered.constants[buffer.slot])
         tables = tuple(
             torch.tensor(s.tables or (0,), dtype=torch.int32, device=machine.device)
             for s in self.sources
         )
         machine.synchronize(stream)
         self._filler = Filler(machine, self.sources, constants, tables, self.max_depth)
+
+    def _constant(self, source: torch.Tensor) -> torch.Tensor:
+        """A constant on the device: the user's tensor, or a copy that launches can read."""
+        source, device = source.detach(), self.machine.device
+        if source.device == device and is_plain(source) and source.data_ptr() % ALIGNMENT == 0:
+            return source
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            tensor = tensor.resolve_neg().to(device).contiguous()
+            own = tensor.data_ptr() % ALIGNMENT == 0 and tensor.data_ptr() != source.data_ptr()
+            return tensor if own else tensor.clone()
+
+        changes = source.device.type == "cpu" and self.lowered.is_of_user(source)
+        region = regions_of([source], native=False)[0] if changes else None
+        self.copies = (*self.copies, Copy(source, moved, region))
+        return self.copies[-1].tensor
 
     def _new_state(self, stream: int, capture: int) -> State:
         states, key = (self.captures, capture) if capture else (self.states, stream)

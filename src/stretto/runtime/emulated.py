@@ -9,9 +9,9 @@ from stretto.kernels.expr import Buffer
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.panels import Packing
 from stretto.options import Options
+from stretto.runtime.constants import ConstantTable
 from stretto.runtime.emulator import EmulatedRun, Emulator
 from stretto.runtime.native import ProgramStopped, explained, stopped
-from stretto.runtime.packing import pack
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
 from stretto.schedule.program import DeviceProgram
 
@@ -30,13 +30,9 @@ class EmulatedExecutable:
         self.lowered = lowered
         self.timeout = options.timeout
         self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
-        self.constants = {
-            slot: tensor.detach().contiguous().view(-1)
-            for slot, tensor in lowered.constants.items()
-        }
-        for packing in packings:
-            packed = pack(packing, lowered.constants[packing.source.slot])
-            self.constants[packing.buffer.slot] = packed.view(-1)
+        constants = [b for b in program.tree.externals if b.kind == "constant"]
+        self.constants = ConstantTable(lowered, packings, constants, native=False)
+        self.copies = self.constants.copies
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         self.capacities = {
             b.slot: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
@@ -48,7 +44,8 @@ class EmulatedExecutable:
         """Runs once; a list that was full is made larger and the program run again."""
         deadline = Deadline.after(self.timeout)
         while True:
-            memory = dict(self.constants)
+            constants = self.constants.tensors.items()
+            memory = {buffer.slot: tensor.view(-1) for buffer, tensor in constants}
             for buffer, tensor in zip(self.lowered.inputs, inputs, strict=True):
                 memory[buffer.slot] = tensor.reshape(-1)
             for buffer in self.program.tree.externals:

@@ -12,6 +12,7 @@ from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
 from stretto.kernels.panels import Packing
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
+from stretto.runtime.constants import ConstantTable
 from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
 from stretto.runtime.native import (
@@ -22,7 +23,6 @@ from stretto.runtime.native import (
     TaskEvent,
     explained,
 )
-from stretto.runtime.packing import pack
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
 from stretto.schedule.program import DeviceProgram
 
@@ -54,7 +54,9 @@ class CpuExecutable:
         self.source = source
         self.timeout = options.timeout
         self.shared: SharedObject = compile_shared(source.text, options)
-        self.tensors = constants_of(source, lowered, packings)
+        constants = [buffer for buffer in source.arguments if buffer.kind == "constant"]
+        self.constants = ConstantTable(lowered, packings, constants, native=True)
+        self.copies = self.constants.copies
         self.stops = lowered.stops
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         places = {buffer.slot: place for place, buffer in enumerate(source.arguments)}
@@ -70,7 +72,7 @@ class CpuExecutable:
             self.shared.path,
             self.interface(program, options),
             options,
-            constants=[tensor.data_ptr() for tensor in self.tensors],
+            constants=[tensor.data_ptr() for tensor in self.constants.tensors.values()],
             library=LibraryTable(source.library) if source.library else None,
         )
 
@@ -145,19 +147,3 @@ class CpuExecutable:
             result(place.output, memory[place.number], scalars, self.results)
             for place in self.outputs
         ]
-
-
-def constants_of(
-    source: Source, lowered: Lowered, packings: tuple[Packing, ...]
-) -> list[torch.Tensor]:
-    """The tensors of the constants that a program reads, in the order of its argument block."""
-    packed = {packing.buffer: packing for packing in packings}
-    tensors: list[torch.Tensor] = []
-    for buffer in source.arguments:
-        if buffer.kind != "constant":
-            continue
-        if buffer in packed:
-            tensors.append(pack(packed[buffer], lowered.constants[packed[buffer].source.slot]))
-        else:
-            tensors.append(lowered.constants[buffer.slot].detach().contiguous())
-    return tensors

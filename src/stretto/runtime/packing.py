@@ -15,7 +15,7 @@ def pack(packing: Packing, source: torch.Tensor) -> torch.Tensor:
     depth = prod(size for size, _ in packing.depth)
     count = packing.columns[0]
     dims = [*packing.outer, *packing.depth, packing.columns]
-    view = _strided(source.detach().contiguous(), packing.start, dims)
+    view = _strided(source.detach().resolve_neg().contiguous(), packing.start, dims)
     panels = -(-count // packing.lanes)
     padded = torch.zeros(batch, depth, panels * packing.lanes, dtype=source.dtype)
     padded[:, :, :count] = view.reshape(batch, depth, count)

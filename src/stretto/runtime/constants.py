@@ -1,0 +1,128 @@
+"""The constants of a loaded program: the user's own tensors, and copies in other layouts.
+
+What a kernel reads from the user's tensor is read anew in each call. A copy (packed panels, or a
+contiguous form of a view) is made once for all programs of the process that want it, and made anew
+when the memory that it was made from has changed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+
+import torch
+
+from stretto.kernels.expr import Buffer
+from stretto.kernels.lowered import Lowered
+from stretto.kernels.panels import Packing
+from stretto.runtime.memory_watch import Look, Region, regions_of
+from stretto.runtime.packing import pack
+
+Layout = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Copy:
+    """`tensor` is `layout(source)`, at least since `refresh`."""
+
+    def __init__(self, source: torch.Tensor, layout: Layout, region: Region | None) -> None:
+        self.source = source.detach()
+        self.address = source.data_ptr()
+        self.region = region
+        self._layout = layout
+        self._generation = 0 if region is None else region.generation
+        self.tensor = layout(self.source)
+
+    def refresh(self) -> None:
+        """Makes the content anew, in place, where the source has changed."""
+        if self.region is None or self.region.generation == self._generation:
+            return
+        generation = self.region.generation
+        self.tensor.copy_(self._layout(self.source))
+        self._generation = generation  # not before: another thread must not take it for done
+
+
+_COPIES: weakref.WeakValueDictionary[Hashable, Copy] = weakref.WeakValueDictionary()
+
+
+def copy_of(source: torch.Tensor, packing: Packing | None, region: Region | None) -> Copy:
+    """The copy of a tensor in a layout, which all programs share.
+
+    packing: None for a contiguous form. region: the memory of the source, unless nobody can change
+    it.
+    """
+    key = (source.data_ptr(), source.dtype, source.shape, source.stride(), _identity(packing))
+    found = _COPIES.get(key)
+    if found is not None and found.region is region and found.source.data_ptr() == found.address:
+        found.refresh()
+        return found
+    layout = _contiguous if packing is None else partial(pack, packing)
+    made = _COPIES[key] = Copy(source, layout, region)
+    return made
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a kernel can read the tensor where it lies."""
+    return tensor.is_contiguous() and not tensor.is_neg()
+
+
+def _contiguous(source: torch.Tensor) -> torch.Tensor:
+    return source.resolve_neg().contiguous()
+
+
+def _identity(packing: Packing | None) -> Hashable:
+    if packing is None:
+        return None
+    return packing.start, packing.outer, packing.columns, packing.depth, packing.lanes
+
+
+class ConstantTable:
+    """The tensors of the constants that a program reads. `copies`: those that may become stale."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        packings: Iterable[Packing],
+        buffers: Iterable[Buffer],
+        *,
+        native: bool,
+    ) -> None:
+        packed = {packing.buffer: packing for packing in packings}
+        wanted = list(buffers)
+        slots = {b: packed[b].source.slot if b in packed else b.slot for b in wanted}
+        sources = {buffer: lowered.constants[slot] for buffer, slot in slots.items()}
+        copied = [b for b in wanted if b in packed or not is_plain(sources[b])]
+        living = [b for b in copied if lowered.is_of_user(sources[b])]
+        regions = dict(zip(living, regions_of([sources[b] for b in living], native), strict=True))
+        copies = {b: copy_of(sources[b], packed.get(b), regions.get(b)) for b in copied}
+        self.tensors = {b: copies[b].tensor if b in copies else sources[b].detach() for b in wanted}
+        self.copies = tuple(copies.values())
+
+
+class Weights:
+    """Whether what was made from the content of constants is up to date. Asked on each call.
+
+    folded: tensors whose content went into a program; when that has changed, the program is stale.
+    copies: made anew where what they were made from has changed.
+    """
+
+    def __init__(
+        self, folded: Sequence[torch.Tensor], copies: Iterable[Copy], *, native: bool
+    ) -> None:
+        self._folded = Look(regions_of(folded, native))
+        self._copies = tuple(copies)
+        self._copied = Look(copy.region for copy in self._copies if copy.region is not None)
+        self.is_current = self._look if self._folded.regions or self._copied.regions else _always
+
+    def _look(self) -> bool:
+        if self._folded.finds_changes():
+            return False
+        if self._copied.finds_changes():
+            for copy in self._copies:
+                copy.refresh()
+            self._copied.accept()
+        return True
+
+
+def _always() -> bool:
+    return True

@@ -1,0 +1,168 @@
+"""Tells whether the memory of tensors was written, by whoever and however.
+
+Version counters of torch miss what is written through `.data`, NumPy, another library, or a fused
+optimizer. `memory_watch.cpp` asks Linux which pages were written, and compares hashes of those, or
+of everything where Linux cannot say. Where no machine code is used at all, the bytes are digested.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from stretto.locks import ForkSafeLock
+from stretto.options import Options
+from stretto.runtime.compiler import compile_shared
+from stretto.runtime.pool import load_library
+
+_SMALL = 1 << 14
+"""Bytes that are hashed faster than the system is asked."""
+
+
+class Region:
+    """The memory that a tensor lies in, kept alive. `generation` grows when its content changes.
+
+    `handle` belongs to memory_watch.cpp; without a library the bytes are digested here.
+    """
+
+    def __init__(self, tensor: torch.Tensor, library: ctypes.PyDLL | None, trackable: bool) -> None:
+        self._storage = tensor.untyped_storage()
+        self.address, self.bytes = span(tensor)
+        self._library = library
+        self.handle: int | None = None
+        if library is None:
+            self._generation, self._digest = 0, self._digested()
+        else:
+            self.handle = library.stretto_watch_open(self.address, self.bytes, int(trackable))
+            closing = weakref.finalize(self, library.stretto_watch_close, self.handle)
+            closing.atexit = False
+
+    @property
+    def generation(self) -> int:
+        if self._library is None:
+            return self._generation
+        return self._library.stretto_watch_generation(self.handle)
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether the system notes which of its pages are written."""
+        return self._library is not None and bool(
+            self._library.stretto_watch_is_tracked(self.handle)
+        )
+
+    def look(self) -> None:
+        """Digests again what no library looks at."""
+        if self._library is None and (digest := self._digested()) != self._digest:
+            self._generation, self._digest = self._generation + 1, digest
+
+    def _digested(self) -> bytes:
+        content = (ctypes.c_char * self.bytes).from_address(self.address)
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+
+class Look:
+    """Some regions, laid out so that one native call looks at all of them."""
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self.regions = tuple(dict.fromkeys(regions))
+        count = len(self.regions)
+        library = _library() if self.regions and self.regions[0].handle is not None else None
+        self._native = None if library is None else library.stretto_watch_look
+        self._handles = (ctypes.c_void_p * count)(*(region.handle for region in self.regions))
+        self._known = (ctypes.c_int64 * count)()
+        self._count = ctypes.c_int64(count)
+        self.accept()
+
+    def accept(self) -> None:
+        """Takes the content for known, as it was when it was last looked at."""
+        self._known[:] = [region.generation for region in self.regions]
+
+    def finds_changes(self) -> bool:
+        """Whether a region has another content than the known one."""
+        if self._native is not None:
+            return self._native(self._handles, self._known, self._count) != 0
+        for region in self.regions:
+            region.look()
+        return any(
+            r.generation != known for r, known in zip(self.regions, self._known, strict=True)
+        )
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The address of the first byte that a tensor's elements lie in, and the number of bytes."""
+    if tensor.numel() == 0:
+        return tensor.data_ptr(), 0
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), (reach + 1) * tensor.element_size()
+
+
+_REGIONS: weakref.WeakValueDictionary[tuple[int, int, bool], Region] = weakref.WeakValueDictionary()
+
+
+def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
+    """The region of each tensor, which tensors in the same place share.
+
+    native: by memory_watch.cpp, for programs whose calls are quick.
+    """
+    library = _library() if native else None
+    shared: list[tuple[int, int]] | None = None
+    found: list[Region] = []
+    for tensor in tensors:
+        key = (*span(tensor), native)
+        region = _REGIONS.get(key)
+        if region is None:
+            if shared is None and key[1] >= _SMALL:
+                shared = _shared_memory()
+            first, last = key[0], key[0] + key[1]
+            trackable = all(end <= first or last <= start for start, end in shared or ())
+            region = _REGIONS[key] = Region(tensor, library, trackable)
+        found.append(region)
+    return found
+
+
+def _shared_memory() -> list[tuple[int, int]]:
+    """The address ranges that other processes may write to: this one's pages do not tell."""
+    found: list[tuple[int, int]] = []
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return [(0, 1 << 64)]
+    for line in lines:
+        bounds, access, *_ = line.split(maxsplit=2)
+        if "s" in access:
+            start, _, end = bounds.partition("-")
+            found.append((int(start, 16), int(end, 16)))
+    return found
+
+
+def tracks_pages() -> bool:
+    """Whether this system notes which pages are written, so that large weights cost no time."""
+    return bool(_library().stretto_watch_tracks())
+
+
+_loading = ForkSafeLock()
+_loaded: list[ctypes.PyDLL] = []
+
+
+def _library() -> ctypes.PyDLL:
+    """memory_watch.cpp; the first call in a process builds and loads it."""
+    with _loading:
+        if not _loaded:
+            source = Path(__file__).with_name("memory_watch.cpp").read_text()
+            library = load_library(compile_shared(source, Options()).path)
+            library.stretto_watch_open.restype = ctypes.c_void_p
+            library.stretto_watch_open.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
+            library.stretto_watch_close.argtypes = [ctypes.c_void_p]
+            library.stretto_watch_close.restype = None
+            library.stretto_watch_generation.argtypes = [ctypes.c_void_p]
+            library.stretto_watch_generation.restype = ctypes.c_int64
+            library.stretto_watch_is_tracked.argtypes = [ctypes.c_void_p]
+            # Of stretto_watch_look: no argtypes, the arguments need no conversion.
+            library.stretto_watch_look.restype = ctypes.c_int64
+            _loaded.append(library)
+    return _loaded[0]
