@@ -47,6 +47,17 @@ def test_the_compiler_of_this_machine() -> None:
     assert "-O3" in check.detail
 
 
+@pytest.mark.parametrize(("tracked", "status"), [(True, "ok"), (False, "warn")])
+def test_how_written_weights_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, tracked: bool, status: str
+) -> None:
+    monkeypatch.setattr(doctor, "tracks_pages", lambda options: tracked)
+    check = doctor.check_weights(OPTIONS)
+    assert check.status == status
+    if not tracked:
+        assert "read at each call" in check.detail and "Linux 6.7" in check.remedy
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")

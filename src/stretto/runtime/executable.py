@@ -15,6 +15,7 @@ from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.constants import ConstantTable
 from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
+from stretto.runtime.memory_watch import load as load_memory_watch
 from stretto.runtime.native import (
     Interface,
     NativeProgram,
@@ -54,6 +55,7 @@ class CpuExecutable:
         self.source = source
         self.timeout = options.timeout
         self.shared: SharedObject = compile_shared(source.text, options)
+        load_memory_watch(options)
         constants = [buffer for buffer in source.arguments if buffer.kind == "constant"]
         self.constants = ConstantTable(lowered, packings, constants, native=True)
         self.copies = self.constants.copies

@@ -33,7 +33,7 @@ class Region:
     def __init__(self, tensor: torch.Tensor, library: ctypes.PyDLL | None, trackable: bool) -> None:
         self._storage = tensor.untyped_storage()
         self.address, self.bytes = span(tensor)
-        self._library = library
+        self.library = library
         self.handle: int | None = None
         if library is None:
             self._generation, self._digest = 0, self._digested()
@@ -44,20 +44,18 @@ class Region:
 
     @property
     def generation(self) -> int:
-        if self._library is None:
+        if self.library is None:
             return self._generation
-        return self._library.stretto_watch_generation(self.handle)
+        return self.library.stretto_watch_generation(self.handle)
 
     @property
     def is_tracked(self) -> bool:
         """Whether the system notes which of its pages are written."""
-        return self._library is not None and bool(
-            self._library.stretto_watch_is_tracked(self.handle)
-        )
+        return self.library is not None and bool(self.library.stretto_watch_is_tracked(self.handle))
 
     def look(self) -> None:
         """Digests again what no library looks at."""
-        if self._library is None and (digest := self._digested()) != self._digest:
+        if self.library is None and (digest := self._digested()) != self._digest:
             self._generation, self._digest = self._generation + 1, digest
 
     def _digested(self) -> bytes:
@@ -71,7 +69,7 @@ class Look:
     def __init__(self, regions: Iterable[Region]) -> None:
         self.regions = tuple(dict.fromkeys(regions))
         count = len(self.regions)
-        library = _library() if self.regions and self.regions[0].handle is not None else None
+        library = self.regions[0].library if self.regions else None
         self._native = None if library is None else library.stretto_watch_look
         self._handles = (ctypes.c_void_p * count)(*(region.handle for region in self.regions))
         self._known = (ctypes.c_int64 * count)()
@@ -109,7 +107,7 @@ def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
 
     native: by memory_watch.cpp, for programs whose calls are quick.
     """
-    library = _library() if native else None
+    library = load(Options()) if native else None
     shared: list[tuple[int, int]] | None = None
     found: list[Region] = []
     for tensor in tensors:
@@ -140,21 +138,23 @@ def _shared_memory() -> list[tuple[int, int]]:
     return found
 
 
-def tracks_pages() -> bool:
+def tracks_pages(options: Options) -> bool:
     """Whether this system notes which pages are written, so that large weights cost no time."""
-    return bool(_library().stretto_watch_tracks())
+    return bool(load(options).stretto_watch_tracks())
 
 
 _loading = ForkSafeLock()
 _loaded: list[ctypes.PyDLL] = []
 
 
-def _library() -> ctypes.PyDLL:
-    """memory_watch.cpp; the first call in a process builds and loads it."""
+def load(options: Options) -> ctypes.PyDLL:
+    """memory_watch.cpp; the first call in a process builds and loads it. Raises BuildError."""
     with _loading:
         if not _loaded:
             source = Path(__file__).with_name("memory_watch.cpp").read_text()
-            library = load_library(compile_shared(source, Options()).path)
+            library = load_library(
+                compile_shared(source, Options(cache_dir=options.cache_path())).path
+            )
             library.stretto_watch_open.restype = ctypes.c_void_p
             library.stretto_watch_open.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
             library.stretto_watch_close.argtypes = [ctypes.c_void_p]

@@ -20,6 +20,7 @@ from stretto.options import Options
 from stretto.runtime.compiler import build_flags, cpu, find_compiler
 from stretto.runtime.cuda_device import find_gpu
 from stretto.runtime.cuda_driver import load_driver
+from stretto.runtime.memory_watch import tracks_pages
 from stretto.runtime.triton_toolchain import require_greenlet, require_triton
 from stretto.text import bytes_text
 from stretto.tools.cache import CacheFolder
@@ -51,6 +52,7 @@ def checks(options: Options) -> Iterator[Check]:
     yield check_compiler()
     yield check_vectors(cpu())
     yield check_cores(options)
+    yield check_weights(options)
     yield check_cache(CacheFolder(options.cache_path()))
     yield check_gpu()
     yield check_triton()
@@ -104,6 +106,19 @@ def check_cores(options: Options) -> Check:
     units = options.unit_count()
     detail = f"{cpus} CPUs for this process, {units} execution units by default"
     return Check("cores", "ok", detail)
+
+
+def check_weights(options: Options) -> Check:
+    """How a program learns that its weights were written."""
+    try:
+        tracked = tracks_pages(options)
+    except BuildError as error:
+        return Check("weights", "fail", error.message, error.remedy or "see above")
+    if tracked:
+        return Check("weights", "ok", "the system tells which pages of them were written")
+    detail = "the system does not tell what was written: packed weights are read at each call"
+    remedy = "use Linux 6.7 or later, and allow userfaultfd (containers: in the seccomp profile)"
+    return Check("weights", "warn", detail, remedy)
 
 
 def check_cache(folder: CacheFolder) -> Check:
