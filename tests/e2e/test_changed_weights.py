@@ -224,7 +224,7 @@ def test_overlapping_regions_all_learn_of_a_write() -> None:
         assert [look.finds_changes() for look in looks] == [bool(item) for item in expected]
         assert [look.finds_changes() for look in looks] == [bool(item) for item in expected]
         for look in looks:
-            look.accept()
+            look.accept(look.generations())
         assert not any(look.finds_changes() for look in looks)
 
 
@@ -236,7 +236,7 @@ def test_every_byte_counts(count: int, native: bool) -> None:
     for place in sorted({0, count // 3, count // 2, count - 1}):
         data[place] ^= 128
         assert look.finds_changes()
-        look.accept()
+        look.accept(look.generations())
     data.data.copy_(data.clone())  # the same bytes again are no change
     assert not look.finds_changes()
 
@@ -250,7 +250,7 @@ def test_equal_changes_do_not_cancel_out() -> None:
         data[600:608] = data[616:624]
         data[616:624] = swapped
         assert look.finds_changes()
-        look.accept()
+        look.accept(look.generations())
 
 
 def test_a_forked_child_sees_its_own_writes() -> None:

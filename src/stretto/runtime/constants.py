@@ -109,18 +109,22 @@ class Weights:
     def __init__(
         self, folded: Sequence[torch.Tensor], copies: Iterable[Copy], *, native: bool
     ) -> None:
-        self._folded = Look(regions_of(folded, native))
+        self._folded = regions_of(folded, native)
         self._copies = tuple(copies)
-        self._copied = Look(copy.region for copy in self._copies if copy.region is not None)
-        self.is_current = self._look if self._folded.regions or self._copied.regions else _always
+        copied = [copy.region for copy in self._copies if copy.region is not None]
+        self._look = Look((*self._folded, *copied))
+        self._known = [region.generation for region in self._folded]
+        self.is_current = self._check if self._look.regions else _always
 
-    def _look(self) -> bool:
-        if self._folded.finds_changes():
+    def _check(self) -> bool:
+        if not self._look.finds_changes():
+            return True
+        if [region.generation for region in self._folded] != self._known:
             return False
-        if self._copied.finds_changes():
-            for copy in self._copies:
-                copy.refresh()
-            self._copied.accept()
+        found = self._look.generations()  # what changes from here on is found by the next call
+        for copy in self._copies:
+            copy.refresh()
+        self._look.accept(found)
         return True
 
 

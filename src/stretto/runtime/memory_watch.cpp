@@ -2,7 +2,8 @@
 //
 // Linux (6.7 and later) notes which pages are written: a range is registered with userfaultfd in
 // asynchronous write-protect mode, and the ioctl PAGEMAP_SCAN gives the pages that were written and
-// protects them again. A page that was written, or that cannot be tracked, is compared by a hash.
+// protects them again. A page that was written, or that cannot be tracked, is compared by a hash; of
+// small memory a copy is kept.
 // All functions are called with the GIL held, so that no two run at once.
 
 #include <cstdint>
@@ -21,7 +22,7 @@
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kFewPages = 2;  // looking at fewer costs less than asking the system
+constexpr uint64_t kSmall = 1 << 15;  // comparing so few bytes costs less than asking the system
 
 // ---- hash ---------------------------------------------------------------------------------------
 
@@ -55,7 +56,7 @@ struct Region {
   const uint8_t* begin;
   uint64_t bytes;
   uint64_t first = 0, last = 0;  // addresses of the pages that lie wholly inside and are tracked
-  std::vector<uint8_t> ends;     // a copy of what lies before and behind the tracked pages
+  std::vector<uint8_t> copy;     // of what lies before and behind the tracked pages, or of all
   std::vector<uint64_t> hashes;  // of the tracked pages; without any, of all pages from `begin` on
   std::vector<std::pair<uint64_t, uint64_t>> written;  // pages that were, not yet compared
   int64_t generation = 0;        // grows when the content has changed
@@ -65,11 +66,17 @@ struct Region {
   uint64_t end() const { return start() + bytes; }
 
   void remember() {
+    copy.clear();
+    hashes.clear();
     if (tracked()) {
-      ends.assign(begin, begin + (first - start()));
-      ends.insert(ends.end(), begin + (last - start()), begin + bytes);
+      copy.assign(begin, begin + (first - start()));
+      copy.insert(copy.end(), begin + (last - start()), begin + bytes);
+      hashes.resize((last - first) / kPage);
+    } else if (bytes <= kSmall) {
+      copy.assign(begin, begin + bytes);
+    } else {
+      hashes.resize((bytes + kPage - 1) / kPage);
     }
-    hashes.assign(tracked() ? (last - first) / kPage : (bytes + kPage - 1) / kPage, 0);
     differs(0, hashes.size());
   }
 
@@ -87,20 +94,21 @@ struct Region {
     return changed;
   }
 
-  bool ends_differ() {
-    uint64_t before = first - start(), behind = ends.size() - before;
-    const uint8_t* tail = begin + (last - start());
-    if (std::memcmp(begin, ends.data(), before) == 0 &&
-        std::memcmp(tail, ends.data() + before, behind) == 0)
+  // The same for the bytes that a copy is kept of.
+  bool copy_differs() {
+    uint64_t before = tracked() ? first - start() : copy.size(), behind = copy.size() - before;
+    const uint8_t* tail = begin + bytes - behind;
+    if (std::memcmp(begin, copy.data(), before) == 0 &&
+        std::memcmp(tail, copy.data() + before, behind) == 0)
       return false;
-    std::memcpy(ends.data(), begin, before);
-    std::memcpy(ends.data() + before, tail, behind);
+    std::memcpy(copy.data(), begin, before);
+    std::memcpy(copy.data() + before, tail, behind);
     return true;
   }
 
   void compare_all() {
     bool changed = differs(0, hashes.size());
-    changed |= tracked() && ends_differ();
+    changed |= copy_differs();
     generation += changed;
   }
 };
@@ -205,7 +213,6 @@ struct System {
 void stop_tracking(Region& region) {
   region.first = region.last = 0;
   region.written.clear();
-  region.ends.clear();
   region.remember();
   ++region.generation;
 }
@@ -223,7 +230,7 @@ void track_again(Region& region) {
 void look(Region& region) {
   if (!region.tracked()) return region.compare_all();
   if (!linux_.scan(region.first, region.last)) return track_again(region);
-  bool changed = region.ends_differ();
+  bool changed = region.copy_differs();
   for (auto [from, to] : region.written) {
     if (from < region.first) from = region.first;
     if (to > region.last) to = region.last;
@@ -255,7 +262,7 @@ void* stretto_watch_open(const uint8_t* begin, int64_t bytes, int may_track) {
   auto* region = new Region{begin, uint64_t(bytes)};
   uint64_t start = reinterpret_cast<uint64_t>(begin);
   uint64_t first = (start + kPage - 1) / kPage * kPage, last = (start + bytes) / kPage * kPage;
-  if (may_track && first + kFewPages * kPage <= last && linux_.track(first, last)) {
+  if (may_track && region->bytes > kSmall && linux_.track(first, last)) {
     region->first = first;
     region->last = last;
   }

@@ -20,8 +20,8 @@ from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
 from stretto.runtime.pool import load_library
 
-_SMALL = 1 << 14
-"""Bytes that are hashed faster than the system is asked."""
+_SMALL = 1 << 15
+"""Bytes that are compared faster than the system is asked, as in memory_watch.cpp."""
 
 
 class Region:
@@ -74,11 +74,14 @@ class Look:
         self._handles = (ctypes.c_void_p * count)(*(region.handle for region in self.regions))
         self._known = (ctypes.c_int64 * count)()
         self._count = ctypes.c_int64(count)
-        self.accept()
+        self.accept(self.generations())
 
-    def accept(self) -> None:
-        """Takes the content for known, as it was when it was last looked at."""
-        self._known[:] = [region.generation for region in self.regions]
+    def generations(self) -> list[int]:
+        return [region.generation for region in self.regions]
+
+    def accept(self, generations: list[int]) -> None:
+        """Takes the content that the regions had in these generations for known."""
+        self._known[:] = generations
 
     def finds_changes(self) -> bool:
         """Whether a region has another content than the known one."""
@@ -86,9 +89,7 @@ class Look:
             return self._native(self._handles, self._known, self._count) != 0
         for region in self.regions:
             region.look()
-        return any(
-            r.generation != known for r, known in zip(self.regions, self._known, strict=True)
-        )
+        return self.generations() != self._known[:]
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -114,7 +115,7 @@ def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
         key = (*span(tensor), native)
         region = _REGIONS.get(key)
         if region is None:
-            if shared is None and key[1] >= _SMALL:
+            if shared is None and key[1] > _SMALL:
                 shared = _shared_memory()
             first, last = key[0], key[0] + key[1]
             trackable = all(end <= first or last <= start for start, end in shared or ())
