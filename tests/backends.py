@@ -86,13 +86,13 @@ def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = Tr
     if not spread:
         tree, packings = select(lowered, units, fuse)
         device, _ = schedule_with_report(tree, units)
-        verify(device)
+        verify(device, tree)
         return Built(lowered, device, packings)
     with many_tasks():
         tree, packings = select(lowered, units, fuse)
     device, _ = schedule_with_report(tree, units, EAGER)
     assert device.units == units
-    verify(device)
+    verify(device, tree)
     return Built(lowered, device, packings)
 
 
@@ -103,7 +103,7 @@ def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool
         tree = select_cuda(lowered, units, fuse)
     device, _ = schedule_with_report(tree, units, GPU_COSTS)
     assert device.units == units
-    verify(device)
+    verify(device, tree)
     return Built(lowered, device, ())
 
 

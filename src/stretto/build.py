@@ -169,7 +169,7 @@ def _schedule(
         stages.device = device
     dump.text("device.txt", lambda: device_text(device))
     with stages.timed("verify"):
-        verify_device(device)
+        verify_device(device, tree)
     return device
 
 

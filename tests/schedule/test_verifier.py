@@ -222,7 +222,7 @@ def test_reused_memory_is_overwritten_too_early() -> None:
         locals=program.tree.main.locals,
         offsets={"c": 64, "b": 64},
     )
-    rejected(overlapping, "race on b and c|reads b")
+    rejected(overlapping, "kernel kc accesses b and writes c, which share memory")
 
 
 def test_reuse_without_a_wait_is_a_race() -> None:
@@ -303,7 +303,8 @@ def test_only_the_capacities_of_lists_are_assigned_from_the_start() -> None:
     program = edited(lambda units: [unit.append(use) for unit in units] and None)
     rejected(program, "register limit.3 may be used before it is assigned: let m")
     items_3 = Buffer("items", F32, (Reg("limit.3"), 2), "list", 3)
-    verify(replace(program, tree=Tree(program.tree.functions, (X, OUT, items_3))))
+    tree = Tree(program.tree.functions, (X, OUT, items_3))
+    verify(replace(program, tree=tree, lists=(items_3,)))
 
 
 def test_a_branch_assigns_in_both_arms() -> None:

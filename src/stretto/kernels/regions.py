@@ -6,7 +6,7 @@ than what is really touched, never smaller. A dim whose index depends on a regis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -42,6 +42,9 @@ Box = tuple[Interval | None, ...]
 """An interval per dim; None is the whole dim."""
 Ranges = tuple[Interval | None, ...]
 """What is known of iteration variables; None is nothing."""
+
+NOTHING: Mapping[Reg, Interval] = {}
+"""No register has a known range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,12 @@ def kernel_registers(kernel: Kernel) -> set[str]:
     return {reg.name for reg in kernel_regs(kernel)}
 
 
+def written_buffers(kernel: Kernel) -> set[Buffer]:
+    """The buffers that the tasks write."""
+    found = {stage.operator.out.buffer for stage in kernel.stages}
+    return found if kernel.call is None else found.union(kernel.call.outs)
+
+
 def call_buffers(call: LibraryCall) -> tuple[Buffer, ...]:
     """The buffers that a library call reads."""
     return tuple(item for item in call.inputs if isinstance(item, Buffer))
@@ -206,7 +215,7 @@ def _touched(kernel: Kernel) -> Iterator[Region]:
 
 def _stage_regions(stage: Stage, tile: tuple[Interval, ...]) -> Iterator[Region]:
     operator = stage.operator
-    box = tuple(_span_range(span, tile) for span in stage.box)
+    box = tuple(span_range(span, tile) for span in stage.box)
     if any(interval is not None and interval[0] >= interval[1] for interval in box):
         return
     depths = tuple((0, extent) if isinstance(extent, int) else None for extent in operator.reduce)
@@ -221,10 +230,13 @@ def _stage_regions(stage: Stage, tile: tuple[Interval, ...]) -> Iterator[Region]
         yield from _access_region(operator.out, ranges, write=False)
 
 
-def _span_range(span: Span, tile: tuple[Interval, ...]) -> Interval | None:
+def span_range(span: Span, tile: Ranges) -> Interval | None:
+    """What a stage computes of one of its parallel dims, given what it computes of the grid."""
     if span.grid is not None:
-        first, last = tile[span.grid]
-        return span.offset + first, span.offset + last
+        interval = tile[span.grid]
+        if interval is None:
+            return None
+        return span.offset + interval[0], span.offset + interval[1]
     if isinstance(span.extent, int):
         return span.offset, span.offset + span.extent
     return None
@@ -250,18 +262,23 @@ def _access_region(access: Access, ranges: Ranges, write: bool) -> Iterator[Regi
     yield Region(access.buffer, access.shape, tuple(box), write)
 
 
-def index_range(index: Index, ranges: Ranges) -> Interval | None:
-    """The smallest and the largest value + 1; None when it depends on a register or on memory."""
+def index_range(
+    index: Index, ranges: Ranges, registers: Mapping[Reg, Interval] = NOTHING
+) -> Interval | None:
+    """The smallest and the largest value + 1; None when it depends on memory, or on a register of
+    which `registers` says nothing."""
     low = high = index.const
     for atom, coefficient in index.terms:
         match atom:
             case Var(number):
                 interval = ranges[number]
             case Quotient(inner, divisor):
-                interval = _quotient_range(index_range(inner, ranges), divisor)
+                interval = _quotient_range(index_range(inner, ranges, registers), divisor)
             case Remainder(inner, divisor):
-                interval = _remainder_range(index_range(inner, ranges), divisor)
-            case Reg() | Dynamic():
+                interval = _remainder_range(index_range(inner, ranges, registers), divisor)
+            case Reg():
+                interval = registers.get(atom)
+            case Dynamic():
                 interval = None
         if interval is None:
             return None

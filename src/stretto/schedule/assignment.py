@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Access, Buffer, Expr, Reg, expr_regs, limit_register
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import kernel_registers, statement_registers
+from stretto.kernels.regions import statement_registers
 from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.schedule.program import Run, Schedule
+from stretto.schedule.touched import Touched
 
 
 def check_registers(
     function: TreeFunction[Schedule],
     externals: Iterable[Buffer],
-    kernels: Mapping[str, Kernel],
+    touched: Touched,
 ) -> None:
     """Raises VerifyError for a register that is used before it is assigned.
 
     The machine sets those that hold the capacity of a list.
     """
     limits = {limit_register(buffer.slot).name for buffer in externals if buffer.kind == "list"}
-    checker = _Checker(function.name, kernels, frozenset(limits))
+    checker = _Checker(function.name, touched, frozenset(limits))
     end = checker.visit(function.body, frozenset(r.name for r in function.params))
     checker.require(end, (r.name for r in function.results), "the end of the function")
 
 
 class _Checker:
-    def __init__(
-        self, function: str, kernels: Mapping[str, Kernel], limits: frozenset[str]
-    ) -> None:
+    def __init__(self, function: str, touched: Touched, limits: frozenset[str]) -> None:
         self._function = function
         self._limits = limits
-        self._reads = {name: kernel_registers(kernel) for name, kernel in kernels.items()}
+        self._touched = touched
 
     def require(self, assigned: frozenset[str], names: Iterable[str], where: str) -> None:
         for name in names:
@@ -82,7 +80,7 @@ class _Checker:
             for item in items:
                 match item:
                     case Run(kernel=name):
-                        self.require(current, self._reads[name], f"kernel {name}")
+                        self.require(current, self._touched.registers(name), f"kernel {name}")
                     case Let(reg=register):
                         self.require(current, statement_registers(item), f"let {register.name}")
                         current = current | {register.name}

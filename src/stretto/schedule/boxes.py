@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,18 @@ def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[
         )
         for group in groups.values()
     ]
+
+
+def part(mask: Mask, region: Region) -> Mask:
+    """The elements of a region, as a view."""
+    shape = tuple(dim if isinstance(dim, int) else -1 for dim in region.shape)
+    size = prod(shape)
+    if 0 in shape or 0 <= size < len(mask):
+        # A view of fewer elements than the buffer has.
+        mask = mask[:size]
+        shape = tuple(max(dim, 0) for dim in shape)
+    box = tuple(slice(None) if one is None else slice(*one) for one in region.box)
+    return mask.reshape(shape)[(*box, ...)]
 
 
 def _limits(boxes: Sequence[Box], dims: int) -> Limits:

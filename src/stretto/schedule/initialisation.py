@@ -1,63 +1,131 @@
-"""Proves that memory is written before it is read, on every way through the tree.
+"""Proves that memory is written before it is read, and not overwritten in between, on every way.
 
-For each local buffer and param the elements that are surely written are kept. Writing to other
-memory at the same bytes takes them away again. Lists, and buffers that are written at positions
-known only at run time, are left out. Since no two conflicting accesses are unordered (`races`), it
-is enough to look at a leaf in one order that its waits allow.
+For each buffer two masks are carried through the tree: the elements that are surely written, and
+those whose content may be lost, because other memory at the same bytes was written after them. A
+read needs elements that are written. Lists, and buffers that are written at positions known only at
+run time, are *loose*: which of their elements are written is for the source to know, so a read of
+them needs only that nothing of what it may touch is lost. Since no two conflicting accesses are
+unordered (`races`), it is enough to look at a leaf in one order that its waits allow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Access, Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, stores_anywhere
+from stretto.kernels.regions import Region
 from stretto.kernels.tree import (
     Call,
     For,
     If,
     Leaf,
-    Let,
     Node,
     Seq,
+    Tree,
     TreeFunction,
     While,
     leaves,
     trip_count,
     walk,
 )
+from stretto.schedule.boxes import Mask, part
+from stretto.schedule.conformance import what_of
 from stretto.schedule.ordering import Orders
 from stretto.schedule.places import Places
-from stretto.schedule.program import Item, Run, Schedule
+from stretto.schedule.program import DeviceProgram, Run, Schedule
 from stretto.schedule.touched import Touched
+from stretto.schedule.writes import function_calls
 
-Mask = NDArray[np.bool_]
-Written = dict[str, Mask]
-"""For each buffer, flat, which elements are written. Buffers of dynamic size are not tracked."""
+
+@dataclass(slots=True)
+class State:
+    """By name of a buffer, flat, for each element: is it surely written, may it have been, may
+    what was written be lost? Of loose buffers the latter two, of others the first."""
+
+    written: dict[str, Mask]
+    touched: dict[str, Mask]
+    lost: dict[str, Mask]
+
+    def copy(self) -> State:
+        return State(
+            {name: mask.copy() for name, mask in self.written.items()},
+            {name: mask.copy() for name, mask in self.touched.items()},
+            {name: mask.copy() for name, mask in self.lost.items()},
+        )
+
+    def meet(self, other: State) -> bool:
+        """Keeps what holds in both; True if that changed anything."""
+        changed = False
+        for name, mask in self.written.items():
+            theirs = other.written[name]
+            if theirs is not mask and (mask & ~theirs).any():
+                mask &= theirs
+                changed = True
+        for ours, others in ((self.touched, other.touched), (self.lost, other.lost)):
+            for name, mask in ours.items():
+                theirs = others[name]
+                if theirs is not mask and (theirs & ~mask).any():
+                    mask |= theirs
+                    changed = True
+        return changed
+
+    def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> State:
+        """After the buffers of each pair have traded places."""
+        for a, b in pairs:
+            for masks in (self.written, self.touched, self.lost):
+                if a.name in masks:
+                    masks[a.name], masks[b.name] = masks[b.name], masks[a.name]
+        return self
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a call asks and gives: params that are read before the function writes them, and those
-    that are surely written when it returns."""
+    """What a call asks and gives: buffers that are read before the function writes them, and those
+    that are surely written when it returns. Params, and outputs under their own names.
+
+    loose: params that are written at positions known only at run time.
+    """
 
     needs: set[Buffer] = field(default_factory=set[Buffer])
     gives: set[Buffer] = field(default_factory=set[Buffer])
+    loose: set[Buffer] = field(default_factory=set[Buffer])
 
 
-class InitialisationChecker:
+def check_initialisation(
+    program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: Touched
+) -> None:
+    """Raises VerifyError for a read of memory that may be unwritten or overwritten.
+
+    What functions need and give depends on each other: until nothing changes.
+    """
+    functions = program.tree.functions
+    outputs = {b for b in program.tree.externals if b.kind == "output" and _is_static(b)}
+    written = _written_outputs(program.tree, touched)
+    summaries = {f.name: Summary(gives={*f.written, *written[f.name]}) for f in functions}
+    loose = _loose_buffers(program.tree, touched, summaries)
+    checkers = [
+        _Checker(f, outputs, loose[f.name], places[f.name], summaries, orders, touched)
+        for f in functions
+    ]
+    changed = True
+    while changed:
+        changed = False
+        for checker in checkers:
+            changed = checker.check() or changed
+
+
+class _Checker:
     """Checks one function, given summaries of all; `check` refines the function's own summary."""
 
     def __init__(
         self,
         function: TreeFunction[Schedule],
-        kernels: Mapping[str, Kernel],
+        outputs: set[Buffer],
+        loose: frozenset[str],
         places: Places,
         summaries: Mapping[str, Summary],
         orders: Orders,
@@ -67,163 +135,207 @@ class InitialisationChecker:
         self._places = places
         self._summaries = summaries
         self._own = summaries[function.name]
-        loose = set(_loose_buffers(function.body, kernels))
-        everything = (*function.locals, *function.tensors)
-        self._buffers = {b.name: b for b in everything if _is_tracked(b) and b.name not in loose}
+        self._buffers = {b.name: b for b in (*function.locals, *function.tensors, *outputs)}
+        self._loose = loose
         self._orders = orders
         self._touched = touched
 
     def check(self) -> bool:
         """Raises VerifyError for a read of unwritten memory; True if the summary changed."""
         before = set(self._own.needs), set(self._own.gives)
-        written = {name: np.zeros(b.elements, np.bool_) for name, b in self._buffers.items()}
-        end = self._visit(self._function.body, written)
-        for param in list(self._own.gives):
-            if param.name in end and not end[param.name].all():
-                self._own.gives.discard(param)
+        nothing = {name: np.zeros(b.elements, np.bool_) for name, b in self._buffers.items()}
+        start = State(
+            {name: mask for name, mask in nothing.items() if name not in self._loose},
+            {name: mask for name, mask in nothing.items() if name in self._loose},
+            {name: mask.copy() for name, mask in nothing.items() if name in self._loose},
+        )
+        end = self._visit(self._function.body, start)
+        for buffer in list(self._own.gives):
+            if buffer.name in self._loose or not end.written[buffer.name].all():
+                self._own.gives.discard(buffer)
         return before != (self._own.needs, self._own.gives)
 
-    def _visit(self, node: Node[Schedule], written: Written) -> Written:
-        """What is written after the node; changes `written`."""
+    def _visit(self, node: Node[Schedule], state: State) -> State:
+        """What holds after the node; changes `state`."""
         match node:
             case Leaf(schedule):
-                self._leaf(schedule, written)
+                self._leaf(schedule, state)
             case Seq(children):
                 for child in children:
-                    written = self._visit(child, written)
+                    state = self._visit(child, state)
             case For(body=body, rotate=rotate):
                 while True:
-                    end = _turn(self._visit(body, _copy(written)), rotate)
-                    if not _intersect(written, end):
-                        return end if trip_count(node) else written
+                    end = self._visit(body, state.copy()).rotate(rotate)
+                    if not state.meet(end):
+                        return end if trip_count(node) else state
             case While(head=head, body=body, rotate=rotate):
                 while True:
-                    tested = self._visit(head, _copy(written))
-                    end = _turn(self._visit(body, _copy(tested)), rotate)
-                    if not _intersect(written, end):
+                    tested = self._visit(head, state.copy())
+                    end = self._visit(body, tested.copy()).rotate(rotate)
+                    if not state.meet(end):
                         return tested
             case If(then=then, orelse=orelse):
-                other = self._visit(orelse, _copy(written))
-                written = self._visit(then, written)
-                _intersect(written, other)
+                other = self._visit(orelse, state.copy())
+                state = self._visit(then, state)
+                state.meet(other)
             case Call():
-                self._call(node, written)
-        return written
+                self._call(node, state)
+        return state
 
-    def _leaf(self, schedule: Schedule, written: Written) -> None:
+    # ---- leaves --------------------------------------------------------------------------------
+    def _leaf(self, schedule: Schedule, state: State) -> None:
         for unit, index in self._orders(schedule).sequence:
             item = schedule.units[unit][index]
-            for regions in self._touched.steps(item):
-                self._step(regions, _what(item), written)
+            if not (self._touched.exposed(item) or isinstance(item, Run)):
+                continue
+            for region in self._touched.exposed(item):
+                self._require(region, what_of(item), state)
+            if isinstance(item, Run):
+                self._written_by(item, state)
 
-    def _step(self, regions: tuple[Region, ...], what: str, written: Written) -> None:
-        for region in regions:
-            if not region.write:
-                self._require(region, what, written)
-        for region in regions:
+    def _written_by(self, run: Run, state: State) -> None:
+        partly = self._touched.partly_written(run.kernel)
+        for region in self._touched.regions(run):
             if region.write:
-                self._write(region, written)
+                self._write(region, region.buffer.name not in partly, state)
 
-    def _require(self, region: Region, what: str, written: Written) -> None:
-        mask = written.get(region.buffer.name)
-        if mask is None or _part(mask, region).all():
+    def _require(self, region: Region, what: str, state: State) -> None:
+        name = region.buffer.name
+        lost = state.lost.get(name)
+        if lost is not None:
+            if part(lost, region).any():
+                raise VerifyError(
+                    f"{what} reads {name}, of which a part may be overwritten before "
+                    f"(function {self._function.name})"
+                )
             return
-        if region.buffer.kind == "param":
+        mask = state.written.get(name)
+        if mask is None or part(mask, region).all():
+            return
+        if self._function.name != "main" and region.buffer.kind != "local":
             # Whoever calls must have written it.
             self._own.needs.add(region.buffer)
             mask[:] = True
             return
         raise VerifyError(
-            f"{what} reads {region.buffer.name}, of which a part may not be written before "
+            f"{what} reads {name}, of which a part may not be written before "
             f"(function {self._function.name})"
         )
 
-    def _write(self, region: Region, written: Written) -> None:
+    def _write(self, region: Region, surely: bool, state: State) -> None:
         for other, first, last in self._places.destroyed(region):
-            if other in written:
-                size = self._buffers[other].dtype.itemsize
-                written[other][first // size : -(-last // size)] = False
-        if region.buffer.name in written:
-            _part(written[region.buffer.name], region)[...] = True
+            size = self._buffers[other].dtype.itemsize
+            span = slice(first // size, -(-last // size))
+            if other in state.written:
+                state.written[other][span] = False
+            else:
+                state.lost[other][span] |= state.touched[other][span]
+        name = region.buffer.name
+        if name in state.written:
+            if surely:
+                part(state.written[name], region)[...] = True
+        elif name in state.touched:
+            part(state.touched[name], region)[...] = True
+            if surely:
+                part(state.lost[name], region)[...] = False
 
-    def _call(self, call: Call[Schedule], written: Written) -> None:
+    # ---- calls ---------------------------------------------------------------------------------
+    def _call(self, call: Call[Schedule], state: State) -> None:
         summary = self._summaries[call.function]
+        callee_params = {param for param, _ in call.tensors}
+        what = f"call {call.function}"
         for param, access in call.tensors:
-            if param in summary.needs:
-                self._require(
-                    bound_region(param, access, write=False), f"call {call.function}", written
-                )
+            if param in summary.needs or param in summary.loose:
+                self._require(bound_region(param, access, write=False), what, state)
+        for buffer in summary.needs - callee_params:
+            self._require(_whole(buffer, write=False), what, state)
         for param, access in call.tensors:
+            region = bound_region(param, access, write=True)
             if param in summary.gives:
-                self._write(bound_region(param, access, write=True), written)
+                self._write(region, access.offset.is_const, state)
+            elif param in summary.loose:
+                self._write(region, False, state)
+        for buffer in summary.gives - callee_params:
+            self._write(_whole(buffer, write=True), True, state)
 
 
 def bound_region(param: Buffer, access: Access, write: bool) -> Region:
     """The memory of the caller that a param stands for."""
     buffer = access.buffer
     offset = access.offset
-    if buffer.elements == param.elements or not offset.is_const or not _is_static(param):
-        return Region(buffer, buffer.shape, (None,) * len(buffer.shape), write)
+    if not offset.is_const:
+        return _whole(buffer, write)
     box = (offset.const, offset.const + param.elements)
-    return Region(buffer, (buffer.elements,), (box,), write)
+    if not _is_static(buffer):
+        return _whole(buffer, write)
+    return Region(
+        buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
+    )
 
 
-def _what(item: Item) -> str:
-    match item:
-        case Run(kernel=name):
-            return f"kernel {name}"
-        case Let(reg=register):
-            return f"let {register.name}"
-        case _:
-            return "a check"
-
-
-def _is_tracked(buffer: Buffer) -> bool:
-    return _is_static(buffer) and buffer.kind != "items"
+def _whole(buffer: Buffer, write: bool) -> Region:
+    return Region(buffer, buffer.shape, (None,) * len(buffer.shape), write)
 
 
 def _is_static(buffer: Buffer) -> bool:
     return all(isinstance(dim, int) for dim in buffer.shape)
 
 
-def _loose_buffers(body: Node[Schedule], kernels: Mapping[str, Kernel]) -> Iterator[str]:
-    """Buffers that are written at positions known only at run time."""
-    for schedule in leaves(body):
-        for item in (item for items in schedule.units for item in items):
-            if isinstance(item, Run):
-                for stage in kernels[item.kernel].stages:
-                    if stores_anywhere(stage.operator):
-                        yield stage.operator.out.buffer.name
-    for call in walk(body):
-        if isinstance(call, Call):
-            yield from (a.buffer.name for _, a in call.tensors if not a.offset.is_const)
+def _loose_buffers(
+    tree: Tree[Schedule], touched: Touched, summaries: Mapping[str, Summary]
+) -> dict[str, frozenset[str]]:
+    """For each function, names of the buffers that are lists or written at unknown positions.
+
+    Enters the params among them into the summaries: what is bound to them is loose too.
+    """
+    loose: dict[str, set[str]] = {}
+    for function in tree.functions:
+        kernels = {name for schedule in leaves(function.body) for name in schedule.kernels}
+        found = {b.name for b in function.locals if b.kind == "items"}
+        found.update(name for kernel in kernels for name in touched.partly_written(kernel))
+        for call in function_calls(function):
+            found |= {a.buffer.name for _, a in call.tensors if not a.offset.is_const}
+        loose[function.name] = found
+    externals = {buffer.name for buffer in tree.externals}
+    everywhere = {name for found in loose.values() for name in found & externals}
+    changed = True
+    while changed:
+        changed = False
+        for function in tree.functions:
+            mine, own = loose[function.name], summaries[function.name].loose
+            before = len(mine)
+            for call in function_calls(function):
+                theirs = summaries[call.function].loose
+                mine |= {access.buffer.name for param, access in call.tensors if param in theirs}
+            everywhere |= mine & externals
+            mine |= everywhere
+            for node in walk(function.body):
+                for pair in node.rotate if isinstance(node, For | While) else ():
+                    names = {buffer.name for buffer in pair}
+                    mine |= names if names & mine else set()
+            own |= {param for param in function.written if param.name in mine}
+            changed = changed or len(mine) > before
+    return {name: frozenset(found) for name, found in loose.items()}
 
 
-def _part(mask: Mask, region: Region) -> Mask:
-    """The elements of a region, as a view."""
-    shape = tuple(dim if isinstance(dim, int) else -1 for dim in region.shape)
-    box = tuple(slice(None) if part is None else slice(*part) for part in region.box)
-    return mask.reshape(shape)[(*box, ...)]
-
-
-def _copy(written: Written) -> Written:
-    return {name: mask.copy() for name, mask in written.items()}
-
-
-def _intersect(written: Written, other: Written) -> bool:
-    """Keeps what is written in both; True if that took something away."""
-    changed = False
-    for name, mask in written.items():
-        lost = mask & ~other[name]
-        if lost.any():
-            mask &= other[name]
-            changed = True
-    return changed
-
-
-def _turn(written: Written, pairs: tuple[tuple[Buffer, Buffer], ...]) -> Written:
-    """After the buffers of each pair have traded places."""
-    for a, b in pairs:
-        if a.name in written and b.name in written:
-            written[a.name], written[b.name] = written[b.name], written[a.name]
-    return written
+def _written_outputs(tree: Tree[Schedule], touched: Touched) -> dict[str, set[Buffer]]:
+    """For each function the outputs that it may write by their own names, by others too."""
+    found = {
+        f.name: {
+            region.buffer
+            for schedule in leaves(f.body)
+            for name in schedule.kernels
+            for region in touched.kernel(name)
+            if region.write and region.buffer.kind == "output" and _is_static(region.buffer)
+        }
+        for f in tree.functions
+    }
+    changed = True
+    while changed:
+        changed = False
+        for function in tree.functions:
+            for call in function_calls(function):
+                if not found[call.function] <= found[function.name]:
+                    found[function.name] |= found[call.function]
+                    changed = True
+    return found

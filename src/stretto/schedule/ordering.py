@@ -66,7 +66,9 @@ def _check_steps(unit: int, items: tuple[Item, ...], schedule: Schedule) -> None
     last = 0
     for item in items:
         if isinstance(item, Signal):
-            if not last < item.step <= schedule.steps:
+            # The last step is published by the end of the leaf: who waits for it, or for the next
+            # leaf, waits for everything in this one.
+            if not last < item.step < schedule.steps:
                 raise VerifyError(
                     f"unit {unit} publishes step {item.step} after step {last} in a leaf of "
                     f"{schedule.steps} steps"

@@ -31,14 +31,12 @@ class Places:
                 for current, following in node.rotate:
                     self._join(current, following)
         names = [buffer.name for buffer in function.locals if buffer.nbytes > 0]
-        spans = {
-            name: [_bytes(self._placements[member]) for member in self._group[name]]
-            for name in names
-        }
-        self._near = {
-            name: (name, *(other for other in names if self._touch(name, other, spans)))
-            for name in names
-        }
+        self._near: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
+        for one, other in _meeting(
+            [(name, _bytes(self._placements[m])) for name in names for m in self._group[name]]
+        ):
+            if self._group[one] is not self._group[other] and other not in self._near[one]:
+                self._near[one] = (*self._near[one], other)
 
     def near(self, name: str) -> tuple[str, ...]:
         """The buffer itself and those that may have bytes in common with it."""
@@ -51,6 +49,12 @@ class Places:
             for y in self._bytes_of(b):
                 common |= (x[:, None, 0] < y[None, :, 1]) & (y[None, :, 0] < x[:, None, 1])
         return common
+
+    def meet(self, a: Region, b: Region) -> bool:
+        """May regions of two different local buffers have a byte in common?"""
+        if b.buffer.name not in self.near(a.buffer.name):
+            return False
+        return any(_meet(x, y) for x in self._ranges(a) for y in self._ranges(b))
 
     def destroyed(self, region: Region) -> Iterator[tuple[str, int, int]]:
         """(name, first, last + 1): bytes of other buffers that a write to `region` may destroy."""
@@ -88,11 +92,6 @@ class Places:
         one.extend(two)
         self._group |= dict.fromkeys(two, one)
 
-    def _touch(self, a: str, b: str, spans: dict[str, list[Interval]]) -> bool:
-        if self._group[a] is self._group[b]:
-            return False
-        return any(_meet(x, y) for x in spans[a] for y in spans[b])
-
     def _bytes_of(self, boxes: Boxes) -> Iterator[Limits]:
         """[r]: the bytes of the frame that region r may be, for each place of the buffer."""
         buffer = boxes.buffer
@@ -110,6 +109,18 @@ class Places:
         first, last = (0, buffer.nbytes) if span is None else (span[0] * size, span[1] * size)
         starts = (self._placements[name].offset for name in self._group[buffer.name])
         return [(start + first, start + last) for start in starts]
+
+
+def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:
+    """Pairs of different names whose spans meet, each in both orders."""
+    open_spans: list[tuple[str, Interval]] = []
+    for name, span in sorted(spans, key=lambda item: item[1]):
+        open_spans = [item for item in open_spans if item[1][1] > span[0]]
+        for other, theirs in open_spans:
+            if other != name and _meet(span, theirs):
+                yield name, other
+                yield other, name
+        open_spans.append((name, span))
 
 
 def _bytes(placement: Placement) -> Interval:

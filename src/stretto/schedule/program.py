@@ -67,6 +67,16 @@ class Schedule:
     units: tuple[tuple[Item, ...], ...]
     steps: int
 
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the kernels that any unit runs."""
+        return frozenset(i.kernel for items in self.units for i in items if isinstance(i, Run))
+
+    @property
+    def statements(self) -> tuple[Let | Check, ...]:
+        """What every unit executes."""
+        return tuple(item for item in self.units[0] if isinstance(item, Let | Check))
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

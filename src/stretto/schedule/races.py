@@ -1,5 +1,7 @@
 """Proves that no two conflicting accesses are unordered, on every way through a function's tree.
 
+Where the source of a leaf is known, accesses to one buffer must have the order of the source.
+
 An access that some unit may not know to be over is *pending*, with the set of units that know. The
 pending accesses are carried through the tree: around loops until nothing new comes, through both
 arms of a branch. Each access in a leaf is compared with the pending ones and with the other units'
@@ -17,14 +19,14 @@ from numpy.typing import NDArray
 
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, kernel_regions
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, While, trip_count
+from stretto.kernels.regions import Region
+from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While, trip_count
 from stretto.schedule.boxes import Boxes, Mask
+from stretto.schedule.conformance import Origins, what_of
 from stretto.schedule.later import Names, later_names
 from stretto.schedule.ordering import Orders
 from stretto.schedule.places import Places
-from stretto.schedule.program import Item, Run, Schedule
+from stretto.schedule.program import Run, Schedule
 from stretto.schedule.relation import compose
 from stretto.schedule.touched import Touched
 
@@ -36,11 +38,13 @@ class Accesses:
     """What kernel or statement `what` does to one buffer in one leaf.
 
     Row r: unit units[r] accesses region r of `boxes`, as item indices[r] of its list. `number` is
-    that of these accesses in the function.
+    that of these accesses in the function, `place` that of the item in the source of the leaf.
     """
 
     number: int
     what: str
+    kernel: str | None
+    place: int | None
     units: Numbers
     indices: Numbers
     boxes: Boxes
@@ -76,13 +80,13 @@ class RaceFinder:
 
     def __init__(
         self,
-        kernels: Mapping[str, Kernel],
         places: Places,
         relevant: Callable[[Region], bool],
         orders: Orders,
         touched: Touched,
+        origins: Origins,
     ) -> None:
-        self._kernels = kernels
+        self._origins = origins
         self._places = places
         self._relevant = relevant
         self._orders = orders
@@ -103,11 +107,9 @@ class RaceFinder:
 
     def _names(self, schedule: Schedule) -> set[str]:
         """What a leaf accesses, and what may lie at the same place."""
-        runs = {i.kernel for items in schedule.units for i in items if isinstance(i, Run)}
-        regions = [region for name in runs for region in kernel_regions(self._kernels[name])]
-        for item in schedule.units[0]:
-            if not isinstance(item, Run):
-                regions += self._touched.regions(item)
+        regions = [r for name in schedule.kernels for r in self._touched.kernel(name)]
+        for item in schedule.statements:
+            regions += self._touched.regions(item)
         names = {region.buffer.name for region in regions}
         return {near for name in names for near in self._places.near(name)}
 
@@ -169,18 +171,24 @@ class RaceFinder:
         )
 
     def _groups(self, schedule: Schedule) -> Iterator[Accesses]:
-        found: dict[tuple[object, ...], list[tuple[int, int, Region]]] = {}
+        origin = self._origins.get(id(schedule))
+        found: dict[
+            tuple[tuple[str, str | None, int | None], object], list[tuple[int, int, Region]]
+        ] = {}
         for unit, items in enumerate(schedule.units):
-            for index, item in enumerate(items):
+            places = [None] * len(items) if origin is None else origin.places(items)
+            for index, (item, place) in enumerate(zip(items, places, strict=True)):
                 for region in self._touched.regions(item):
                     if self._relevant(region):
-                        key = _name(item), region.buffer.name, region.shape, region.write
-                        found.setdefault(key, []).append((unit, index, region))
-        for (what, *_), rows in found.items():
+                        kernel = item.kernel if isinstance(item, Run) else None
+                        key = what_of(item), kernel, place
+                        kind = region.buffer.name, region.shape, region.write
+                        found.setdefault((key, kind), []).append((unit, index, region))
+        for ((what, kernel, place), _), rows in found.items():
             self._number += 1
             units, indices = np.array([(unit, index) for unit, index, _ in rows], np.int64).T
             boxes = Boxes.of([region for _, _, region in rows])
-            yield Accesses(self._number, str(what), units, indices, boxes)
+            yield Accesses(self._number, what, kernel, place, units, indices, boxes)
 
     def _after(self, leaf: _Leaf, pending: Pending, later: Names | None) -> Pending:
         """What is pending at the end of a leaf in memory that is accessed later."""
@@ -198,20 +206,38 @@ class RaceFinder:
 
     # ---- conflicts -----------------------------------------------------------------------------
     def _check_inside(self, leaf: _Leaf) -> None:
-        """The accesses of one leaf against each other; tasks of one kernel are independent."""
+        """The accesses of one leaf against each other, and those of one kernel by several units."""
+        before: dict[str, list[int]] = {}
         for number, a in enumerate(leaf.groups):
-            for other, b in enumerate(leaf.groups[:number]):
-                if a.what == b.what or not self._near(a, b):
-                    continue
-                first = b.indices[None, :] < leaf.done[number][:, b.units]
-                second = a.indices[:, None] < leaf.done[other][:, a.units].T
-                self._require_none(a, b, self._conflicts(a, b) & ~first & ~second)
+            before.setdefault(a.name, []).append(number)
+            for name in self._places.near(a.name):
+                for other in before.get(name, ()):
+                    b = leaf.groups[other]
+                    if not (a.boxes.write or b.boxes.write):
+                        continue
+                    if a.what == b.what and a.name == b.name and self._are_apart(a):
+                        continue
+                    unordered = self._conflicts(a, b)
+                    if not unordered.any():
+                        continue
+                    first = b.indices[None, :] < leaf.done[number][:, b.units]
+                    second = a.indices[:, None] < leaf.done[other][:, a.units].T
+                    self._require_none(a, b, unordered & ~_in_order(a, b, first, second))
+
+    def _are_apart(self, a: Accesses) -> bool:
+        """Do tasks of the kernel touch different elements of the buffer, whatever the grid?"""
+        return a.kernel is not None and a.name in self._touched.apart(a.kernel)
 
     def _check_against(self, leaf: _Leaf, pending: Pending) -> None:
         """The accesses of a leaf against what is pending from before it."""
+        before: dict[str, list[tuple[Accesses, Mask]]] = {}
+        for b, seen in pending.values():
+            before.setdefault(b.name, []).append((b, seen))
         for number, a in enumerate(leaf.groups):
-            for b, seen in pending.values():
-                if self._near(a, b):
+            for name in self._places.near(a.name):
+                for b, seen in before.get(name, ()):
+                    if not (a.boxes.write or b.boxes.write):
+                        continue
                     met = self._conflicts(a, b)
                     if met.any():
                         self._require_none(a, b, met & ~compose(leaf.start[number], seen.T))
@@ -225,11 +251,6 @@ class RaceFinder:
                 f"race on {names}: nothing orders {b.what} on unit {b.units[theirs]} "
                 f"and {a.what} on unit {a.units[ours]}"
             )
-
-    def _near(self, a: Accesses, b: Accesses) -> bool:
-        if not (a.boxes.write or b.boxes.write):
-            return False
-        return b.name in self._places.near(a.name)
 
     def _conflicts(self, a: Accesses, b: Accesses) -> Mask:
         """[r, s]: may access r of `a` and access s of `b` touch the same memory?"""
@@ -261,14 +282,11 @@ class RaceFinder:
         return self._renamed[key][1]
 
 
-def _name(item: Item) -> str:
-    match item:
-        case Run(kernel=name):
-            return f"kernel {name}"
-        case Let(reg=register):
-            return f"let {register.name}"
-        case _:
-            return "a check"
+def _in_order(a: Accesses, b: Accesses, first: Mask, second: Mask) -> Mask:
+    """`first`: b before a; `second`: a before b. The order of the source, where there is one."""
+    if a.name != b.name or a.place is None or b.place is None or a.place == b.place:
+        return first | second
+    return first if b.place < a.place else second
 
 
 def _keep(

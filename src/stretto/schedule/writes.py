@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, kernel_regions
+from stretto.kernels.regions import Region, written_buffers
 from stretto.kernels.tree import Call, Tree, TreeFunction, walk
 
 L = TypeVar("L")
@@ -15,7 +15,7 @@ L = TypeVar("L")
 
 def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str]:
     """Names of the external buffers that kernels write, by themselves or as a function's param."""
-    buffers = [r.buffer for kernel in kernels for r in kernel_regions(kernel) if r.write]
+    buffers = [buffer for kernel in kernels for buffer in written_buffers(kernel)]
     for function in tree.functions:
         for call in function_calls(function):
             written = tree.function(call.function).written

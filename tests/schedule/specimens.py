@@ -1,0 +1,165 @@
+"""Correct DevicePrograms of many kinds with their sources: what mutants are made of."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from benchmarks.models import CORE
+from benchmarks.models import build as build_model
+from stretto import api
+from stretto.build import build
+from stretto.capture import Captured
+from stretto.ir.core import Program
+from stretto.kernels.lowered import Lowered, lower
+from stretto.kernels.select import Packing, select
+from stretto.kernels.select_cuda import select_cuda
+from stretto.kernels.tree import Tree
+from stretto.options import Options
+from stretto.runtime.emulated import EmulatedExecutable
+from stretto.runtime.emulator import Emulator
+from stretto.schedule.costs import GPU_COSTS, MachineCosts
+from stretto.schedule.dependence import Body
+from stretto.schedule.normalize import normalize
+from stretto.schedule.program import DeviceProgram
+from stretto.schedule.scheduler import schedule
+from stretto.tools.mutants import Outcome, Specimen
+from tests.backends import EAGER, many_tasks
+from tests.codegen import triton_runner
+from tests.e2e.language import CASES
+from tests.schedule.random_trees import random_memory, random_tree
+
+UNITS = (1, 2, 3, 5)
+DEPTH = 60
+"""Calls inside of calls: a mutant that never returns is to be stopped soon."""
+
+
+# ---- random trees ----------------------------------------------------------------------------
+def tree_specimen(seed: int, units: int, costs: MachineCosts) -> Specimen:
+    tree = random_tree(seed)
+
+    def run(program: DeviceProgram, order: int) -> Outcome:
+        memory = random_memory(seed)
+        Emulator(program, order, max_depth=DEPTH, arena_limit=1 << 24).run(memory)
+        return (memory[3],)
+
+    return specimen(f"tree {seed}", tree, units, costs, run)
+
+
+def specimen(
+    name: str,
+    tree: Tree[Body],
+    units: int,
+    costs: MachineCosts,
+    run: Callable[[DeviceProgram, int], Outcome],
+) -> Specimen:
+    def sequential(source: Tree[Body]) -> Outcome:
+        return run(schedule(source, 1), 0)
+
+    policy = "team" if costs.team else "cpu"
+    name = f"{name}, {units} units, {policy}"
+    return Specimen(name, schedule(tree, units, costs), normalize(tree), run, sequential)
+
+
+# ---- captured functions ----------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An optimised program and the inputs of one of its calls."""
+
+    program: Program
+    inputs: list[Tensor]
+
+
+def record(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Recorded:
+    inputs: list[list[Tensor]] = []
+
+    def recording(captured: Captured, backend: str, *args: Any, **kwargs: Any) -> Any:
+        executable, stages = build(captured, backend, *args, **kwargs)
+
+        def call(tensors: list[Tensor]) -> Any:
+            inputs.append([tensor.clone() for tensor in tensors])
+            return executable(tensors)  # pyright: ignore
+
+        return call, stages
+
+    compiled = stretto.compile(function, backend="interpreter", options=Options(unroll=2))
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(api, "build", recording)
+        compiled(*copy.deepcopy(arguments))
+    (entry,) = compiled.signatures
+    return Recorded(entry.stages.program, inputs[0])
+
+
+def captured_specimen(name: str, recorded: Recorded, units: int, costs: MachineCosts) -> Specimen:
+    lowered = lower(recorded.program)
+    packings: tuple[Packing, ...] = ()
+    if costs.team:
+        with triton_runner.many_tasks():
+            tree = select_cuda(lowered, units, True)
+    else:
+        with many_tasks():
+            tree, packings = select(lowered, units, True)
+    run = _Runner(lowered, packings, recorded.inputs)
+    return specimen(name, tree, units, costs, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    lowered: Lowered
+    packings: tuple[Packing, ...]
+    inputs: list[Tensor]
+
+    def __call__(self, program: DeviceProgram, order: int) -> Outcome:
+        options = Options(seed=order, max_depth=DEPTH)
+        executable = EmulatedExecutable(program, self.lowered, self.packings, options)
+        results = executable([tensor.clone() for tensor in self.inputs])
+        flat = [item for r in results for item in (r if isinstance(r, list) else [r])]
+        return tuple(tensor.clone() for tensor in flat)
+
+
+@cache
+def recorded_function(topic: str, name: str) -> Recorded:
+    functions = {function.__name__: function for function in CASES[topic]}
+    return record(functions[name], CASES[topic][functions[name]][0])
+
+
+@cache
+def recorded_model(name: str) -> Recorded:
+    model, inputs = build_model(name, "small")
+    return record(model, inputs)
+
+
+def recordings() -> Iterator[tuple[str, Callable[[], Recorded]]]:
+    for topic, functions in CASES.items():
+        for function in functions:
+            name = function.__name__
+            yield name, lambda topic=topic, name=name: recorded_function(topic, name)
+
+
+def specimens(count: int, seed: int) -> list[Specimen]:
+    """Programs of all kinds: a third of them random trees, a few models, else functions."""
+    rng = random.Random(seed)
+    functions = list(recordings())
+    rng.shuffle(functions)
+    made: list[Specimen] = []
+    for number in range(count):
+        units = rng.choice(UNITS)
+        costs = rng.choice([EAGER, EAGER, GPU_COSTS])
+        if number % 3 == 0:
+            made.append(tree_specimen(rng.randrange(10**6), units, costs))
+        elif number % 20 == 1:
+            name = CORE[number // 20 % len(CORE)]
+            made.append(captured_specimen(name, recorded_model(name), units, costs))
+        else:
+            name, recording = functions[number % len(functions)]
+            made.append(captured_specimen(name, recording(), units, costs))
+    return made
