@@ -82,9 +82,11 @@ def task_regions(kernel: Kernel, task: int) -> tuple[Region, ...]:
     return tile_regions(kernel, kernel.tile(task))
 
 
-def stage_regions(kernel: Kernel, task: int) -> Iterator[tuple[Region, ...]]:
-    """What one task touches, stage by stage."""
-    tile = kernel.tile(task)
+def stage_regions(kernel: Kernel, task: int | None = None) -> Iterator[tuple[Region, ...]]:
+    """What one task of a kernel with a static grid touches, stage by stage; or all tasks."""
+    tile = tuple((0, _static(dim.extent)) for dim in kernel.grid)
+    if task is not None:
+        tile = kernel.tile(task)
     for stage in kernel.stages:
         yield _merged(_stage_regions(stage, tile))
 

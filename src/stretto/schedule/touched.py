@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class Touched:
         self._registers: dict[str, frozenset[str]] = {}
         self._exposed: dict[Run, tuple[Region, ...]] = {}
         self._regions: dict[Run, tuple[Region, ...]] = {}
+        self._tasks: dict[tuple[str, int], tuple[tuple[Region, ...], ...]] = {}
+        self._handed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._apart: dict[str, frozenset[str]] = {}
         self._partly: dict[str, frozenset[str]] = {}
 
@@ -79,11 +81,20 @@ class Touched:
 
     def _of_run(self, run: Run) -> tuple[Region, ...]:
         kernel = self.kernels[run.kernel]
-        if kernel.is_static and run.stride != 1 and kernel.tasks > MOST_TASKS:
+        if run.count is None or kernel.call is not None:
             return self.kernel(run.kernel)
-        if run.count != 1 and run.stride == 1:
-            return block_regions(kernel, run.first, run.count or 1)
-        return tuple(region for step in self._steps(run) for region in step)
+        if run.stride == 1 and (run.count > 1 or len(kernel.stages) == 1):
+            return block_regions(kernel, run.first, run.count)
+        if kernel.tasks > MOST_TASKS and run.count > 1:
+            return self.kernel(run.kernel)
+        tasks = range(run.first, kernel.tasks, run.stride)[: run.count]
+        return tuple(r for task in tasks for stage in self._task(run.kernel, task) for r in stage)
+
+    def _task(self, name: str, task: int) -> tuple[tuple[Region, ...], ...]:
+        """What a task touches, stage by stage."""
+        if (name, task) not in self._tasks:
+            self._tasks[name, task] = tuple(stage_regions(self.kernels[name], task))
+        return self._tasks[name, task]
 
     def exposed(self, item: Item) -> tuple[Region, ...]:
         """What an item reads that it has not written before, in the same task."""
@@ -96,31 +107,49 @@ class Touched:
                 return self.regions(item)
 
     def _exposed_by(self, run: Run) -> Iterator[Region]:
+        reads = [region for region in self.regions(run) if not region.write]
         kernel = self.kernels[run.kernel]
         if len(kernel.stages) == 1 or run.count is None or kernel.call is not None:
-            yield from (region for region in self.regions(run) if not region.write)
+            yield from reads
+            return
+        hidden, doubtful = self._handed_on(kernel)
+        yield from (r for r in reads if r.buffer.name not in hidden | doubtful)
+        if not doubtful:
             return
         partly = self.partly_written(run.kernel)
         found: dict[Region, None] = {}
         for task in range(run.first, kernel.tasks, run.stride)[: run.count]:
-            written: list[Region] = []
-            for regions in stage_regions(kernel, task):
-                for region in regions:
-                    if not region.write and not _is_covered(region, written):
-                        found[region] = None
-                more = [r for r in regions if r.write and r.buffer.name not in partly]
-                written += more
+            for region in _unwritten(self._task(run.kernel, task), partly):
+                if region.buffer.name in doubtful:
+                    found[region] = None
         yield from found
 
-    def _steps(self, run: Run) -> Iterator[tuple[Region, ...]]:
-        kernel = self.kernels[run.kernel]
-        if run.count is None or kernel.call is not None:
-            yield self.kernel(run.kernel)
-        elif len(kernel.stages) == 1 and run.stride == 1:
-            yield block_regions(kernel, run.first, run.count)
-        else:
-            for task in range(run.first, kernel.tasks, run.stride)[: run.count]:
-                yield from stage_regions(kernel, task)
+    def _handed_on(self, kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
+        """Names of buffers that stages write and later ones read: those that each task surely
+        writes before it reads them, and the others, of which it depends on the task.
+
+        Where each task has elements of its own, what all tasks together write before it is read,
+        the task that reads it has written.
+        """
+        if kernel.name not in self._handed:
+            stages = kernel.stages
+            read = {load.access.buffer.name for s in stages for load in s.operator.reads()}
+            both = read & {stage.operator.out.buffer.name for stage in stages}
+            partly = self.partly_written(kernel.name)
+            needed = {r.buffer.name for r in _unwritten(stage_regions(kernel), partly)}
+            hidden = (both & self.apart(kernel.name)) - needed
+            self._handed[kernel.name] = frozenset(hidden), frozenset(both - hidden)
+        return self._handed[kernel.name]
+
+
+def _unwritten(stages: Iterable[tuple[Region, ...]], partly: frozenset[str]) -> Iterator[Region]:
+    """What stages read that earlier ones have not surely written."""
+    written: list[Region] = []
+    for regions in stages:
+        for region in regions:
+            if not region.write and not _is_covered(region, written):
+                yield region
+        written += [r for r in regions if r.write and r.buffer.name not in partly]
 
 
 def _is_covered(region: Region, written: list[Region]) -> bool:
