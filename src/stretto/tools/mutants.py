@@ -78,6 +78,13 @@ class Tally:
     findings: list[Finding] = field(default_factory=list[Finding])
     slowest: float = 0.0
 
+    def add(self, other: Tally) -> None:
+        """Takes in the mutants of another tally."""
+        self.counts += other.counts
+        self.reasons += other.reasons
+        self.findings += other.findings
+        self.slowest = max(self.slowest, other.slowest)
+
     def __str__(self) -> str:
         lines = [f"{count:6} {what}" for what, count in sorted(self.counts.items())]
         lines.append(f"longest decision {self.slowest:.2f} s")
@@ -102,8 +109,6 @@ def run(
         judge(specimen, seed + number, tally)
         for finding in tally.findings[before:]:
             report(str(finding))
-        if (number + 1) % 500 == 0:
-            report(f"{number + 1} mutants, {len(tally.findings)} findings")
     return tally
 
 

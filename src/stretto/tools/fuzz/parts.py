@@ -11,6 +11,7 @@ from typing import Any
 from stretto.tools.fuzz.exportdb import database, exportdb
 from stretto.tools.fuzz.functions import random_functions
 from stretto.tools.fuzz.known import unknown_refusals
+from stretto.tools.fuzz.mutants import mutants
 from stretto.tools.fuzz.operators import (
     ABSENT,
     Sample,
@@ -74,6 +75,10 @@ def sanitizers_job(settings: Settings) -> Job[Any]:
     return sanitizers(settings.seed, settings.count // 10, SLOWER * settings.seconds)
 
 
+def mutants_job(settings: Settings) -> Job[Any]:
+    return mutants(settings.seed, settings.count or 10_000, settings.seconds)
+
+
 def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
     """As many of them as `count` says, drawn by the seed, in their order."""
     if not settings.count or settings.count >= len(samples):
@@ -91,6 +96,7 @@ PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "modules": modules_job,
     "exportdb": exportdb_job,
     "sanitizers": sanitizers_job,
+    "mutants": mutants_job,
 }
 
 
