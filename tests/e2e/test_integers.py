@@ -230,3 +230,12 @@ def test_a_divisor_of_zero_raises_what_eager_raises(
     a = torch.tensor([5, -7, 9])
     for b in (torch.tensor([1, 3, 2]), torch.tensor([1, 0, 2]), torch.tensor([1, 3, 2])):
         assert_same(outcome(compiled, a, b), outcome(function, a, b))
+
+
+def with_numbers(x: Tensor) -> Results:
+    return x * 0.1, x + 0.1, x.clamp(0.1), torch.where(x > 0.3, x, 0.1), torch.full((2,), 0.1) * x
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.bfloat16), ids=str)
+def test_numbers_keep_their_digits(dtype: torch.dtype) -> None:
+    check(with_numbers, (torch.tensor([0.2, 0.7], dtype=dtype),), backend="cpu", units=1)

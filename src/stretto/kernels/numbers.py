@@ -15,5 +15,9 @@ def wrapped(value: int, dtype: DType) -> int:
 
 
 def convert_number(value: bool | int | float, source: DType, target: DType) -> bool | int | float:
-    """An element of `source` as one of `target`, by torch's `.to`."""
-    return torch.tensor(value, dtype=source.torch).to(target.torch).item()
+    """An element of `source` as one of `target`, by torch's `.to`.
+
+    Python's floats are constants of f32 that keep all their digits for a conversion to f64.
+    """
+    exact = torch.float64 if source.is_float else source.torch
+    return torch.tensor(value, dtype=exact).to(target.torch).item()
