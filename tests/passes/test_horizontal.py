@@ -1,8 +1,11 @@
 """Horizontal fusion: which contractions become one, and that results are the same."""
 
 import pytest
+import torch
 
+from stretto.interp.interpreter import run
 from stretto.ir.ops import ForOp, IfOp
+from stretto.passes.contractions import Constants
 from stretto.passes.horizontal import Horizontal
 from stretto.passes.loop_pipeline import loop_passes
 from tests.passes.loops import apply, check, contractions, loops_of, targets
@@ -205,6 +208,39 @@ def nasrnn(length: int) -> str:
           }} : f32[2, 4]
           return %h
         }}"""
+
+
+def test_a_view_of_a_transposed_constant_is_a_reshape() -> None:
+    """The tensors of constants may have any strides; in a Program they have none."""
+    program = program_of("""
+        func @main(%x: f32[1, 1, 3]) -> (f32[6], f32[1, 1, 3]) {
+          %w = constant "w" : f32[3, 2]
+          %flat = aten.view.default(%w, (6)) : f32[6]
+          %turned = aten.t.default(%w) : f32[2, 3]
+          %other = aten.view.default(%turned, (6)) : f32[6]
+          %part = aten.slice.Tensor(%other, 0, 0, 3) : f32[3]
+          %kernel = aten.view.default(%part, (1, 1, 3)) : f32[1, 1, 3]
+          %y = aten.mul.Tensor(%x, %kernel) : f32[1, 1, 3]
+          return %flat, %y
+        }
+        """)
+    weight = torch.arange(6.0).view(2, 3).t()
+    program.constants["w"] = weight
+    known = Constants.of(program, program.main.body)
+    flat, _, other, part, kernel = (op.result for op in program.main.body.ops[1:6])
+    for value, wanted in (
+        (flat, weight.reshape(-1)),
+        (other, torch.arange(6.0)),
+        (kernel, torch.arange(3.0).view(1, 1, 3)),
+    ):
+        found = known.tensor(value)
+        assert found is not None and torch.equal(found, wanted)
+    x = torch.randn(1, 1, 3)
+    one, two = run(program, [x])
+    assert isinstance(one, torch.Tensor) and torch.equal(one, weight.reshape(-1))
+    assert isinstance(two, torch.Tensor)
+    torch.testing.assert_close(two, x * torch.arange(3.0))
+    assert part.tensor.shape == (3,)
 
 
 def test_sixteen_products_of_a_cell_become_two() -> None:

@@ -168,7 +168,7 @@ def _run_op(frame: Frame, op: Op) -> tuple[Datum, ...]:
 
 
 def _constant(frame: Frame, op: ConstantOp) -> tuple[Datum, ...]:
-    return (frame.cast(frame.program.constants[op.key].detach()),)
+    return (frame.cast(frame.program.constants[op.key].detach().contiguous()),)
 
 
 def _literal(frame: Frame, op: LiteralOp) -> tuple[Datum, ...]:

@@ -63,7 +63,8 @@ class Constants:
         if op.kwargs or not isinstance(source, Value) or any(_has_value(item) for item in rest):
             return None
         known = self.tensor(source)
-        return None if known is None else resolve(op.target)(known, *rest)
+        # By value there is no layout: a view of a transposed tensor is a reshape.
+        return None if known is None else resolve(op.target)(known.contiguous(), *rest)
 
 
 def _has_value(item: Argument) -> bool:
