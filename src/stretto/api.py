@@ -291,22 +291,30 @@ class Compiled:
             entry = self._compile(key, tensors, args, kwargs)
         reading = None
         if entry.varies:
-            entry, reading = self._varying(key, tensors, args, kwargs)
+            entry, reading = self._varying(entry, key, tensors, args, kwargs)
         self._last = entry
         return entry, tensors, reading
 
     def _varying(
-        self, key: Key, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: Any
+        self,
+        found: Entry | None,
+        key: Key,
+        tensors: Sequence[torch.Tensor],
+        args: tuple[Any, ...],
+        kwargs: Any,
     ) -> tuple[Entry | None, Reading | None]:
         """The entry for what objects hold, and for the inputs that share memory; what they hold.
 
-        Entries for other contents and other shared memory are found by longer keys.
+        Entries for other contents and other shared memory are found by longer keys; `found` is that
+        of `key`.
         """
         first = key
         for _ in range(_ROUNDS):
-            entry = self._entries.get(key)
-            if entry is None or not entry.is_current():
-                entry = self._compile(key, tensors, args, kwargs)
+            entry, found = found, None
+            if entry is None:
+                entry = self._entries.get(key)
+                if entry is None or not entry.is_current():
+                    entry = self._compile(key, tensors, args, kwargs)
             reading = entry.read(tensors, args, kwargs)
             if reading is not None and reading.is_traced:
                 with capturing():  # another thread captures

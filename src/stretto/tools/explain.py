@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from stretto.build import Executable, Stages
-from stretto.capture import ArgumentLeaf
+from stretto.capture import ArgumentLeaf, Fetched
 from stretto.ir.ops import TensorOp
 from stretto.kernels.operator import Kernel
 from stretto.runtime.cuda_device import find_gpu
@@ -165,7 +165,7 @@ def _inputs(out: Writer, stages: Stages, names: Sequence[str]) -> None:
     for number, (value, binding) in enumerate(zip(params, captured.inputs, strict=True)):
         given = isinstance(binding, ArgumentLeaf)
         name = names[binding.index] if given else binding.name
-        where = "argument" if given else "buffer"
+        where = "argument" if given else "object" if isinstance(binding, Fetched) else "buffer"
         if number in mutated:
             where += ", written back after each call"
         rows.append((name, str(value.type), where))
