@@ -278,6 +278,14 @@ def test_what_operators_check(name: str) -> None:
     check_as_eager(everywhere, *calls, machines=("emulator",))
 
 
+def test_int_of_what_is_no_integer() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x * int(x.sum())
+
+    calls = [(ON * factor,) for factor in (2.5, float("nan"), float("inf"))]
+    check_as_eager(f, *calls, machines=("interpreter", "emulator"))
+
+
 def test_one_program_with_many_checks_on_the_cpu() -> None:
     def descend(x: Tensor, i: Tensor, n: Tensor) -> Tensor:
         if n == 0:

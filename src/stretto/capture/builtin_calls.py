@@ -36,9 +36,23 @@ def _cast(kind: type) -> Rule:
         if len(args) != 1 or not _traced(args[0]):
             return NotImplemented
         known = known_value(args[0])
-        return kind(known) if known is not None else cast_number(args[0], kind)
+        if known is not None:
+            return kind(known)
+        if kind is int:
+            _check_finite(args[0])
+        return cast_number(args[0], kind)
 
     return rule
+
+
+def _check_finite(value: Any) -> None:
+    """What `int` refuses."""
+    if value.dtype.is_floating_point and value.numel() == 1:
+        to_integer = "cannot convert float {} to integer"
+        is_a_number = torch.logical_not(torch.isnan(value))
+        check(is_a_number, "ValueError", to_integer.format("NaN"))
+        is_finite = torch.logical_not(torch.isinf(value))
+        check(is_finite, "OverflowError", to_integer.format("infinity"))
 
 
 def _len(value: Any) -> Any:
