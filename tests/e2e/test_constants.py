@@ -96,6 +96,28 @@ def test_a_constant_that_is_a_view(name: str, backend: str, units: int) -> None:
     check(f, inputs(), inputs(), backend=backend, units=units)
 
 
+@everywhere(["zero size"], ("zero size",))
+def test_constants_without_elements(name: str, backend: str, units: int) -> None:
+    rows, depth = torch.randn(0, COLUMNS), torch.randn(ROWS, 0)
+
+    def f(x: Tensor) -> list[Tensor]:
+        return [F.linear(x, rows), x[:, :0] @ depth.t(), rows.sum(0) + x, F.linear(x, rows[0:])]
+
+    check(f, (torch.randn(3, COLUMNS),), backend=backend, units=units)
+
+
+def test_the_emulator_reads_the_panels() -> None:
+    """What it computes comes from what the native kernel reads, not from the constant itself."""
+    compiled = check(by_loop, (torch.randn(3, SIZE),), backend="emulator")
+    (entry,) = compiled.signatures
+    x = torch.randn(3, SIZE)
+    before = compiled(x)
+    for copy in entry.executable.copies:
+        if copy.tensor.shape[0] == MEMBERS:
+            copy.tensor[2] = 0
+    assert not torch.allclose(compiled(x), before)
+
+
 # ---- members of a stack ----------------------------------------------------------------------
 
 
