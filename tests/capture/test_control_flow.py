@@ -458,14 +458,6 @@ def test_fstrings_asserts_and_print(capsys: object) -> None:
     check(f, (A, "left"))
 
 
-def test_traced_assert_is_noted() -> None:
-    def f(x: Tensor) -> Tensor:
-        assert x.sum() > -100
-        return x
-
-    assert any("assert" in note for note in check(f, (A,)).notes)
-
-
 def test_walrus() -> None:
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         while (s := x.sum()) < 30:

@@ -52,18 +52,18 @@ def test_unsupported_dtype() -> None:
 
 def test_unsupported_device() -> None:
     fast = on("auto", double_positive)
-    with pytest.raises(BuildError, match="input 0 is on meta") as caught:
+    with pytest.raises(CaptureError, match="an input is on the meta device") as caught:
         fast(A.to("meta"))
-    assert "remedy: move the inputs" in str(caught.value)
+    assert "remedy: make it on the CPU" in str(caught.value)
     assert_same(fast(A), A * 2)
 
 
 def test_parameters_on_another_device() -> None:
     weight = torch.ones(3, device="meta")
     for backend in MACHINES:
-        with pytest.raises(CaptureError, match="a tensor on the meta device has no data"):
+        with pytest.raises(CaptureError, match="meta device,? (so it )?has no data"):
             on(backend, lambda x: (x + 1, weight * 2))(A)
-        with pytest.raises(CaptureError, match="a tensor on the meta device has no data"):
+        with pytest.raises(CaptureError, match="meta device,? (so it )?has no data"):
             on(backend, lambda x: (x + 1, torch.ones(3, device="meta")))(A)
         with pytest.raises(CaptureError, match="meta device has no data") as caught:
             on(backend, nn.Linear(3, 2, device="meta").requires_grad_(False))(A)
@@ -102,16 +102,17 @@ def test_wrong_options() -> None:
         Options(colour="red")  # type: ignore[call-arg]
 
 
-def test_checks_of_values_are_left_out_and_noted() -> None:
+@pytest.mark.parametrize("backend", MACHINES)
+def test_checks_of_values_are_made(backend: str) -> None:
     def f(x: Tensor) -> Tensor:
         assert x.sum() > 0, "not positive"
         return torch.linalg.cholesky(x)
 
-    fast = on("emulator", f)
+    fast = on(backend, f)
     assert_same(fast(torch.eye(3) * 4), torch.eye(3) * 2)
-    report = fast.explain()
-    assert "assert on a traced value is not checked" in report
-    assert "_linalg_check_errors.default only checks values: it is left out" in report
+    with pytest.raises(AssertionError, match="not positive"):
+        fast(-torch.eye(3))
+    assert_same(fast(torch.eye(3) * 9), torch.eye(3) * 3)
 
 
 def test_text_of_a_value_that_is_not_known_yet() -> None:
@@ -362,10 +363,11 @@ def test_index_out_of_range(backend: str, unroll: int) -> None:
         for index in (0, 2):
             check_call(fast, function, (A, torch.tensor(index)))
         for index in (3, 1000, -4):
-            with pytest.raises((IndexError, RuntimeError)):
+            with pytest.raises((IndexError, RuntimeError)) as eager:
                 function(A, torch.tensor(index))
-            with pytest.raises(RunError, match="out of range"):
+            with pytest.raises(RunError, match="out of (range|bounds)|exceeds") as caught:
                 fast(A, torch.tensor(index))
+            assert isinstance(caught.value, type(eager.value))
         check_call(fast, function, (A, torch.tensor(1)))
 
 
@@ -383,7 +385,7 @@ def test_operator_of_torch_that_fails_inside(backend: str) -> None:
     fast = on(backend, f)
     check_call(fast, f, (torch.tensor([[1, 3]]),))
     for _ in range(2):
-        with pytest.raises(RunError, match="_embedding_bag.* stopped: .*takes value 9") as caught:
+        with pytest.raises(RunError, match="Index 1 of input takes value 9") as caught:
             fast(torch.tensor([[1, 9]]))
         assert isinstance(caught.value.__cause__, RuntimeError)
         assert caught.value.location is not None

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from stretto.options import Options
-from stretto.runtime.compiler import HEADERS, compile_shared, find_compiler
+from stretto.runtime.compiler import HEADERS, build_flags, compile_shared, find_compiler
 
 # Comparing special values is what these tests are for.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
@@ -246,7 +246,7 @@ def test_every_loop_is_vectorised(options: Options, tmp_path):
     file.write_text(text)
     result = subprocess.run(
         [
-            *(*compiler.command, *compiler.flags(trace=False), "-fopt-info-vec-optimized"),
+            *(*compiler.command, *build_flags(trace=False), "-fopt-info-vec-optimized"),
             *(f"-I{HEADERS}", str(file), "-o", str(tmp_path / "loops.so")),
         ],
         capture_output=True,

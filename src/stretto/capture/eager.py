@@ -85,6 +85,8 @@ _known: dict[tuple[Any, ...], Exception | None] = {}
 def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
     """The error of a call that torch's shape rule accepts: for its dtypes, or for a size of 0."""
     tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+    if any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape):
+        return None  # a list's length is known at run time only
     if any(tensor.numel() == 0 for tensor in tensors):
         if sum(tensor.numel() for tensor in tensors) <= LARGEST:
             return eager_error(func, args, kwargs)

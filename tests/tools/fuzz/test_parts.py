@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from stretto.errors import CaptureError, PassError
 from stretto.tools.cli import app
+from stretto.tools.fuzz.command import MACHINE_NAMES, PART_NAMES
 from stretto.tools.fuzz.known import is_known
+from stretto.tools.fuzz.machines import MACHINES
 from stretto.tools.fuzz.outcome import Outcome, normalised, outcome_of_error, worst
 from stretto.tools.fuzz.parts import PARTS, Settings, failed, run_part
 from stretto.tools.fuzz.report import PartReport, show, summary, write_json
@@ -107,3 +109,8 @@ def test_a_sample_of_torchs_databases(part: str, count: int) -> None:
 
 def test_parts() -> None:
     assert {"functions", "operators", "modules", "exportdb"} <= set(PARTS)
+
+
+def test_the_command_knows_all_names():
+    assert tuple(PARTS) == PART_NAMES
+    assert tuple(MACHINES) == MACHINE_NAMES

@@ -6,21 +6,20 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from stretto.tools.fuzz.known import update_known
-from stretto.tools.fuzz.machines import MACHINES
-from stretto.tools.fuzz.parts import DATABASES, PARTS, Settings, failed, run_part
-from stretto.tools.fuzz.report import PartReport, show, summary, write_json
 from stretto.tools.names import require_known
+
+PART_NAMES = ("functions", "operators", "modules", "exportdb", "sanitizers")
+MACHINE_NAMES = ("interpreter", "emulator", "cpu-1", "cpu-2", "cuda-emulated")
+"""The keys of `parts.PARTS` and `machines.MACHINES`, which a look at `--help` does not import."""
 
 
 def fuzz(
     part: Annotated[
-        list[str] | None, typer.Option(help=f"Any of {', '.join(PARTS)}; default: all.")
+        list[str] | None, typer.Option(help=f"Any of {', '.join(PART_NAMES)}; default: all.")
     ] = None,
     count: Annotated[
         int, typer.Option(min=0, help="Cases of each part, drawn by the seed; 0 is all there are.")
@@ -30,7 +29,8 @@ def fuzz(
         int | None, typer.Option(min=1, help="Processes; default: one per CPU.")
     ] = None,
     machines: Annotated[
-        str | None, typer.Option(help=f"Of {', '.join(MACHINES)}, by commas; default: by part.")
+        str | None,
+        typer.Option(help=f"Of {', '.join(MACHINE_NAMES)}; default: by part."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Longer than this is a hang.")] = 60.0,
     json: Annotated[Path | None, typer.Option(help="Write all outcomes to this file.")] = None,
@@ -43,9 +43,15 @@ def fuzz(
 
     Ends with exit code 1 where anything came out wrong, failed inside, or did not end.
     """
+    import torch
+
+    from stretto.tools.fuzz.known import update_known
+    from stretto.tools.fuzz.parts import DATABASES, PARTS, Settings, failed, run_part
+    from stretto.tools.fuzz.report import PartReport, show, summary, write_json
+
     chosen = tuple(machines.split(",")) if machines else ()
-    require_known("machine", chosen, MACHINES)
-    require_known("part", part or [], PARTS)
+    require_known("machine", chosen, MACHINE_NAMES)
+    require_known("part", part or [], PART_NAMES)
     torch.set_num_threads(1)  # before workers are forked: torch's own threads do not survive that
     settings = Settings(
         count, seed, jobs or len(os.sched_getaffinity(0)), seconds, chosen, reduce=reduce
