@@ -279,10 +279,10 @@ class Compiled:
         else:
             key, tensors, why = self._general_key(args, kwargs)
             if why is not None:
-                self._warn_eager(why, stacklevel=5)
+                self._warn_eager(why)
                 return None, tensors, None
         if torch.is_grad_enabled() and self._is_training(tensors):
-            self._warn_eager(_REQUIRES_GRAD, _NO_GRAD, 5)
+            self._warn_eager(_REQUIRES_GRAD, _NO_GRAD)
             return None, tensors, None
         if self._module is not None:
             key = (self._module.training, key)
@@ -321,7 +321,7 @@ class Compiled:
                     key = first
                 continue
             if reading is not None and torch.is_grad_enabled() and _trains(reading.tensors):
-                self._warn_eager(_HELD_REQUIRES_GRAD, _NO_GRAD, 6)
+                self._warn_eager(_HELD_REQUIRES_GRAD, _NO_GRAD)
                 return None, None
             if not entry.fits(reading):
                 assert reading is not None
@@ -407,32 +407,28 @@ class Compiled:
             return entry
 
     # ---- warnings ----------------------------------------------------------------------------
-    def _warn_eager(self, why: str, remedy: str = "", stacklevel: int = 3) -> None:
-        """Once for each reason. stacklevel: how far up the caller of the compiled function is."""
+    def _warn_eager(self, why: str, remedy: str = "") -> None:
+        """Once for each reason."""
         if why not in self._warned_eager:
             self._warned_eager.add(why)
             text = f"{why}: running eager. {remedy}".rstrip()
-            warnings.warn(text, StrettoWarning, stacklevel=stacklevel)
+            _warn(text)
 
     def _warn_signatures(self) -> None:
         limit = self._options.max_signatures_before_warning
         if len(self._entries) > limit and not self._warned_signatures:
             self._warned_signatures = True
-            warnings.warn(
+            _warn(
                 f"{len(self._entries)} signatures compiled: {varying(list(self._entries))}. Each "
                 "new one is compiled from the start; pad or bucket what varies, or raise "
-                "Options(max_signatures_before_warning=...).",
-                StrettoWarning,
-                stacklevel=5,
+                "Options(max_signatures_before_warning=...)."
             )
 
     def _warn_stale(self, builds: int, changed: str) -> None:
         if builds == self._options.max_signatures_before_warning + 1:
-            warnings.warn(
+            _warn(
                 f"compiled {builds} times for the same shapes, because what it was compiled with "
-                f"changes between calls: {changed}. Pass it as an argument, as a tensor.",
-                StrettoWarning,
-                stacklevel=5,
+                f"changes between calls: {changed}. Pass it as an argument, as a tensor."
             )
 
     # ---- what users ask ----------------------------------------------------------------------
@@ -474,6 +470,14 @@ class Compiled:
 
 def _compile_again(function: Callable[..., Any], backend: str, options: Options) -> Compiled:
     return Compiled(function, backend, options)
+
+
+def _warn(text: str) -> None:
+    """A StrettoWarning at the line that called the compiled function."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, StrettoWarning, stacklevel=level - 1)
 
 
 def _is_capturing() -> bool:
