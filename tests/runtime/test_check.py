@@ -156,3 +156,17 @@ def test_the_environment_switches_it_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert not Options().check
     monkeypatch.setenv("STRETTO_CHECK", "1")
     assert Options().check and not Options(check=False).check
+
+
+def test_an_exception_of_the_user_that_only_the_interpreter_raises_is_a_difference() -> None:
+    def positive(x: Tensor) -> Tensor:
+        if x.sum() < 0:
+            raise ValueError("negative")
+        return x
+
+    fast = compiled(positive, "interpreter")
+    fast(torch.ones(3))
+    (entry,) = fast.signatures
+    checker = Checker(entry.captured.program, 100)
+    with pytest.raises(VerifyError, match="interpreter stopped: ValueError: negative"):
+        checker.check([-torch.ones(3)], [-torch.ones(3)])

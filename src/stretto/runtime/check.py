@@ -56,12 +56,14 @@ class Checker:
                 return
             exact = self.interpret(inputs, torch.float64)
             decided = next(differences(wanted, exact, wide=True), None) is None
-        except RunError as stop:
-            if stop.message in (TIMED_OUT, STACK_ENDED):
+        except Exception as stop:  # a RunError, or what a check of the user's own raises
+            is_error = isinstance(stop, RunError)
+            reason = stop.message if is_error else f"{type(stop).__name__}: {stop}"
+            if reason in (TIMED_OUT, STACK_ENDED):
                 return
             raise VerifyError(
-                f"the compiled program ran, but the interpreter stopped: {stop.message}",
-                location=stop.location,
+                f"the compiled program ran, but the interpreter stopped: {reason}",
+                location=stop.location if is_error else None,
                 remedy=REMEDY,
             ) from stop
         if decided:
