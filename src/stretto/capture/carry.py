@@ -19,6 +19,7 @@ from stretto.capture.leaves import (
     device_of,
     items_kind,
     kind_of,
+    layout_of,
     list_kind,
     loops_of,
     materialize,
@@ -54,6 +55,12 @@ class Leaf:
     kind: Kind
     init: Any
     end: Any = None
+    layout: tuple[int, ...] | None = None
+
+    def learn_layout(self) -> bool:
+        """Whether the strides at the end of a round are others than were assumed."""
+        before, self.layout = self.layout, layout_of(self.init, self.end)
+        return before != self.layout
 
 
 @dataclass(eq=False, slots=True)
@@ -131,7 +138,11 @@ class Carry:
         for slot, leaf in self.leaves.items():
             marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
             self.made[slot] = wrap(
-                next(supply), leaf.kind, device=device_of(leaf.init, leaf.end), loops=marked
+                next(supply),
+                leaf.kind,
+                device=device_of(leaf.init, leaf.end),
+                loops=marked,
+                layout=leaf.layout,
             )
         for key, grown in self.grown.items():
             if grown.kind is not None:
@@ -313,7 +324,7 @@ class Carry:
             return
         kind = self._unified(before, after)
         if kind is not None:
-            self.leaves[slot] = Leaf(kind, before, after)
+            self.leaves[slot] = Leaf(kind, before, after, layout_of(before, after))
             self.changed = True
             return
         if type(before) is type(after):
@@ -332,7 +343,7 @@ class Carry:
         kind = kind_of(after)
         if is_internal(name) or self.runs_once:
             if kind is not None:
-                self.leaves[slot] = Leaf(kind, UNDEFINED, after)
+                self.leaves[slot] = Leaf(kind, UNDEFINED, after, layout_of(after))
                 self.changed = True
                 return
             (_, *cell), *rest = slot
@@ -356,6 +367,8 @@ class Carry:
             self._peel(name, before, after)
             return
         leaf.end = after
+        if leaf.learn_layout():
+            self.changed = True
         if joint != leaf.kind:
             leaf.kind = joint
             self.changed = True

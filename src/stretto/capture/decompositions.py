@@ -161,7 +161,9 @@ def _clone(value: Any, *, memory_format: Any = None) -> Any:
     traced = value if isinstance(value, TracedTensor) else state.promote(value)
     with state.faking():
         fake = aten.clone.default(traced.fake, memory_format=memory_format)
-    return state.fresh(state.read(traced), fake, traced.number)
+    made = state.fresh(state.read(traced), fake, traced.number)
+    made.memory.any_layout = traced.memory.any_layout
+    return made
 
 
 def _dropout(value: Any, probability: float, train: bool) -> Any:

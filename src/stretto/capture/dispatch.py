@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stretto.capture import value_checks
+from stretto.capture.aliases import link
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
 from stretto.capture.eager import OF_OPERATORS, eager_error, eager_refusal, infer
 from stretto.capture.functional import apply_functionally, is_mutating
@@ -95,6 +96,8 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
             return outcome
     if func in KEPT:
         return record(func, args, kwargs)
+    if func in _COPY_BY_LAYOUT and _is_traced(args[0]) and args[0].memory.any_layout:
+        return _perhaps_copied(mode, func, args, kwargs)
     if func in VIEW_RULES:
         first = args[0] if _is_traced(args[0]) else state.promote(args[0])
         return VIEW_RULES[func](first, *args[1:], **kwargs)
@@ -136,6 +139,25 @@ def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwar
         raise (eager_error(func, args, kwargs) or problem) from None
 
 
+_COPY_BY_LAYOUT = (
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.contiguous.default,
+    torch.ops.aten.flatten.using_ints,
+)
+
+
+def _perhaps_copied(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """A view or a copy, as the strides of a run say: memory that may be shared."""
+    state = tracer()
+    seen = _decompose_or_record(mode, func, args, kwargs)
+    if not _is_traced(seen) or seen.memory is not args[0].memory:
+        return seen
+    made = state.fresh(state.read(seen), seen.fake, seen.number)
+    made.memory.any_layout = True
+    link(made, [args[0]])
+    return made
+
+
 def _is_traced(value: Any) -> bool:
     return isinstance(value, TracedTensor)
 
@@ -165,8 +187,17 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     pairs = {id(fake): value for fake, value in zip(fakes, values, strict=True)}
     number = result_number(func, args, kwargs)
 
+    any_layout = any(
+        isinstance(leaf, TracedTensor) and leaf.memory.any_layout
+        for leaf in tree_leaves((args, kwargs))
+    )
+
     def wrap(item: Any) -> Any:
-        return state.fresh(pairs[id(item)], item, number) if isinstance(item, FakeTensor) else item
+        if not isinstance(item, FakeTensor):
+            return item
+        made = state.fresh(pairs[id(item)], item, number)
+        made.memory.any_layout = any_layout
+        return made
 
     return tree_map(wrap, outputs)
 

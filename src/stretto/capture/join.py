@@ -18,6 +18,7 @@ from stretto.capture.leaves import (
     device_of,
     items_kind,
     kind_of,
+    layout_of,
     loops_of,
     materialize,
     placeholder,
@@ -229,6 +230,7 @@ class Joiner:
             device=device_of(first, second),
             loops=loops_of(first, second),
             length=length,
+            layout=layout_of(first, second),
         )
         self.pairs.append(Pair(first, second, kind, value, made))
         return made

@@ -84,12 +84,41 @@ def placeholder(kind: Kind) -> Value:
     return state.emit(op, (kind.type,))[0]
 
 
-def fake_of_type(type: TensorType, device: torch.device | None = None) -> torch.Tensor:
-    """A contiguous fake tensor of `type`."""
+def fake_of_type(
+    type: TensorType,
+    device: torch.device | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> torch.Tensor:
+    """A fake tensor of `type`, contiguous if no strides are given."""
     state = tracer()
     shape = [state.symbolic_dim(dim) for dim in type.shape]
     with state.faking():
+        if strides is not None:
+            return torch.empty_strided(shape, strides, dtype=type.dtype.torch, device=device)
         return torch.empty(shape, dtype=type.dtype.torch, device=device)
+
+
+def layout_of(*leaves: Any) -> tuple[int, ...] | None:
+    """The strides that all leaves have, or None where they differ or are not known.
+
+    Numbers and leaves without a value have none. Strides of dims of one element do not matter.
+    """
+    found = None
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
+            continue
+        shape: list[Any] = list(leaf.shape)
+        if isinstance(leaf, TracedTensor) and leaf.memory.any_layout:
+            return None
+        if any(isinstance(dim, torch.SymInt) for dim in shape):
+            return None
+        strides = tuple(
+            1 if size == 1 else step for size, step in zip(shape, leaf.stride(), strict=True)
+        )
+        if 0 in strides or (found is not None and found != strides):
+            return None
+        found = strides
+    return found
 
 
 def wrap(
@@ -99,15 +128,18 @@ def wrap(
     device: torch.device | None = None,
     loops: frozenset[int] = frozenset(),
     length: Length | None = None,
+    layout: tuple[int, ...] | None = None,
 ) -> Any:
-    """A Python object that stands for `value`."""
+    """A Python object that stands for `value`. `layout`: its strides, None if not known."""
     state = tracer()
     if isinstance(kind.type, ListType):
         storage = Storage(StorageState(value, length or Length(object(), 0)), state.scope)
         return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))
     if kind.number:
         return state.number(value, loops=loops)
-    return state.fresh(value, fake_of_type(kind.type, device))
+    made = state.fresh(value, fake_of_type(kind.type, device, layout))
+    made.memory.any_layout = layout is None and bool(kind.type.shape)
+    return made
 
 
 def loops_of(*leaves: Any) -> frozenset[int]:

@@ -88,12 +88,13 @@ class StorageState:
 class Storage:
     """Memory shared by aliases. `fake` is the base tensor's shape (None for a list).
 
-    `aliases` says what the other fields mean.
+    `any_layout`: the strides depend on the run. `aliases` says what the other fields mean.
     """
 
     state: StorageState
     scope: Scope
     fake: torch.Tensor | None = None
+    any_layout: bool = False
     sources: tuple[Source, ...] = ()
     parts: WeakSet[Storage] | None = None
     links: WeakSet[Storage] | None = None
@@ -271,6 +272,10 @@ class TracedTensor(torch.Tensor):
 
     def allclose(self, other: Any, *args: Any, **kwargs: Any) -> Any:
         return torch.isclose(self, other, *args, **kwargs).all().item()
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+        """PyTorch's own method returns a contiguous tensor itself before anyone is asked."""
+        return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
 
     def tolist(self) -> Any:
         if not self.shape:
