@@ -203,8 +203,8 @@ def grows_around_a_loop(x: Tensor) -> Tensor:
 def zero_trips(x: Tensor) -> Tensor:
     while x.sum() < 100:
         x = x * x
-        y = x + 1
-    return y
+        y = [x, x + 1]
+    return y[0]
 
 
 def complex_numbers(x: Tensor) -> Tensor:
@@ -253,7 +253,11 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (other_shapes, "'y' is a tensor float32[2] in one arm", "same structure, shape and dtype"),
     (other_structures, "the returned value is a tensor float32[3]", "same structure"),
     (grows_around_a_loop, "'x' is a tensor float32[3] before a traced loop", "before the loop"),
-    (zero_trips, "'y' has no value if the loop runs zero times", "assign 'y' before"),
+    (
+        zero_trips,
+        "'y' has no value if the loop runs zero times, and is a list",
+        "assign 'y' before",
+    ),
     (complex_numbers, "dtype complex64 is not supported", "convert"),
     (mixed_list, "is a tensor float32[3] in one arm", "same structure"),
     (expanded_write, "an expanded tensor is written", "clone()"),

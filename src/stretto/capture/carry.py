@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.capture.aliases import link_same, overlapping, storages_of
-from stretto.capture.frames import UNDEFINED, Frame, is_internal
+from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
 from stretto.capture.leaves import (
     device_of,
     items_kind,
@@ -271,6 +271,8 @@ class Carry:
     def finish(self, results: tuple[Value, ...], trips: int | None = None) -> None:
         """Set the state after the region: results in the carried slots, poison where unknown."""
         self.place(results, self.loops, trips=trips)
+        if self.runs_once:
+            self._settle_bound()
         for slot, poison in self.poisoned.items():
             kind, *rest = slot[0]
             if kind == "cell" and len(slot) == 1:
@@ -278,6 +280,16 @@ class Carry:
             elif kind == "box" and len(slot) == 2:
                 box = self.base.boxes[rest[0]][0]
                 refill(box, {**contents(box), slot[1]: poison})
+
+    def _settle_bound(self) -> None:
+        """Variables that each round binds have a value after the first."""
+        for slot, leaf in self.leaves.items():
+            if len(slot) == 2 and slot[0][0] == "cell" and leaf.end is True:
+                _, number, name = slot[0]
+                frame = self.base.frames[number]
+                maybe = frame.get(name)
+                if isinstance(maybe, Maybe) and maybe.bound is self.made[slot]:
+                    frame.set(name, maybe.value)
 
     def update(self, values: tuple[Value, ...]) -> None:
         """After a recursive call: put its results into the carried slots, lists in place."""
@@ -295,6 +307,8 @@ class Carry:
         self._substitute()
 
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        if isinstance(before, Maybe) and not isinstance(after, Poison):
+            after = Maybe.of(after, name)
         if slot in self.leaves:
             self._compare_leaf(slot, self.leaves[slot], before, after, name)
         elif isinstance(before, list) and id(before) in self.grown:
@@ -330,7 +344,8 @@ class Carry:
         if type(before) is type(after):
             if isinstance(before, tuple) and len(before) == len(after):
                 for i, item in enumerate(before):
-                    self._compare((*slot, i), item, after[i], f"{name}[{i}]")
+                    inner = name if isinstance(before, Maybe) else f"{name}[{i}]"
+                    self._compare((*slot, i), item, after[i], inner)
                 return
             if is_box(before) and contents(before).keys() == contents(after).keys():
                 self.rebuilt[slot] = before
@@ -341,7 +356,7 @@ class Carry:
     def _learn_defined(self, slot: Slot, after: Any, name: str) -> None:
         """A variable got its first value in the body."""
         kind = kind_of(after)
-        if is_internal(name) or self.runs_once:
+        if is_internal(name) or len(slot) > 1:
             if kind is not None:
                 self.leaves[slot] = Leaf(kind, UNDEFINED, after, layout_of(after))
                 self.changed = True
@@ -352,10 +367,22 @@ class Carry:
                 self.changed = True
                 return
             self._peel(name, UNDEFINED, after)
+        value = Maybe.of(after, name).value
+        if _has_unbound_form(value):
+            self._learn_unbound(slot, value, after, name)
+            return
+        if self.runs_once:
+            self._peel(name, UNDEFINED, after)
         self.poisoned[slot] = Poison(
-            f"'{name}' has no value if the loop runs zero times",
+            f"'{name}' has no value if the loop runs zero times, and is {describe(value)} else",
             f"assign '{name}' before the loop",
         )
+
+    def _learn_unbound(self, slot: Slot, value: Any, after: Any, name: str) -> None:
+        _, number, variable = slot[0]
+        before = Maybe(_without_values(value), False, name)
+        self.base.cells[number, variable] = before
+        self._compare(slot, before, after, name)
 
     def _compare_leaf(self, slot: Slot, leaf: Leaf, before: Any, after: Any, name: str) -> None:
         after = _or_poison(after)
@@ -487,6 +514,12 @@ def _without_values(value: Any) -> Any:
         refill(made, {key: _without_values(item) for key, item in contents(value).items()})
         return made
     return value
+
+
+def _has_unbound_form(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_has_unbound_form, value))
+    return kind_of(value) is not None or value is None or isinstance(value, str)
 
 
 def _stored_type(state: StorageState) -> TensorType | ListType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CellType
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class _Undefined:
@@ -16,6 +16,21 @@ class _Undefined:
 
 
 UNDEFINED: Any = _Undefined()
+
+
+class Maybe(NamedTuple):
+    """A variable that has a value only where `bound`, a bool or a traced one, holds."""
+
+    value: Any
+    bound: Any
+    name: str
+
+    @staticmethod
+    def of(value: Any, name: str) -> Maybe:
+        """The same variable in this form."""
+        if isinstance(value, Maybe):
+            return value
+        return Maybe(value, value is not UNDEFINED, name)
 
 
 @dataclass(eq=False, slots=True)

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.capture.frames import UNDEFINED, Frame, is_internal
+from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
 from stretto.capture.join_aliases import JoinedAliases
 from stretto.capture.leaves import (
     device_of,
@@ -156,7 +156,7 @@ class Joiner:
             stale = world.stale(side)
             if stale is not None:
                 return stale
-        if first is UNDEFINED or second is UNDEFINED:
+        if any(side is UNDEFINED or isinstance(side, Maybe) for side in (first, second)):
             return self._undefined(first, second, name)
         if equal_leaves(first, second):
             return first
@@ -182,28 +182,18 @@ class Joiner:
         return value
 
     def _undefined(self, first: Any, second: Any, name: str) -> Any:
-        if not is_internal(name):
-            if self._leaves_loop(first is UNDEFINED):
-                tracer().note(f"'{name}' has a value only if the loop is left here")
-                return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
-            return Poison(
-                f"'{name}' has a value in one arm of a branch on a tensor only",
-                f"assign '{name}' before the branch, or in both arms",
-            )
-        return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
-
-    def _leaves_loop(self, in_second: bool) -> bool:
-        """Whether the arm that gave the value also leaves a loop (break, return).
-
-        What follows the loop then tells by the loop's `else`, or assumes that it was left.
-        """
-        jumping, other = (self.second, self.first) if in_second else (self.first, self.second)
-        return any(
-            is_internal(name)
-            and value is True
-            and other.after.cells.get((number, name)) is not True
-            for (number, name), value in jumping.after.cells.items()
-        )
+        """A variable that has no value in one of the arms, or may have none."""
+        if is_internal(name):
+            return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
+        one, two = Maybe.of(first, name), Maybe.of(second, name)
+        if one.value is UNDEFINED or two.value is UNDEFINED:
+            in_second = one.value is UNDEFINED
+            value = self._guarded((two if in_second else one).value, in_second)
+        else:
+            value = self.value(one.value, two.value, name)
+        if isinstance(value, Poison):
+            return value
+        return Maybe(value, self.value(one.bound, two.bound, name), name)
 
     def _guarded(self, value: Any, in_second: bool) -> Any:
         """`value` of one arm, and a placeholder in the other that is never looked at."""

@@ -106,6 +106,25 @@ def _surely_stored(statement: ast.stmt) -> Names:
     return EMPTY
 
 
+def unsure(statements: Sequence[ast.stmt], known: Names) -> Names:
+    """Names that are first bound inside of a loop or branch, so that they may lack a value later.
+
+    known: names that have one before. Names that the rewriting made are left out.
+    """
+    found = set[str]()
+    bound = set(known)
+    for statement in statements:
+        match statement:
+            case ast.If() | ast.While() | ast.For() | ast.Try() | ast.Match():
+                found |= stores([statement]) - bound
+            case ast.With(body=body):
+                found |= unsure(body, frozenset(bound))
+                bound |= stores([statement])
+            case _:
+                bound |= stores([statement])
+    return frozenset(name for name in found if not name.startswith("__stretto"))
+
+
 def live_at_head(loop: ast.While | ast.For, after: Names) -> Names:
     """Names live where a loop decides whether to go on."""
     match loop:

@@ -45,11 +45,18 @@ def _text(value: object, like: ast.AST) -> ast.expr:
 class ExpressionLowering(ast.NodeTransformer):
     """Calls, subscripts, boolean operators and conditional expressions of one function."""
 
-    def __init__(self, self_name: str | None) -> None:
+    def __init__(self, self_name: str | None, unsure: Names) -> None:
         self.self_name = self_name
+        self.unsure = unsure
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        return lower_function(node)
+        return lower_function(node, unsure=self.unsure)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """A variable that may have no value here is looked at when it is read."""
+        if not isinstance(node.ctx, ast.Load) or node.id not in self.unsure:
+            return node
+        return staged("bound", [_text(node.id, node), thunk(node)], node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
         return node
@@ -134,7 +141,7 @@ class ExpressionLowering(ast.NodeTransformer):
             return staged("setattr", [holder, _text(target.attr, target), value], target)
         return staged("setitem", [holder, _index(self.visit(target.slice)), value], target)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
         node.value = self.visit(node.value)
         operator = _text(type(node.op).__name__, node)
         match node.target:
@@ -144,8 +151,12 @@ class ExpressionLowering(ast.NodeTransformer):
             case ast.Attribute(value=holder, attr=attribute):
                 arguments = [self.visit(holder), _text(attribute, node), operator, node.value]
                 return ast.copy_location(ast.Expr(staged("augment_attr", arguments, node)), node)
-            case ast.Name():
-                return node
+            case ast.Name(id=target):
+                if target not in self.unsure:
+                    return node
+                read = self.visit(name(target, node))
+                assign = ast.Assign([name(target, node, store=True)], read)
+                return [ast.copy_location(assign, node), node]
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         self.generic_visit(node)
@@ -297,8 +308,10 @@ def parameters(arguments: ast.arguments) -> list[str]:
     return [item.arg for item in (*every, *extra)]
 
 
-def lower_function(node: ast.FunctionDef, *, is_outer: bool = False) -> ast.FunctionDef:
-    """The staged form of a function definition."""
+def lower_function(
+    node: ast.FunctionDef, *, is_outer: bool = False, unsure: Names = liveness.EMPTY
+) -> ast.FunctionDef:
+    """The staged form of a function definition. `unsure`: see `liveness`, of functions around."""
     if _is_generator(node):
         return node
     names = parameters(node.args)
@@ -307,8 +320,9 @@ def lower_function(node: ast.FunctionDef, *, is_outer: bool = False) -> ast.Func
     declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
     local = (liveness.stores(body) | set(names)) - declared
     always = liveness.captured(node.body) | frozenset({VALUE})
-    expressions = ExpressionLowering(names[0] if names else None)
-    body = [expressions.visit(statement) for statement in _watch_outer(body, node)]
+    may_lack = liveness.unsure(body, frozenset(names)) & local
+    expressions = ExpressionLowering(names[0] if names else None, (unsure - local) | may_lack)
+    body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
     nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
     statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
     lowered = statements.block(body, frozenset({VALUE}))
@@ -322,6 +336,11 @@ def lower_function(node: ast.FunctionDef, *, is_outer: bool = False) -> ast.Func
     else:
         node.decorator_list = [*node.decorator_list, _attribute("local", node)]
     return ast.fix_missing_locations(node)
+
+
+def _flat(statements: list[ast.stmt | list[ast.stmt]]) -> list[ast.stmt]:
+    lists = (item if isinstance(item, list) else [item] for item in statements)
+    return [statement for item in lists for statement in item]
 
 
 def _strip_annotations(arguments: ast.arguments) -> None:

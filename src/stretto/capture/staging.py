@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.capture import branches, indexing, lists, loops
+from stretto.capture import branches, indexing, lists, loops, raises
 from stretto.capture.aliases import is_one_of
 from stretto.capture.calls import call, changes, check_iterator, check_tensor_attribute
-from stretto.capture.frames import Frame
+from stretto.capture.frames import Frame, Maybe
 from stretto.capture.leaves import to_traced_list
 from stretto.capture.rewrite import mark as local
 from stretto.capture.scalars import concrete, known_value, to_number
@@ -66,6 +66,21 @@ def for_(frame: Frame, iterable: Any, body: Any, live: tuple[str, ...], stop: An
         return
     check_iterator(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
+
+
+def bound(name: str, read: Callable[[], Any]) -> Any:
+    """The value of a variable; the error of Python where it has none."""
+    message = f"cannot access local variable '{name}' where it is not associated with a value"
+    try:
+        value = read()
+    except NameError:
+        raise UnboundLocalError(message) from None
+    if isinstance(value, Maybe):
+        if value.bound is False:
+            raise UnboundLocalError(message)
+        raises.check(value.bound, "UnboundLocalError", message)
+        return value.value
+    return value
 
 
 def enter_try(handled: Callable[[], Any]) -> None:
@@ -246,9 +261,9 @@ def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
 
 
 __all__ = [
-    "and_", "assert_", "augment_attr", "augment_item", "call", "chain", "contains", "enter",
-    "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local", "not_", "or_",
-    "setattr", "setitem", "slice", "while_", "wrote_outer",
+    "and_", "assert_", "augment_attr", "augment_item", "bound", "call", "chain", "contains",
+    "enter", "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local",
+    "not_", "or_", "setattr", "setitem", "slice", "while_", "wrote_outer",
 ]  # fmt: skip
 
 Hooks.staging = sys.modules[__name__]
