@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
 from stretto.tools.fuzz.outcome import Outcome
+from stretto.tools.fuzz.source import load
 from stretto.tools.fuzz.trial import Made, Note, Program, try_program
 from stretto.tools.fuzz.workers import Job
 
@@ -23,11 +27,15 @@ def exportdb(names: list[str], machines: tuple[str, ...], seconds: float) -> Job
     def run(name: str, note: Note) -> Outcome:
         case = database()[name]
 
-        def make(_: Path) -> Made:
+        def make(folder: Path) -> Made:
             calls = [(case.example_args, case.example_kwargs)] * 2
             if case.extra_args:
                 calls.append((case.extra_args, {}))
-            return Made(copy.deepcopy(case.model), copy.deepcopy(calls))
+            # A copy of its file is code of a user's; what stands in torch's folder is not.
+            text = Path(inspect.getfile(type(case.model))).read_text()
+            return Made(
+                load(text, folder).model, pytree.tree_map_only(torch.Tensor, torch.clone, calls)
+            )
 
         return try_program(Program(name, make, 0, machines), note)
 
