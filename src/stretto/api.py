@@ -33,6 +33,7 @@ from stretto.capture.admission import (
     foreign_input,
     overlaps,
 )
+from stretto.capture.signature import key_of
 from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
@@ -357,7 +358,7 @@ class Compiled:
         why = foreign_input(leaves)
         if why is not None:
             return (), tensors, why
-        return (spec, *(_leaf_key(leaf) for leaf in leaves)), tensors, None
+        return (spec, *(key_of(leaf) for leaf in leaves)), tensors, None
 
     def _compile(
         self,
@@ -521,16 +522,6 @@ def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:
         if source.tensor.is_cpu
         and (source.key is None or source.tensor.untyped_storage().data_ptr() in sources)
     ]
-
-
-def _leaf_key(leaf: object) -> object:
-    if isinstance(leaf, torch.Tensor):
-        return (leaf.shape, leaf.dtype, leaf.device)
-    if leaf is None or isinstance(leaf, bool | int | str | bytes):
-        return (type(leaf), leaf)
-    if isinstance(leaf, float):
-        return (float, leaf.hex())
-    return (type(leaf), id(leaf))
 
 
 def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
