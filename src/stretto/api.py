@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import time
 import types
@@ -475,10 +476,10 @@ def _compile_again(function: Callable[..., Any], backend: str, options: Options)
 
 def _warn(text: str) -> None:
     """A StrettoWarning at the line that called the compiled function."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename == __file__:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, StrettoWarning, stacklevel=level - 1)
+    warnings.warn(text, StrettoWarning, stacklevel=level)
 
 
 def _is_capturing() -> bool:

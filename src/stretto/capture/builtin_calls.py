@@ -366,8 +366,8 @@ _CHECKS: dict[str, Rule] = {
     "_assert_scalar": _assert_scalar,
 }
 """Functions of `torch` that check a condition; not every version of torch has all of them."""
-RULES |= {getattr(torch, name): rule for name, rule in _CHECKS.items() if hasattr(torch, name)}
-RULES |= dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_scalar)
+RULES.update({getattr(torch, name): rule for name, rule in _CHECKS.items() if hasattr(torch, name)})
+RULES.update(dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_scalar))
 
 
 _LIST_METHODS: dict[str, Rule] = {

@@ -147,20 +147,25 @@ def _unwritten(stages: Iterable[tuple[Region, ...]], partly: frozenset[str]) -> 
     written: list[Region] = []
     for regions in stages:
         for region in regions:
-            if not region.write and not _is_covered(region, written):
-                yield region
+            if not region.write:
+                yield from _missing(region, written)
         written += [r for r in regions if r.write and r.buffer.name not in partly]
 
 
-def _is_covered(region: Region, written: list[Region]) -> bool:
-    """Do the written regions together surely contain the whole of a region?"""
+def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
+    """The parts of a region that the written ones together do not surely contain."""
     same = [other for other in written if other.buffer == region.buffer]
+    if not same:
+        yield region
     if not same or any(covers(other, region) for other in same):
-        return bool(same)
-    mask = np.zeros(region.buffer.elements, np.bool_)
+        return
+    missing = np.zeros(region.buffer.elements, np.bool_)
+    part(missing, region)[...] = True
     for other in same:
-        part(mask, other)[...] = True
-    return bool(part(mask, region).all())
+        part(missing, other)[...] = False
+    ends = np.flatnonzero(np.diff(missing.astype(np.int8), prepend=0, append=0))
+    for first, last in ends.reshape(-1, 2).tolist():
+        yield Region(region.buffer, (region.buffer.elements,), ((first, last),), write=False)
 
 
 def stores_all(stage: Stage) -> bool:
