@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stretto.capture.tensor import TracedTensor
@@ -85,7 +86,10 @@ _known: dict[tuple[Any, ...], Exception | None] = {}
 def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
     """The error of a call that torch's shape rule accepts: for its dtypes, or for a size of 0."""
     tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
-    if any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape):
+    if any(is_lazy(tensor) for tensor in tensors):
+        return None
+    traced = [item for item in tensors if isinstance(item, TracedTensor)]
+    if any(isinstance(size, torch.SymInt) for item in traced for size in item.shape):
         return None  # a list's length is known at run time only
     if any(tensor.numel() == 0 for tensor in tensors):
         if sum(tensor.numel() for tensor in tensors) <= LARGEST:
