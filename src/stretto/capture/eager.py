@@ -86,8 +86,8 @@ _known: dict[tuple[Any, ...], Exception | None] = {}
 def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
     """The error of a call that torch's shape rule accepts: for its dtypes, or for a size of 0."""
     tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
-    if any(is_lazy(tensor) for tensor in tensors):
-        return None
+    for tensor in filter(is_lazy, tensors):
+        tracer().type_of(tensor)  # refuses it
     traced = [item for item in tensors if isinstance(item, TracedTensor)]
     if any(isinstance(size, torch.SymInt) for item in traced for size in item.shape):
         return None  # a list's length is known at run time only
