@@ -48,7 +48,14 @@ MODULE_INTERNALS = frozenset(vars(nn.Module()))
 TENSORS = ("_parameters", "_buffers")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
-_FOREIGN = {*sys.stdlib_module_names, "torch", "numpy", "stretto"} - {"__main__"}
+_RUNNERS = {
+    "IPython", "_pytest", "coverage", "debugpy", "execnet", "hypothesis", "ipykernel", "pluggy",
+    "py", "pytest", "xdist",
+}  # fmt: skip
+"""What runs or watches programs and is no part of them. pytest gives every function with an `assert`
+a name through which all of a test session can be reached."""
+
+_FOREIGN = {*sys.stdlib_module_names, *_RUNNERS, "torch", "numpy", "stretto"} - {"__main__"}
 
 _UNSEEN = frozenset(
     (
