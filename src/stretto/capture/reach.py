@@ -52,8 +52,8 @@ _RUNNERS = {
     "IPython", "_pytest", "coverage", "debugpy", "execnet", "hypothesis", "ipykernel", "pluggy",
     "py", "pytest", "xdist",
 }  # fmt: skip
-"""What runs or watches programs and is no part of them. pytest gives every function with an `assert`
-a name through which all of a test session can be reached."""
+"""What runs or watches programs and is no part of them. pytest gives every function that has an
+`assert` a name through which all of a test session can be reached."""
 
 _FOREIGN = {*sys.stdlib_module_names, *_RUNNERS, "torch", "numpy", "stretto"} - {"__main__"}
 
