@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import stretto
 from stretto.options import Options
+from stretto.runtime import memory_watch, pool
 from tests.capture.checks import assert_same
 
 A = torch.tensor([1.0, 2.0, 3.0])
@@ -214,6 +215,8 @@ def test_compiled_again_in_another_process(tmp_path: Path) -> None:
     compiled = stretto.compile(Block().eval(), backend="cpu", options=options)
     wanted = compiled(A)
     torch.save((compiled, A, wanted), tmp_path / "saved")
+    for part in (pool, memory_watch):  # this process may have those of another cache
+        part.built(options)
     program = (
         "import torch\n"
         f"fast, x, wanted = torch.load({str(tmp_path / 'saved')!r}, weights_only=False)\n"

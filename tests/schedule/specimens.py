@@ -85,11 +85,15 @@ def record(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Recorded
     def recording(captured: Captured, backend: str, *args: Any, **kwargs: Any) -> Any:
         executable, stages = build(captured, backend, *args, **kwargs)
 
-        def call(tensors: list[Tensor]) -> Any:
-            inputs.append([tensor.clone() for tensor in tensors])
-            return executable(tensors)  # pyright: ignore
+        run = executable.__call__
 
-        return call, stages
+        def call(self: Any, tensors: list[Tensor]) -> Any:
+            inputs.append([tensor.clone() for tensor in tensors])
+            return run(tensors)
+
+        recorder = type("Recorder", (type(executable),), {"__call__": call})
+        executable.__class__ = recorder  # pyright: ignore
+        return executable, stages
 
     compiled = stretto.compile(function, backend="interpreter", options=Options(unroll=2))
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():

@@ -162,7 +162,7 @@ def test_control_on_the_host_says_what_it_reads_and_why() -> None:
     torch.testing.assert_close(fast(MATRIX * 3), inverted_often(MATRIX * 3))
     rows = {row.what.split()[0]: row for row in host_rows(fast.signatures[0].stages.plan)}
     assert rows["while"].reads.endswith(", each trip")
-    assert rows["if"].why.endswith("linalg_inv_ex.default inside")
+    assert "linalg_inv_ex.default" in rows["if"].why
     text = fast.explain()
     assert "launches per call  by value" in text
     assert "the host reads values in the midst of it" in text
@@ -230,8 +230,7 @@ def test_what_a_library_call_makes_the_host_read(
     fast = emulated(function, x)
     executable = fast.signatures[0].executable
     assert isinstance(executable, PlanExecutable)
-    (row,) = host_rows(executable.plan)
-    assert row.reads.startswith(reads)
+    assert any(row.reads.startswith(reads) for row in host_rows(executable.plan))
     assert executable.plan.decides_on_host and executable.waits
     assert executable.why_not_captured == "the host decides on values in the midst of it"
     torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-4)

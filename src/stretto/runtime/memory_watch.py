@@ -148,14 +148,17 @@ _loading = ForkSafeLock()
 _loaded: list[ctypes.PyDLL] = []
 
 
+def built(options: Options) -> Path:
+    """memory_watch.cpp as a shared object of the cache that the options name."""
+    source = Path(__file__).with_name("memory_watch.cpp").read_text()
+    return compile_shared(source, Options(cache_dir=options.cache_path())).path
+
+
 def load(options: Options) -> ctypes.PyDLL:
     """memory_watch.cpp; the first call in a process builds and loads it. Raises BuildError."""
     with _loading:
         if not _loaded:
-            source = Path(__file__).with_name("memory_watch.cpp").read_text()
-            library = load_library(
-                compile_shared(source, Options(cache_dir=options.cache_path())).path
-            )
+            library = load_library(built(options))
             library.stretto_watch_open.restype = ctypes.c_void_p
             library.stretto_watch_open.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
             library.stretto_watch_close.argtypes = [ctypes.c_void_p]

@@ -51,10 +51,15 @@ def load_library(path: Path) -> ctypes.PyDLL:
         ) from error
 
 
-def _load(options: Options) -> ctypes.PyDLL:
+def built(options: Options) -> Path:
+    """The pool as a shared object of the cache that the options name; not a profiled build, so that
+    all programs of a process share one pool."""
     source = Path(__file__).with_name("pool.cpp").read_text()
-    # Not a profiled build, so that all programs of a process share one pool.
-    library = load_library(compile_shared(source, Options(cache_dir=options.cache_path())).path)
+    return compile_shared(source, Options(cache_dir=options.cache_path())).path
+
+
+def _load(options: Options) -> ctypes.PyDLL:
+    library = load_library(built(options))
     functions = (ctypes.c_void_p * len(_PYTHON_FUNCTIONS))()
     for index, name in enumerate(_PYTHON_FUNCTIONS):
         functions[index] = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value

@@ -40,7 +40,7 @@ def behave(case: str, note: Note) -> Outcome:
 
 def test_every_case_has_an_outcome() -> None:
     cases = ["a", "fails", "dies", "b", "hangs", "eager hangs", "c"]
-    found = {o.name: o for o in run_all(Job(cases, behave, str, seconds=1.0), 2)}
+    found = {o.name: o for o in run_all(Job(cases, behave, str, seconds=5.0), 2)}
     assert {name: outcome.verdict for name, outcome in found.items()} == {
         "a": "equal",
         "fails": "internal error",
