@@ -72,7 +72,7 @@ _MAKERS = ("__init__", "__new__", "__post_init__")
 
 def is_of_user(value: type | ModuleType) -> bool:
     """Whether a class or module is neither of the standard library nor of torch."""
-    name: object = value.__module__ if isinstance(value, type) else value.__name__
+    name: Any = getattr(value, "__module__" if isinstance(value, type) else "__name__")
     if not isinstance(name, str):  # a metaclass may have a descriptor of this name for its classes
         return False
     return name.split(".")[0] not in _FOREIGN
