@@ -63,8 +63,9 @@ class Plan:
             if id(box) in heap.arguments:
                 self.arguments = True
             elif heap.has_attributes(box):
+                in_region = id(box) in heap.touched
                 for key in _changed_keys(heap, box):
-                    if reads.may_read(box, key):
+                    if in_region or reads.may_read(box, key):
                         self._add(heap, box, key)
             else:
                 self._add(heap, box, WHOLE)
