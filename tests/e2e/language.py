@@ -117,6 +117,14 @@ def membership(x: Tensor, k: Tensor) -> Tensor:
     return x - k if k not in [2, 3] else x
 
 
+@cases("branches", (A, number(1)), (A, number(2)), (A * 0, number(0)), (A, number(8)))
+def membership_in_a_tensor(x: Tensor, k: Tensor) -> tuple[Tensor, bool]:
+    found = k in x[:2]
+    if 2 in x[[-1, 0]]:
+        return x + k, found
+    return x - k if k.item() not in x else x, found
+
+
 @cases("branches", (A,), (B,), (C,))
 def nested_branches(x: Tensor) -> tuple[Tensor, Tensor]:
     best = x

@@ -9,6 +9,7 @@ import builtins
 import operator
 import sys
 from collections.abc import Callable
+from numbers import Number
 from typing import Any
 
 import torch
@@ -214,7 +215,17 @@ def contains(container: Any, item: Any) -> Any:
         for other in container:
             found = branches.stage_or(item is other or item == other, lambda f=found: f)
         return found
+    if isinstance(container, torch.Tensor) and isinstance(item, torch.Tensor | Number):
+        return (
+            to_number((item == container).any())
+            if _has_traced(item, container)
+            else item in container
+        )
     return item in container
+
+
+def _has_traced(*values: Any) -> bool:
+    return any(isinstance(value, TracedTensor) for value in values)
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
