@@ -54,6 +54,15 @@ def test_every_case_has_an_outcome() -> None:
     assert found["hangs"].backend == "cpu-1"
 
 
+def test_a_handler_of_signals_does_not_keep_a_worker_alive() -> None:
+    before = signal.signal(signal.SIGSEGV, lambda *_: None)
+    try:
+        (found,) = run_all(Job(["dies"], behave, str, seconds=30.0), 1)
+    finally:
+        signal.signal(signal.SIGSEGV, before)
+    assert (found.verdict, found.reason) == ("internal error", "the process died: signal SIGSEGV")
+
+
 def test_errors_are_sorted() -> None:
     refusal = CaptureError("'x' has shape [3, 4] at /tmp/a.py:12, in f")
     assert outcome_of_error("a", "cpu-1", refusal).verdict == "refused"

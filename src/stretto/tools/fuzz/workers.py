@@ -7,6 +7,7 @@ takes too long for a case, or dies, is replaced, and the case counts as a hang o
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import resource
@@ -160,13 +161,23 @@ def _kill(worker: _Worker) -> None:
     worker.pipe.close()
 
 
+def _die_at_once() -> None:
+    """Makes a fatal signal end this process without anything that takes time: neither the handlers
+    that libraries have installed (LLVM's looks up the symbols of a stack trace), nor a core dump.
+    A limit of one byte also keeps the kernel from starting the program that collects dumps."""
+    faulthandler.disable()
+    for fatal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+        signal.signal(fatal, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+
+
 def _serve(job: Job[Any], pipe: Connection) -> None:
     """The worker: runs cases until the pipe ends."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _die_at_once()
     parent = os.getppid()
     while True:
         # Other workers hold the pipe open, too, so its end does not tell of the parent's.
