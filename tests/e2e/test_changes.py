@@ -1151,6 +1151,46 @@ def parameter_of_a_distribution() -> Case:
     return Case(model, lambda: setattr(model.normal, "loc", torch.ones(3)))
 
 
+class Unread(AssertionError):
+    """Raised by methods that nothing but the program may call."""
+
+
+def unread(*_: object) -> Any:
+    raise Unread
+
+
+def lazy(kind: type[Any]) -> type[Any]:
+    """A container whose methods do what nobody expects when a program is captured or watched."""
+    methods = ("__iter__", "__len__", "__contains__", "keys", "values", "items", "index", "copy")
+    return type(f"Lazy{kind.__name__}", (kind,), dict.fromkeys(methods, unread))
+
+
+@case
+def item_of_a_dict_with_methods_of_its_own() -> Case:
+    table = lazy(dict)(scale=2.0)
+    return Case(lambda x: x * table["scale"], lambda: dict.update(table, scale=3.0))
+
+
+@case
+def item_of_an_ordered_dict_with_methods_of_its_own() -> Case:
+    table = lazy(collections.OrderedDict)()
+    collections.OrderedDict.__setitem__(table, "scale", 2.0)
+    change = collections.OrderedDict.__setitem__
+    return Case(lambda x: x * table["scale"], lambda: change(table, "scale", 3.0))
+
+
+@case
+def item_of_a_list_with_methods_of_its_own() -> Case:
+    scales = lazy(list)((2.0, 3.0))
+    return Case(lambda x: x * scales[0], lambda: list.__setitem__(scales, 0, 5.0))
+
+
+@case
+def item_of_a_deque_with_methods_of_its_own() -> Case:
+    scales = lazy(collections.deque)((2.0, 3.0))
+    return Case(lambda x: x * scales[0], lambda: collections.deque.__setitem__(scales, 0, 5.0))
+
+
 # ---- settings of torch --------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ from stretto.capture.reach import (
     user_classes,
 )
 from stretto.capture.reading import Exempt
-from stretto.capture.state import equal_leaves
+from stretto.capture.state import container_of, equal_leaves, stored_items, stored_keys
 from stretto.capture.tensor import TracedTensor
 
 _GONE = (KeyError, AttributeError, ValueError, RuntimeError)
@@ -75,7 +75,7 @@ class Box:
     items: list[Any]
 
     def read(self) -> list[Any]:
-        return [*(self.subject.values() if self.keys is not None else self.subject)]
+        return stored_items(self.subject)
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +135,7 @@ class Guards:
             if type(value) is not kind:
                 return f"the class of a {kind.__name__}"
         for container, size in self.sizes:
-            if len(container) != size:
+            if len(stored_items(container)) != size:
                 return f"the length of a {type(container).__name__}"
         for box in self.boxes:
             change = _changed_box(box)
@@ -148,7 +148,7 @@ class Guards:
 
 
 def _changed_box(box: Box) -> str | None:
-    if box.keys is not None and not all(map(equal_values, box.subject, box.keys)):
+    if box.keys is not None and not all(map(equal_values, stored_keys(box.subject), box.keys)):
         return "the keys"
     for number, (item, was) in enumerate(zip(box.read(), box.items, strict=True)):
         if not equal_values(item, was):
@@ -169,6 +169,13 @@ def check_of(guards: Guards) -> Callable[[], bool]:
         known[f"o{len(known)}"] = value
         return f"o{len(known) - 1}"
 
+    def stored(container: Any, plain: str, method: str) -> str:
+        """What a container holds; of a class derived from it, whatever that class makes of it."""
+        kind = container_of(container)
+        if type(container) is kind:
+            return plain.format(name(container))
+        return f"{name(getattr(kind, method))}({name(container)})"
+
     def stale_if(conditions: list[str]) -> None:
         lines.append(f"  if {' or '.join(conditions)}: return False")
 
@@ -183,13 +190,13 @@ def check_of(guards: Guards) -> Callable[[], bool]:
     for value, kind in guards.objects:
         stale_if([f"type({name(value)}) is not {name(kind)}"])
     for box, size in guards.sizes:
-        stale_if([f"len({name(box)}) != {size}" if size else name(box)])
+        stale_if([f"{stored(box, 'len({})', '__len__')} != {size}"])
     for box in guards.boxes:
-        subject = name(box.subject)
-        read = f"{subject}.values()" if box.keys is not None else subject
-        conditions = [f"not all(map(is_, {read}, {name(box.items)}))"]
+        keys = stored(box.subject, "{}", "__iter__")
+        items = keys if box.keys is None else stored(box.subject, "{}.values()", "values")
+        conditions = [f"not all(map(is_, {items}, {name(box.items)}))"]
         if box.keys is not None:
-            conditions += [f"not all(map(is_, {subject}, {name(box.keys)}))"]
+            conditions += [f"not all(map(is_, {keys}, {name(box.keys)}))"]
         stale_if(conditions)
     for item, content in guards.arrays:
         stale_if([f"content_of({name(item)}) != {name(content)}"])
@@ -273,8 +280,8 @@ class _Layout:
     def box(self, value: Any) -> None:
         if self.exempt.has(id(value)):
             return
-        keys: list[Any] | None = [*value] if isinstance(value, dict) else None
-        items: list[Any] = [*value.values()] if isinstance(value, dict) else [*value]
+        keys: list[Any] | None = stored_keys(value) if isinstance(value, dict) else None
+        items = stored_items(value)
         if not any(isinstance(item, TracedTensor) for item in items):
             self.sizes[id(value)] = (value, len(items))
             if items:

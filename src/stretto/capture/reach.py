@@ -36,6 +36,7 @@ from torch import nn
 from stretto.capture.bytecode import names_read
 from stretto.capture.frames import UNDEFINED, read_cell
 from stretto.capture.locations import is_user_file
+from stretto.capture.state import stored_items, stored_keys
 from stretto.capture.tensor import TracedTensor
 
 ATOMS: frozenset[type] = frozenset(
@@ -181,11 +182,11 @@ class Reach:
         kind = type(value)
         match value:
             case dict():
-                yield from (*value.keys(), *value.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+                yield from (*stored_keys(value), *stored_items(value))  # pyright: ignore[reportUnknownArgumentType]
             case MappingProxyType():
                 yield from gc.get_referents(value)  # the dict below it
             case list() | tuple() | set() | frozenset() | deque():
-                yield from value  # pyright: ignore[reportUnknownVariableType]
+                yield from stored_items(value)
             case np.ndarray() if value.dtype == object:
                 yield from value.ravel().tolist()
             case weakref.ref():

@@ -78,15 +78,36 @@ def _is_record(value: Any) -> bool:
     return hasattr(value, "__dict__") and "__setattr__" not in kind.__dict__ and not callable(value)
 
 
+CONTAINERS: tuple[type[Any], ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
+
+
+def container_of(value: Any) -> type[Any] | None:
+    """The built-in container that an object is, whose methods tell what it holds. Those that a
+    class of the user overrides may do anything: import a package, or read a file."""
+    return next((kind for kind in CONTAINERS if isinstance(value, kind)), None)
+
+
+def stored_keys(value: dict[Any, Any]) -> list[Any]:
+    """The keys of a dict."""
+    kind: Any = container_of(value)
+    return [*kind.keys(value)]
+
+
+def stored_items(value: Any) -> list[Any]:
+    """The items of a container; of a dict, the values."""
+    kind: Any = container_of(value)
+    return [*(kind.values(value) if issubclass(kind, dict) else kind.__iter__(value))]
+
+
 def contents(box: Any) -> dict[Any, Any]:
     """A copy of a container's contents by key."""
     match box:
         case dict():
-            return dict(box)  # pyright: ignore[reportUnknownArgumentType]
+            return dict(zip(stored_keys(box), stored_items(box), strict=True))  # pyright: ignore[reportUnknownArgumentType]
         case list() | deque():
-            return dict(enumerate(box))  # pyright: ignore[reportUnknownArgumentType]
+            return dict(enumerate(stored_items(box)))
         case set():
-            return {item: item for item in box}  # pyright: ignore[reportUnknownVariableType]
+            return {item: item for item in stored_items(box)}
         case Store():
             return box.read()
         case _:
