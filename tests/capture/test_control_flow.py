@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+import stretto
 from stretto.options import Options
 from tests.capture.checks import check, structure
 
@@ -438,6 +439,18 @@ def test_membership() -> None:
         return x - k if k not in [2, 3] else x
 
     check(f, *[(A, torch.tensor(k)) for k in (1, 2, 5, 8)])
+
+
+def test_libraries_are_told_of_the_capture() -> None:
+    def f(x: Tensor, mask: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and bool(mask.all()):
+            return x[:0]
+        return torch.where(mask, x, 0.0)
+
+    mask = torch.tensor([True, True, True])
+    fast = stretto.compile(f, backend="interpreter")
+    assert torch.equal(fast(A, mask), A)
+    assert not torch.compiler.is_compiling()
 
 
 def test_numbers_from_tensors() -> None:

@@ -337,6 +337,7 @@ RULES: dict[Any, Rule] = {
     math.cos: _math(math.cos, torch.cos),
     math.floor: _math(math.floor, torch.floor, integer=True),
     math.ceil: _math(math.ceil, torch.ceil, integer=True),
+    torch.compiler.is_compiling: lambda: True,
     operator.getitem: lambda holder, index: Hooks.staging.getitem(holder, index),
     torch.stack: _stack,
     torch.cat: _cat,
