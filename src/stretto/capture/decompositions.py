@@ -46,6 +46,9 @@ _KEPT_PACKETS = (
     aten.stack,
     aten.cat,
     aten.var,
+    aten.var_mean,
+    aten.std,
+    aten.std_mean,
     aten.sum,
     aten.mean,
     aten.masked_fill,
@@ -74,7 +77,9 @@ _KEPT_PACKETS = (
     aten.repeat,
     aten.cumsum,
     aten.upsample_nearest2d,
+    aten.upsample_linear1d,
     aten.upsample_bilinear2d,
+    aten.upsample_trilinear3d,
 )
 
 KEPT: frozenset[Any] = frozenset(
@@ -241,12 +246,20 @@ def _batch_norm(
 
 def _batch_statistics(x: Any, mean: Any, var: Any, momentum: float) -> tuple[Any, Any]:
     """Mean and variance of the batch; the running ones move toward them by `momentum`."""
+    if x.dtype.itemsize == 2:
+        x = x.float()  # the variance may leave the range of F16
     dims = [dim for dim in range(x.dim()) if dim != 1]
     batch_mean, batch_var = x.mean(dims), x.var(dims, correction=0)
     if mean is not None and momentum:
         mean.copy_(mean * (1 - momentum) + batch_mean * momentum)
         var.copy_(var * (1 - momentum) + x.var(dims, correction=1) * momentum)
     return batch_mean, batch_var
+
+
+def _softmax_backward(grad: Any, output: Any, dim: int, input_dtype: Any) -> Any:
+    """In the order of ATen's kernel; torch's decomposition multiplies before it subtracts."""
+    total = aten.sum.dim_IntList(grad * output, [dim], True)
+    return ((grad - total) * output).to(input_dtype)
 
 
 def _attention(
@@ -343,6 +356,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.new_full.default: _new(None),
     aten.batch_norm.default: _batch_norm,
     aten.scaled_dot_product_attention.default: _attention,
+    aten._softmax_backward_data.default: _softmax_backward,
     aten.one_hot.default: _one_hot,
     aten._to_copy.default: _to_copy,
     aten.softmax.int: _softmax(aten._softmax.default),

@@ -117,7 +117,7 @@ def test_a_sample_of_torchs_databases(part: str, count: int) -> None:
 
 
 def test_parts() -> None:
-    assert {"functions", "operators", "modules", "exportdb"} <= set(PARTS)
+    assert {"functions", "operators", "special", "modules", "exportdb"} <= set(PARTS)
 
 
 def test_the_command_knows_all_names():

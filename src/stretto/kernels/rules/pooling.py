@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stretto.ir.types import DType
-from stretto.kernels.expr import Const, Expr, Index, Position
+from stretto.kernels.expr import Const, Expr, Extent, Index, Position
 from stretto.kernels.lazy import Lazy, cast, variables
 from stretto.kernels.rules.emit import emit
 from stretto.kernels.rules.scalar import (
@@ -75,16 +75,19 @@ def _pool(
     """The input combined over each window, in `dtype`; positions outside count as nothing."""
     dims = call.shape
     reduce = tuple(window.taps for window in windows)
-    taps = variables(reduce, len(dims))
+    value = _tap(lazy, windows, dims, number(0 if combine == "sum" else lowest(dtype), dtype))
+    return emit(call.low, "pool", dims, reduce, combine, value, call.result if out else None)
+
+
+def _tap(lazy: Lazy, windows: tuple[Window, ...], dims: tuple[Extent, ...], outside: Expr) -> Expr:
+    """The element at a tap of a window; `outside`, which has its dtype, past the edge."""
+    taps = variables(tuple(window.taps for window in windows), len(dims))
     places = [w.start + t * w.dilation for w, t in zip(windows, taps, strict=True)]
     conditions = [c for w, p in zip(windows, places, strict=True) for c in w.inside(p)]
     lead = variables(dims)[: len(dims) - len(windows)]
-    value = cast(lazy.at(*lead, *places), dtype)
+    value = cast(lazy.at(*lead, *places), outside.dtype)
     condition = conjunction(conditions)
-    if condition is not None:
-        neutral = number(0 if combine == "sum" else lowest(dtype), dtype)
-        value = where(condition, value, neutral)
-    return emit(call.low, "pool", dims, reduce, combine, value, call.result if out else None)
+    return value if condition is None else where(condition, value, outside)
 
 
 # ---- maximum ---------------------------------------------------------------------------------
@@ -122,8 +125,23 @@ def _max_pool_with_indices(call: Call) -> tuple[Lazy, ...]:
         return values, Lazy(DType.I64, call.shape, Const(0, DType.I64))
     lazy = call.stored("self")
     windows = _windows(call, lazy, count)
-    tap = _pool(call, lazy, windows, "argmax", compute_dtype(lazy.dtype), out=False)
-    return values, Lazy(DType.I64, call.shape, _flat_position(tap.expr, windows))
+    tap = _pool(call, lazy, windows, "argmax", compute_dtype(lazy.dtype), out=False).expr
+    if lazy.dtype.is_float:
+        last = _last_nan(call, lazy, windows).expr
+        tap = where(apply("ge", last, like(0, last)), last, tap)
+    return values, Lazy(DType.I64, call.shape, _flat_position(tap, windows))
+
+
+def _last_nan(call: Call, lazy: Lazy, windows: tuple[Window, ...]) -> Lazy:
+    """The number of the last tap with a NaN, whose position ATen gives; -1 where there is none."""
+    reduce = tuple(window.taps for window in windows)
+    dtype = compute_dtype(lazy.dtype)
+    value = _tap(lazy, windows, call.shape, number(0, dtype))
+    tap = Index()
+    for size, variable in zip(reduce, variables(reduce, len(call.shape)), strict=True):
+        tap = tap * size + variable
+    place = where(apply("isnan", value), Position(tap), Const(-1, DType.I64))
+    return emit(call.low, "last_nan", call.shape, reduce, "max", place)
 
 
 def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:

@@ -210,13 +210,12 @@ def squares(call: Call, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
 
 
 def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
-    """Variance and mean over the dims of the op, in the dtype of computation."""
+    """Variance and mean over the dims of the op, in F64 as in ATen: squares leave F32's range."""
     rank = call.tensor("self").rank
     dims = call.axes(rank)
     correction = _correction(call)
     size = count(call.tensor("self").shape, dims)
-    source = call.cheap("self")
-    lazy = computed(source, compute_dtype(source.dtype))
+    lazy = computed(call.cheap("self"), DType.F64)
     mean = mean_of(call, lazy, dims)
     total = squares(call, lazy, mean, dims)
     return mapped(total, divided(total.expr, size, correction)), mean, dims
@@ -289,6 +288,8 @@ def _norm(call: Call) -> Lazy:
     source = call.tensor("self")
     dims = call.axes(source.rank)
     lazy = computed(computed(source, call.dtype), compute_dtype(call.dtype))
+    if order != 0 and all(source.shape[dim] == 1 for dim in dims):
+        order = inf  # the magnitude itself; its power may leave the range of the dtype
     combine, term = _norm_term(lazy.expr, order)
     total = reduction(call.low, mapped(lazy, term), dims, combine, "norm")
     return shaped(call, mapped(total, _root(total.expr, order)), dims, source.rank)

@@ -1,4 +1,4 @@
-"""Resampling of images: nearest and bilinear. Pixels are loads at computed positions."""
+"""Resampling of images: nearest and linear in each dim. Pixels are loads at computed positions."""
 
 from __future__ import annotations
 
@@ -39,8 +39,15 @@ class Blend:
     share: Expr
 
 
-@rule("aten.upsample_bilinear2d.default", "aten.upsample_bilinear2d.vec")
-def _bilinear(call: Call) -> Lazy:
+@rule(
+    "aten.upsample_linear1d.default",
+    "aten.upsample_linear1d.vec",
+    "aten.upsample_bilinear2d.default",
+    "aten.upsample_bilinear2d.vec",
+    "aten.upsample_trilinear3d.default",
+    "aten.upsample_trilinear3d.vec",
+)
+def _linear(call: Call) -> Lazy:
     name = "self" if "self" in call.arguments else "input"
     dtype = compute_dtype(call.dtype)
     if not dtype.is_float or 0 in call.shape:
@@ -48,15 +55,17 @@ def _bilinear(call: Call) -> Lazy:
     static_dims(call.tensor(name).shape[2:])
     lazy = call.cheap(name)
     number, channel, *places = variables(call.shape)
-    y, x = (_blend(call, lazy, n, place, dtype) for n, place in enumerate(places))
+    if dtype is not call.dtype and len(places) != 2:
+        raise Decline("ATen rounds every step to the dtype of the image")
+    blends = [_blend(call, lazy, n, place, dtype) for n, place in enumerate(places)]
 
-    def pixel(row: Index, column: Index) -> Expr:
-        return cast(lazy.at(number, channel, row, column), dtype)
+    def blended(*pixel: Index) -> Expr:
+        if len(pixel) == len(blends):
+            return cast(lazy.at(number, channel, *pixel), dtype)
+        blend = blends[len(pixel)]
+        return _mixed(blended(*pixel, blend.first), blended(*pixel, blend.second), blend.share)
 
-    rows = [
-        _mixed(pixel(row, x.first), pixel(row, x.second), x.share) for row in (y.first, y.second)
-    ]
-    return Lazy(call.dtype, call.shape, cast(_mixed(rows[0], rows[1], y.share), call.dtype))
+    return Lazy(call.dtype, call.shape, cast(blended(), call.dtype))
 
 
 def _mixed(first: Expr, second: Expr, share: Expr) -> Expr:
@@ -90,5 +99,6 @@ def _ratio(call: Call, number: int, old: int, new: int) -> float:
         assert isinstance(factors, tuple)
         factor = factors[number]
         return 1 / factor if isinstance(factor, float) else old / new
-    name = ("scales_h", "scales_w")[number]
-    return 1 / float(call.number(name)) if call.has(name) else old / new
+    names = [key for key in call.arguments if key.startswith("scales")]
+    given = names and call.has(names[number])
+    return 1 / float(call.number(names[number])) if given else old / new

@@ -12,7 +12,9 @@ from rich.progress import Progress
 
 from stretto.tools.names import require_known
 
-PART_NAMES = ("functions", "operators", "modules", "exportdb", "sanitizers", "mutants")
+PART_NAMES = (
+    *("functions", "operators", "special", "modules", "exportdb", "sanitizers", "mutants"),
+)
 MACHINE_NAMES = ("interpreter", "emulator", "cpu-1", "cpu-2", "cuda-emulated")
 """The keys of `parts.PARTS` and `machines.MACHINES`, which a look at `--help` does not import."""
 

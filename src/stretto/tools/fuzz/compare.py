@@ -101,7 +101,11 @@ def _between(found: torch.Tensor, runs: Sequence[torch.Tensor]) -> bool:
     value = found.to(torch.float64)
     special = ~value.isfinite() | ~many.isfinite().all(0)
     if special.any():
-        some = [same | (value.isnan() & run.isnan()) for run in many for same in [value == run]]
+        near = TOLERANCE.get(found.dtype, 0.0) * value.abs()
+        some = [
+            (value == run) | (value.isnan() & run.isnan()) | ((value - run).abs() <= near)
+            for run in many
+        ]
         if not torch.stack(some).any(0)[special].all():
             return False
     low, high = many.amin(0), many.amax(0)

@@ -1,11 +1,13 @@
-"""The parts "operators" and "modules": torch's own databases of sample inputs.
+"""The parts "operators", "special" and "modules": torch's own databases of sample inputs.
 
 Each sample of each operator, in several dtypes, and each module of `torch.nn` with its sample
-inputs, compiled and compared with eager.
+inputs, compiled and compared with eager. In "special" infinities, NaN, signed zeros and the
+ends of each dtype's range are among the floats of the samples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +33,9 @@ UNINITIALISED = (
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.float64)
 
 
+SPECIAL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sample of an operator or module. `entry` is its place in the database."""
@@ -40,10 +45,12 @@ class Sample:
     dtype: torch.dtype
     number: int
     in_place: bool = False
+    special: bool = False
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.name}{'_' if self.in_place else ''} {dtype} {self.number}"
+        kind = " special" if self.special else ""
+        return f"{self.name}{'_' if self.in_place else ''} {dtype} {self.number}{kind}"
 
 
 @lru_cache(maxsize=1)
@@ -75,6 +82,40 @@ def operator_samples(per_entry: int) -> list[Sample]:
             if info.inplace_variant is not None and dtype in DTYPES[:2]:
                 found += [Sample(entry, name, dtype, n, in_place=True) for n in range(most // 3)]
     return found
+
+
+def special_samples(per_entry: int) -> list[Sample]:
+    """As many samples of each operator in each float dtype, with special values among theirs."""
+    return [
+        Sample(entry, f"{info.name}.{info.variant_test_name}".rstrip("."), dtype, n, special=True)
+        for entry, info in enumerate(operator_database())
+        if info.name not in UNINITIALISED
+        for dtype in SPECIAL_DTYPES
+        if info.supports_dtype(dtype, "cpu")
+        for n in range(per_entry)
+    ]
+
+
+def with_special_values(
+    tensor: torch.Tensor, generator: torch.Generator, extreme: bool
+) -> torch.Tensor:
+    """A copy in which about a third of the elements are special; infinite only every other copy.
+
+    Where sums are taken, the order of which is open, nothing is `extreme`: the numbers are so
+    large that a product of two overflows, or so small that no sum of products does.
+    """
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        return tensor.clone()
+    kind = torch.finfo(tensor.dtype)
+    tiny, large = kind.smallest_normal, kind.max**0.7
+    values = [0.0, -0.0, 1.0, -1.0, tiny, tiny / 4, -tiny / 8, large, -large, kind.max**0.2]
+    if extreme:
+        values += [kind.max, kind.min, kind.max / 2]
+    if torch.rand((), generator=generator) < 0.5:
+        values += [math.inf, -math.inf, math.nan]
+    places = torch.randint(len(values), tensor.shape, generator=generator)
+    drawn = torch.tensor(values, dtype=torch.float64).to(tensor.dtype)[places]
+    return torch.where(torch.rand(tensor.shape, generator=generator) < 1 / 3, drawn, tensor)
 
 
 def module_samples(per_entry: int) -> list[Sample]:
@@ -109,12 +150,25 @@ def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> P
         def call(*args: Any, **kwargs: Any) -> Any:
             return operator(*args, **kwargs)
 
+        generator = torch.Generator().manual_seed(sample.number)
+
+        def copy(tensor: torch.Tensor) -> torch.Tensor:
+            if not sample.special:
+                return tensor.clone()
+            return with_special_values(tensor, generator, _is_pointwise(info))
+
         args, kwargs = pytree.tree_map_only(
-            torch.Tensor, torch.clone, ((given.input, *given.args), dict(given.kwargs))
+            torch.Tensor, copy, ((given.input, *given.args), dict(given.kwargs))
         )
         return Made(call, [(args, kwargs)])
 
     return Program(str(sample), make, 0, machines)
+
+
+def _is_pointwise(info: Any) -> bool:
+    from torch.testing._internal.opinfo import core
+
+    return isinstance(info, core.UnaryUfuncInfo | core.BinaryUfuncInfo)
 
 
 def _module_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Program | None:

@@ -19,6 +19,7 @@ from stretto.tools.fuzz.operators import (
     modules,
     operator_samples,
     operators,
+    special_samples,
 )
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.reduce import reduce_source
@@ -61,6 +62,11 @@ def operators_job(settings: Settings) -> Job[Any]:
     return operators(samples, settings.machines or ("cpu-1",), settings.seconds)
 
 
+def special_job(settings: Settings) -> Job[Any]:
+    samples = sampled(special_samples(max(1, settings.per_entry // 3)), settings)
+    return operators(samples, settings.machines or ("cpu-1",), settings.seconds)
+
+
 def modules_job(settings: Settings) -> Job[Any]:
     samples = sampled(module_samples(settings.per_entry), settings)
     return modules(samples, settings.machines or ("cpu-1", "cpu-2"), settings.seconds)
@@ -93,6 +99,7 @@ DATABASES = ("operators", "modules", "exportdb")
 PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "functions": functions_job,
     "operators": operators_job,
+    "special": special_job,
     "modules": modules_job,
     "exportdb": exportdb_job,
     "sanitizers": sanitizers_job,
