@@ -47,7 +47,8 @@ MAY_DECLINE = frozenset(
         "upsample_bilinear2d.vec", "upsample_nearest1d.default", "upsample_nearest1d.vec",
         "upsample_nearest2d.default", "upsample_nearest2d.vec", "upsample_nearest3d.default",
         "upsample_nearest3d.vec", "upsample_linear1d.default", "upsample_linear1d.vec",
-        "upsample_trilinear3d.default", "upsample_trilinear3d.vec", "_native_batch_norm_legit.no_stats",
+        "upsample_trilinear3d.default", "upsample_trilinear3d.vec",
+        "_native_batch_norm_legit.no_stats",
     )
 )  # fmt: skip
 """Some of their arguments have no native lowering."""
