@@ -39,12 +39,14 @@ class Plan:
     tracked: boxes that are part of the state in traced branches and loops.
     arguments: containers among the arguments are named by their place, and read like roots.
     counting: integers that are changed are inputs, not part of the key.
+    keeps_apart: objects that are one of several are not joined to copies.
     """
 
     roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
     tracked: dict[int, Any] = field(default_factory=dict[int, Any])
     arguments: bool = False
     counting: bool = True
+    keeps_apart: bool = False
 
     @property
     def is_counting(self) -> bool:
@@ -232,7 +234,7 @@ class EffectWriter:
 
     def _spec(self, key: Any, value: Any) -> OutputSpec:
         self.flattener.check_text(key)
-        return self.flattener.spec(value)
+        return self.flattener.entry(value)
 
     def _place(self, box: Any) -> int:
         """The number of an object that was read, or the complement of that of a fixed box."""

@@ -45,7 +45,7 @@ from stretto.capture.result import (
     Mutation,
     ObjectState,
 )
-from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
+from stretto.capture.signals import Abort, KeepApart, NeedsPeel, NeedsUnroll, UnknownResult, fail
 from stretto.capture.state import rebuild_tuple
 from stretto.capture.stores import Cell
 from stretto.capture.tensor import FunctionContext, Storage, StorageState, TracedTensor
@@ -132,6 +132,7 @@ def _try(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     reading = plan.read(arguments, tensors)
     tracer.heap, tracer.tracked = heap, dict(plan.tracked)
+    tracer.keeps_apart = plan.keeps_apart
     tracer.tracked_cells = {id(b.cell) for b in plan.tracked.values() if isinstance(b, Cell)}
     error: BaseException
     try:
@@ -143,6 +144,9 @@ def _try(
         return None
     except ArgumentReturned:
         plan.arguments = True
+        return None
+    except KeepApart:
+        plan.keeps_apart = True
         return None
     except Abort as signal:
         error = signal.error
@@ -191,10 +195,10 @@ def _capture(
         _check_aliases(tracer, inputs)
         numbers = {id(item): number for number, item in enumerate(reading.objects)}
         flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, numbers)
-        output = flattener.spec(result)
-        flattener.storing = True
         writer = EffectWriter(heap, flattener, numbers)
         effects = writer.effects()
+        flattener.storing = False
+        output = flattener.spec(result)
         yields = flattener.yields
         every = [*inputs, *counters, *_externals(tracer, context)]
         mutations = list[Mutation]()

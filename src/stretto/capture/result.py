@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.frames import UNDEFINED
 from stretto.capture.guards import Guards
 from stretto.capture.reading import Reading, Root, read_state
 from stretto.capture.state import contents, refill
@@ -90,6 +91,14 @@ class InputLeaf:
     index: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChoiceLeaf:
+    """The first of `options` whose flag, a yield of main or a bool, is set."""
+
+    flags: tuple[OutputSpec, ...]
+    options: tuple[OutputSpec, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectLeaf:
     """Object `index` of the reading, after its effects."""
@@ -105,7 +114,7 @@ class Node:
     children: tuple[OutputSpec, ...]
 
 
-OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | Node
+OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | ChoiceLeaf | Node
 
 
 def build_output(
@@ -131,6 +140,13 @@ def build_output(
             return inputs[index]
         case ObjectLeaf(index):
             return objects[index]
+        case ChoiceLeaf(flags, options):
+            chosen = (
+                option
+                for flag, option in zip(flags, options, strict=True)
+                if build_output(flag, results, inputs)
+            )
+            return build_output(next(chosen), results, inputs, objects, made)
         case Node(build, children):
             if made is None:
                 return build([build_output(child, results, inputs) for child in children])
@@ -193,6 +209,7 @@ class ObjectState:
                 values = {**contents(box), **values}
                 for key in effect.removed:
                     values.pop(key, None)
+            values = {key: value for key, value in values.items() if value is not UNDEFINED}
             refill(box, values)
         return result
 

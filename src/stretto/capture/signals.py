@@ -38,6 +38,11 @@ class NeedsPeel(Signal):
         self.abort = abort
 
 
+class KeepApart(Signal):
+    """An object that may be one of several was joined to a copy, and the copy or one of the several
+    is changed."""
+
+
 class UnknownResult(Signal):
     """A recursive call whose result type is not known yet."""
 

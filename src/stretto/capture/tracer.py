@@ -108,6 +108,11 @@ class Tracer:
         self.outlines: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.mode: Any = None
+        self.facts: dict[Value, bool] = {}
+        self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
+        self.keeps_apart = False
+        self.twins: dict[int, tuple[Any, list[Any]]] = {}
+        self.copies: dict[int, tuple[Any, list[Any]]] = {}
         self.list_origins: dict[int, int] = {}
         self.kept_alive: list[Any] = []
         self.heap: Any = None
