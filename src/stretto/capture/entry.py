@@ -30,6 +30,7 @@ from stretto.capture.effects import (
     substitute,
     substitute_counters,
 )
+from stretto.capture.fakes import fake_like
 from stretto.capture.guards import Guards, guards_of
 from stretto.capture.heap import Heap
 from stretto.capture.output import ArgumentReturned, Flattener
@@ -298,8 +299,7 @@ def _fetch_tensors(tracer: Tracer, reading: Reading) -> list[_Input]:
 
 def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> _Input:
     value = tracer.param(tracer.type_of(tensor), hint)
-    with tracer.faking():
-        fake = tracer.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+    fake = fake_like(tracer.fake_mode, tensor)
     traced = TracedTensor(fake, Storage(StorageState(value), tracer.scope, fake))
     return _Input(binding, value, traced, tensor)
 

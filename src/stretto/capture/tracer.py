@@ -20,9 +20,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import _disable_current_modes
 
 from stretto.capture.admission import check_constant
+from stretto.capture.fakes import fake_like, fake_of_layout, without_modes
 from stretto.capture.frames import Frame
 from stretto.capture.locations import user_location
 from stretto.capture.signals import Abort, abort, fail
@@ -125,13 +125,13 @@ class Tracer:
     @contextmanager
     def faking(self) -> Generator[None]:
         """Run operators on fake tensors, unrecorded."""
-        with _disable_current_modes(), self.fake_mode:
+        with without_modes(), self.fake_mode:
             yield
 
     @contextmanager
     def native(self) -> Generator[None]:
         """Run operators on real tensors, unrecorded."""
-        with _disable_current_modes():
+        with without_modes():
             yield
 
     # -- scopes ---------------------------------------------------------------------------------
@@ -346,8 +346,7 @@ class Tracer:
         if id(tensor) not in self.constants:
             key = self._constant_key(tensor)
             check_constant(tensor, key)
-            with self.faking():
-                fake = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+            fake = fake_like(self.fake_mode, tensor)
             root = self.regions[0].scope
             storage = Storage(StorageState(key), root, fake)
             traced = TracedTensor(fake, storage)
@@ -388,8 +387,8 @@ class Tracer:
         """A traced number for a value without dims."""
         if linear is None and value.tensor.dtype is DType.I64:
             linear = Linear(frozenset({(value, 1)}), 0)
-        with self.faking():
-            fake = torch.empty((), dtype=value.tensor.dtype.torch)
+        dtype, device = value.tensor.dtype.torch, torch.get_default_device()
+        fake = fake_of_layout(self.fake_mode, (), (), dtype, device)
         return self.fresh(value, fake, Number(linear, loops))
 
     # -- types ----------------------------------------------------------------------------------
