@@ -73,7 +73,7 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if refused is not None:
         raise refused
     if key is not None:
-        remember(key, outputs, tensors_of((given, named)))
+        remember(key, outputs)
     return outputs
 
 

@@ -10,6 +10,7 @@ both for each parameter and each operator of a model, whose layers mostly repeat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,7 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int, int]
+"""Shape, strides, dtype, device, the first element and the elements of the memory."""
 
 _MOST = 1 << 14
 """Results that are remembered at a time."""
@@ -48,16 +50,28 @@ def mapped(function: Callable[[Any], Any], item: Any) -> Any:
     return function(item)
 
 
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(
+        [math.prod(max(1, size) for size in shape[at:]) for at in range(1, len(shape) + 1)]
+    )
+
+
 def fake_of_layout(
     mode: FakeTensorMode,
     shape: Sequence[int],
     strides: Sequence[int],
     dtype: torch.dtype,
     device: torch.device,
+    start: int = 0,
+    elements: int | None = None,
 ) -> torch.Tensor:
-    """A fake tensor with memory of its own."""
+    """A fake tensor with memory of its own, of `elements`; None for as many as it needs."""
     with without_modes():
-        meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        if elements is None:
+            meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        else:
+            memory = torch.empty_strided((elements,), (1,), dtype=dtype, device="meta")
+            meta = memory.as_strided(shape, strides, start)
         return FakeTensor(mode, meta, device)
 
 
@@ -65,13 +79,8 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     """A fake tensor like a real one."""
     with without_modes():
         plain = tensor.detach()
-        memory = plain.untyped_storage().nbytes()
-        if (
-            type(plain) is torch.Tensor
-            and plain.is_contiguous()
-            and plain.numel() * plain.element_size() == memory
-        ):
-            return fake_of_layout(mode, plain.shape, plain.stride(), plain.dtype, plain.device)
+        if type(plain) is torch.Tensor and plain.layout is torch.strided:
+            return fake_of_layout(mode, *_layout(plain))
         with mode:
             return mode.from_tensor(plain, static_shapes=True)
 
@@ -100,7 +109,8 @@ def _key(item: Any) -> Any:
         shape = tuple(item.shape)
         if set(map(type, shape)) - {int} or item.layout is not torch.strided:
             raise _Unhashable
-        return (shape, item.stride(), item.storage_offset(), item.dtype, item.device)
+        memory = item.untyped_storage().nbytes()
+        return (shape, item.stride(), item.storage_offset(), memory, item.dtype, item.device)
     if type(item) in (list, tuple):
         return tuple([_key(part) for part in item])
     if isinstance(item, torch.memory_format) or type(item) in _PLAIN:
@@ -125,27 +135,18 @@ class _Result:
         self.layout = layout
 
 
-def remember(key: Any, outputs: Any, given: Sequence[Any]) -> None:
-    """Remember the results of a call, where these are tensors with memory of their own."""
-    memories = {_memory(item) for item in given if isinstance(item, torch.Tensor)}
-    items = outputs if type(outputs) in (list, tuple) else (outputs,)
-    for item in items:
-        if item is not None and not (
-            isinstance(item, FakeTensor)
-            and set(map(type, item.shape)) <= {int}
-            and item.storage_offset() == 0
-            and _memory(item) not in memories
-        ):
+def remember(key: Any, outputs: Any) -> None:
+    """Remember the results of a call, where these are tensors."""
+    for item in outputs if type(outputs) in (list, tuple) else (outputs,):
+        is_plain = isinstance(item, FakeTensor) and set(map(type, item.shape)) <= {int}
+        if item is not None and not is_plain:
             return
-        memories |= {_memory(item)} if item is not None else set()
     if len(_results) >= _MOST:
         _results.clear()
     _results[key] = mapped(lambda item: item if item is None else _Result(_layout(item)), outputs)
 
 
-def _memory(item: torch.Tensor) -> int:
-    return item.untyped_storage()._cdata
-
-
 def _layout(item: torch.Tensor) -> Layout:
-    return tuple(item.shape), tuple(item.stride()), item.dtype, item.device
+    elements = item.untyped_storage().nbytes() // item.element_size()
+    shape, strides = tuple(item.shape), tuple(item.stride())
+    return shape, strides, item.dtype, item.device, int(item.storage_offset()), elements
