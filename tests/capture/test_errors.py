@@ -88,14 +88,7 @@ class Keeper:
 
 
 KEEPER = Keeper()
-LIST: list[Tensor] = []
 NAMES: set[str] = set()
-
-
-def grows_in_a_branch(x: Tensor) -> Tensor:
-    if x.sum() > 0:
-        LIST.append(x)
-    return x
 
 
 def set_in_a_loop(x: Tensor) -> Tensor:
@@ -220,7 +213,6 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (advances_an_iterator, "a range_iterator that outlives the call is advanced", "keep a list"),
     (marks_a_tensor, "the attribute 'mark' of a tensor is set", "an object of your own"),
     (keeps_text, "a stored text shows a value that is known only when", "return the value"),
-    (grows_in_a_branch, "a list has more or fewer items after a branch or loop", "local list"),
     (set_in_a_loop, "a set has more or fewer items after a branch or loop", "local list"),
     (branch_in_try, "whether ValueError is raised here depends on a tensor", "test the condition"),
     (loop_in_try, "whether AssertionError is raised here depends on", "test the condition"),

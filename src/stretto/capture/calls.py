@@ -21,6 +21,7 @@ from stretto.capture.copies import check_change
 from stretto.capture.either import Either, first_either, replaced
 from stretto.capture.frames import UNDEFINED
 from stretto.capture.heap import MUTATORS
+from stretto.capture.held_lists import replacement
 from stretto.capture.locations import is_user_file
 from stretto.capture.poison import Poison
 from stretto.capture.reach import is_of_user, original
@@ -49,6 +50,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             given.fail()
     if isinstance(function, Either):
         return branches.use(function, lambda option: traced_call(option, args, kwargs))
+    moved = replacement(getattr(function, "__self__", None))
+    if moved is not None:
+        return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
     function = original(function)
     rule = _rule(function)

@@ -18,6 +18,7 @@ from stretto.capture.aliases import link_same, overlapping, storages_of
 from stretto.capture.copies import note_copy, note_twins
 from stretto.capture.either import NONE, Either, flag_for, options_of
 from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.capture.held_lists import check_growth
 from stretto.capture.leaves import (
     device_of,
     items_kind,
@@ -343,7 +344,8 @@ class Carry:
         if slot in self.leaves:
             self._compare_leaf(slot, self.leaves[slot], before, after, name)
         elif isinstance(before, list) and id(before) in self.grown:
-            if after is not self.made.get(id(before)) and after is not before:
+            made = self.made.get(id(before), self.grown[id(before)].end)
+            if after is not made and after is not before:
                 self._peel(name, before, after)
             self._compare_grown(before, name)
         elif slot in self.rebuilt:
@@ -562,8 +564,11 @@ class Carry:
         if isinstance(box, set | deque) or (isinstance(box, list) and tracer().heap.owns(box)):
             if self.loops:
                 raise NeedsUnroll(self.loops, growth(box))
-            fail_growth(box)
+            if not isinstance(box, list):
+                fail_growth(box)
         if isinstance(box, list):
+            check_growth(box)
+            tracer().replaced_lists[id(box)] = box
             items = list(after.values())
             kind = items_kind(items or list(before.values()))
             if kind is not None and isinstance(kind.type, TensorType):
@@ -572,6 +577,8 @@ class Carry:
                 )
                 self.changed = True
                 return
+        if self.loops:
+            raise NeedsUnroll(self.loops, growth(box))
         self._peel("a container", list(before.values()), list(after.values()))
 
     def _grow(self, box: list[Any], after: TracedList) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stretto.capture.held_lists import check_replaced
 from stretto.capture.signals import KeepApart, fail
 from stretto.capture.state import Snapshot, TracedList
 from stretto.capture.tracer import tracer
@@ -28,6 +29,7 @@ def note_twins(first: Any, second: Any) -> None:
 
 def check_change(holder: Any) -> None:
     """Called before `holder` is changed."""
+    check_replaced(holder)
     state = tracer()
     for other in state.twins.get(id(holder), (None, []))[1]:
         if _is_visible(other):

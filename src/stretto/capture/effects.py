@@ -20,16 +20,12 @@ from stretto.capture.heap import Heap
 from stretto.capture.output import Flattener
 from stretto.capture.reading import WHOLE, Exempt, Reading, Root, read_state
 from stretto.capture.result import Effect, OutputSpec
-from stretto.capture.signals import Abort, Signal, fail
-from stretto.capture.state import contents, rebuild_tuple
+from stretto.capture.signals import Abort, fail
+from stretto.capture.state import TracedList, contents, rebuild_tuple
 from stretto.capture.stores import Cell, Names, anchor
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
 from stretto.errors import CaptureError
-
-
-class Replan(Signal):
-    """The capture changes places that its plan does not know: it has to be tried again."""
 
 
 @dataclass(eq=False)
@@ -212,7 +208,14 @@ class EffectWriter:
     fixed: list[Any] = field(default_factory=list[Any])
 
     def effects(self) -> tuple[Effect, ...]:
-        return tuple(self._effect(box) for box in self.heap.changed())
+        grown = self.flattener.stand_ins.values()
+        lists = {id(box) for box, _ in grown}
+        changed = [box for box in self.heap.changed() if id(box) not in lists]
+        return (*map(self._effect, changed), *(self._growth(*pair) for pair in grown))
+
+    def _growth(self, box: list[Any], made: TracedList) -> Effect:
+        """All items of a list that grew in a traced branch or loop."""
+        return Effect(self._place(box), (), (), True, self.flattener.items(made))
 
     def _effect(self, box: Any) -> Effect:
         try:

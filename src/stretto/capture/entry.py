@@ -24,7 +24,6 @@ from stretto.capture.dispatch import recording
 from stretto.capture.effects import (
     EffectWriter,
     Plan,
-    Replan,
     check_changes,
     exemptions,
     substitute,
@@ -33,6 +32,7 @@ from stretto.capture.effects import (
 from stretto.capture.fakes import fake_like
 from stretto.capture.guards import Guards, guards_of
 from stretto.capture.heap import Heap
+from stretto.capture.held_lists import enter_lists
 from stretto.capture.output import ArgumentReturned, Flattener
 from stretto.capture.raises import raises, stop_at
 from stretto.capture.reading import Exempt, Reading
@@ -46,7 +46,15 @@ from stretto.capture.result import (
     Mutation,
     ObjectState,
 )
-from stretto.capture.signals import Abort, KeepApart, NeedsPeel, NeedsUnroll, UnknownResult, fail
+from stretto.capture.signals import (
+    Abort,
+    KeepApart,
+    NeedsPeel,
+    NeedsUnroll,
+    Replan,
+    UnknownResult,
+    fail,
+)
 from stretto.capture.state import rebuild_tuple
 from stretto.capture.stores import Cell
 from stretto.capture.tensor import FunctionContext, Storage, StorageState, TracedTensor
@@ -189,6 +197,7 @@ def _capture(
         traced_args, traced_kwargs = _traced_arguments(
             heap, arguments, iter([item.traced for item in given])
         )
+        enter_lists(plan.tracked.values())
         result = _call(region, fn, traced_args, traced_kwargs)
         check_changes(heap)
         if plan.grow(heap, reading, tracer.traced.values()):

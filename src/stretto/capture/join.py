@@ -16,6 +16,7 @@ from stretto.capture.copies import note_copy
 from stretto.capture.either import NONE, Either, flag_for, options_of
 from stretto.capture.facts import negation
 from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.capture.held_lists import check_growth
 from stretto.capture.join_aliases import JoinedAliases
 from stretto.capture.leaves import (
     device_of,
@@ -127,9 +128,11 @@ class Joiner:
     def _box(self, box: Any) -> tuple[Any, dict[Any, Any]]:
         first, second = self.first.inside(box), self.second.inside(box)
         if first.keys() != second.keys():
-            if isinstance(box, list) and not tracer().heap.owns(box):
-                return box, first
-            if isinstance(box, list | set | deque):
+            if isinstance(box, list):
+                check_growth(box)
+                tracer().replaced_lists[id(box)] = box
+                return box, first if not tracer().heap.owns(box) else self.base.boxes[id(box)][1]
+            if isinstance(box, set | deque):
                 fail_growth(box)
             keys = list(first) + [key for key in second if key not in first]
             return box, {key: self._entry(first, second, key) for key in keys}
@@ -280,7 +283,10 @@ class Joiner:
                 "append items of one shape and dtype",
             )
         made = self._leaf(sides[0], sides[1], kind)
-        if first is not second:
+        if _origin(first) == _origin(second):
+            tracer().list_origins[id(made)] = _origin(first)
+            tracer().kept_alive.append(made)
+        else:
             note_copy(made, [first, second])
         return made
 
@@ -311,6 +317,8 @@ class Joiner:
         if not all(is_box(side) or isinstance(side, TracedList) for side in (first, second)):
             return False
         if isinstance(first, TracedList) and isinstance(second, TracedList):
+            return False
+        if _origin(first) == _origin(second):
             return False
         heap = tracer().heap
         if tracer().keeps_apart:
@@ -397,6 +405,11 @@ class Joiner:
         op = IfOp(condition, self.first.region.scope.block, self.second.region.scope.block)
         tracer().place(op, tuple(pair.value for pair in self.pairs))
         return op
+
+
+def _origin(value: Any) -> int:
+    """Which Python list a list is, or is in the place of."""
+    return tracer().list_origins.get(id(value), id(value))
 
 
 def _yielded(leaf: Any, kind: Kind) -> Value:

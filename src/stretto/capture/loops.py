@@ -9,6 +9,7 @@ from typing import Any
 from stretto.capture.branches import branch, condition_of, is_traced, stage_not, truth
 from stretto.capture.carry import Carry
 from stretto.capture.frames import Frame
+from stretto.capture.leaves import loops_of
 from stretto.capture.scalars import Kind
 from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
 from stretto.capture.sources import Source, as_source
@@ -88,13 +89,16 @@ def _kept_whole(loop: Loop, test: Test) -> bool:
 def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bool = False) -> None:
     state = tracer()
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
+    of_loops = frozenset[int]()
     try:
         for _ in range(_ATTEMPTS):
             carry.base.restore()
             with state.region() as head:
                 head_params = carry.begin()
                 placed = Snapshot.take()
-                head.scope.block.yields = (_flag(test()),)
+                condition = test()
+                of_loops |= loops_of(condition)
+                head.scope.block.yields = (_flag(condition),)
                 head.scope.block.params = head_params
                 writes = bool(set(head.before) - set(carry.storages))
                 test_assigns = writes or not placed.is_now()
@@ -114,6 +118,8 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
             )
     except NeedsPeel as peel:
         carry.give_up()
+        if of_loops:
+            raise NeedsUnroll(of_loops, peel.abort) from None
         if runs_once or splits:
             raise peel.abort from None
         try:

@@ -17,6 +17,7 @@ from torch import nn
 from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED
 from stretto.capture.heap import Heap
+from stretto.capture.held_lists import stand_ins
 from stretto.capture.poison import Poison
 from stretto.capture.result import (
     ChoiceLeaf,
@@ -55,6 +56,7 @@ class Flattener:
     inputs: dict[int, int]
     numbers: dict[int, int]
     storing: bool = True
+    stand_ins: dict[int, tuple[list[Any], TracedList]] = field(default_factory=stand_ins)
     yields: list[Value] = field(default_factory=list[Value])
     seen: dict[int, OutputSpec | None] = field(default_factory=dict[int, OutputSpec | None])
     keep: list[Any] = field(default_factory=list[Any])
@@ -78,9 +80,10 @@ class Flattener:
         match value:
             case TracedTensor():
                 return self._tensor(value)
+            case TracedList() if id(value) in self.stand_ins:
+                return self.spec(self.stand_ins[id(value)][0])
             case TracedList():
-                self.yields.append(tracer().current(value.memory))
-                return ResultLeaf(len(self.yields) - 1, value.numbers)
+                return self.items(value)
             case Either():
                 return self._choice(value)
             case Poison():
@@ -104,6 +107,11 @@ class Flattener:
                 return PythonLeaf(value)
             case _:
                 return self._new(value)
+
+    def items(self, value: TracedList) -> OutputSpec:
+        """A list as a result of main."""
+        self.yields.append(tracer().current(value.memory))
+        return ResultLeaf(len(self.yields) - 1, value.numbers)
 
     def entry(self, value: Any) -> OutputSpec:
         """An attribute or item, which may be missing, depending on the run."""

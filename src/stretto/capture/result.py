@@ -162,13 +162,14 @@ class Effect:
     """After a run, `put` these entries into an object and take `removed` ones out of it.
 
     place: the number of an object of the reading, or the complement of that of a fixed box.
-    whole: `put` is all that the object holds.
+    whole: `put` is all that the object holds; of a list that grew it is `items`.
     """
 
     place: int
     put: tuple[tuple[Any, OutputSpec], ...]
     removed: tuple[Any, ...]
     whole: bool
+    items: OutputSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,10 +199,14 @@ class ObjectState:
         """Change the objects; the result. All values are made before the first change."""
         objects, made = reading.objects, dict[Node, Any]()
         result = build_output(output, results, inputs, objects, made)
-        puts = [
-            {key: build_output(spec, results, inputs, objects, made) for key, spec in effect.put}
-            for effect in self.effects
-        ]
+        puts = list[dict[Any, Any]]()
+        for effect in self.effects:
+            put = effect.put
+            if effect.items is not None:
+                values = build_output(effect.items, results, inputs, objects, made)
+                puts.append(dict(enumerate(values)))
+                continue
+            puts.append({k: build_output(s, results, inputs, objects, made) for k, s in put})
         for effect, values in zip(self.effects, puts, strict=True):
             place = effect.place
             box = objects[place] if place >= 0 else self.fixed[~place]

@@ -51,6 +51,15 @@ class TracedList:
     def __len__(self) -> int:
         return Hooks.list_length(self)
 
+    def __iadd__(self, others: Any) -> TracedList:
+        Hooks.list_method(self, "extend")(others)
+        return self
+
+    def __add__(self, others: Any) -> TracedList:
+        made = Hooks.list_method(self, "copy")()
+        made += others
+        return made
+
 
 def is_box(value: Any) -> bool:
     """Whether `value` is a mutable container whose contents are part of the state."""

@@ -113,6 +113,8 @@ class Tracer:
         self.keeps_apart = False
         self.twins: dict[int, tuple[Any, list[Any]]] = {}
         self.copies: dict[int, tuple[Any, list[Any]]] = {}
+        self.held_lists: dict[int, tuple[Any, str]] = {}
+        self.replaced_lists: dict[int, Any] = {}
         self.list_origins: dict[int, int] = {}
         self.kept_alive: list[Any] = []
         self.heap: Any = None
