@@ -27,15 +27,15 @@ def number(value: int) -> Tensor:
 
 
 def library(x: Tensor) -> Tensor:
-    """Sorted rows: no kernel is generated for it."""
-    return x.sort(1)[0]
+    """The largest so far in each row: no kernel is generated for it."""
+    return x.cummax(1)[0]
 
 
 # ---- where calls may be ------------------------------------------------------------------------
 
 
 def at_top_level(x: Tensor) -> tuple[Tensor, ...]:
-    values, places = torch.topk(x * 2, 3, 1)
+    values, places = torch.cummax(x * 2, 1)
     image = functional.conv_transpose2d(x.view(1, 1, 5, 7), W[:3, :3].reshape(1, 1, 3, 3))
     return values + 1, places * 2, image.relu(), library(image[0, 0])
 

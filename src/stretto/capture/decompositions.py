@@ -16,6 +16,7 @@ from torch._decomp import core_aten_decompositions
 
 from stretto.capture.eager import infer
 from stretto.capture.functional import overwrite
+from stretto.capture.ordering import RULES as ORDERING
 from stretto.capture.signals import fail
 from stretto.capture.tensor import Storage, StorageState, TracedTensor
 from stretto.capture.tracer import data_dependent_shape, tracer
@@ -323,6 +324,7 @@ def _softmax(kernel: Any) -> Callable[..., Any]:
 
 
 RULES: dict[Any, Callable[..., Any]] = {
+    **ORDERING,
     aten.copy_.default: _copy_,
     aten.fill_.Scalar: _fill_,
     aten.fill_.Tensor: _fill_,

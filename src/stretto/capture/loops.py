@@ -9,12 +9,11 @@ from typing import Any
 from stretto.capture.branches import branch, condition_of, is_traced, stage_not, truth
 from stretto.capture.carry import Carry
 from stretto.capture.frames import Frame
-from stretto.capture.leaves import loops_of
 from stretto.capture.scalars import Kind
 from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
 from stretto.capture.sources import Source, as_source
 from stretto.capture.state import Snapshot
-from stretto.capture.tracer import Region, tracer
+from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import ForOp, WhileOp
 from stretto.ir.types import FLAG, INDEX
@@ -86,19 +85,16 @@ def _kept_whole(loop: Loop, test: Test) -> bool:
     return True
 
 
-def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bool = False) -> None:
+def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
     state = tracer()
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
-    of_loops = frozenset[int]()
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once)
     try:
         for _ in range(_ATTEMPTS):
             carry.base.restore()
             with state.region() as head:
                 head_params = carry.begin()
                 placed = Snapshot.take()
-                condition = test()
-                of_loops |= loops_of(condition)
-                head.scope.block.yields = (_flag(condition),)
+                head.scope.block.yields = (_flag(test()),)
                 head.scope.block.params = head_params
                 writes = bool(set(head.before) - set(carry.storages))
                 test_assigns = writes or not placed.is_now()
@@ -117,18 +113,10 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
                 "a loop's variables keep changing their types", "give them one type before the loop"
             )
     except NeedsPeel as peel:
-        carry.give_up()
-        if of_loops:
-            raise NeedsUnroll(of_loops, peel.abort) from None
-        if runs_once or splits:
-            raise peel.abort from None
-        try:
-            _traced_while(loop, test, splits=True)
-        except Abort:
-            raise peel.abort from None
-        return
+        carry.base.restore()
+        raise peel.abort from None
     except UnknownResult:
-        carry.give_up()
+        carry.base.restore()
         return
     inits = carry.inits()
     op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
@@ -164,10 +152,10 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
     state = tracer()
     base = Snapshot.take()
     block, count = state.scope.block, len(state.scope.block.ops)
-    first, reason = 0, None
+    first = 0
     while True:
         try:
-            _traced_for(source, loop, first, reason is not None)
+            _traced_for(source, loop, first)
             state.note(f"loop kept ({'tensor-dependent' if static is None else static} trips)")
             return
         except UnknownResult:
@@ -175,10 +163,7 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
             return
         except NeedsPeel as peel:
             if static is None or first >= 1:
-                reason = reason or peel.abort
-                if reason is not peel.abort:
-                    raise reason from None
-                continue
+                raise peel.abort from None
             _rewind(base, block, count)
             loop.body(source.item(0))
             first = 1
@@ -187,10 +172,6 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
                 return
             if loop.stop is not None and truth(loop.stop()):
                 return
-        except Abort:
-            if reason is not None:
-                raise reason from None
-            raise
         except NeedsUnroll as unroll:
             if state.loop_of(source) not in unroll.loops or static is None:
                 raise
@@ -231,21 +212,21 @@ def _stop_or(loop: Loop, rest: Callable[[], None]) -> None:
     branch(stage_not(loop.stop()), rest, lambda: None, loop.frame, loop.live)
 
 
-def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
+def _traced_for(source: Source, loop: Loop, first: int) -> None:
     """Trace a loop with a symbolic index from iteration `first` on."""
     state = tracer()
     static = isinstance(source.length, int)
     number = state.loop_of(source)
     runs = isinstance(source.length, int) and source.length > first
     loops = frozenset({number}) if static else frozenset[int]()
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops)
     for _ in range(_ATTEMPTS):
         carry.base.restore()
         with state.region() as region:
             index = state.param(INDEX, "i")
             params = carry.begin()
             loop.body(source.item(state.number(index, loops=loops)))
-            done = _ended(carry, region)
+            done = carry.end(region)
             stopped = loop.stop is not None and _may_be_true(loop.stop())
             if done:
                 region.scope.block.params = (index, *params)
@@ -262,15 +243,6 @@ def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
         _emit_while(source, loop, carry, region.scope.block, first)
     else:
         _emit_for(source, carry, region.scope.block, first)
-
-
-def _ended(carry: Carry, region: Region) -> bool:
-    """`carry.end`; the state is as before the loop where a round has to be run in front of it."""
-    try:
-        return carry.end(region)
-    except NeedsPeel:
-        carry.give_up()
-        raise
 
 
 def _may_be_true(value: Any) -> bool:

@@ -175,7 +175,6 @@ class Hooks:
     list_length: Hook
     written: Hook
     call: Hook
-    use: Hook
     staging: Any
 
 

@@ -17,9 +17,10 @@ aten = torch.ops.aten
 ViewRule = Callable[..., Any]
 
 
-def _fake(func: Any, tensor: TracedTensor, *args: Any) -> Any:
+def _fake(func: Any, tensor: TracedTensor, *args: Any) -> torch.Tensor:
     try:
-        return views.fake_view(tensor, func, *args)
+        with tracer().faking():
+            return func(tensor.fake, *args)
     except OF_OPERATORS as problem:
         raise (eager_error(func, (tensor, *args), {}) or problem) from None
 
@@ -55,7 +56,9 @@ def _reversed(func: Any) -> ViewRule:
             order.reverse()
         elif len(order) >= 2:
             order[-1], order[-2] = order[-2], order[-1]
-        return views.permuted(x, views.fake_view(x, aten.permute.default, order), order)
+        with tracer().faking():
+            fake = x.fake.permute(order)
+        return views.permuted(x, fake, order)
 
     return rule
 

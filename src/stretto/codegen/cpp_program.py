@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stretto.codegen.cpp_expr import VALUE_TYPES, identifier
 from stretto.codegen.cpp_function import FunctionPrinter, Parts
 from stretto.codegen.cpp_kernel import KernelText, print_kernel
+from stretto.codegen.cpp_sort import sorts
 from stretto.codegen.usage import used
 from stretto.kernels.expr import Buffer, Reg, limit_register
 from stretto.kernels.operator import Kernel, LibraryCall
@@ -59,6 +60,8 @@ def print_program(program: DeviceProgram) -> Source:
     """C++ text of a verified DeviceProgram."""
     parts = Parts(program)
     parts.out.write(PRELUDE)
+    if any(sorts(kernel) for kernel in program.kernels):
+        parts.out.write('#include "sort.h"')
     for number, kernel in enumerate(program.kernels):
         parts.kernels[kernel.name] = kernel
         parts.numbers[kernel.name] = number

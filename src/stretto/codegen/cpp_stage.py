@@ -5,8 +5,9 @@ from __future__ import annotations
 from stretto.codegen.cpp_contract import ContractPrinter
 from stretto.codegen.cpp_expr import Names
 from stretto.codegen.cpp_loops import LoopPrinter
+from stretto.codegen.cpp_sort import SortPrinter
 from stretto.kernels.contraction import analyse, analyse_convolution
-from stretto.kernels.operator import Stage
+from stretto.kernels.operator import SORTS, Stage
 from stretto.text import Writer
 
 
@@ -22,5 +23,7 @@ def print_stage(out: Writer, names: Names, stage: Stage, grid: tuple[tuple[str, 
                 image = analyse_convolution(stage.operator)
                 assert image is not None
                 ContractPrinter(out, names, stage, grid).convolution(image)
+            case _ if stage.operator.combine in SORTS:
+                SortPrinter(out, names, stage, grid).sort()
             case _:
                 LoopPrinter(out, names, stage, grid).loops()

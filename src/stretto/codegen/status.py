@@ -22,3 +22,4 @@ class Status(IntEnum):
     INDEX = 10
     TIMEOUT = 11
     CROWDED = 12
+    NO_MEMORY = 13

@@ -35,7 +35,7 @@ from stretto.kernels.expr import (
 )
 from stretto.kernels.functions import FUNCTIONS
 from stretto.kernels.numbers import wrapped
-from stretto.kernels.operator import Kernel, Operator, Span
+from stretto.kernels.operator import SCANS, SORTS, Kernel, Operator, Span
 
 Number = bool | int | float
 Registers = Mapping[str, Number]
@@ -163,13 +163,19 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
     scope = Scope(variables, registers, memory)
     outer = tuple(last - first for first, last in box)
     grid = (*outer, *depths)
-    value = evaluate_tensor(operator.value, scope).expand(grid)
-    if operator.combine in ("cumsum", "cumprod"):
+    value = evaluate_tensor(operator.value, scope)
+    if operator.combine in SCANS:
         shape, stores = grid, scope
         scan = torch.cumsum if operator.combine == "cumsum" else torch.cumprod
-        value = scan(value, -1)
+        value = scan(value.expand(grid), -1)
+    elif operator.combine in SORTS:
+        shape, stores = (*outer, 1, depths[1]), scope
+        value = value.expand(*outer, depths[0], 1).squeeze(-1)
+        descending = operator.combine == "argsort_descending"
+        order = value.argsort(dim=-1, descending=descending, stable=True)
+        value = order[..., : depths[1]].unsqueeze(-2)
     else:
-        shape = outer
+        shape, value = outer, value.expand(grid)
         # Without the reduction's variables the others have too many dims of size 1.
         parallel = (v.reshape(v.shape[: len(box)]) for v in variables[: len(box)])
         stores = Scope(tuple(parallel), registers, memory)

@@ -71,3 +71,12 @@ def _has_transcendental(expr: Expr) -> bool:
     if not isinstance(expr, Apply):
         return False
     return expr.function in TRANSCENDENTAL or any(_has_transcendental(arg) for arg in expr.args)
+
+
+SELECTED = 8
+"""Up to an eighth of the elements of a dim are selected; where more are wanted, all are sorted."""
+
+
+def sort_steps(length: int, keep: int) -> int:
+    """Scalar operations that finding the first `keep` of `length` takes for each of them."""
+    return min(length // 4, 64) if keep * SELECTED > length else min(length // 4, 4)

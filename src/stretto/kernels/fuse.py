@@ -11,16 +11,15 @@ become one task when their dependence is tile by tile.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from stretto.kernels.contraction import analyse
-from stretto.kernels.expense import count_applies
+from stretto.kernels.expense import count_applies, sort_steps
 from stretto.kernels.expr import Buffer, Reg, Var, expr_regs, limit_register, loads
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.join import join
 from stretto.kernels.lower import Items
-from stretto.kernels.operator import LibraryCall, Operator
+from stretto.kernels.operator import SORTS, LibraryCall, Operator
 from stretto.kernels.tree import Check, Let
 
 Judge = Callable[[list[Group], Operator, Group], bool]
@@ -36,13 +35,13 @@ def fuse(items: Items, units: int, judge: Judge | None = None) -> tuple[Grouped,
     def usual(groups: list[Group], operator: Operator, joined: Group) -> bool:
         return profitable(groups, operator, joined, units)
 
-    done: list[_Placed] = []
+    done: list[Grouped] = []
     for item in items:
         if isinstance(item, Operator):
             _add(done, item, judge or usual)
         else:
-            done.append(_Placed.of(item))
-    return tuple(placed.item for placed in done)
+            done.append(item)
+    return tuple(done)
 
 
 def split(items: Items) -> tuple[Grouped, ...]:
@@ -50,74 +49,40 @@ def split(items: Items) -> tuple[Grouped, ...]:
     return tuple(single(item) if isinstance(item, Operator) else item for item in items)
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """An item at its place in the order, with what it reads and writes."""
-
-    item: Grouped
-    reads: set[Buffer | Reg]
-    writes: set[Buffer | Reg]
-
-    @staticmethod
-    def of(item: Grouped) -> _Placed:
-        return _Placed(item, *_effects(item))
-
-    def is_independent_of(self, other: _Placed) -> bool:
-        return (
-            self.writes.isdisjoint(other.writes)
-            and self.writes.isdisjoint(other.reads)
-            and self.reads.isdisjoint(other.writes)
-        )
-
-
-def _add(done: list[_Placed], operator: Operator, judge: Judge) -> None:
-    consumer = _Placed.of(single(operator))
+def _add(done: list[Grouped], operator: Operator, judge: Judge) -> None:
     sources = {load.access.buffer for load in operator.reads()}
-    producers = [
-        n
-        for n, placed in enumerate(done)
-        if isinstance(placed.item, Group) and not placed.writes.isdisjoint(sources)
-    ]
+    producers = [n for n, g in enumerate(done) if isinstance(g, Group) and g.written & sources]
     chosen: list[int] = []
     merged: Group | None = None
     for number in reversed(producers):
         place = max([number, *chosen])
-        if not _can_gather(done, [*chosen, number], place, consumer):
+        if not _can_gather(done, [*chosen, number], place, operator):
             continue
-        items = [done[n].item for n in sorted([*chosen, number])]
-        groups = [item for item in items if isinstance(item, Group)]
+        groups = [group for n in sorted([*chosen, number]) if isinstance(group := done[n], Group)]
         candidate = join(groups, operator)
         if candidate is not None and judge(groups, operator, candidate):
             merged, chosen = candidate, [*chosen, number]
     if merged is None:
-        done.append(consumer)
+        done.append(single(operator))
         return
     place = max(chosen)
-    done[place] = _Placed.of(merged)
+    done[place] = merged
     for number in sorted(chosen, reverse=True):
         if number != place:
             del done[number]
 
 
-def _can_gather(done: list[_Placed], chosen: list[int], place: int, consumer: _Placed) -> bool:
-    """May the chosen groups move down to `place`, and the consumer up to it?"""
+def _can_gather(done: list[Grouped], chosen: list[int], place: int, operator: Operator) -> bool:
+    """May the chosen groups move down to `place`, and the operator up to it?"""
     for number in chosen:
         between = [done[n] for n in range(number + 1, place) if n not in chosen]
-        if not all(done[number].is_independent_of(other) for other in between):
+        if not all(independent(done[number], other) for other in between):
             return False
-    return all(done[n].is_independent_of(consumer) for n in range(place + 1, len(done)))
+    consumer = single(operator)
+    return all(independent(done[n], consumer) for n in range(place + 1, len(done)))
 
 
-def independent(a: Grouped, b: Grouped) -> bool:
-    """True when the order of two items does not matter.
-
-    A check counts as writing the registers it tests: what uses them stays behind it. What touches
-    a list that grows uses the register of its capacity.
-    """
-    return _Placed.of(a).is_independent_of(_Placed.of(b))
-
-
-def _effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
+def effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
     """(what an item reads, what it writes): buffers and registers."""
     match item:
         case Group():
@@ -143,6 +108,17 @@ def _operator_regs(operator: Operator) -> set[Buffer | Reg]:
         atom for index in operator.out.index for atom in index.atoms() if isinstance(atom, Reg)
     }
     return found | {dim for dim in (*operator.dims, *operator.reduce) if isinstance(dim, Reg)}
+
+
+def independent(a: Grouped, b: Grouped) -> bool:
+    """True when the order of two items does not matter.
+
+    A check counts as writing the registers it tests: what uses them stays behind it. What touches
+    a list that grows uses the register of its capacity.
+    """
+    reads_a, writes_a = effects(a)
+    reads_b, writes_b = effects(b)
+    return not (writes_a & (reads_b | writes_b) or writes_b & reads_a)
 
 
 # ---- profit ----------------------------------------------------------------------------------
@@ -172,7 +148,11 @@ def parallelism(group: Group) -> int:
 def work(operator: Operator) -> int:
     """Scalar operations of an operator, dynamic dims taken as 64."""
     sizes = [dim if isinstance(dim, int) else 64 for dim in (*operator.dims, *operator.reduce)]
-    return prod(sizes, start=1) * (1 + count_applies(operator.value))
+    each = 1 + count_applies(operator.value)
+    if operator.combine in SORTS:
+        *rows, length, keep = sizes
+        return prod(rows, start=1) * length * (each + sort_steps(length, keep))
+    return prod(sizes, start=1) * each
 
 
 def profitable(groups: list[Group], operator: Operator, joined: Group, units: int) -> bool:

@@ -24,6 +24,9 @@ from stretto.kernels.expr import (
     loads,
 )
 
+SCANS = ("cumsum", "cumprod")
+SORTS = ("argsort", "argsort_descending")
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -32,9 +35,13 @@ class Operator:
     combine: "" (no reduction), or "sum", "prod", "max", "min", "any", "all", "argmax", "argmin"
     (the latter two give the i64 position in the row-major order of the reduction dims, first one
     wins, NaN wins as in torch), or "cumsum" / "cumprod": the single reduction dim is scanned and
-    `out` may use its variable. Floating sums accumulate in f32 for f16, bf16 and f32 operands, in
-    f64 for f64. `out.index` uses parallel variables only (scans excepted). A store with `Dynamic`
-    positions may hit one element twice; such an operator runs as a single task, in order.
+    `out` may use its variable, or "argsort" / "argsort_descending". Those sort what `value` is over
+    the first of two reduction dims, equal ones in their order, NaN as the largest, and store the
+    positions there of the first elements, as many as the second dim has: `value` uses the variable
+    of the first of the two, `out` that of the second. Floating sums accumulate in f32 for f16, bf16
+    and f32 operands, in f64 for f64. `out.index` uses parallel variables only (scans and sorts
+    excepted). A store with `Dynamic` positions may hit one element twice; such an operator runs as
+    a single task, in order.
     `accumulate` adds to what is there.
     """
 

@@ -21,12 +21,13 @@ from stretto.kernels.contraction import (
     stride,
 )
 from stretto.kernels.expr import Access, Buffer, Extent, loads
-from stretto.kernels.fuse import fuse, split
+from stretto.kernels.fuse import fuse, split, work
 from stretto.kernels.groups import Group, Grouped, Member
 from stretto.kernels.lower import Items, count_applies
 from stretto.kernels.lowered import Lowered
-from stretto.kernels.operator import Kernel, LibraryCall, Method, Operator, Stage, TileDim
+from stretto.kernels.operator import SORTS, Kernel, LibraryCall, Method, Operator, Stage, TileDim
 from stretto.kernels.panels import Layout, Packing, layout_of
+from stretto.kernels.split_sorts import split_sorts
 from stretto.kernels.tree import Check, Let, Tree, map_tree
 
 FLOPS = 220e9
@@ -84,7 +85,7 @@ def select(
     back too.
     """
     chosen = Selection(units, fused, list(lowered.tree.externals))
-    tree = map_tree(lowered.tree, lambda items: _leaf(items, chosen))
+    tree = map_tree(split_sorts(lowered.tree, units), lambda items: _leaf(items, chosen))
     return Tree(tree.functions, tuple(chosen.externals)), tuple(chosen.packings.values())
 
 
@@ -334,6 +335,8 @@ def member_seconds(member: Member, plan: Plan) -> float:
     out = prod((d if isinstance(d, int) else 64 for d in operator.dims), start=1)
     depth = prod((d if isinstance(d, int) else 64 for d in operator.reduce), start=1)
     item = operator.out.buffer.dtype.itemsize
+    if operator.combine in SORTS:
+        return work(operator) * ELEMENT
     if plan.method.template == "loops":
         scale = ELEMENT * (1 + count_applies(operator.value)) * (item / 4)
         return out * depth * scale + sum(1 for _ in loads(operator.value)) * out * 1e-10

@@ -17,6 +17,7 @@ from stretto.kernels.lower import Items
 from stretto.kernels.lowered import Lowered
 from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
 from stretto.kernels.split_reductions import Estimates, split_reductions
+from stretto.kernels.split_sorts import count_sorts
 from stretto.kernels.tree import Check, Let, Tree, map_tree
 
 TASK = 5e-8
@@ -35,7 +36,8 @@ def select_cuda(lowered: Lowered, units: int, fused: bool = True) -> Tree[Kernel
     """Groups, cuts and names kernels for a whole tree, for `units` thread blocks."""
     selection = _Selection(units, fused)
     estimates = Estimates(selection.seconds_alone, selection.least_seconds, WAIT)
-    return map_tree(split_reductions(lowered.tree, units, estimates), selection.leaf)
+    tree = split_reductions(count_sorts(lowered.tree), units, estimates)
+    return map_tree(tree, selection.leaf)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,9 @@
 
 `stretto.narrow(x, dim, start, length)` is a slice of static length whose position may be known only
 at run time; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that slice replaced by `src`.
-Positions must lie in range; negative ones count from the end. Both return tensors of their own.
+Positions must lie in range; negative ones count from the end. `stretto.topk(x, k, dim, largest)` is
+`aten.topk` with an order of equal elements: the one that comes first in `x` is first. All return
+tensors of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import torch
 _library = torch.library.Library("stretto", "DEF")
 _library.define("narrow(Tensor self, int dim, SymInt start, int length) -> Tensor")
 _library.define("narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor")
+_library.define(
+    "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
+)
 
 
 def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
@@ -27,5 +32,13 @@ def _narrow_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, start: int)
     return result
 
 
+def _topk(self: torch.Tensor, k: int, dim: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    values, indices = self.sort(stable=True, dim=dim, descending=largest)
+    if self.dim() == 0:
+        return values, indices
+    return values.narrow(dim, 0, k).clone(), indices.narrow(dim, 0, k).clone()
+
+
 _library.impl("narrow", _narrow, "CompositeExplicitAutograd")
 _library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")
+_library.impl("topk", _topk, "CompositeExplicitAutograd")

@@ -20,8 +20,9 @@ _STOPS_ON_SOME_INTEGERS = frozenset(
 """Pointwise operators that refuse some integers: a divisor of 0, a negative exponent."""
 
 _NOT_CORE_BUT_TOTAL = frozenset(
-    f"aten.{name}"
+    name if name.startswith("stretto.") else f"aten.{name}"
     for name in (
+        *("sort.stable", "stretto.topk.default"),
         *("linear.default", "matmul.default", "baddbmm.default", "mv.default", "dot.default"),
         *("conv1d.default", "conv2d.default", "layer_norm.default", "group_norm.default"),
         *("batch_norm.default", "softmax.int", "log_softmax.int", "stack.default"),

@@ -330,6 +330,8 @@ def _explain(
             return f"the system allows only {detail} worker threads", (
                 "use fewer units: Options(threads=...)"
             )
+        case Status.NO_MEMORY:
+            return "the system allows no more memory", "free some, or raise the limit (ulimit -v)"
         case Status.INDEX:
             return "an index is out of range", "check the values of index tensors"
         case Status.TIMEOUT:

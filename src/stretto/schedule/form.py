@@ -23,7 +23,7 @@ from stretto.kernels.expr import (
     expr_atoms,
     loads,
 )
-from stretto.kernels.operator import Kernel, Operator, Stage
+from stretto.kernels.operator import SCANS, SORTS, Kernel, Operator, Stage
 from stretto.kernels.regions import call_buffers
 from stretto.kernels.tree import Call, Check, For, Leaf, Let, Node, TreeFunction, While, walk
 from stretto.schedule.program import DeviceProgram, Run, Schedule, Signal, Wait
@@ -33,8 +33,6 @@ Scope = Mapping[str, Buffer]
 
 MOST_TASKS = 1 << 24
 """Tasks of one kernel. More would not fit the tables that the verifier and the machines keep."""
-
-SCANS = ("cumsum", "cumprod")
 
 
 def check_form(program: DeviceProgram) -> None:
@@ -288,8 +286,10 @@ def _check_operator(kernel: Kernel, operator: Operator) -> None:
     parallel = len(operator.dims)
     count = parallel + len(operator.reduce)
     _check_vars(expr_atoms(operator.value), count, what)
-    stored = count if operator.combine in SCANS else parallel
+    stored = count if operator.combine in (*SCANS, *SORTS) else parallel
     _check_vars((a for i in operator.out.index for a in i.atoms()), stored, what)
+    if operator.combine in SORTS:
+        _check_sort(operator, what)
     for extent in (*operator.dims, *operator.reduce):
         if isinstance(extent, int) and extent < 0:
             raise VerifyError(f"{what} has an operator of negative size")
@@ -297,6 +297,21 @@ def _check_operator(kernel: Kernel, operator: Operator) -> None:
         _check_access(load.access, what)
     _check_access(operator.out, what)
     _check_written(kernel, operator.out.buffer)
+
+
+def _check_sort(operator: Operator, what: str) -> None:
+    """A sort has a dim that is sorted and one that is stored, which is no longer."""
+    if len(operator.reduce) != 2:
+        raise VerifyError(f"{what} sorts {len(operator.reduce)} dims and not one into another")
+    sorted_, stored = (Var(len(operator.dims) + n) for n in range(2))
+    if stored in expr_atoms(operator.value):
+        raise VerifyError(f"{what} sorts values that depend on their rank")
+    if any(sorted_ in index.atoms() for index in operator.out.index):
+        raise VerifyError(f"{what} stores an order at the positions that it sorts")
+    length, keep = operator.reduce
+    same = length == keep or (isinstance(length, int) and isinstance(keep, int) and keep <= length)
+    if not same:
+        raise VerifyError(f"{what} keeps more elements than it sorts")
 
 
 def _check_vars(atoms: Iterable[object], count: int, what: str) -> None:

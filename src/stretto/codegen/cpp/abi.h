@@ -35,6 +35,7 @@ enum Status : int32_t {
     INDEX = 10,      // a position is outside its dim; detail: as of ASSERTION
     TIMEOUT = 11,    // the run took longer than Context::deadline allows
     CROWDED = 12,    // another process has the core of a unit; the pool runs the program again
+    NO_MEMORY = 13,      // the system refused working memory
 };
 
 struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds

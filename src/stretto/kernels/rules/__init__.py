@@ -16,6 +16,7 @@ from stretto.kernels.rules import (
     reduce,
     resample,
     softmax,
+    sorting,
     updates,
     views,
 )
@@ -35,6 +36,7 @@ FAMILIES = (
     reduce,
     resample,
     softmax,
+    sorting,
     updates,
     views,
 )
