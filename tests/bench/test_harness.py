@@ -13,7 +13,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from benchmarks import harness
 from benchmarks.__main__ import main
+from benchmarks.floor import FloorError, Rates
 from benchmarks.harness import relative_error, run
 from benchmarks.measure import Protocol
 from benchmarks.models import Made, Phase, ZooEntry
@@ -23,6 +25,13 @@ from benchmarks.record import Record
 from benchmarks.report import publish, reasons
 
 QUICK = replace(Protocol.quick(), rounds=2, prepare_limit_s=0.2)
+RATES = Rates(1, 1e9, 4e9, 2e9, 1e9, l2_bytes=1 << 20, l3_bytes=1 << 24)
+
+
+@pytest.fixture(autouse=True)
+def _rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates of this machine take seconds to measure; `test_measure.py` does so once."""
+    monkeypatch.setattr(harness, "measure_rates", lambda threads: RATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +170,26 @@ def test_threads_are_restored() -> None:
     before = torch.get_num_threads()
     run_tiny()
     assert torch.get_num_threads() == before
+
+
+def test_the_floor_is_of_the_best_rates_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    after = replace(RATES, flops_per_s=2e9, l2_bytes_per_s=1e9)
+    measured = iter([RATES, after])
+    monkeypatch.setattr(harness, "measure_rates", lambda threads: next(measured))
+    record = run_tiny()
+    assert record.rates == replace(RATES, flops_per_s=2e9)
+    assert record.models[0].floor_ms == pytest.approx(1e3 * 64.0 / 4e9)
+    assert next(measured, None) is None
+
+
+def test_without_rates_there_is_no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(threads: int) -> Rates:
+        raise FloorError("no compiler")
+
+    monkeypatch.setattr(harness, "measure_rates", fail)
+    record = run_tiny()
+    assert record.rates is None and record.models[0].floor_ms is None
+    assert record.models[0].systems[0].status == "ok"
 
 
 def test_publish_prints_and_draws(tmp_path: Path) -> None:

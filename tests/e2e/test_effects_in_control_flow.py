@@ -1,81 +1,13 @@
-"""Changes of the user's objects in branches, loops and recursion on tensors.
-
-After each call the objects are as after the original function, and share what they share then.
-"""
+"""Changes of the user's objects in branches, loops and recursion on tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
-import stretto
-from tests.capture.checks import assert_same
-
-Step = Callable[[Any, Tensor], Any]
-
-
-class State:
-    """What the functions of this file change."""
-
-    def __init__(self, v: Any = None) -> None:
-        self.v = v
-        self.h = torch.zeros(3)
-        self.n = 0
-        self.scale = 1.0
-        self.flag = False
-        self.other: Any = None
-        self.name = "first"
-        self.items: list[Any] = []
-        self.pair = [torch.zeros(3), torch.ones(3)]
-        self.d: dict[str, Any] = {"h": torch.zeros(3)}
-
-
-INPUTS = ([0.1, 0.2, 0.3], [-1.0, 0.2, 0.1], [2.0, 3.0, 0.3], [0.5, 0.2, 0.1])
-
-
-def content(value: Any) -> Any:
-    """The state of an object as plain containers."""
-    if isinstance(value, list | tuple):
-        return type(value)(map(content, value))
-    if isinstance(value, dict):
-        return {key: content(item) for key, item in value.items()}
-    if isinstance(value, State):
-        return content(vars(value))
-    return value
-
-
-def objects(value: Any) -> list[int]:
-    """Ids of the objects in a value, in the order of a walk through it."""
-    if isinstance(value, list | tuple):
-        return [id(value)] * isinstance(value, list) + [i for x in value for i in objects(x)]
-    if isinstance(value, dict):
-        return [id(value), *(i for x in value.values() for i in objects(x))]
-    if isinstance(value, State):
-        return [id(value), *objects(vars(value))]
-    return [id(value)] if isinstance(value, Tensor) else []
-
-
-def sharing(value: Any) -> list[int]:
-    """For each object, which of the objects is the same first."""
-    found = objects(value)
-    return [found.index(item) for item in found]
-
-
-def check(step: Step, backend: str = "interpreter") -> stretto.api.Compiled:
-    """Compare some calls with eager PyTorch; tensors and objects stay the same ones, too."""
-    fast = stretto.compile(step, backend=backend)
-    mine, other = State(), State()
-    for given in INPUTS:
-        x, y = torch.tensor(given), torch.tensor(given)
-        actual, expected = fast(mine, x), step(other, y)
-        assert_same(content([actual, mine, x]), content([expected, other, y]))
-        assert sharing([actual, mine, x]) == sharing([expected, other, y])
-    return fast
-
+from tests.e2e.objects import State, Step, check
 
 # ---- attributes and items ---------------------------------------------------------------------
 
@@ -108,7 +40,81 @@ def items_in_loop(s: Any, x: Tensor) -> Any:
     return x * 2
 
 
-ATTRIBUTES = [flag_in_branch, numbers_in_loop, tensor_in_loop, items_in_loop]
+def optional(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.other = x * 2
+    return x
+
+
+def optional_read(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.other = x * 2
+    if s.other is not None:
+        x = x + s.other
+    return x
+
+
+def reset_none(s: Any, x: Tensor) -> Any:
+    if s.other is None:
+        s.other = x * 1
+    else:
+        s.other = s.other + x
+    if s.other.sum() > 10:
+        s.other = None
+    return x
+
+
+def dict_new_key(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.d["k"] = x * 2
+    return x
+
+
+def new_attr(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.late = x * 2
+    return x
+
+
+def text(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.name = "b"
+    return x
+
+
+def new_object(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.child = State(x * 2)
+    return x
+
+
+def set_arg(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.other = x
+    return x
+
+
+def swap_shape(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.h = x[:2]
+    return x
+
+
+ATTRIBUTES = [
+    flag_in_branch,
+    numbers_in_loop,
+    tensor_in_loop,
+    items_in_loop,
+    optional,
+    optional_read,
+    reset_none,
+    dict_new_key,
+    new_attr,
+    text,
+    new_object,
+    set_arg,
+    swap_shape,
+]
 
 
 @pytest.mark.parametrize("step", ATTRIBUTES, ids=lambda step: step.__name__)

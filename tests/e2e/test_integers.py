@@ -57,7 +57,7 @@ def bits(a: Tensor, b: Tensor) -> Results:
     return (
         *(a & b, a | b, a ^ b, ~a, a & 6, a | 6, 6 ^ a),
         *(a << b, a >> b, a << 2, a >> 3, torch.bitwise_left_shift(a, b)),
-        *(torch.bitwise_right_shift(a, b)),
+        torch.bitwise_right_shift(a, b),
         *(torch.logical_and(a, b), torch.logical_not(a), a.bool()),
     )
 

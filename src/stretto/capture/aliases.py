@@ -23,8 +23,9 @@ from weakref import WeakSet
 
 import torch
 
+from stretto.capture.either import Either
 from stretto.capture.signals import Abort, abort
-from stretto.capture.state import Snapshot, TracedList, children
+from stretto.capture.state import Snapshot, TracedList, children, parts_of
 from stretto.capture.tensor import Hooks, Source, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
@@ -41,8 +42,9 @@ def storages_of(value: Any) -> list[Storage]:
         return [tracer().promote(value).memory]
     if isinstance(value, Storage):
         return [value]
-    if isinstance(value, list | tuple):
-        return [storage for item in value for storage in storages_of(item)]
+    if isinstance(value, list | tuple | Either):
+        items = value.stretto_options if isinstance(value, Either) else value
+        return [storage for item in items for storage in storages_of(item)]
     return []
 
 
@@ -286,7 +288,7 @@ def visible() -> set[Storage]:
         value = pending.pop()
         if isinstance(value, TracedTensor | TracedList):
             found.add(value.memory)
-        elif isinstance(value, tuple):
+        elif parts_of(value) is not None:
             pending.extend(children(value))
     return found
 

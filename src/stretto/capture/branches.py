@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
 
-from stretto.capture.frames import Frame
+from stretto.capture.either import Either
+from stretto.capture.facts import assuming, derive, negation, possible
+from stretto.capture.frames import UNDEFINED, Frame
 from stretto.capture.join import Joiner, World
 from stretto.capture.raises import Raised, leave, raises, stop_at
 from stretto.capture.scalars import cast_number, flag_of, known_value
-from stretto.capture.signals import UnknownResult
+from stretto.capture.signals import UnknownResult, fail
 from stretto.capture.state import Snapshot, TracedList
-from stretto.capture.tensor import TracedTensor
+from stretto.capture.tensor import Hooks, TracedTensor
 from stretto.capture.tracer import Region, active, tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
@@ -23,8 +26,44 @@ from stretto.ops.properties import is_cheap, stop_reason
 Thunk = Callable[[], Any]
 
 
+def use(
+    value: Either,
+    operation: Callable[[Any], Any],
+    frame: Frame | None = None,
+    live: frozenset[str] = frozenset(),
+) -> Any:
+    """What `operation` gives for a value that is one of several."""
+    (flag, option), *rest = pairs = possible(value)
+    if any(other is UNDEFINED for _, other in pairs):
+        fail(
+            "an attribute or item is used that is set in one arm of a traced branch only",
+            "set it in both arms",
+        )
+    if not rest:
+        return operation(option)
+    other = Either(*zip(*rest, strict=True))
+    return branch(
+        flag,
+        lambda: operation(option),
+        lambda: use(other, operation, frame, live),
+        frame,
+        live,
+    )
+
+
+def which(value: Either, holds: Callable[[Any], bool]) -> Any:
+    """Whether the value is one of the options for which `holds`: a bool or a traced one."""
+    pairs = possible(value)
+    chosen = [flag for flag, option in pairs if holds(option)]
+    if len(chosen) in (0, len(pairs)):
+        return bool(chosen)
+    return reduce(lambda one, other: stage_or(one, lambda: other), chosen)
+
+
 def is_traced(value: Any) -> bool:
     """Whether the truth of `value` is known only at run time."""
+    if isinstance(value, Either):
+        return True
     if isinstance(value, TracedList):
         return value.memory.state.length is None or value.memory.state.length.static is None
     return isinstance(value, TracedTensor) and known_value(value) is None
@@ -43,6 +82,10 @@ def truth(value: Any) -> bool:
 
 def condition_of(value: Any) -> Value:
     """The truth of a traced value as an IR flag."""
+    if isinstance(value, Either):
+        value = use(value, lambda option: stage_not(stage_not(option)))
+        if isinstance(value, bool):
+            return tracer().literal(value, FLAG.dtype)
     if isinstance(value, TracedList):
         state = tracer()
         return flag_of(state.number(state.list_length(state.current(value.memory))))
@@ -69,14 +112,15 @@ def branch(
     """Trace both arms; the joint result."""
     flag = condition_of(condition)
     base = Snapshot.take()
-    outcomes = [_arm(base, arm) for arm in (then, orelse)]
+    arms = ((then, True), (orelse, False))
+    outcomes = [_arm(base, arm, flag, taken) for arm, taken in arms]
     base.restore()
     for outcome, when in zip(outcomes, (True, False), strict=True):
         if isinstance(outcome, Raised):
             leave(flag, when, outcome)
     match outcomes:
         case World() as first, World() as second:
-            return Joiner(base, first, second, frame, live).run(flag)
+            return Joiner(base, first, second, flag, frame, live).run()
         case (World() as only, Raised()) | (Raised(), World() as only):
             return _go_on(only)
         case Raised(error=error), Raised():
@@ -101,11 +145,11 @@ def _go_on(world: World) -> Any:
     return world.result
 
 
-def _arm(base: Snapshot, arm: Thunk) -> World | Raised | UnknownResult:
+def _arm(base: Snapshot, arm: Thunk, flag: Value, taken: bool) -> World | Raised | UnknownResult:
     """Trace one arm from `base`. Without the result type of a recursion it is left out."""
     base.restore()
     try:
-        with tracer().region() as region:
+        with tracer().region() as region, assuming(flag, taken):
             try:
                 result = arm()
             except Exception as error:
@@ -129,9 +173,7 @@ def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
 def stage_not(value: Any) -> Any:
     if active() is None or not is_traced(value):
         return not truth(value)
-    flag = condition_of(value)
-    state = tracer()
-    return state.number(state.tensor_op("aten.logical_not.default", (flag,), FLAG))
+    return negation(condition_of(value))
 
 
 def stage_and(first: Any, *rest: Thunk) -> Any:
@@ -166,7 +208,10 @@ def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
         return _boolean(first) if spliced is is_and else spliced
     state = tracer()
     target = "aten.logical_and.default" if is_and else "aten.logical_or.default"
-    return state.number(state.tensor_op(target, (flag, spliced), FLAG))
+    both = state.tensor_op(target, (flag, spliced), FLAG)
+    if is_and:
+        derive(both, True, (flag, spliced))
+    return state.number(both)
 
 
 def _boolean(value: Any) -> Any:
@@ -216,3 +261,6 @@ def _is_harmless(region: Region) -> bool:
         or (isinstance(op, TensorOp) and is_cheap(op.target) and stop_reason(op) is None)
         for op in ops
     )
+
+
+Hooks.use = use

@@ -12,7 +12,8 @@ import torch
 from torch.utils._pytree import tree_any, tree_map
 
 from stretto.capture import lists, sources, torch_control
-from stretto.capture.branches import branch, stage_and, stage_ifexp, stage_not, stage_or
+from stretto.capture.branches import branch, stage_and, stage_ifexp, stage_not, stage_or, which
+from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED
 from stretto.capture.leaves import kind_of
 from stretto.capture.raises import check
@@ -136,6 +137,9 @@ def _getattr(holder: Any, name: str, *default: Any) -> Any:
     state = tracer()
     state.names_read.add(name)
     found = getattr(holder, name, UNDEFINED)
+    if isinstance(found, Either) and default:
+        options = [default[0] if x is UNDEFINED else x for x in found.stretto_options]
+        return Either(found.stretto_flags, options)
     if found is not UNDEFINED:
         return found
     state.missing.append((holder, name))
@@ -143,7 +147,10 @@ def _getattr(holder: Any, name: str, *default: Any) -> Any:
 
 
 def _hasattr(holder: Any, name: str) -> Any:
-    return _getattr(holder, name, UNDEFINED) is not UNDEFINED
+    found = _getattr(holder, name, UNDEFINED)
+    if isinstance(found, Either):
+        return which(found, lambda option: option is not UNDEFINED)
+    return found is not UNDEFINED
 
 
 def _list(*args: Any) -> Any:

@@ -15,12 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.capture import recursion
+from stretto.capture import branches, recursion
 from stretto.capture.builtin_calls import RULES, list_method, needs_items
+from stretto.capture.copies import check_change
+from stretto.capture.either import Either, first_either, replaced
+from stretto.capture.frames import UNDEFINED
 from stretto.capture.heap import MUTATORS
+from stretto.capture.held_lists import replacement
 from stretto.capture.locations import is_user_file
 from stretto.capture.poison import Poison
-from stretto.capture.reach import original
+from stretto.capture.reach import is_of_user, original
 from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
 from stretto.capture.signals import Abort, fail
 from stretto.capture.state import TracedList
@@ -44,10 +48,18 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     for given in (function, *args, *kwargs.values()):
         if isinstance(given, Poison):
             given.fail()
+    if isinstance(function, Either):
+        return branches.use(function, lambda option: traced_call(option, args, kwargs))
+    moved = replacement(getattr(function, "__self__", None))
+    if moved is not None:
+        return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
     function = original(function)
     rule = _rule(function)
     if rule is not None:
+        found = first_either((args, kwargs))
+        if found is not None:
+            return _with_options(function, args, kwargs, found)
         outcome = rule(*args, **kwargs)
         if outcome is not NotImplemented:
             return outcome
@@ -80,6 +92,25 @@ def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
         check_iterator(args[0])
 
 
+def check_entries(container: Any) -> None:
+    """Fail for a dict whose entries depend on the run, where all of them are looked at."""
+    if isinstance(container, dict):
+        for item in container.values():  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(item, Either) and any(x is UNDEFINED for x in item.stretto_options):
+                fail(
+                    "a dict is used to which an entry is added in one arm of a traced branch only",
+                    "add it in both arms, or look at single entries",
+                )
+
+
+def _stores(function: Any) -> bool:
+    """Whether a function only keeps its arguments: a method of a container, a class."""
+    if isinstance(function, type):
+        return is_of_user(function)
+    name = getattr(function, "__name__", "")
+    return name in MUTATORS or name in ("setattr", "__setattr__")
+
+
 def check_iterator(iterator: Any) -> None:
     """Fail for an iterator that was there before the call, and would go on from call to call."""
     if isinstance(iterator, Iterator) and tracer().heap.knows(iterator):
@@ -106,6 +137,7 @@ def changes(holder: Any) -> None:
     """Note that an attribute or item of `holder` is set."""
     state = active()
     if state is not None:
+        check_change(holder)
         state.heap.touch(holder, any(not region.is_transaction for region in state.regions[1:]))
 
 
@@ -127,7 +159,24 @@ def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return _native(function, args, kwargs)
 
 
+def _with_options(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], either: Either
+) -> Any:
+    """A call that is made for each thing that an argument may be."""
+
+    def called(option: Any) -> Any:
+        return traced_call(function, *replaced((args, kwargs), either, option))
+
+    return branches.use(either, called)
+
+
 def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for given in (getattr(function, "__self__", None), *args):
+        check_entries(given)
+    if not _stores(function):
+        found = next((item for item in args if isinstance(item, Either)), None)
+        if found is not None:
+            return _with_options(function, args, kwargs, found)
     args, kwargs = needs_items(function, args, kwargs)
     return function(*args, **kwargs)
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.capture.aliases import link_same, overlapping, storages_of
+from stretto.capture.copies import note_copy, note_twins
+from stretto.capture.either import NONE, Either, flag_for, options_of
 from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.capture.held_lists import check_growth
 from stretto.capture.leaves import (
     device_of,
     items_kind,
@@ -36,6 +40,7 @@ from stretto.capture.state import (
     describe,
     equal_leaves,
     is_box,
+    parts_of,
     rebuild_tuple,
     refill,
     shown_name,
@@ -46,6 +51,9 @@ from stretto.ir.core import Value
 from stretto.ir.types import ListType, TensorType
 
 Slot = tuple[Any, ...]
+
+_MOST_OPTIONS = 4
+"""How many kinds of things a carried value may be."""
 
 
 @dataclass(eq=False, slots=True)
@@ -95,6 +103,21 @@ class Carry:
     """What may share memory at the start of a round: a slot, and another or an outer storage."""
     changed: bool = False
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    copied: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
+    ends: dict[int, Slot] = field(default_factory=dict[int, Slot])
+    """Slots of the copies by the objects that they are after a round."""
+    placed: dict[Slot, Either] = field(default_factory=dict[Slot, Either])
+    """Values at the start of the round that are one of several."""
+    kinds_of_options: dict[Slot, list[Any]] = field(default_factory=dict[Slot, list[Any]])
+    """For each option of such a value, one that it had at the end of a round."""
+    replaced: list[tuple[dict[Any, Any], Any, Any]] = field(
+        default_factory=list[tuple[dict[Any, Any], Any, Any]]
+    )
+    """Values of `base` that were replaced, with their keys."""
+    twins: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
+    """Copies that stand for the same object, each with another one."""
+    splits: bool = False
+    """What is of another kind after a round is carried as one of several."""
     written: int = 0
 
     # -- entering -------------------------------------------------------------------------------
@@ -226,13 +249,20 @@ class Carry:
             return self.made[id(value)]
         if slot in self.rebuilt:
             made = copy.copy(value)
+            note_copy(made, [value])
             items = contents(value)
             refill(made, {k: self._placed((*slot, k), v) for k, v in items.items()})
+            self.copied[slot] = made
+            if self.twins.get(slot) in self.copied:
+                note_twins(made, self.copied[self.twins[slot]])
             return made
-        if isinstance(value, tuple):
-            items = [self._placed((*slot, i), v) for i, v in enumerate(value)]
-            if any(a is not b for a, b in zip(items, value, strict=True)):
-                return rebuild_tuple(value, items)
+        parts = parts_of(value)
+        if parts is not None:
+            items = [self._placed((*slot, i), v) for i, v in enumerate(parts)]
+            if any(a is not b for a, b in zip(items, parts, strict=True)):
+                value = rebuild_tuple(value, items)
+            if isinstance(value, Either):
+                self.placed[slot] = value
         return value
 
     # -- leaving --------------------------------------------------------------------------------
@@ -243,7 +273,7 @@ class Carry:
         `is_last`: the region is complete, so a storage not written by now need not be carried.
         """
         self.changed = False
-        self.poisoned = {}
+        self.poisoned, self.ends = {}, {}
         after = Snapshot.take()
         for key, before in self.base.cells.items():
             number, name = key
@@ -309,18 +339,20 @@ class Carry:
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
         if isinstance(before, Maybe) and not isinstance(after, Poison):
             after = Maybe.of(after, name)
+        if isinstance(before, Either) and not isinstance(after, Poison):
+            after = self._arranged(slot, before, after, name)
         if slot in self.leaves:
             self._compare_leaf(slot, self.leaves[slot], before, after, name)
         elif isinstance(before, list) and id(before) in self.grown:
-            if after is not self.made.get(id(before)) and after is not before:
+            made = self.made.get(id(before), self.grown[id(before)].end)
+            if after is not made and after is not before:
                 self._peel(name, before, after)
             self._compare_grown(before, name)
         elif slot in self.rebuilt:
             self._compare_rebuilt(slot, before, after, name)
         elif before is after:
-            if isinstance(before, tuple):
-                for i, item in enumerate(before):
-                    self._compare((*slot, i), item, item, f"{name}[{i}]")
+            for i, item in enumerate(parts_of(before) or ()):
+                self._compare((*slot, i), item, item, f"{name}[{i}]")
         elif not equal_leaves(before, after):
             self._learn(slot, before, after, name)
 
@@ -342,16 +374,28 @@ class Carry:
             self.changed = True
             return
         if type(before) is type(after):
-            if isinstance(before, tuple) and len(before) == len(after):
-                for i, item in enumerate(before):
-                    inner = name if isinstance(before, Maybe) else f"{name}[{i}]"
-                    self._compare((*slot, i), item, after[i], inner)
+            parts, others = parts_of(before), parts_of(after)
+            if parts is not None and others is not None and len(parts) == len(others):
+                for i, item in enumerate(parts):
+                    inner = name if isinstance(before, Maybe | Either) else f"{name}[{i}]"
+                    self._compare((*slot, i), item, others[i], inner)
                 return
-            if is_box(before) and contents(before).keys() == contents(after).keys():
+            same = is_box(before) and contents(before).keys() == contents(after).keys()
+            if same and not self._apart(before, after):
                 self.rebuilt[slot] = before
                 self.changed = True
+                if any(item is UNDEFINED for item in contents(before).values()):
+                    self._compare_rebuilt(slot, before, after, name)
                 return
-        self._peel(name, before, after)
+        if self.splits or isinstance(after, Either):
+            self._split(slot, before, after, name)
+        else:
+            self._peel(name, before, after)
+
+    def _apart(self, before: Any, after: Any) -> bool:
+        """Whether an object must not be carried as a copy: its identity matters."""
+        apart = tracer().keeps_apart and self._is_known(before)
+        return apart or self._is_known(after)
 
     def _learn_defined(self, slot: Slot, after: Any, name: str) -> None:
         """A variable got its first value in the body."""
@@ -363,7 +407,7 @@ class Carry:
                 return
             (_, *cell), *rest = slot
             if is_internal(name) and not rest and (isinstance(after, tuple) or is_box(after)):
-                self.base.cells[cell[0], cell[1]] = _without_values(after)
+                self.base.cells[cell[0], cell[1]] = self._before_round(after)
                 self.changed = True
                 return
             self._peel(name, UNDEFINED, after)
@@ -380,9 +424,103 @@ class Carry:
 
     def _learn_unbound(self, slot: Slot, value: Any, after: Any, name: str) -> None:
         _, number, variable = slot[0]
-        before = Maybe(_without_values(value), False, name)
+        before = Maybe(self._before_round(value), False, name)
         self.base.cells[number, variable] = before
         self._compare(slot, before, after, name)
+
+    # -- values that are one of several ---------------------------------------------------------
+
+    def _split(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        """Carry a value of which a round makes another kind of thing as one of several."""
+        start = before if isinstance(before, Either) else Either([True], [before])
+        known = self.kinds_of_options.get(slot, list(start.stretto_options))
+        new = [x for x in options_of(after) if not any(self._is_alike(k, x) for k in known)]
+        if len(known) + len(new) > _MOST_OPTIONS:
+            self._peel(name, before, after)
+        made = Either(
+            [*start.stretto_flags, *(False for _ in new)],
+            [*start.stretto_options, *map(self._before_round, new)],
+        )
+        if not self._set_base(slot, made):
+            self._peel(name, before, after)
+        self.kinds_of_options[slot] = [*known, *new]
+        self.changed = True
+
+    def _before_round(self, value: Any) -> Any:
+        """The structure of a value, with UNDEFINED where a Program has values: what the variable
+        holds before a round has given it a value. Objects from before the region stay."""
+        if kind_of(value) is not None:
+            return UNDEFINED
+        parts = parts_of(value)
+        if parts is not None:
+            return rebuild_tuple(value, list(map(self._before_round, parts)))
+        if is_box(value) and not self._is_known(value):
+            made, items = copy.copy(value), contents(value)
+            refill(made, {key: self._before_round(item) for key, item in items.items()})
+            return made
+        return value
+
+    def _is_known(self, box: Any) -> bool:
+        """Whether an object is from before the region."""
+        return id(box) in self.base.boxes or tracer().heap.knows(box)
+
+    def _is_alike(self, known: Any, option: Any) -> bool:
+        """Whether two options are of one kind."""
+        if known is option or equal_leaves(known, option):
+            return True
+        if self._unified(known, option) is not None:
+            return True
+        if known is UNDEFINED or type(known) is not type(option):
+            return False
+        if isinstance(known, tuple):
+            return len(known) == len(option)
+        return (
+            is_box(known)
+            and not self._apart(known, option)
+            and contents(known).keys() == contents(option).keys()
+        )
+
+    def _arranged(self, slot: Slot, before: Either, after: Any, name: str) -> Any:
+        """`after` with the options in the order that they are carried in."""
+        placed = self.placed.get(slot, before)
+        if after is placed:
+            return after
+        examples = self.kinds_of_options.get(slot, list(before.stretto_options))
+        flags, options = list[Any](), list[Any]()
+        pending = list(options_of(after))
+        for number, example in enumerate(examples):
+            own = placed.stretto_options[number]
+            alike = (x for x in pending if x is own or self._is_alike(example, x))
+            found = next(alike, NONE)
+            flags.append(flag_for(after, found))
+            options.append(own if found is NONE else found)
+            pending = [x for x in pending if x is not found]
+        if pending:
+            self._split(slot, before, after, name)
+            return self.placed.get(slot, before)
+        return Either(flags, options)
+
+    def _set_base(self, slot: Slot, value: Any) -> bool:
+        """Let the region start with `value` in a slot; False where that is inside of a copy."""
+        (kind, *place), *path = slot
+        if kind == "cell":
+            cells: dict[Any, Any] = self.base.cells  # type: ignore[assignment]
+            key, path = (place[0], place[1]), path
+        else:
+            cells = self.base.boxes[place[0]][1]
+            key, path = path[0], path[1:]
+        made = _with_part(cells[key], path, value)
+        if made is NONE:
+            return False
+        self.replaced.append((cells, key, cells[key]))
+        cells[key] = made
+        return True
+
+    def give_up(self) -> None:
+        """Make the state what it was before the region."""
+        for cells, key, value in reversed(self.replaced):
+            cells[key] = value
+        self.base.restore()
 
     def _compare_leaf(self, slot: Slot, leaf: Leaf, before: Any, after: Any, name: str) -> None:
         after = _or_poison(after)
@@ -390,6 +528,10 @@ class Carry:
             after.fail_at_origin()
         kind = kind_of(after)
         joint = None if kind is None else unify(leaf.kind, kind, promote=True)
+        if joint is None and self.splits and before is not UNDEFINED:
+            del self.leaves[slot]
+            self._split(slot, before, after, name)
+            return
         if joint is None:
             self._peel(name, before, after)
             return
@@ -405,6 +547,10 @@ class Carry:
         if type(after) is not type(before) or contents(after).keys() != items.keys():
             self._peel(name, before, after)
             return
+        twin = self.ends.setdefault(id(after), slot)
+        if twin != slot and self.twins.get(slot) != twin:
+            self.twins[slot] = twin
+            self.changed = True
         for key, item in contents(after).items():
             self._compare((*slot, key), items[key], item, f"{name}[{key!r}]")
 
@@ -418,8 +564,11 @@ class Carry:
         if isinstance(box, set | deque) or (isinstance(box, list) and tracer().heap.owns(box)):
             if self.loops:
                 raise NeedsUnroll(self.loops, growth(box))
-            fail_growth(box)
+            if not isinstance(box, list):
+                fail_growth(box)
         if isinstance(box, list):
+            check_growth(box)
+            tracer().replaced_lists[id(box)] = box
             items = list(after.values())
             kind = items_kind(items or list(before.values()))
             if kind is not None and isinstance(kind.type, TensorType):
@@ -428,6 +577,8 @@ class Carry:
                 )
                 self.changed = True
                 return
+        if self.loops:
+            raise NeedsUnroll(self.loops, growth(box))
         self._peel("a container", list(before.values()), list(after.values()))
 
     def _grow(self, box: list[Any], after: TracedList) -> None:
@@ -502,23 +653,23 @@ def _or_poison(value: Any) -> Any:
     return value
 
 
-def _without_values(value: Any) -> Any:
-    """The structure of a value that is returned, with UNDEFINED where a Program has values: what
-    the variable holds before the loop has returned."""
-    if kind_of(value) is not None:
-        return UNDEFINED
-    if isinstance(value, tuple):
-        return rebuild_tuple(value, [_without_values(item) for item in value])
-    if is_box(value):
-        made = copy.copy(value)
-        refill(made, {key: _without_values(item) for key, item in contents(value).items()})
-        return made
-    return value
+def _with_part(whole: Any, path: Sequence[Any], part: Any) -> Any:
+    """A composite with another part; NONE where the path leads into a container."""
+    if not path:
+        return part
+    parts = parts_of(whole)
+    if parts is None:
+        return NONE
+    made = _with_part(parts[path[0]], path[1:], part)
+    if made is NONE:
+        return NONE
+    return rebuild_tuple(whole, [*parts[: path[0]], made, *parts[path[0] + 1 :]])
 
 
 def _has_unbound_form(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_has_unbound_form, value))
+    parts = parts_of(value)
+    if parts is not None:
+        return all(map(_has_unbound_form, parts))
     return kind_of(value) is not None or value is None or isinstance(value, str)
 
 

@@ -19,12 +19,12 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from stretto.capture import value_checks
 from stretto.capture.aliases import link
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
-from stretto.capture.eager import OF_OPERATORS, eager_error, eager_refusal, infer
+from stretto.capture.eager import OF_OPERATORS, eager_error, eager_refusal, infer, tensors_of
+from stretto.capture.fakes import mapped
 from stretto.capture.functional import apply_functionally, is_mutating
 from stretto.capture.raises import refuse_if_caught
 from stretto.capture.scalars import concrete, result_number
@@ -113,16 +113,13 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
-    refused = eager_refusal(func, args, kwargs)
-    if refused is not None:
-        raise refused
-    rule = decomposition(func)
-    if rule is not None:
+    rules = [decomposition(func), func.decompose if func._can_decompose() else None]
+    if any(rules):
+        refused = eager_refusal(func, args, kwargs)
+        if refused is not None:
+            raise refused
+    for rule in filter(None, rules):
         outcome = _replaced(mode, rule, func, args, kwargs)
-        if outcome is not NotImplemented:
-            return outcome
-    if func._can_decompose():
-        outcome = _replaced(mode, func.decompose, func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
     return record(func, args, kwargs)
@@ -166,7 +163,8 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     """Record `func` as it is and return traced results."""
     state = tracer()
     promoted = _promoter(state)
-    args, kwargs = tree_map(promoted, args), tree_map(promoted, kwargs)
+    args = mapped(promoted, args)
+    kwargs = {name: mapped(promoted, item) for name, item in kwargs.items()}
     outputs = infer(state, func, args, kwargs)
     if outputs is None and func not in value_checks.RECORDED:
         state.note(f"{func} only checks values: it is left out")
@@ -182,14 +180,14 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
             if key not in _LAYOUT_KEYWORDS
         ),
     )
-    fakes = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    fakes = tensors_of(outputs)
     values = state.emit(op, [state.type_of(fake) for fake in fakes])
     pairs = {id(fake): value for fake, value in zip(fakes, values, strict=True)}
     number = result_number(func, args, kwargs)
 
     any_layout = any(
         isinstance(leaf, TracedTensor) and leaf.memory.any_layout
-        for leaf in tree_leaves((args, kwargs))
+        for leaf in tensors_of((args, kwargs))
     )
 
     def wrap(item: Any) -> Any:
@@ -199,7 +197,7 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
         made.memory.any_layout = any_layout
         return made
 
-    return tree_map(wrap, outputs)
+    return mapped(wrap, outputs)
 
 
 def _promoter(state: Tracer) -> Callable[[Any], Any]:

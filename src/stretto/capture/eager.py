@@ -12,11 +12,13 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from stretto.capture.fakes import call_key, fake_like, known_result, mapped, remember
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import Tracer, data_dependent_shape, tracer
 
@@ -43,9 +45,23 @@ _ABOUT_DTYPES = (
 
 def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """The fake results of `func`. What eager PyTorch refuses is refused with eager's error."""
+    key = call_key(func, args, kwargs)
+    if key is not None:
+        known = known_result(state.fake_mode, key)
+        if known is not None:
+            return known
+
+    def fake_of(item: Any) -> Any:
+        if isinstance(item, TracedTensor):
+            return item.fake
+        is_real = isinstance(item, torch.Tensor) and not isinstance(item, FakeTensor)
+        return fake_like(state.fake_mode, item) if is_real else item
+
+    given = mapped(fake_of, args)
+    named = {name: mapped(fake_of, item) for name, item in kwargs.items()}
     try:
         with state.faking():
-            outputs = func(*tree_map(fake_of, args), **tree_map(fake_of, kwargs))
+            outputs = func(*given, **named)
     except (DynamicOutputShapeException, DataDependentOutputException):
         raise data_dependent_shape(f"the result of {func}") from None
     except GuardOnDataDependentSymNode:
@@ -56,11 +72,20 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     refused = eager_refusal(func, args, kwargs)
     if refused is not None:
         raise refused
+    if key is not None:
+        remember(key, outputs)
     return outputs
 
 
-def fake_of(item: Any) -> Any:
-    return item.fake if isinstance(item, TracedTensor) else item
+def tensors_of(item: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments of an operator."""
+    if isinstance(item, torch.Tensor):
+        return [item]
+    if isinstance(item, dict):
+        item = item.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    elif not isinstance(item, list | tuple):
+        return []
+    return [tensor for part in item for tensor in tensors_of(part)]  # pyright: ignore[reportUnknownVariableType]
 
 
 def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:
@@ -85,7 +110,7 @@ _known: dict[tuple[Any, ...], Exception | None] = {}
 
 def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
     """The error of a call that torch's shape rule accepts: for its dtypes, or for a size of 0."""
-    tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+    tensors = tensors_of((args, kwargs))
     for tensor in filter(is_lazy, tensors):
         tracer().type_of(tensor)  # refuses it
     traced = [item for item in tensors if isinstance(item, TracedTensor)]

@@ -20,16 +20,12 @@ from stretto.capture.heap import Heap
 from stretto.capture.output import Flattener
 from stretto.capture.reading import WHOLE, Exempt, Reading, Root, read_state
 from stretto.capture.result import Effect, OutputSpec
-from stretto.capture.signals import Abort, Signal, fail
-from stretto.capture.state import contents, rebuild_tuple
+from stretto.capture.signals import Abort, fail
+from stretto.capture.state import TracedList, contents, rebuild_tuple
 from stretto.capture.stores import Cell, Names, anchor
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
 from stretto.errors import CaptureError
-
-
-class Replan(Signal):
-    """The capture changes places that its plan does not know: it has to be tried again."""
 
 
 @dataclass(eq=False)
@@ -39,12 +35,14 @@ class Plan:
     tracked: boxes that are part of the state in traced branches and loops.
     arguments: containers among the arguments are named by their place, and read like roots.
     counting: integers that are changed are inputs, not part of the key.
+    keeps_apart: objects that are one of several are not joined to copies.
     """
 
     roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
     tracked: dict[int, Any] = field(default_factory=dict[int, Any])
     arguments: bool = False
     counting: bool = True
+    keeps_apart: bool = False
 
     @property
     def is_counting(self) -> bool:
@@ -210,7 +208,14 @@ class EffectWriter:
     fixed: list[Any] = field(default_factory=list[Any])
 
     def effects(self) -> tuple[Effect, ...]:
-        return tuple(self._effect(box) for box in self.heap.changed())
+        grown = self.flattener.stand_ins.values()
+        lists = {id(box) for box, _ in grown}
+        changed = [box for box in self.heap.changed() if id(box) not in lists]
+        return (*map(self._effect, changed), *(self._growth(*pair) for pair in grown))
+
+    def _growth(self, box: list[Any], made: TracedList) -> Effect:
+        """All items of a list that grew in a traced branch or loop."""
+        return Effect(self._place(box), (), (), True, self.flattener.items(made))
 
     def _effect(self, box: Any) -> Effect:
         try:
@@ -232,7 +237,7 @@ class EffectWriter:
 
     def _spec(self, key: Any, value: Any) -> OutputSpec:
         self.flattener.check_text(key)
-        return self.flattener.spec(value)
+        return self.flattener.entry(value)
 
     def _place(self, box: Any) -> int:
         """The number of an object that was read, or the complement of that of a fixed box."""

@@ -24,14 +24,15 @@ from stretto.capture.dispatch import recording
 from stretto.capture.effects import (
     EffectWriter,
     Plan,
-    Replan,
     check_changes,
     exemptions,
     substitute,
     substitute_counters,
 )
+from stretto.capture.fakes import fake_like
 from stretto.capture.guards import Guards, guards_of
 from stretto.capture.heap import Heap
+from stretto.capture.held_lists import enter_lists
 from stretto.capture.output import ArgumentReturned, Flattener
 from stretto.capture.raises import raises, stop_at
 from stretto.capture.reading import Exempt, Reading
@@ -45,7 +46,15 @@ from stretto.capture.result import (
     Mutation,
     ObjectState,
 )
-from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
+from stretto.capture.signals import (
+    Abort,
+    KeepApart,
+    NeedsPeel,
+    NeedsUnroll,
+    Replan,
+    UnknownResult,
+    fail,
+)
 from stretto.capture.state import rebuild_tuple
 from stretto.capture.stores import Cell
 from stretto.capture.tensor import FunctionContext, Storage, StorageState, TracedTensor
@@ -132,6 +141,7 @@ def _try(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     reading = plan.read(arguments, tensors)
     tracer.heap, tracer.tracked = heap, dict(plan.tracked)
+    tracer.keeps_apart = plan.keeps_apart
     tracer.tracked_cells = {id(b.cell) for b in plan.tracked.values() if isinstance(b, Cell)}
     error: BaseException
     try:
@@ -143,6 +153,9 @@ def _try(
         return None
     except ArgumentReturned:
         plan.arguments = True
+        return None
+    except KeepApart:
+        plan.keeps_apart = True
         return None
     except Abort as signal:
         error = signal.error
@@ -184,6 +197,7 @@ def _capture(
         traced_args, traced_kwargs = _traced_arguments(
             heap, arguments, iter([item.traced for item in given])
         )
+        enter_lists(plan.tracked.values())
         result = _call(region, fn, traced_args, traced_kwargs)
         check_changes(heap)
         if plan.grow(heap, reading, tracer.traced.values()):
@@ -191,10 +205,10 @@ def _capture(
         _check_aliases(tracer, inputs)
         numbers = {id(item): number for number, item in enumerate(reading.objects)}
         flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, numbers)
-        output = flattener.spec(result)
-        flattener.storing = True
         writer = EffectWriter(heap, flattener, numbers)
         effects = writer.effects()
+        flattener.storing = False
+        output = flattener.spec(result)
         yields = flattener.yields
         every = [*inputs, *counters, *_externals(tracer, context)]
         mutations = list[Mutation]()
@@ -294,8 +308,7 @@ def _fetch_tensors(tracer: Tracer, reading: Reading) -> list[_Input]:
 
 def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> _Input:
     value = tracer.param(tracer.type_of(tensor), hint)
-    with tracer.faking():
-        fake = tracer.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+    fake = fake_like(tracer.fake_mode, tensor)
     traced = TracedTensor(fake, Storage(StorageState(value), tracer.scope, fake))
     return _Input(binding, value, traced, tensor)
 

@@ -135,6 +135,28 @@ class Heap:
         """Whether a container existed before the capture."""
         return self.boxes.get(id(box)) is box
 
+    def holders(self, value: Any) -> list[Any]:
+        """Boxes that hold an object, also in tuples."""
+        return [
+            box for key, box in self.boxes.items() if _holds(tuple(self.start[key].values()), value)
+        ]
+
+    def is_held_by_others(self, value: Any) -> bool:
+        """Whether a bound method, default or the like refers to an object."""
+        for item in self.seen.values():
+            match item:
+                case MethodType() | types.BuiltinMethodType():
+                    held: tuple[Any, ...] = (item.__self__,)
+                case partial():
+                    held = (*item.args, *item.keywords.values())
+                case FunctionType():
+                    held = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
+                case _:
+                    continue
+            if _holds(held, value):
+                return True
+        return False
+
     def boxes_of(self, holder: Any) -> Iterator[Any]:
         """The boxes that attributes or items of `holder` are in."""
         if id(holder) in self.boxes:
@@ -293,6 +315,13 @@ class Heap:
         if not is_same(contents(box), values):
             refill(box, values)
         self.start[id(box)] = values
+
+
+def _holds(items: tuple[Any, ...], value: Any) -> bool:
+    return any(
+        item is value or (isinstance(item, tuple) and _holds(item, value))  # pyright: ignore[reportUnknownArgumentType]
+        for item in items
+    )
 
 
 @cache

@@ -12,7 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.capture.copies import note_copy
+from stretto.capture.either import NONE, Either, flag_for, options_of
+from stretto.capture.facts import negation
 from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.capture.held_lists import check_growth
 from stretto.capture.join_aliases import JoinedAliases
 from stretto.capture.leaves import (
     device_of,
@@ -31,12 +35,11 @@ from stretto.capture.state import (
     Snapshot,
     TracedList,
     contents,
-    describe,
     equal_leaves,
     is_box,
+    parts_of,
     rebuild_tuple,
     refill,
-    shown_name,
 )
 from stretto.capture.tensor import Length, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import Region, tracer
@@ -85,14 +88,17 @@ class Joiner:
     base: Snapshot
     first: World
     second: World
+    condition: Value
     frame: Frame | None = None
     live: frozenset[str] = frozenset()
     pairs: list[Pair] = field(default_factory=list[Pair])
     memo: dict[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
+    guarded: dict[tuple[int, bool], Any] = field(default_factory=dict[tuple[int, bool], Any])
     keep: list[Any] = field(default_factory=list[Any])
 
-    def run(self, condition: Value) -> Any:
+    def run(self) -> Any:
         """Emit the branch; the joint result of the arms."""
+        condition = self.condition
         cells = {key: self._cell(*key) for key in self.base.cells}
         boxes = [self._box(box) for box, _ in self.base.boxes.values()]
         result = self.value(self.first.result, self.second.result, "the result")
@@ -122,22 +128,25 @@ class Joiner:
     def _box(self, box: Any) -> tuple[Any, dict[Any, Any]]:
         first, second = self.first.inside(box), self.second.inside(box)
         if first.keys() != second.keys():
-            if isinstance(box, list) and not tracer().heap.owns(box):
-                return box, first
-            if isinstance(box, list | set | deque):
+            if isinstance(box, list):
+                check_growth(box)
+                tracer().replaced_lists[id(box)] = box
+                return box, first if not tracer().heap.owns(box) else self.base.boxes[id(box)][1]
+            if isinstance(box, set | deque):
                 fail_growth(box)
-            missing = sorted(str(key) for key in first.keys() ^ second.keys())
             keys = list(first) + [key for key in second if key not in first]
-            reason = f"{', '.join(missing)} is set in one arm of a traced branch only"
-            poison = Poison(reason, "set it in both arms")
-            both = first.keys() & second.keys()
-            return box, {
-                key: self.value(first[key], second[key], str(key)) if key in both else poison
-                for key in keys
-            }
+            return box, {key: self._entry(first, second, key) for key in keys}
         return box, {
             key: self.value(item, second[key], f"[{key!r}]") for key, item in first.items()
         }
+
+    def _entry(self, first: dict[Any, Any], second: dict[Any, Any], key: Any) -> Any:
+        """An entry that one of the arms may lack."""
+        one, other = first.get(key, UNDEFINED), second.get(key, UNDEFINED)
+        if key in first and key in second:
+            return self.value(one, other, str(key))
+        known = other if key in second else one
+        return known if isinstance(known, Poison) else self._either(one, other, str(key))
 
     def value(self, first: Any, second: Any, name: str) -> Any:
         """The joint value of one variable or item."""
@@ -160,6 +169,8 @@ class Joiner:
             return self._undefined(first, second, name)
         if equal_leaves(first, second):
             return first
+        if any(isinstance(side, Either) for side in (first, second)) or self._apart(first, second):
+            return self._either(first, second, name)
         both_lists = self._growable(first) and self._growable(second)
         if both_lists and self._lengths_differ(first, second):
             return self._grown(first, second, name)
@@ -171,9 +182,10 @@ class Joiner:
         return self._containers(first, second, name)
 
     def _same(self, value: Any, name: str) -> Any:
-        if isinstance(value, tuple):
-            items = [self.value(item, item, f"{name}[{i}]") for i, item in enumerate(value)]
-            changed = any(a is not b for a, b in zip(items, value, strict=True))
+        parts = parts_of(value)
+        if parts is not None:
+            items = [self.value(item, item, f"{name}[{i}]") for i, item in enumerate(parts)]
+            changed = any(a is not b for a, b in zip(items, parts, strict=True))
             return rebuild_tuple(value, items) if changed else value
         if isinstance(value, list) and len(self.first.inside(value)) != len(
             self.second.inside(value)
@@ -197,18 +209,38 @@ class Joiner:
 
     def _guarded(self, value: Any, in_second: bool) -> Any:
         """`value` of one arm, and a placeholder in the other that is never looked at."""
+        key = (id(value), in_second)
+        if key not in self.guarded:
+            self.keep.append(value)
+            self.guarded[key] = self._guard(value, in_second)
+        return self.guarded[key]
+
+    def _guard(self, value: Any, in_second: bool) -> Any:
         kind = kind_of(value)
         if kind is not None:
+            if isinstance(value, TracedTensor | TracedList) and self._outlives(value):
+                return value
             return self._leaf(None, value, kind) if in_second else self._leaf(value, None, kind)
-        if isinstance(value, tuple):
-            return rebuild_tuple(value, [self._guarded(item, in_second) for item in value])
-        if is_box(value):
+        parts = parts_of(value)
+        if parts is not None:
+            return rebuild_tuple(value, [self._guarded(item, in_second) for item in parts])
+        if is_box(value) and not self._is_known(value):
             world = self.second if in_second else self.first
             items = world.inside(value)
             made = copy.copy(value)
             refill(made, {key: self._guarded(item, in_second) for key, item in items.items()})
             return made
         return value
+
+    def _outlives(self, value: TracedTensor | TracedList) -> bool:
+        """Whether a tensor or list from before the branch is the same behind it."""
+        steps = value.steps if isinstance(value, TracedTensor) else ()
+        values = [item for step in steps for item in step.values]
+        return value.memory.scope.open and all(map(tracer().is_known, values))
+
+    def _is_known(self, box: Any) -> bool:
+        """Whether an object is from before the branch, so that it is the same behind it."""
+        return id(box) in self.base.boxes or tracer().heap.knows(box)
 
     def _leaf(self, first: Any, second: Any, kind: Kind, length: Length | None = None) -> Any:
         state = tracer()
@@ -250,7 +282,13 @@ class Joiner:
                 "and its items differ in type",
                 "append items of one shape and dtype",
             )
-        return self._leaf(sides[0], sides[1], kind)
+        made = self._leaf(sides[0], sides[1], kind)
+        if _origin(first) == _origin(second):
+            tracer().list_origins[id(made)] = _origin(first)
+            tracer().kept_alive.append(made)
+        else:
+            note_copy(made, [first, second])
+        return made
 
     def _list_kind(self, side: Any) -> Kind | None:
         if isinstance(side, TracedList):
@@ -270,11 +308,66 @@ class Joiner:
                 if a.keys() == b.keys():
                     made = copy.copy(first)
                     refill(made, {k: self.value(a[k], b[k], f"{name}[{k!r}]") for k in a})
+                    note_copy(made, [first, second])
                     return made
-        return Poison(
-            f"{shown_name(name)} is {describe(first)} in one arm of a branch on a tensor and "
-            f"{describe(second)} in the other",
-            "give it the same structure, shape and dtype in both arms",
+        return self._either(first, second, name)
+
+    def _apart(self, first: Any, second: Any) -> bool:
+        """Whether two objects must not be joined to a copy: their identity matters."""
+        if not all(is_box(side) or isinstance(side, TracedList) for side in (first, second)):
+            return False
+        if isinstance(first, TracedList) and isinstance(second, TracedList):
+            return False
+        if _origin(first) == _origin(second):
+            return False
+        heap = tracer().heap
+        if tracer().keeps_apart:
+            return self._is_known(first) or self._is_known(second)
+        return heap.knows(first) or heap.knows(second)
+
+    def _either(self, first: Any, second: Any, name: str) -> Any:
+        """A value that is one of several."""
+        pairs = [[option, NONE] for option in options_of(first)]
+        for option in options_of(second):
+            alike = (p for p in pairs if p[1] is NONE and self._joins(p[0], option))
+            found = next(alike, None)
+            if found is None:
+                pairs.append([NONE, option])
+            else:
+                found[1] = option
+        flags, options = list[Any](), list[Any]()
+        for one, other in pairs:
+            flags.append(self._flag(flag_for(first, one), flag_for(second, other)))
+            if one is NONE or other is NONE:
+                options.append(self._guarded(other if one is NONE else one, one is NONE))
+            else:
+                options.append(self.value(one, other, name))
+        return Either(flags, options) if len(options) > 1 else options[0]
+
+    def _flag(self, first: Any, second: Any) -> Any:
+        """A flag that each arm has a value of."""
+        if first is True and second is False:
+            return tracer().number(self.condition)
+        if first is False and second is True:
+            return negation(self.condition)
+        return self.value(first, second, "flag")
+
+    def _joins(self, first: Any, second: Any) -> bool:
+        """Whether two options are of one kind, so that one of them need not be known from the
+        other."""
+        if first is second or equal_leaves(first, second):
+            return True
+        if first is UNDEFINED or second is UNDEFINED or self._apart(first, second):
+            return False
+        kinds = kind_of(first), kind_of(second)
+        if kinds[0] is not None and kinds[1] is not None:
+            return unify(kinds[0], kinds[1], promote=False) is not None
+        if type(first) is not type(second):
+            return False
+        if isinstance(first, tuple):
+            return len(first) == len(second)
+        return is_box(first) and (
+            self.first.inside(first).keys() == self.second.inside(second).keys()
         )
 
     def _storages(self) -> list[tuple[Storage, StorageState]]:
@@ -312,6 +405,11 @@ class Joiner:
         op = IfOp(condition, self.first.region.scope.block, self.second.region.scope.block)
         tracer().place(op, tuple(pair.value for pair in self.pairs))
         return op
+
+
+def _origin(value: Any) -> int:
+    """Which Python list a list is, or is in the place of."""
+    return tracer().list_origins.get(id(value), id(value))
 
 
 def _yielded(leaf: Any, kind: Kind) -> Value:

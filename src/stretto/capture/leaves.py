@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.fakes import contiguous_strides, fake_of_layout
 from stretto.capture.scalars import Kind, cast_value, python_dtype, unify
 from stretto.capture.signals import fail
 from stretto.capture.state import TracedList
@@ -91,6 +92,11 @@ def fake_of_type(
 ) -> torch.Tensor:
     """A fake tensor of `type`, contiguous if no strides are given."""
     state = tracer()
+    if type.is_static:
+        shape: list[Any] = [*type.shape]
+        where = device or torch.get_default_device()
+        strides = contiguous_strides(shape) if strides is None else strides
+        return fake_of_layout(state.fake_mode, shape, strides, type.dtype.torch, where)
     shape = [state.symbolic_dim(dim) for dim in type.shape]
     with state.faking():
         if strides is not None:

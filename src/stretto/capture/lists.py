@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from stretto.capture.aliases import link
+from stretto.capture.copies import check_change
 from stretto.capture.leaves import fake_of_type, kind_of, materialize, wrap
 from stretto.capture.scalars import Kind, unify
 from stretto.capture.signals import fail
@@ -55,6 +56,7 @@ def _item_value(items: TracedList, item: Any) -> Value:
 
 
 def push(items: TracedList, item: Any) -> None:
+    check_change(items)
     state = tracer()
     value = _item_value(items, item)
     current = state.current(items.memory)
@@ -106,6 +108,7 @@ def _slice(items: TracedList, index: slice) -> list[Any]:
 
 
 def set_item(items: TracedList, index: Any, item: Any) -> None:
+    check_change(items)
     state = tracer()
     value = _item_value(items, item)
     current = state.current(items.memory)
@@ -117,6 +120,7 @@ def set_item(items: TracedList, index: Any, item: Any) -> None:
 def pop(items: TracedList, index: Any = -1) -> Any:
     if index != -1:
         fail("pop() of a position other than the last", "pop the last item, or use a tensor")
+    check_change(items)
     state = tracer()
     kind = element_kind(items)
     current = state.current(items.memory)
@@ -127,6 +131,7 @@ def pop(items: TracedList, index: Any = -1) -> Any:
 
 
 def clear(items: TracedList) -> None:
+    check_change(items)
     state = tracer()
     current = state.current(items.memory)
     state.write(items.memory, state.emit(ListNewOp(()), (current.type,))[0], Length(None, 0))

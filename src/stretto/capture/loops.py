@@ -9,11 +9,12 @@ from typing import Any
 from stretto.capture.branches import branch, condition_of, is_traced, stage_not, truth
 from stretto.capture.carry import Carry
 from stretto.capture.frames import Frame
+from stretto.capture.leaves import loops_of
 from stretto.capture.scalars import Kind
 from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
 from stretto.capture.sources import Source, as_source
 from stretto.capture.state import Snapshot
-from stretto.capture.tracer import tracer
+from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import ForOp, WhileOp
 from stretto.ir.types import FLAG, INDEX
@@ -85,16 +86,19 @@ def _kept_whole(loop: Loop, test: Test) -> bool:
     return True
 
 
-def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
+def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bool = False) -> None:
     state = tracer()
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once)
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
+    of_loops = frozenset[int]()
     try:
         for _ in range(_ATTEMPTS):
             carry.base.restore()
             with state.region() as head:
                 head_params = carry.begin()
                 placed = Snapshot.take()
-                head.scope.block.yields = (_flag(test()),)
+                condition = test()
+                of_loops |= loops_of(condition)
+                head.scope.block.yields = (_flag(condition),)
                 head.scope.block.params = head_params
                 writes = bool(set(head.before) - set(carry.storages))
                 test_assigns = writes or not placed.is_now()
@@ -113,10 +117,18 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False) -> None:
                 "a loop's variables keep changing their types", "give them one type before the loop"
             )
     except NeedsPeel as peel:
-        carry.base.restore()
-        raise peel.abort from None
+        carry.give_up()
+        if of_loops:
+            raise NeedsUnroll(of_loops, peel.abort) from None
+        if runs_once or splits:
+            raise peel.abort from None
+        try:
+            _traced_while(loop, test, splits=True)
+        except Abort:
+            raise peel.abort from None
+        return
     except UnknownResult:
-        carry.base.restore()
+        carry.give_up()
         return
     inits = carry.inits()
     op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
@@ -152,10 +164,10 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
     state = tracer()
     base = Snapshot.take()
     block, count = state.scope.block, len(state.scope.block.ops)
-    first = 0
+    first, reason = 0, None
     while True:
         try:
-            _traced_for(source, loop, first)
+            _traced_for(source, loop, first, reason is not None)
             state.note(f"loop kept ({'tensor-dependent' if static is None else static} trips)")
             return
         except UnknownResult:
@@ -163,7 +175,10 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
             return
         except NeedsPeel as peel:
             if static is None or first >= 1:
-                raise peel.abort from None
+                reason = reason or peel.abort
+                if reason is not peel.abort:
+                    raise reason from None
+                continue
             _rewind(base, block, count)
             loop.body(source.item(0))
             first = 1
@@ -172,6 +187,10 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
                 return
             if loop.stop is not None and truth(loop.stop()):
                 return
+        except Abort:
+            if reason is not None:
+                raise reason from None
+            raise
         except NeedsUnroll as unroll:
             if state.loop_of(source) not in unroll.loops or static is None:
                 raise
@@ -212,21 +231,21 @@ def _stop_or(loop: Loop, rest: Callable[[], None]) -> None:
     branch(stage_not(loop.stop()), rest, lambda: None, loop.frame, loop.live)
 
 
-def _traced_for(source: Source, loop: Loop, first: int) -> None:
+def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
     """Trace a loop with a symbolic index from iteration `first` on."""
     state = tracer()
     static = isinstance(source.length, int)
     number = state.loop_of(source)
     runs = isinstance(source.length, int) and source.length > first
     loops = frozenset({number}) if static else frozenset[int]()
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops)
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
     for _ in range(_ATTEMPTS):
         carry.base.restore()
         with state.region() as region:
             index = state.param(INDEX, "i")
             params = carry.begin()
             loop.body(source.item(state.number(index, loops=loops)))
-            done = carry.end(region)
+            done = _ended(carry, region)
             stopped = loop.stop is not None and _may_be_true(loop.stop())
             if done:
                 region.scope.block.params = (index, *params)
@@ -243,6 +262,15 @@ def _traced_for(source: Source, loop: Loop, first: int) -> None:
         _emit_while(source, loop, carry, region.scope.block, first)
     else:
         _emit_for(source, carry, region.scope.block, first)
+
+
+def _ended(carry: Carry, region: Region) -> bool:
+    """`carry.end`; the state is as before the loop where a round has to be run in front of it."""
+    try:
+        return carry.end(region)
+    except NeedsPeel:
+        carry.give_up()
+        raise
 
 
 def _may_be_true(value: Any) -> bool:

@@ -112,6 +112,9 @@ class ExpressionLowering(ast.NodeTransformer):
             if isinstance(node.ops[0], ast.In | ast.NotIn):
                 found = staged("contains", [node.comparators[0], node.left], node)
                 return found if isinstance(node.ops[0], ast.In) else staged("not_", [found], node)
+            if isinstance(node.ops[0], ast.Is | ast.IsNot):
+                found = staged("is_", [node.left, node.comparators[0]], node)
+                return found if isinstance(node.ops[0], ast.Is) else staged("not_", [found], node)
             return node
         operators = [_text(type(operator).__name__, node) for operator in node.ops]
         names = ast.copy_location(ast.Tuple(list(operators), ast.Load()), node)

@@ -14,9 +14,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from stretto.capture.either import Either
+from stretto.capture.frames import UNDEFINED
 from stretto.capture.heap import Heap
+from stretto.capture.held_lists import stand_ins
 from stretto.capture.poison import Poison
-from stretto.capture.result import InputLeaf, Node, ObjectLeaf, OutputSpec, PythonLeaf, ResultLeaf
+from stretto.capture.result import (
+    ChoiceLeaf,
+    InputLeaf,
+    Node,
+    ObjectLeaf,
+    OutputSpec,
+    PythonLeaf,
+    ResultLeaf,
+)
 from stretto.capture.rewrite import is_rewritten
 from stretto.capture.scalars import known_value
 from stretto.capture.signals import Signal, fail
@@ -44,7 +55,8 @@ class Flattener:
     heap: Heap
     inputs: dict[int, int]
     numbers: dict[int, int]
-    storing: bool = False
+    storing: bool = True
+    stand_ins: dict[int, tuple[list[Any], TracedList]] = field(default_factory=stand_ins)
     yields: list[Value] = field(default_factory=list[Value])
     seen: dict[int, OutputSpec | None] = field(default_factory=dict[int, OutputSpec | None])
     keep: list[Any] = field(default_factory=list[Any])
@@ -68,9 +80,12 @@ class Flattener:
         match value:
             case TracedTensor():
                 return self._tensor(value)
+            case TracedList() if id(value) in self.stand_ins:
+                return self.spec(self.stand_ins[id(value)][0])
             case TracedList():
-                self.yields.append(tracer().current(value.memory))
-                return ResultLeaf(len(self.yields) - 1, value.numbers)
+                return self.items(value)
+            case Either():
+                return self._choice(value)
             case Poison():
                 value.fail_at_origin()
             case str():
@@ -79,7 +94,12 @@ class Flattener:
             case torch.Tensor():
                 known = tracer().inputs.get(id(value))
                 return PythonLeaf(value) if known is None else self.spec(known)
-            case _ if id(value) in self.numbers:
+            case _ if value is UNDEFINED:
+                fail(
+                    "an attribute or item is kept that is set in one arm of a traced branch only",
+                    "set it in both arms",
+                )
+            case _ if self.numbers.get(id(value), -1) >= 0:
                 return ObjectLeaf(self.numbers[id(value)])
             case _ if self.heap.knows(value):
                 if id(value) in self.heap.arguments:
@@ -87,6 +107,25 @@ class Flattener:
                 return PythonLeaf(value)
             case _:
                 return self._new(value)
+
+    def items(self, value: TracedList) -> OutputSpec:
+        """A list as a result of main."""
+        self.yields.append(tracer().current(value.memory))
+        return ResultLeaf(len(self.yields) - 1, value.numbers)
+
+    def entry(self, value: Any) -> OutputSpec:
+        """An attribute or item, which may be missing, depending on the run."""
+        if isinstance(value, Either) and any(x is UNDEFINED for x in value.stretto_options):
+            return self._choice(value, is_entry=True)
+        return self.spec(value)
+
+    def _choice(self, value: Either, *, is_entry: bool = False) -> OutputSpec:
+        """One of several things."""
+        options = (
+            PythonLeaf(option) if is_entry and option is UNDEFINED else self.spec(option)
+            for option in value.stretto_options
+        )
+        return ChoiceLeaf(tuple(map(self.spec, value.stretto_flags)), tuple(options))
 
     def _new(self, value: Any) -> OutputSpec:
         """A value that was made while capturing: made anew by each call."""
@@ -137,7 +176,20 @@ class Flattener:
         if known is not None:
             return PythonLeaf(known)
         self.yields.append(tracer().read(value))
-        return ResultLeaf(len(self.yields) - 1, value.number is not None)
+        made = ResultLeaf(len(self.yields) - 1, value.number is not None)
+        return self._or_source(value, made) if self.storing else made
+
+    def _or_source(self, value: TracedTensor, made: OutputSpec) -> OutputSpec:
+        """A tensor that is kept: an input itself, where that is the one of several that it is."""
+        pairs = list[tuple[OutputSpec, OutputSpec]]()
+        for source in () if value.steps else value.memory.sources:
+            flag = source.flag() if id(source.tensor) in self.inputs else None
+            if flag is not None:
+                pairs.append((self.spec(tracer().number(flag)), self.spec(source.tensor)))
+        if not pairs:
+            return made
+        flags, options = zip(*pairs, strict=True)
+        return ChoiceLeaf((*flags, PythonLeaf(True)), (*options, made))
 
     def _node(self, build: Callable[[Sequence[Any]], Any], children: list[OutputSpec]) -> Node:
         return Node(build, tuple(children))

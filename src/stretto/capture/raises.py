@@ -29,7 +29,7 @@ from stretto.ir.types import FLAG, DType
 _STRETTO = str(Path(__file__).parent.parent)
 _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, OverflowError)
 """Classes of the errors that the capture itself raises in the place of eager PyTorch."""
-_FOR_THE_USER = ("staging.py", "builtin_calls.py", "calls.py")
+_FOR_THE_USER = ("staging.py", "builtin_calls.py", "calls.py", "either.py")
 """Files of the capture that do what the user's code says: what they raise, eager raises too."""
 _NEVER = (StrettoError, RecursionError, MemoryError)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.frames import UNDEFINED
 from stretto.capture.guards import Guards
 from stretto.capture.reading import Reading, Root, read_state
 from stretto.capture.state import contents, refill
@@ -90,6 +91,14 @@ class InputLeaf:
     index: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChoiceLeaf:
+    """The first of `options` whose flag, a yield of main or a bool, is set."""
+
+    flags: tuple[OutputSpec, ...]
+    options: tuple[OutputSpec, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectLeaf:
     """Object `index` of the reading, after its effects."""
@@ -105,7 +114,7 @@ class Node:
     children: tuple[OutputSpec, ...]
 
 
-OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | Node
+OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | ChoiceLeaf | Node
 
 
 def build_output(
@@ -131,6 +140,13 @@ def build_output(
             return inputs[index]
         case ObjectLeaf(index):
             return objects[index]
+        case ChoiceLeaf(flags, options):
+            chosen = (
+                option
+                for flag, option in zip(flags, options, strict=True)
+                if build_output(flag, results, inputs)
+            )
+            return build_output(next(chosen), results, inputs, objects, made)
         case Node(build, children):
             if made is None:
                 return build([build_output(child, results, inputs) for child in children])
@@ -146,13 +162,14 @@ class Effect:
     """After a run, `put` these entries into an object and take `removed` ones out of it.
 
     place: the number of an object of the reading, or the complement of that of a fixed box.
-    whole: `put` is all that the object holds.
+    whole: `put` is all that the object holds; of a list that grew it is `items`.
     """
 
     place: int
     put: tuple[tuple[Any, OutputSpec], ...]
     removed: tuple[Any, ...]
     whole: bool
+    items: OutputSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,10 +199,14 @@ class ObjectState:
         """Change the objects; the result. All values are made before the first change."""
         objects, made = reading.objects, dict[Node, Any]()
         result = build_output(output, results, inputs, objects, made)
-        puts = [
-            {key: build_output(spec, results, inputs, objects, made) for key, spec in effect.put}
-            for effect in self.effects
-        ]
+        puts = list[dict[Any, Any]]()
+        for effect in self.effects:
+            put = effect.put
+            if effect.items is not None:
+                values = build_output(effect.items, results, inputs, objects, made)
+                puts.append(dict(enumerate(values)))
+                continue
+            puts.append({k: build_output(s, results, inputs, objects, made) for k, s in put})
         for effect, values in zip(self.effects, puts, strict=True):
             place = effect.place
             box = objects[place] if place >= 0 else self.fixed[~place]
@@ -193,6 +214,7 @@ class ObjectState:
                 values = {**contents(box), **values}
                 for key in effect.removed:
                     values.pop(key, None)
+            values = {key: value for key, value in values.items() if value is not UNDEFINED}
             refill(box, values)
         return result
 

@@ -38,6 +38,15 @@ class NeedsPeel(Signal):
         self.abort = abort
 
 
+class Replan(Signal):
+    """The capture changes places that its plan does not know: it has to be tried again."""
+
+
+class KeepApart(Signal):
+    """An object that may be one of several was joined to a copy, and the copy or one of the several
+    is changed."""
+
+
 class UnknownResult(Signal):
     """A recursive call whose result type is not known yet."""
 

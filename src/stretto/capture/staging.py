@@ -17,8 +17,15 @@ from torch import nn
 
 from stretto.capture import branches, indexing, lists, loops, raises
 from stretto.capture.aliases import is_one_of
-from stretto.capture.calls import call, changes, check_iterator, check_tensor_attribute
-from stretto.capture.frames import Frame, Maybe
+from stretto.capture.calls import (
+    call,
+    changes,
+    check_entries,
+    check_iterator,
+    check_tensor_attribute,
+)
+from stretto.capture.either import Either, first_either, replaced
+from stretto.capture.frames import UNDEFINED, Frame, Maybe
 from stretto.capture.leaves import to_traced_list
 from stretto.capture.rewrite import mark as local
 from stretto.capture.scalars import concrete, known_value, to_number
@@ -65,7 +72,13 @@ def for_(frame: Frame, iterable: Any, body: Any, live: tuple[str, ...], stop: An
             if stop is not None and stop():
                 return
         return
+    if isinstance(iterable, Either):
+        branches.use(
+            iterable, lambda items: for_(frame, items, body, live, stop), frame, frozenset(live)
+        )
+        return
     check_iterator(iterable)
+    check_entries(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
 
 
@@ -103,6 +116,9 @@ def leave_try() -> None:
 
 def getitem(holder: Any, index: Any) -> Any:
     """`holder[index]`."""
+    found = _either_of(holder, index)
+    if found is not None:
+        return _at_options(found, holder, index, getitem)
     if isinstance(holder, TracedList):
         return lists.get_item(holder, index)
     if isinstance(holder, TracedTensor) or not indexing.has_position(index):
@@ -114,6 +130,24 @@ def getitem(holder: Any, index: Any) -> Any:
     if isinstance(index, TracedTensor):
         return holder[concrete(index, "int")]
     return holder[index]
+
+
+def _either_of(holder: Any, index: Any) -> Either | None:
+    """A holder or an index that is one of several."""
+    return holder if isinstance(holder, Either) else first_either(index)
+
+
+def _at_options(
+    found: Either, holder: Any, index: Any, operation: Callable[[Any, Any], Any]
+) -> Any:
+    """What an operation gives for each thing that the holder or the index may be."""
+
+    def with_option(option: Any) -> Any:
+        if holder is found:
+            return operation(option, index)
+        return operation(holder, replaced(index, found, option))
+
+    return branches.use(found, with_option)
 
 
 def _item_of_sequence(holder: Any, index: Any) -> Any:
@@ -148,7 +182,10 @@ def _item_of_sequence(holder: Any, index: Any) -> Any:
 
 def setitem(holder: Any, index: Any, value: Any) -> None:
     """`holder[index] = value`."""
-    if isinstance(holder, TracedList):
+    found = _either_of(holder, index)
+    if found is not None:
+        _at_options(found, holder, index, lambda one, at: setitem(one, at, value))
+    elif isinstance(holder, TracedList):
         lists.set_item(holder, index, value)
     elif isinstance(holder, torch.Tensor):
         if active() is not None and not isinstance(holder, TracedTensor):
@@ -161,6 +198,9 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
 
 def setattr(holder: Any, name: str, value: Any) -> None:
     """`holder.name = value`."""
+    if isinstance(holder, Either):
+        branches.use(holder, lambda option: setattr(option, name, value))
+        return
     if isinstance(holder, torch.Tensor) and active() is not None:
         check_tensor_attribute(holder, name)
     changes(holder)
@@ -186,11 +226,18 @@ _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
 
 def augment_item(holder: Any, index: Any, operation: str, value: Any) -> None:
     """`holder[index] op= value`."""
-    setitem(holder, index, _INPLACE[operation](getitem(holder, index), value))
+    found = _either_of(holder, index)
+    if found is not None:
+        _at_options(found, holder, index, lambda one, at: augment_item(one, at, operation, value))
+    else:
+        setitem(holder, index, _INPLACE[operation](getitem(holder, index), value))
 
 
 def augment_attr(holder: Any, name: str, operation: str, value: Any) -> None:
     """`holder.name op= value`."""
+    if isinstance(holder, Either):
+        branches.use(holder, lambda option: augment_attr(option, name, operation, value))
+        return
     before = builtins.getattr(holder, name)
     after = _INPLACE[operation](before, value)
     if after is not before and not (isinstance(before, torch.Tensor) and _is_of(before, after)):
@@ -208,24 +255,63 @@ def contains(container: Any, item: Any) -> Any:
     """`item in container`."""
     if active() is None:
         return item in container
-    if isinstance(container, builtins.list | tuple | range | set) and (
-        isinstance(item, TracedTensor) or any(isinstance(i, TracedTensor) for i in container)
-    ):
-        found: Any = False
-        for other in container:
-            found = branches.stage_or(item is other or item == other, lambda f=found: f)
-        return found
-    if isinstance(container, torch.Tensor) and isinstance(item, torch.Tensor | Number):
-        return (
-            to_number((item == container).any())
-            if _has_traced(item, container)
-            else item in container
+    found = next((side for side in (container, item) if isinstance(side, Either)), None)
+    if found is not None:
+        return branches.use(
+            found, lambda option: contains(*replaced((container, item), found, option))
         )
+    if isinstance(container, dict):
+        entry = container.get(item, UNDEFINED)
+        if isinstance(entry, Either):
+            return branches.which(entry, lambda option: option is not UNDEFINED)
+    if isinstance(container, builtins.list | tuple | range | set) and (
+        isinstance(item, TracedTensor)
+        or any(isinstance(other, TracedTensor | Either) for other in container)
+    ):
+        result: Any = False
+        for other in container:
+            result = branches.stage_or(
+                branches.stage_or(is_(item, other), lambda other=other: item == other),
+                lambda before=result: before,
+            )
+        return result
+    if isinstance(container, torch.Tensor) and isinstance(item, torch.Tensor | Number):
+        if not _has_traced(item, container):
+            return item in container
+        equal: Any = item == container
+        return to_number(equal.any())
     return item in container
 
 
 def _has_traced(*values: Any) -> bool:
     return any(isinstance(value, TracedTensor) for value in values)
+
+
+def is_(first: Any, second: Any) -> Any:
+    """`first is second`."""
+    if not isinstance(first, Either):
+        first, second = second, first
+    if isinstance(first, Either):
+        if isinstance(second, Either):
+            return first is second or branches.use(first, lambda option: is_(option, second))
+        return branches.which(first, lambda option: option is second)
+    if isinstance(first, TracedTensor) and isinstance(second, TracedTensor):
+        found = first is second or _is_source(first, second)
+        return _is_source(second, first) if found is False else found
+    return first is second
+
+
+def _is_source(source: TracedTensor, tensor: TracedTensor) -> Any:
+    """Whether a tensor that a branch left behind is one of those that it may be."""
+    flags = [item.flag() for item in tensor.memory.sources if item.tensor is source]
+    if tensor.steps or not flags:
+        return False
+    if flags[0] is None:
+        fail(
+            "which of several tensors a variable is cannot be known here",
+            "compare with `is` right behind the branch, or keep a flag",
+        )
+    return tracer().number(flags[0])
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -235,8 +321,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "GtE": operator.ge,
     "Eq": operator.eq,
     "NotEq": operator.ne,
-    "Is": operator.is_,
-    "IsNot": operator.is_not,
+    "Is": is_,
+    "IsNot": lambda first, second: not_(is_(first, second)),
     "In": lambda item, container: contains(container, item),
     "NotIn": lambda item, container: not_(contains(container, item)),
 }
@@ -273,7 +359,7 @@ def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
 
 __all__ = [
     "and_", "assert_", "augment_attr", "augment_item", "bound", "call", "chain", "contains",
-    "enter", "enter_try", "for_", "getitem", "if_", "ifexp", "leave", "leave_try", "local",
+    "enter", "enter_try", "for_", "getitem", "if_", "ifexp", "is_", "leave", "leave_try", "local",
     "not_", "or_", "setattr", "setitem", "slice", "while_", "wrote_outer",
 ]  # fmt: skip
 

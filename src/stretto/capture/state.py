@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import is_
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED, Frame, is_internal
 from stretto.capture.stores import Store
 from stretto.capture.tensor import Hooks, Storage, TracedTensor
@@ -50,12 +51,21 @@ class TracedList:
     def __len__(self) -> int:
         return Hooks.list_length(self)
 
+    def __iadd__(self, others: Any) -> TracedList:
+        Hooks.list_method(self, "extend")(others)
+        return self
+
+    def __add__(self, others: Any) -> TracedList:
+        made = Hooks.list_method(self, "copy")()
+        made += others
+        return made
+
 
 def is_box(value: Any) -> bool:
     """Whether `value` is a mutable container whose contents are part of the state."""
     if isinstance(value, list | dict | set | deque | Store):
         return True
-    if isinstance(value, type | torch.Tensor | nn.Module | TracedList | FunctionType):
+    if isinstance(value, type | torch.Tensor | nn.Module | TracedList | FunctionType | Either):
         return False
     return _is_record(value)
 
@@ -157,8 +167,18 @@ def is_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
     )
 
 
+def parts_of(value: Any) -> Sequence[Any] | None:
+    """What an immutable composite consists of: a tuple, or a value that is one of several."""
+    if isinstance(value, Either):
+        pairs = zip(value.stretto_flags, value.stretto_options, strict=True)
+        return [part for pair in pairs for part in pair]
+    return value if isinstance(value, tuple) else None  # pyright: ignore[reportUnknownVariableType]
+
+
 def rebuild_tuple(old: Any, items: list[Any]) -> Any:
-    """A tuple of the same class (also named tuples)."""
+    """A composite of the same class (also named tuples) with other parts."""
+    if isinstance(old, Either):
+        return Either(items[::2], items[1::2])
     if hasattr(old, "_fields"):
         return type(old)(*items)
     try:
@@ -169,8 +189,9 @@ def rebuild_tuple(old: Any, items: list[Any]) -> Any:
 
 def children(value: Any) -> Iterator[Any]:
     """What a tuple or container directly holds."""
-    if isinstance(value, tuple):
-        yield from value
+    parts = parts_of(value)
+    if parts is not None:
+        yield from parts
     elif is_box(value):
         yield from contents(value).values()
 
@@ -250,6 +271,8 @@ def describe(value: Any) -> str:
         return f"a {kind} {str(value.dtype).removeprefix('torch.')}[{dims}]"
     if isinstance(value, TracedList):
         return "a list"
+    if isinstance(value, Either):
+        return " or ".join(map(describe, value.stretto_options))
     if isinstance(value, list | tuple | dict):
         return f"a {type(value).__name__} of {len(value)}"
     if value is None or isinstance(value, bool | int | float | str):

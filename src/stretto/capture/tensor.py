@@ -175,6 +175,7 @@ class Hooks:
     list_length: Hook
     written: Hook
     call: Hook
+    use: Hook
     staging: Any
 
 

@@ -20,9 +20,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import _disable_current_modes
 
 from stretto.capture.admission import check_constant
+from stretto.capture.fakes import fake_like, fake_of_layout, without_modes
 from stretto.capture.frames import Frame
 from stretto.capture.locations import user_location
 from stretto.capture.signals import Abort, abort, fail
@@ -108,6 +108,13 @@ class Tracer:
         self.outlines: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.mode: Any = None
+        self.facts: dict[Value, bool] = {}
+        self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
+        self.keeps_apart = False
+        self.twins: dict[int, tuple[Any, list[Any]]] = {}
+        self.copies: dict[int, tuple[Any, list[Any]]] = {}
+        self.held_lists: dict[int, tuple[Any, str]] = {}
+        self.replaced_lists: dict[int, Any] = {}
         self.list_origins: dict[int, int] = {}
         self.kept_alive: list[Any] = []
         self.heap: Any = None
@@ -120,13 +127,13 @@ class Tracer:
     @contextmanager
     def faking(self) -> Generator[None]:
         """Run operators on fake tensors, unrecorded."""
-        with _disable_current_modes(), self.fake_mode:
+        with without_modes(), self.fake_mode:
             yield
 
     @contextmanager
     def native(self) -> Generator[None]:
         """Run operators on real tensors, unrecorded."""
-        with _disable_current_modes():
+        with without_modes():
             yield
 
     # -- scopes ---------------------------------------------------------------------------------
@@ -341,8 +348,7 @@ class Tracer:
         if id(tensor) not in self.constants:
             key = self._constant_key(tensor)
             check_constant(tensor, key)
-            with self.faking():
-                fake = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+            fake = fake_like(self.fake_mode, tensor)
             root = self.regions[0].scope
             storage = Storage(StorageState(key), root, fake)
             traced = TracedTensor(fake, storage)
@@ -383,8 +389,8 @@ class Tracer:
         """A traced number for a value without dims."""
         if linear is None and value.tensor.dtype is DType.I64:
             linear = Linear(frozenset({(value, 1)}), 0)
-        with self.faking():
-            fake = torch.empty((), dtype=value.tensor.dtype.torch)
+        dtype, device = value.tensor.dtype.torch, torch.get_default_device()
+        fake = fake_of_layout(self.fake_mode, (), (), dtype, device)
         return self.fresh(value, fake, Number(linear, loops))
 
     # -- types ----------------------------------------------------------------------------------

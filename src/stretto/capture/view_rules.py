@@ -17,10 +17,9 @@ aten = torch.ops.aten
 ViewRule = Callable[..., Any]
 
 
-def _fake(func: Any, tensor: TracedTensor, *args: Any) -> torch.Tensor:
+def _fake(func: Any, tensor: TracedTensor, *args: Any) -> Any:
     try:
-        with tracer().faking():
-            return func(tensor.fake, *args)
+        return views.fake_view(tensor, func, *args)
     except OF_OPERATORS as problem:
         raise (eager_error(func, (tensor, *args), {}) or problem) from None
 
@@ -56,9 +55,7 @@ def _reversed(func: Any) -> ViewRule:
             order.reverse()
         elif len(order) >= 2:
             order[-1], order[-2] = order[-2], order[-1]
-        with tracer().faking():
-            fake = x.fake.permute(order)
-        return views.permuted(x, fake, order)
+        return views.permuted(x, views.fake_view(x, aten.permute.default, order), order)
 
     return rule
 

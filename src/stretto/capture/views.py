@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.fakes import call_key, known_result, remember
 from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor, ViewStep
 from stretto.capture.tracer import tracer
@@ -27,6 +28,20 @@ Arguments = tuple[Argument, ...]
 def extend(tensor: TracedTensor, fake: torch.Tensor, step: ViewStep) -> TracedTensor:
     """The alias of `tensor` that one more view step makes."""
     return TracedTensor(fake, tensor.memory, (*tensor.steps, step), None)
+
+
+def fake_view(tensor: TracedTensor, func: Any, *args: Any) -> Any:
+    """What a view operator makes of the fake tensor. Its memory is not that of `tensor.fake`: only
+    storages of traced tensors say what is shared."""
+    state = tracer()
+    key = call_key(func, (tensor.fake, *args), {})
+    known = None if key is None else known_result(state.fake_mode, key)
+    if known is None:
+        with state.faking():
+            known = func(tensor.fake, *args)
+        if key is not None:
+            remember(key, known)
+    return known
 
 
 def _reader(target: str, arguments: Arguments, type: TensorType) -> Callable[[Value], Value]:
@@ -76,8 +91,7 @@ def permuted(tensor: TracedTensor, fake: torch.Tensor, order: list[int]) -> Trac
 def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
     """`tensor.select(dim, index)`, also at a position known only at run time."""
     state = tracer()
-    with state.faking():
-        fake = tensor.fake.select(dim, index if isinstance(index, int) else 0)
+    fake = fake_view(tensor, aten.select.int, dim, index if isinstance(index, int) else 0)
     dim %= tensor.dim()
     type = state.type_of(fake)
 
@@ -101,8 +115,7 @@ def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor
 def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
     """`length` elements of `dim` from a position known only at run time."""
     state = tracer()
-    with state.faking():
-        fake = tensor.fake.narrow(dim, 0, length)
+    fake = fake_view(tensor, aten.narrow.default, dim, 0, length)
     type = state.type_of(fake)
 
     def read(base: Value) -> Value:

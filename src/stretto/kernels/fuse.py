@@ -11,6 +11,7 @@ become one task when their dependence is tile by tile.)
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
 from stretto.kernels.contraction import analyse
@@ -35,13 +36,13 @@ def fuse(items: Items, units: int, judge: Judge | None = None) -> tuple[Grouped,
     def usual(groups: list[Group], operator: Operator, joined: Group) -> bool:
         return profitable(groups, operator, joined, units)
 
-    done: list[Grouped] = []
+    done: list[_Placed] = []
     for item in items:
         if isinstance(item, Operator):
             _add(done, item, judge or usual)
         else:
-            done.append(item)
-    return tuple(done)
+            done.append(_Placed.of(item))
+    return tuple(placed.item for placed in done)
 
 
 def split(items: Items) -> tuple[Grouped, ...]:
@@ -49,40 +50,74 @@ def split(items: Items) -> tuple[Grouped, ...]:
     return tuple(single(item) if isinstance(item, Operator) else item for item in items)
 
 
-def _add(done: list[Grouped], operator: Operator, judge: Judge) -> None:
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """An item at its place in the order, with what it reads and writes."""
+
+    item: Grouped
+    reads: set[Buffer | Reg]
+    writes: set[Buffer | Reg]
+
+    @staticmethod
+    def of(item: Grouped) -> _Placed:
+        return _Placed(item, *_effects(item))
+
+    def is_independent_of(self, other: _Placed) -> bool:
+        return (
+            self.writes.isdisjoint(other.writes)
+            and self.writes.isdisjoint(other.reads)
+            and self.reads.isdisjoint(other.writes)
+        )
+
+
+def _add(done: list[_Placed], operator: Operator, judge: Judge) -> None:
+    consumer = _Placed.of(single(operator))
     sources = {load.access.buffer for load in operator.reads()}
-    producers = [n for n, g in enumerate(done) if isinstance(g, Group) and g.written & sources]
+    producers = [
+        n
+        for n, placed in enumerate(done)
+        if isinstance(placed.item, Group) and not placed.writes.isdisjoint(sources)
+    ]
     chosen: list[int] = []
     merged: Group | None = None
     for number in reversed(producers):
         place = max([number, *chosen])
-        if not _can_gather(done, [*chosen, number], place, operator):
+        if not _can_gather(done, [*chosen, number], place, consumer):
             continue
-        groups = [group for n in sorted([*chosen, number]) if isinstance(group := done[n], Group)]
+        items = [done[n].item for n in sorted([*chosen, number])]
+        groups = [item for item in items if isinstance(item, Group)]
         candidate = join(groups, operator)
         if candidate is not None and judge(groups, operator, candidate):
             merged, chosen = candidate, [*chosen, number]
     if merged is None:
-        done.append(single(operator))
+        done.append(consumer)
         return
     place = max(chosen)
-    done[place] = merged
+    done[place] = _Placed.of(merged)
     for number in sorted(chosen, reverse=True):
         if number != place:
             del done[number]
 
 
-def _can_gather(done: list[Grouped], chosen: list[int], place: int, operator: Operator) -> bool:
-    """May the chosen groups move down to `place`, and the operator up to it?"""
+def _can_gather(done: list[_Placed], chosen: list[int], place: int, consumer: _Placed) -> bool:
+    """May the chosen groups move down to `place`, and the consumer up to it?"""
     for number in chosen:
         between = [done[n] for n in range(number + 1, place) if n not in chosen]
-        if not all(independent(done[number], other) for other in between):
+        if not all(done[number].is_independent_of(other) for other in between):
             return False
-    consumer = single(operator)
-    return all(independent(done[n], consumer) for n in range(place + 1, len(done)))
+    return all(done[n].is_independent_of(consumer) for n in range(place + 1, len(done)))
 
 
-def effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
+def independent(a: Grouped, b: Grouped) -> bool:
+    """True when the order of two items does not matter.
+
+    A check counts as writing the registers it tests: what uses them stays behind it. What touches
+    a list that grows uses the register of its capacity.
+    """
+    return _Placed.of(a).is_independent_of(_Placed.of(b))
+
+
+def _effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
     """(what an item reads, what it writes): buffers and registers."""
     match item:
         case Group():
@@ -108,17 +143,6 @@ def _operator_regs(operator: Operator) -> set[Buffer | Reg]:
         atom for index in operator.out.index for atom in index.atoms() if isinstance(atom, Reg)
     }
     return found | {dim for dim in (*operator.dims, *operator.reduce) if isinstance(dim, Reg)}
-
-
-def independent(a: Grouped, b: Grouped) -> bool:
-    """True when the order of two items does not matter.
-
-    A check counts as writing the registers it tests: what uses them stays behind it. What touches
-    a list that grows uses the register of its capacity.
-    """
-    reads_a, writes_a = effects(a)
-    reads_b, writes_b = effects(b)
-    return not (writes_a & (reads_b | writes_b) or writes_b & reads_a)
 
 
 # ---- profit ----------------------------------------------------------------------------------

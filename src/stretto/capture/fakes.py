@@ -1,0 +1,152 @@
+"""Fake tensors, quickly: what torch's own mode finds out is asked once per kind of call.
+
+A fake tensor has a shape, strides, a dtype and a device, and no data. torch takes about half a
+millisecond to make one of a real tensor, and a tenth to run an operator on some. A capture does
+both for each parameter and each operator of a model, whose layers mostly repeat each other.
+"""
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# fake tensors have no public constructor
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int, int]
+"""Shape, strides, dtype, device, the first element and the elements of the memory."""
+
+_MOST = 1 << 14
+"""Results that are remembered at a time."""
+
+_results: dict[Any, Any] = {}
+"""What operators return, by operator and arguments; for tensors, their layouts."""
+
+_NOTHING = nullcontext()
+
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout)
+
+
+def without_modes() -> AbstractContextManager[object]:
+    """No dispatcher mode sees the operators that are called inside. There seldom is one."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else _NOTHING
+
+
+def mapped(function: Callable[[Any], Any], item: Any) -> Any:
+    """`item`, an argument or result of an operator, with `function` applied to its leaves."""
+    if type(item) is tuple:
+        return tuple([mapped(function, part) for part in item])
+    if type(item) is list:
+        return [mapped(function, part) for part in item]
+    if isinstance(item, tuple | list | dict):
+        return tree_map(function, item)
+    return function(item)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(
+        [math.prod(max(1, size) for size in shape[at:]) for at in range(1, len(shape) + 1)]
+    )
+
+
+def fake_of_layout(
+    mode: FakeTensorMode,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    start: int = 0,
+    elements: int | None = None,
+) -> torch.Tensor:
+    """A fake tensor with memory of its own, of `elements`; None for as many as it needs."""
+    with without_modes():
+        if elements is None:
+            meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        else:
+            memory = torch.empty_strided((elements,), (1,), dtype=dtype, device="meta")
+            meta = memory.as_strided(shape, strides, start)
+        return FakeTensor(mode, meta, device)
+
+
+def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake tensor like a real one."""
+    with without_modes():
+        plain = tensor.detach()
+        if type(plain) is torch.Tensor and plain.layout is torch.strided:
+            return fake_of_layout(mode, *_layout(plain))
+        with mode:
+            return mode.from_tensor(plain, static_shapes=True)
+
+
+# ---- results of operators ----------------------------------------------------------------------
+
+
+class _Unhashable(Exception):
+    """An argument that no result is remembered for."""
+
+
+def call_key(func: Any, args: Any, kwargs: Any) -> Any:
+    """What the result of an operator depends on; None where that is not known."""
+    if func.namespace != "aten" or func._schema.is_mutable:
+        return None
+    try:
+        parts = tuple([_key(item) for item in args])
+        named = tuple([(name, _key(item)) for name, item in kwargs.items()])
+    except _Unhashable:
+        return None
+    return (func, parts, named, torch.get_default_dtype())
+
+
+def _key(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        shape = tuple(item.shape)
+        if set(map(type, shape)) - {int} or item.layout is not torch.strided:
+            raise _Unhashable
+        memory = item.untyped_storage().nbytes()
+        return (shape, item.stride(), item.storage_offset(), memory, item.dtype, item.device)
+    if type(item) in (list, tuple):
+        return tuple([_key(part) for part in item])
+    if isinstance(item, torch.memory_format) or type(item) in _PLAIN:
+        return (type(item), item)
+    raise _Unhashable
+
+
+def known_result(mode: FakeTensorMode, key: Any) -> Any:
+    """New fake tensors like the results of an earlier call with this key, or None."""
+    found = _results.get(key)
+    if found is None:
+        return None
+    return mapped(lambda item: item and fake_of_layout(mode, *item.layout), found)
+
+
+class _Result:
+    """The layout of a tensor that an operator returned."""
+
+    __slots__ = ("layout",)
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+
+def remember(key: Any, outputs: Any) -> None:
+    """Remember the results of a call, where these are tensors."""
+    for item in outputs if type(outputs) in (list, tuple) else (outputs,):
+        is_plain = isinstance(item, FakeTensor) and set(map(type, item.shape)) <= {int}
+        if item is not None and not is_plain:
+            return
+    if len(_results) >= _MOST:
+        _results.clear()
+    _results[key] = mapped(lambda item: item if item is None else _Result(_layout(item)), outputs)
+
+
+def _layout(item: torch.Tensor) -> Layout:
+    elements = item.untyped_storage().nbytes() // item.element_size()
+    shape, strides = tuple(item.shape), tuple(item.stride())
+    return shape, strides, item.dtype, item.device, int(item.storage_offset()), elements

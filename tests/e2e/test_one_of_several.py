@@ -1,0 +1,418 @@
+"""Values that are one of several things of different kinds, as a tensor says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import stretto
+from tests.capture.checks import assert_same
+from tests.e2e.objects import State, Step, check
+
+
+def masked(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    return x if mask is None else x.masked_fill(mask, 2.0)
+
+
+M1 = nn.Linear(3, 3).eval().requires_grad_(False)
+M2 = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).eval().requires_grad_(False)
+
+
+def obj_pick(s: Any, x: Tensor) -> Any:
+    if s.child is None:
+        s.child = State(torch.zeros(3))
+        s.other = State(torch.ones(3))
+    o = s.child if x.sum() > 0 else s.other
+    o.v = o.v + x
+    return x
+
+
+def obj_pick_local(s: Any, x: Tensor) -> Any:
+    a = State(torch.zeros(3))
+    b = State(torch.ones(3))
+    o = a if x.sum() > 0 else b
+    o.v = o.v + x
+    return a.v, b.v
+
+
+def list_pick(s: Any, x: Tensor) -> Any:
+    a = [x]
+    b = [x * 2]
+    o = a if x.sum() > 0 else b
+    o.append(x * 3)
+    return a, b
+
+
+def list_pick_item(s: Any, x: Tensor) -> Any:
+    a = [x]
+    b = [x * 2]
+    o = a if x.sum() > 0 else b
+    o[0] = x * 3
+    return a, b
+
+
+def list_pick_rev(s: Any, x: Tensor) -> Any:
+    a = [x]
+    b = [x * 2]
+    o = a if x.sum() > 0 else b
+    a[0] = x * 3
+    return o
+
+
+def list_pick_len(s: Any, x: Tensor) -> Any:
+    a = [x]
+    b = [x * 2, x]
+    o = a if x.sum() > 0 else b
+    o.append(x * 3)
+    return len(a), len(b)
+
+
+def list_pick_held(s: Any, x: Tensor) -> Any:
+    s.items = [x]
+    b = [x * 2]
+    o = s.items if x.sum() > 0 else b
+    o.append(x * 3)
+    return x
+
+
+def swap_loop(s: Any, x: Tensor) -> Any:
+    a = State(torch.zeros(3))
+    b = State(torch.ones(3))
+    c = a
+    while x.sum() < 5:
+        a, b = b, a
+        a.v = a.v + x
+        x = x + 1
+    return c.v
+
+
+def swap_loop_held(s: Any, x: Tensor) -> Any:
+    if s.child is None:
+        s.child = State(torch.zeros(3))
+        s.other = State(torch.ones(3))
+    a = s.child
+    b = s.other
+    while x.sum() < 5:
+        a, b = b, a
+        a.v = a.v + x
+        x = x + 1
+    return x
+
+
+def dict_in(s: Any, x: Tensor) -> Any:
+    d = {}
+    if x.sum() > 0:
+        d["a"] = x
+    return ("a" in d), x
+
+
+def none_ret(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        return None
+    return x
+
+
+def shape_ret(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        return x[:2]
+    return x
+
+
+def best_so_far(s: Any, x: Tensor) -> Any:
+    best = None
+    while x.sum() < 5:
+        if x[0] > 0.3:
+            best = x * 2
+        x = x + 1
+    return x if best is None else best
+
+
+def is_same(s: Any, x: Tensor) -> Any:
+    y = x * 2
+    z = x if x.sum() > 0 else y
+    if z is x:
+        return z + 1
+    return z + 2
+
+
+def list_rebind(s: Any, x: Tensor) -> Any:
+    items = [x]
+    other = items
+    if x.sum() > 0:
+        items = [x * 2]
+    items.append(x)
+    return torch.stack(other).sum(0)
+
+
+def list_rebind2(s: Any, x: Tensor) -> Any:
+    items = [x, x]
+    other = items
+    if x.sum() > 0:
+        items = [x * 2]
+    items.append(x)
+    return torch.stack(other).sum(0)
+
+
+def str_key(s: Any, x: Tensor) -> Any:
+    k = "a" if x.sum() > 0 else "b"
+    return {"a": x, "b": x * 2}[k]
+
+
+def mod_pick(s: Any, x: Tensor) -> Any:
+    f = torch.relu if x.sum() > 0 else torch.tanh
+    return f(x)
+
+
+def opt_arg(s: Any, x: Tensor) -> Any:
+    m = None
+    if x.sum() > 0:
+        m = x > 0
+    return masked(x, m)
+
+
+def items_either(s: Any, x: Tensor) -> Any:
+    items = [None, x]
+    if x.sum() > 0:
+        items[0] = x * 2
+    items[1] = x * 3
+    return items
+
+
+def items_either_held(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.pair[0] = None
+    else:
+        s.pair[0] = x
+    s.pair[1] = x * 3
+    return x
+
+
+def opt_loop(s: Any, x: Tensor) -> Any:
+    prev = None
+    for _ in range(8):
+        if prev is not None:
+            x = x + prev * 0.1
+        prev = torch.tanh(x)
+    return x, prev
+
+
+def opt_while(s: Any, x: Tensor) -> Any:
+    prev = None
+    n = 0
+    while x.sum() < 5:
+        if prev is not None and x[0] > 0:
+            x = x + prev * 0.1
+        prev = torch.tanh(x)
+        x = x + 0.5
+        n += 1
+    return prev, n
+
+
+def held_state_while(s: Any, x: Tensor) -> Any:
+    while x.sum() < 5:
+        if s.other is None:
+            s.other = torch.zeros(3)
+        s.other = s.other + x
+        x = x + 0.5
+    return x
+
+
+def held_tuple_state(s: Any, x: Tensor) -> Any:
+    while x.sum() < 5:
+        if s.other is None:
+            s.other = (torch.zeros(3), torch.ones(3))
+        h, c = s.other
+        c = c * 0.5 + x
+        s.other = (torch.tanh(h + c), c)
+        x = x + 0.5
+    return x
+
+
+def held_list_state(s: Any, x: Tensor) -> Any:
+    for _ in range(8):
+        h, c = s.pair
+        c = c * 0.5 + x
+        s.pair = [torch.tanh(h + c), c]
+    return s.pair[0]
+
+
+def functions(s: Any, x: Tensor) -> Any:
+    f = torch.sin if x[0] > 0 else (lambda t: t.cos() * 2)
+    return f(x) + f(x)
+
+
+def modules(s: Any, x: Tensor) -> Any:
+    m = M1 if x[0] > 0 else M2
+    return m(x)
+
+
+def opt_ret(s: Any, x: Tensor) -> Any:
+    for i in range(8):
+        if x[0] > i:
+            return None
+        x = x * 1.1
+    return x
+
+
+def ret_mixed(s: Any, x: Tensor) -> Any:
+    while x.sum() < 5:
+        if x[0] > 3:
+            return x, "big"
+        x = x + 1
+    return None
+
+
+def ret_dict(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        return {"a": x, "n": 1}
+    return {"b": x * 2}
+
+
+def best_obj(s: Any, x: Tensor) -> Any:
+    best = None
+    while x.sum() < 5:
+        x = x + 1
+        cand = State(x * 2)
+        if best is None or (cand.v.sum() > best.v.sum()):
+            best = cand
+    return best.v if best is not None else x
+
+
+def attr_del(s: Any, x: Tensor) -> Any:
+    if x.sum() > 0:
+        s.tmp = x
+    if hasattr(s, "tmp"):
+        x = x + s.tmp
+    return x, getattr(s, "tmp", None)
+
+
+def int_or_none(s: Any, x: Tensor) -> Any:
+    n = None
+    while x.sum() < 5:
+        x = x + 1
+        n = 1 if n is None else n + 1
+    return n
+
+
+def in_a_call(s: Any, x: Tensor) -> Any:
+    y = None
+    if x.sum() > 0:
+        y = x * 2
+    return torch.stack([x, x if y is None else y]), isinstance(y, torch.Tensor)
+
+
+STEPS = [
+    obj_pick,
+    obj_pick_local,
+    list_pick,
+    list_pick_item,
+    list_pick_rev,
+    list_pick_len,
+    swap_loop,
+    swap_loop_held,
+    dict_in,
+    none_ret,
+    shape_ret,
+    best_so_far,
+    is_same,
+    list_rebind,
+    list_rebind2,
+    str_key,
+    mod_pick,
+    opt_arg,
+    items_either,
+    items_either_held,
+    opt_loop,
+    opt_while,
+    held_state_while,
+    held_tuple_state,
+    held_list_state,
+    functions,
+    modules,
+    opt_ret,
+    ret_mixed,
+    ret_dict,
+    best_obj,
+    attr_del,
+    int_or_none,
+    in_a_call,
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_one_of_several(step: Step) -> None:
+    check(step)
+
+
+def used_where_it_is_none(s: Any, x: Tensor) -> Any:
+    y = x * 2 if x.sum() > 0 else None
+    return y + 1
+
+
+def attribute_of_none(s: Any, x: Tensor) -> Any:
+    y = x * 2 if x.sum() > 0 else None
+    return y.sum()
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+@pytest.mark.parametrize("step", [used_where_it_is_none, attribute_of_none])
+def test_errors_of_one_of_them(step: Step, backend: str) -> None:
+    """What eager raises for one of the things is raised where a run comes to it."""
+    fast = stretto.compile(step, backend=backend)
+    good, bad = torch.ones(3), -torch.ones(3)
+    for _ in range(2):
+        assert torch.equal(fast(None, good), step(None, good))
+        with pytest.raises((TypeError, AttributeError)) as expected:
+            step(None, bad)
+        with pytest.raises(type(expected.value)) as caught:
+            fast(None, bad)
+        assert str(expected.value) in str(caught.value)
+
+
+def twins(s: Any, x: Tensor) -> Any:
+    a = [x]
+    b = a
+    while x.sum() < 5:
+        a = [x * 2]
+        b = a
+        x = x + 1
+    a[0] = x
+    return b
+
+
+def entries(s: Any, x: Tensor) -> Any:
+    d = {}
+    if x.sum() > 0:
+        d["a"] = x
+    return sum(d.values())
+
+
+REFUSED = [
+    (twins, "a list is changed that two variables share behind a loop"),
+    (entries, "a dict is used to which an entry is added in one arm of a traced branch only"),
+]
+
+
+@pytest.mark.parametrize(("step", "reason"), REFUSED)
+def test_refused(step: Step, reason: str) -> None:
+    with pytest.raises(stretto.CaptureError, match=reason) as caught:
+        stretto.compile(step)(State(), torch.ones(3))
+    assert caught.value.location is not None and caught.value.remedy
+
+
+@pytest.mark.parametrize("step", [best_obj, obj_pick, opt_while])
+def test_on_the_cpu(step: Step) -> None:
+    check(step, backend="cpu")
+
+
+def test_a_list_that_is_kept_or_not() -> None:
+    """Items of a list that grows in a branch are copies."""
+    fast = stretto.compile(list_pick_held, backend="interpreter")
+    mine, other = State(), State()
+    for x in (torch.ones(3), -torch.ones(3)):
+        fast(mine, x)
+        list_pick_held(other, x)
+        assert_same(mine.items, other.items)
