@@ -315,7 +315,6 @@ def read_while_it_may_have_changed(x: Tensor) -> Tensor:
     [
         collected_and_written,
         item_of_a_list,
-        initial_state_from_the_caller,
         result_of_a_recursion,
         read_while_it_may_have_changed,
     ],

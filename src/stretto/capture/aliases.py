@@ -107,10 +107,12 @@ def _connect_lists(first: Storage, second: Storage) -> None:
 
 def link(made: Any, sources: Iterable[Any]) -> None:
     """`made` may share memory with `sources`, and with whatever they may share memory with."""
+    others = set[Storage]().union(*map(overlapping, storages_of(list(sources))))
     for target in storages_of(made):
-        for source in storages_of(list(sources)):
-            for other in overlapping(source):
-                connect(target, other)
+        family = _family(target)
+        for other in others:
+            for one in family if other not in family else (target,):
+                connect(one, other)
 
 
 def link_same(made: Any, sources: Iterable[Any]) -> None:
@@ -225,7 +227,9 @@ class _Update:
     def _write_source(self, storage: Storage, source: Source) -> None:
         """Where `storage` was changed and is the memory of `source`, write that."""
         state, target = tracer(), source.tensor.memory
-        flag = None if storage.state.stale or target.state.stale else _flag_of(source)
+        is_lost = storage.state.stale or target.state.stale
+        is_writable = all(step.is_writable for step in source.tensor.steps)
+        flag = _flag_of(source) if is_writable and not is_lost else None
         if flag is None:
             _stale([target], self.origin)
             return

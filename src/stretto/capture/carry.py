@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.capture.aliases import link_same, overlapping, storages_of
+from stretto.capture.carried_aliases import CarriedAliases, Loop
 from stretto.capture.copies import note_copy, note_twins
 from stretto.capture.either import NONE, Either, flag_for, options_of
 from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
@@ -33,6 +33,7 @@ from stretto.capture.leaves import (
 from stretto.capture.poison import Poison
 from stretto.capture.scalars import Kind, unify
 from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, abort, fail_growth, growth
+from stretto.capture.slots import Grown, Leaf, Slot
 from stretto.capture.state import (
     Snapshot,
     TracedList,
@@ -50,35 +51,8 @@ from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Value
 from stretto.ir.types import ListType, TensorType
 
-Slot = tuple[Any, ...]
-
 _MOST_OPTIONS = 4
 """How many kinds of things a carried value may be."""
-
-
-@dataclass(eq=False, slots=True)
-class Leaf:
-    """A carried slot: its kind, its value before the region, and that at the end of the body."""
-
-    kind: Kind
-    init: Any
-    end: Any = None
-    layout: tuple[int, ...] | None = None
-
-    def learn_layout(self) -> bool:
-        """Whether the strides at the end of a round are others than were assumed."""
-        before, self.layout = self.layout, layout_of(self.init, self.end)
-        return before != self.layout
-
-
-@dataclass(eq=False, slots=True)
-class Grown:
-    """A Python list that becomes an IR list: identity `box`, contents before the region."""
-
-    box: list[Any]
-    items: list[Any]
-    kind: Kind | None = None
-    end: Any = None
 
 
 @dataclass(eq=False)
@@ -94,13 +68,13 @@ class Carry:
     rebuilt: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
     grown: dict[int, Grown] = field(default_factory=dict[int, Grown])
     storages: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
+    dropped: set[Storage] = field(default_factory=set[Storage])
     lengths: dict[Storage, object] = field(default_factory=dict[Storage, object])
     deltas: dict[Any, int | None] = field(default_factory=dict[Any, int | None])
     poisoned: dict[Slot, Poison] = field(default_factory=dict[Slot, Poison])
     params: dict[Storage, Value] = field(default_factory=dict[Storage, Value])
     stale: dict[Storage, Abort] = field(default_factory=dict[Storage, Abort])
-    aliases: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
-    """What may share memory at the start of a round: a slot, and another or an outer storage."""
+    aliases: CarriedAliases = field(init=False)
     changed: bool = False
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
     copied: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
@@ -118,7 +92,9 @@ class Carry:
     """Copies that stand for the same object, each with another one."""
     splits: bool = False
     """What is of another kind after a round is carried as one of several."""
-    written: int = 0
+
+    def __post_init__(self) -> None:
+        self.aliases = CarriedAliases(self.leaves, self.grown, exact=self.frame is not None)
 
     # -- entering -------------------------------------------------------------------------------
 
@@ -127,7 +103,7 @@ class Carry:
         known = [leaf.kind for leaf in self.leaves.values()]
         lists = [grown.kind for grown in self.grown.values() if grown.kind is not None]
         stored = [Kind(_stored_type(state), False) for state in self.storages.values()]
-        return known + lists + stored
+        return known + lists + stored + self.aliases.kinds()
 
     def inits(self) -> list[Value]:
         """The carried values before the region, in the current scope."""
@@ -137,7 +113,8 @@ class Carry:
             for leaf in self.leaves.values()
         ]
         made += [materialize(g.items, g.kind) for g in self.grown.values() if g.kind is not None]
-        return made + [tracer().current(storage) for storage in self.storages]
+        made += [tracer().current(storage) for storage in self.storages]
+        return made + self.aliases.inits()
 
     def begin(self) -> tuple[Value, ...]:
         """Restore the state with fresh params in the carried slots; the params."""
@@ -187,35 +164,8 @@ class Carry:
             before = storage.state
             tracer().set_state(storage, StorageState(before.base, before.length, origin))
         self._substitute()
-        self._link(has_run=self.runs_once and not in_body)
-
-    def _link(self, *, has_run: bool) -> None:
-        """Note what the carried values may share memory with."""
-        for key, item in (*self.leaves.items(), *self.grown.items()):
-            if key in self.made and not has_run:
-                link_same(self.made[key], item.items if isinstance(item, Grown) else [item.init])
-        for key, other in self.aliases:
-            if key in self.made:
-                link_same(self.made[key], [self.made.get(other, other)])
-        self.written = tracer().written
-
-    def _compare_aliases(self, region: Region) -> None:
-        """Learn what the carried values may share memory with after a round."""
-        known = len(self.aliases)
-        reached = dict[Any, tuple[set[Storage], set[Storage]]]()
-        for key, item in (*self.leaves.items(), *self.grown.items()):
-            own = set(storages_of(item.end))
-            reached[key] = own, set[Storage]().union(*map(overlapping, own))
-        for key, (own, others) in reached.items():
-            outside = (s for s in others if s.scope.open and s.scope.here is not region.scope)
-            self.aliases.update((key, storage) for storage in outside)
-            self.aliases.update(
-                (key, other)
-                for other, (_, theirs) in reached.items()
-                if other != key and not own.isdisjoint(theirs)
-            )
-        if len(self.aliases) > known and tracer().written > self.written:
-            self.changed = True
+        has_run = self.runs_once and not in_body
+        self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=has_run)
 
     def _length(self, key: Any, before: Length, in_body: bool, trips: int | None) -> Length:
         """Length of a list at the start of the body, or after `trips` rounds."""
@@ -287,19 +237,25 @@ class Carry:
             if found is not None and key not in self.grown:
                 self._compare_box((("box", key),), box, values, found[1])
         self._compare_storages(region)
-        self._compare_aliases(region)
         if is_last:
             self._drop_unwritten()
+        self.changed |= self.aliases.compare(region, is_settled=not self.changed)
+        if self.changed and self.aliases.has_learned:
+            self.stale = {}  # with flags, fewer storages become stale
         return not self.changed
 
     def yields(self) -> tuple[Value, ...]:
         """The carried values at the end of the body."""
         made = [materialize(leaf.end, leaf.kind) for leaf in self.leaves.values()]
         made += [materialize(g.end, g.kind) for g in self.grown.values() if g.kind is not None]
-        return (*made, *(tracer().current(storage) for storage in self.storages))
+        made += [tracer().current(storage) for storage in self.storages]
+        return (*made, *self.aliases.yields)
 
-    def finish(self, results: tuple[Value, ...], trips: int | None = None) -> None:
+    def finish(
+        self, results: tuple[Value, ...], trips: int | None = None, loop: Loop | None = None
+    ) -> None:
         """Set the state after the region: results in the carried slots, poison where unknown."""
+        self.aliases.loop = loop
         self.place(results, self.loops, trips=trips)
         if self.runs_once:
             self._settle_bound()
@@ -624,9 +580,14 @@ class Carry:
             self.stale.setdefault(storage, origin)
 
     def _drop_unwritten(self) -> None:
-        """Storages that were written only while another slot was not carried yet."""
+        """Storages that were written only while another slot was not carried yet.
+
+        Each is dropped once: a constant that is assigned to itself is written if it is not carried.
+        """
         for storage, param in list(self.params.items()):
-            if storage in self.storages and storage.state.base is param:
+            is_kept = storage in self.dropped or storage not in self.storages
+            if storage.state.base is param and not is_kept:
+                self.dropped.add(storage)
                 del self.storages[storage]
                 self.changed = True
 

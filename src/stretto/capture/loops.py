@@ -15,7 +15,7 @@ from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult
 from stretto.capture.sources import Source, as_source
 from stretto.capture.state import Snapshot
 from stretto.capture.tracer import Region, tracer
-from stretto.ir.core import Value
+from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, WhileOp
 from stretto.ir.types import FLAG, INDEX
 
@@ -133,7 +133,7 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
     inits = carry.inits()
     op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
     results = state.emit(op, [kind.type for kind in carry.kinds()])
-    carry.finish(results)
+    carry.finish(results, loop=op)
     if test_assigns:
         test()
 
@@ -163,7 +163,7 @@ def stage_for(
 def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
     state = tracer()
     base = Snapshot.take()
-    block, count = state.scope.block, len(state.scope.block.ops)
+    block, last = state.scope.block, state.last_op()
     first, reason = 0, None
     while True:
         try:
@@ -171,7 +171,7 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
             state.note(f"loop kept ({'tensor-dependent' if static is None else static} trips)")
             return
         except UnknownResult:
-            _rewind(base, block, count)
+            _rewind(base, block, last)
             return
         except NeedsPeel as peel:
             if static is None or first >= 1:
@@ -179,7 +179,7 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
                 if reason is not peel.abort:
                     raise reason from None
                 continue
-            _rewind(base, block, count)
+            _rewind(base, block, last)
             loop.body(source.item(0))
             first = 1
             if loop.stop is not None and is_traced(loop.stop()):
@@ -194,7 +194,7 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
         except NeedsUnroll as unroll:
             if state.loop_of(source) not in unroll.loops or static is None:
                 raise
-            _rewind(base, block, count)
+            _rewind(base, block, last)
             reason = unroll.abort.error.message
             line = unroll.abort.error.location
             state.note(f"loop unrolled ({static} trips), as in line {line and line.line}: {reason}")
@@ -202,9 +202,9 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
             return
 
 
-def _rewind(base: Snapshot, block: Any, count: int) -> None:
+def _rewind(base: Snapshot, block: Block, last: Op | None) -> None:
     base.restore()
-    tracer().take_back(block, count)
+    tracer().take_back(block, last)
 
 
 def _native(items: Any, loop: Loop) -> None:
@@ -284,7 +284,7 @@ def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:
     stop = length if isinstance(length, int) else state.read(length)
     op = ForOp(first, stop, 1, tuple(inits), body)
     results = state.emit(op, [kind.type for kind in carry.kinds()])
-    carry.finish(results, trips=length - first if isinstance(length, int) else None)
+    carry.finish(results, length - first if isinstance(length, int) else None, op)
 
 
 def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int) -> None:
@@ -304,5 +304,6 @@ def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int)
         head.scope.block.params, head.scope.block.yields = (index, *params), (both,)
     inits = (state.literal(first, INDEX.dtype), *carry.inits())
     kinds = [Kind(INDEX, True), *carry.kinds()]
-    results = state.emit(WhileOp(inits, head.scope.block, body), [kind.type for kind in kinds])
-    carry.finish(results[1:])
+    op = WhileOp(inits, head.scope.block, body)
+    results = state.emit(op, [kind.type for kind in kinds])
+    carry.finish(results[1:], loop=op)

@@ -14,14 +14,16 @@ that became traced). It is a tensor without dims, so it promotes like a number i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, Protocol
 from weakref import WeakSet
 
 import torch
 
 from stretto.capture.signals import Abort, fail
 from stretto.ir.core import Block, Value
+from stretto.ir.ops import Argument, argument_values, map_argument
+from stretto.ir.types import TensorType
 
 
 @dataclass(eq=False, slots=True)
@@ -103,22 +105,90 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What a storage is, where `flag` holds: the memory that `tensor` views."""
+    """What a storage is, where `flag` holds: the memory that `tensor` views.
+
+    is_own: then the storage of `tensor` is none of its own sources from before a loop.
+    """
 
     tensor: TracedTensor
     flag: Callable[[], Value | None]
+    is_own: bool = False
+
+
+SET_ROW = "select at a position"
+"""The scatter of a `select` whose position is known only at run time."""
+
+
+class Emitter(Protocol):
+    """What emits operators: the tracer."""
+
+    def use(self, value: Value) -> Value: ...
+
+    def tensor_op(self, target: str, args: tuple[Argument, ...], type: TensorType) -> Value: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """One view: how to read it from a base value, and how to write it back.
+    """One view: `target(base, *arguments)`. Equal steps view the same elements.
 
-    `values` are those that both depend on, besides the base.
+    It is written back by `scatter(base, part, *arguments)`, or, where the view keeps all elements,
+    by `target(part, *inverse)`. A view with neither cannot be written.
     """
 
-    read: Callable[[Value], Value]
-    write: Callable[[Value, Value], Value]
-    values: tuple[Value, ...] = ()
+    target: str
+    arguments: tuple[Argument, ...]
+    type: TensorType
+    scatter: str = ""
+    inverse: tuple[Argument, ...] | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What both reading and writing depend on, besides the base."""
+        return argument_values((self.arguments, self.inverse or ()))
+
+    @property
+    def is_writable(self) -> bool:
+        return bool(self.scatter) or self.inverse is not None
+
+    @property
+    def is_comparable(self) -> bool:
+        return all(map(_is_comparable, (*self.arguments, *(self.inverse or ()))))
+
+    def mapped(self, lookup: Callable[[Value], Any]) -> ViewStep:
+        """The same view, depending on other values."""
+        inverse = None if self.inverse is None else _mapped(self.inverse, lookup)
+        return replace(self, arguments=_mapped(self.arguments, lookup), inverse=inverse)
+
+    def read(self, state: Emitter, base: Value) -> Value:
+        return state.tensor_op(self.target, (base, *_mapped(self.arguments, state.use)), self.type)
+
+    def write(self, state: Emitter, base: Value, part: Value) -> Value:
+        """`base` with the elements of the view replaced by `part`."""
+        whole = base.tensor
+        if self.inverse is not None:
+            return state.tensor_op(self.target, (part, *_mapped(self.inverse, state.use)), whole)
+        if not self.scatter:
+            fail("an expanded tensor is written in place", "call clone() on it first")
+        dim, *rest = _mapped(self.arguments, state.use)
+        if self.scatter == SET_ROW:
+            assert isinstance(dim, int)
+            shape = self.type.shape
+            row = TensorType(self.type.dtype, (*shape[:dim], 1, *shape[dim:]))
+            part = state.tensor_op("aten.unsqueeze.default", (part, dim), row)
+            return state.tensor_op("stretto.narrow_scatter", (base, part, dim, *rest), whole)
+        if self.scatter == "stretto.narrow_scatter":
+            rest = rest[:1]
+        return state.tensor_op(self.scatter, (base, part, dim, *rest), whole)
+
+
+def _is_comparable(argument: Any) -> bool:
+    if isinstance(argument, tuple):
+        return all(map(_is_comparable, argument))  # pyright: ignore[reportUnknownArgumentType]
+    return argument is None or isinstance(argument, int | float | str | Value)
+
+
+def _mapped(arguments: tuple[Argument, ...], lookup: Callable[[Value], Any]) -> Any:
+    return map_argument(arguments, lookup)
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,12 +170,12 @@ class Tracer:
     def transaction(self) -> Generator[Callable[[], None]]:
         """Go on in the current block; the function given takes back what was done inside."""
         region = Region(self.scope, is_transaction=True)
-        ops, depth, frames = len(self.scope.block.ops), len(self.regions), len(self.frames)
+        last, depth, frames = self.last_op(), len(self.regions), len(self.frames)
         self.regions.append(region)
 
         def rollback() -> None:
             region.undo()
-            self.take_back(region.scope.block, ops)
+            self.take_back(region.scope.block, last)
             del self.frames[frames:]
 
         try:
@@ -183,12 +183,16 @@ class Tracer:
         finally:
             del self.regions[depth:]
 
-    def take_back(self, block: Block, count: int) -> None:
-        """Remove all ops of a block behind the first `count`, as if they had not been traced."""
-        for op in block.ops[count:]:
-            for value in op.results:
+    def last_op(self) -> Op | None:
+        """The last op of the current block."""
+        ops = self.scope.block.ops
+        return ops[-1] if ops else None
+
+    def take_back(self, block: Block, last: Op | None) -> None:
+        """Remove all ops of a block behind `last`, as if they had not been traced."""
+        while block.ops and block.ops[-1] is not last:
+            for value in block.ops.pop().results:
                 del self.home[value]
-        del block.ops[count:]
 
     @contextmanager
     def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Generator[None]:
@@ -300,7 +304,7 @@ class Tracer:
             return cached.value
         value = base
         for step in tensor.steps:
-            value = step.read(value)
+            value = step.read(self, value)
         tensor.cached = Cached(base, value)
         return value
 
@@ -323,9 +327,9 @@ class Tracer:
         """What the storage of a view holds after `value` is written to the view."""
         bases = [self.current(tensor.memory)]
         for step in tensor.steps[:-1]:
-            bases.append(step.read(bases[-1]))
+            bases.append(step.read(self, bases[-1]))
         for step, base in zip(reversed(tensor.steps), reversed(bases), strict=False):
-            value = step.write(base, value)
+            value = step.write(self, base, value)
         return value
 
     # -- constants ------------------------------------------------------------------------------

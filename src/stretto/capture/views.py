@@ -1,24 +1,20 @@
 """Views as steps that can be read and written back, so that aliases see each other's writes.
 
 A view op on a traced tensor adds a ViewStep to its chain instead of computing a value of its own.
-`read` emits the view; `write` emits the base with the view's part replaced (a scatter, or the
-inverse view where the view keeps all elements).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from stretto.capture.fakes import call_key, known_result, remember
 from stretto.capture.signals import fail
-from stretto.capture.tensor import TracedTensor, ViewStep
+from stretto.capture.tensor import SET_ROW, TracedTensor, ViewStep
 from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
-from stretto.ir.ops import Argument, argument_values
-from stretto.ir.types import TensorType
+from stretto.ir.ops import Argument
 
 aten = torch.ops.aten
 
@@ -44,14 +40,6 @@ def fake_view(tensor: TracedTensor, func: Any, *args: Any) -> Any:
     return known
 
 
-def _reader(target: str, arguments: Arguments, type: TensorType) -> Callable[[Value], Value]:
-    return lambda base: tracer().tensor_op(target, (base, *arguments), type)
-
-
-def _scatter(target: str, arguments: Arguments) -> Callable[[Value, Value], Value]:
-    return lambda base, part: tracer().tensor_op(target, (base, part, *arguments), base.type)
-
-
 def shape_arguments(shape: Any) -> tuple[Argument, ...]:
     """A shape as an argument; symbolic dims are values, one alone may be -1."""
     state = tracer()
@@ -65,67 +53,44 @@ def reshaped(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
     """`tensor` seen with another shape, elements in the same order."""
     state = tracer()
     before, after = shape_arguments(tensor.shape), shape_arguments(fake.shape)
-    before_type = state.type_of(tensor)
-
-    def write(base: Value, part: Value) -> Value:
-        return state.tensor_op("aten.view.default", (part, before), before_type)
-
-    step = ViewStep(_reader("aten.view.default", (after,), state.type_of(fake)), write)
-    return extend(tensor, fake, step)
+    return extend(
+        tensor,
+        fake,
+        ViewStep("aten.view.default", (after,), state.type_of(fake), inverse=(before,)),
+    )
 
 
 def permuted(tensor: TracedTensor, fake: torch.Tensor, order: list[int]) -> TracedTensor:
     """`tensor` with its dims in another order."""
-    state = tracer()
     order = [dim % max(1, tensor.dim()) for dim in order]
     inverse = tuple(order.index(dim) for dim in range(len(order)))
-    before_type = state.type_of(tensor)
-
-    def write(base: Value, part: Value) -> Value:
-        return state.tensor_op("aten.permute.default", (part, inverse), before_type)
-
-    read = _reader("aten.permute.default", (tuple(order),), state.type_of(fake))
-    return extend(tensor, fake, ViewStep(read, write))
+    type = tracer().type_of(fake)
+    step = ViewStep("aten.permute.default", (tuple(order),), type, inverse=(inverse,))
+    return extend(tensor, fake, step)
 
 
 def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
     """`tensor.select(dim, index)`, also at a position known only at run time."""
     state = tracer()
     fake = fake_view(tensor, aten.select.int, dim, index if isinstance(index, int) else 0)
-    dim %= tensor.dim()
-    type = state.type_of(fake)
-
-    def read(base: Value) -> Value:
-        position = index if isinstance(index, int) else state.use(index)
-        return state.tensor_op("aten.select.int", (base, dim, position), type)
-
-    def write(base: Value, part: Value) -> Value:
-        if isinstance(index, int):
-            return state.tensor_op(
-                "aten.select_scatter.default", (base, part, dim, index), base.type
-            )
-        row_type = TensorType(type.dtype, (*type.shape[:dim], 1, *type.shape[dim:]))
-        row = state.tensor_op("aten.unsqueeze.default", (part, dim), row_type)
-        arguments = (base, row, dim, state.use(index))
-        return state.tensor_op("stretto.narrow_scatter", arguments, base.type)
-
-    return extend(tensor, fake, ViewStep(read, write, argument_values(index)))
+    scatter = "aten.select_scatter.default" if isinstance(index, int) else SET_ROW
+    step = ViewStep(
+        "aten.select.int", (dim % tensor.dim(), index), state.type_of(fake), scatter=scatter
+    )
+    return extend(tensor, fake, step)
 
 
 def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
     """`length` elements of `dim` from a position known only at run time."""
     state = tracer()
     fake = fake_view(tensor, aten.narrow.default, dim, 0, length)
-    type = state.type_of(fake)
-
-    def read(base: Value) -> Value:
-        return state.tensor_op("stretto.narrow", (base, dim, state.use(start), length), type)
-
-    def write(base: Value, part: Value) -> Value:
-        arguments = (base, part, dim, state.use(start))
-        return state.tensor_op("stretto.narrow_scatter", arguments, base.type)
-
-    return extend(tensor, fake, ViewStep(read, write, (start,)))
+    step = ViewStep(
+        "stretto.narrow",
+        (dim, start, length),
+        state.type_of(fake),
+        scatter="stretto.narrow_scatter",
+    )
+    return extend(tensor, fake, step)
 
 
 def sliced(
@@ -139,9 +104,9 @@ def sliced(
         start, end, step = slice(start, end, step).indices(size)
         end = max(start, end)
     arguments = (dim, start, end, step)
-    read = _reader("aten.slice.Tensor", arguments, state.type_of(fake))
-    write = _scatter("aten.slice_scatter.default", arguments)
-    return extend(tensor, fake, ViewStep(read, write))
+    type = state.type_of(fake)
+    view = ViewStep("aten.slice.Tensor", arguments, type, scatter="aten.slice_scatter.default")
+    return extend(tensor, fake, view)
 
 
 def expanded(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
@@ -157,11 +122,8 @@ def expanded(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
     else:
         sizes = tuple(fake.shape)
 
-    def write(base: Value, part: Value) -> Value:
-        fail("an expanded tensor is written in place", "call clone() on it first")
-
-    read = _reader("aten.expand.default", (sizes,), state.type_of(fake))
-    return extend(tensor, fake, ViewStep(read, write))
+    step = ViewStep("aten.expand.default", (sizes,), state.type_of(fake))
+    return extend(tensor, fake, step)
 
 
 def _size(dim: Any) -> Argument:
@@ -170,19 +132,18 @@ def _size(dim: Any) -> Argument:
 
 def diagonal(tensor: TracedTensor, fake: torch.Tensor, arguments: Arguments) -> TracedTensor:
     """A diagonal: `arguments` are offset, dim1, dim2."""
-    read = _reader("aten.diagonal.default", arguments, tracer().type_of(fake))
-    return extend(
-        tensor, fake, ViewStep(read, _scatter("aten.diagonal_scatter.default", arguments))
-    )
+    scatter = "aten.diagonal_scatter.default"
+    step = ViewStep("aten.diagonal.default", arguments, tracer().type_of(fake), scatter=scatter)
+    return extend(tensor, fake, step)
 
 
 def strided(tensor: TracedTensor, fake: torch.Tensor, arguments: Arguments) -> TracedTensor:
     """as_strided of a whole storage; of a view it would need the storage's layout."""
     if tensor.steps or not tensor.fake.is_contiguous():
         fail("as_strided of a view is not captured", "use slices, unfold or reshape instead")
-    read = _reader("aten.as_strided.default", arguments, tracer().type_of(fake))
-    write = _scatter("aten.as_strided_scatter.default", arguments)
-    return extend(tensor, fake, ViewStep(read, write))
+    scatter = "aten.as_strided_scatter.default"
+    step = ViewStep("aten.as_strided.default", arguments, tracer().type_of(fake), scatter=scatter)
+    return extend(tensor, fake, step)
 
 
 def alias(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
