@@ -27,6 +27,7 @@ from stretto.capture import (
     build_output,
     capture,
     capturing,
+    is_structural,
 )
 from stretto.capture.admission import (
     active_transformation,
@@ -57,6 +58,9 @@ _OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
 
 _is_negated = torch.Tensor.is_neg
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+_BY_STRUCTURE = object()
+"""Begins the keys of signatures in which objects among the arguments may be any of their class."""
 
 _ROUNDS = 20
 """How often a call looks again at objects that other threads change meanwhile."""
@@ -199,6 +203,7 @@ class Compiled:
         self._backend = backend
         self._options = options
         self._entries: dict[Key, Entry] = {}
+        self._structures: dict[Key, bool | None] = {}
         self._lock = ForkSafeLock()
         self._warned_eager: set[str] = set()
         self._warned_signatures = False
@@ -289,6 +294,8 @@ class Compiled:
         if self._module is not None:
             key = (self._module.training, key)
         entry = self._entries.get(key)
+        if entry is None and tensors is not args:
+            key, entry = self._by_structure(key, tensors, args, kwargs)
         if entry is None or not entry.is_current():
             entry = self._compile(key, tensors, args, kwargs)
         reading = None
@@ -296,6 +303,35 @@ class Compiled:
             entry, reading = self._varying(entry, key, tensors, args, kwargs)
         self._last = entry
         return entry, tensors, reading
+
+    def _by_structure(
+        self,
+        key: Key,
+        tensors: Sequence[torch.Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Key, Entry | None]:
+        """The key and the entry for any objects of the same classes, once others were passed.
+
+        Where no program can be made for them, each object has its own.
+        """
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if not any(map(is_structural, leaves)):
+            return key, None
+        parts = (type(x) if is_structural(x) else key_of(x) for x in leaves)
+        wide = (_BY_STRUCTURE, self._module is not None and self._module.training, spec, *parts)
+        usable = self._structures.setdefault(wide, None)
+        if not usable:
+            self._structures[wide] = usable is None
+            return key, None
+        entry = self._entries.get(wide)
+        if entry is None or not entry.is_current():
+            try:
+                entry = self._compile(wide, tensors, args, kwargs)
+            except CaptureError:
+                self._structures[wide] = False
+                return key, None
+        return wide, entry
 
     def _varying(
         self,
@@ -384,7 +420,8 @@ class Compiled:
                 stale = self._entries.get(key)
                 if stale is not None and stale.is_current():
                     return stale
-                captured = capture(self._function, args, kwargs, self._options)
+                wide = _is_by_structure(key)
+                captured = capture(self._function, args, kwargs, self._options, by_structure=wide)
                 reading = None
                 if captured.objects is not None:
                     reading = captured.objects.read(tensors, (args, kwargs))
@@ -468,6 +505,15 @@ class Compiled:
                 "nothing has been compiled yet", remedy="call the function once, or give its inputs"
             )
         write_timeline(self._last, self._options, path)
+
+
+def _is_by_structure(key: Any) -> bool:
+    """Whether a key, or the one that it makes longer, is one of objects of any identity."""
+    while isinstance(key, tuple) and key:
+        if key[0] is _BY_STRUCTURE:
+            return True
+        key = key[-1]  # pyright: ignore[reportUnknownVariableType]
+    return False
 
 
 def _compile_again(function: Callable[..., Any], backend: str, options: Options) -> Compiled:

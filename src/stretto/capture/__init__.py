@@ -1,7 +1,7 @@
 """Capture: ordinary PyTorch code with Python control flow into a Program."""
 
 from stretto.capture.entry import capture, capturing
-from stretto.capture.reading import Reading
+from stretto.capture.reading import Reading, is_structural
 from stretto.capture.result import (
     ArgumentLeaf,
     Captured,
@@ -37,4 +37,5 @@ __all__ = [
     "build_output",
     "capture",
     "capturing",
+    "is_structural",
 ]

@@ -22,7 +22,7 @@ from stretto.capture.reading import WHOLE, Exempt, Reading, Root, read_state
 from stretto.capture.result import Effect, OutputSpec
 from stretto.capture.signals import Abort, fail
 from stretto.capture.state import TracedList, contents, rebuild_tuple
-from stretto.capture.stores import Cell, Names, anchor
+from stretto.capture.stores import Cell, Names, Store, anchor
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
 from stretto.errors import CaptureError
@@ -35,6 +35,7 @@ class Plan:
     tracked: boxes that are part of the state in traced branches and loops.
     arguments: containers among the arguments are named by their place, and read like roots.
     counting: integers that are changed are inputs, not part of the key.
+    counted: attributes of classes, integers that are changed in objects that are read whole.
     keeps_apart: objects that are one of several are not joined to copies.
     """
 
@@ -42,21 +43,29 @@ class Plan:
     tracked: dict[int, Any] = field(default_factory=dict[int, Any])
     arguments: bool = False
     counting: bool = True
+    counted: set[tuple[type, Any]] = field(default_factory=set[tuple[type, Any]])
     keeps_apart: bool = False
 
     @property
     def is_counting(self) -> bool:
-        return self.counting and any(root.counted for root in self.roots.values())
+        return self.counting and bool(
+            self.counted or any(root.counted for root in self.roots.values())
+        )
+
+    @property
+    def used_counters(self) -> frozenset[tuple[type, Any]]:
+        return frozenset(self.counted) if self.counting else frozenset()
 
     def grow(self, heap: Heap, reading: Reading, functions: Iterable[FunctionType]) -> bool:
         """Take in what has been changed. True if something of that is new."""
-        known = len(self.tracked), len(self.roots), self.arguments
+        known = self._size()
         visited = {id(item) for item in reading.objects}
         reads = _Reads(heap, functions)
         self.tracked.update(heap.touched)
         for box in heap.changed():
             self.tracked[id(box)] = box
             if id(box) in visited:
+                self._count(heap, box)
                 continue
             if id(box) in heap.arguments:
                 self.arguments = True
@@ -67,7 +76,17 @@ class Plan:
                         self._add(heap, box, key)
             else:
                 self._add(heap, box, WHOLE)
-        return known != (len(self.tracked), len(self.roots), self.arguments)
+        return known != self._size()
+
+    def _size(self) -> tuple[int, ...]:
+        return len(self.tracked), len(self.roots), self.arguments, len(self.counted)
+
+    def _count(self, heap: Heap, box: Any) -> None:
+        """Note which attributes of an object that is read are counters."""
+        before = heap.before[id(box)]
+        if not isinstance(box, list | dict | set | deque | Store):
+            changed = _changed_keys(heap, box)
+            self.counted.update((type(box), k) for k in changed if type(before.get(k)) is int)
 
     def _add(self, heap: Heap, box: Any, key: Any) -> None:
         if (id(box), key) not in self.roots:
@@ -81,7 +100,7 @@ class Plan:
         whole = arguments if self.arguments else None
         while True:
             roots = self.used_roots()
-            reading = read_state(roots, whole, given, ())
+            reading = read_state(roots, whole, given, (), self.used_counters)
             visited = {id(item) for item in reading.objects}
             below = [r for r in roots if r.key is not WHOLE and id(r.box) in visited]
             below += [r for r in roots if r.key is WHOLE and _is_below(r, roots, whole, given)]
@@ -184,15 +203,9 @@ def substitute(heap: Heap, plan: Plan, reading: Reading, traced: dict[int, Trace
             heap.place(root.box, {**values, root.key: swapped(values[root.key])})
 
 
-def substitute_counters(heap: Heap, plan: Plan, counters: Iterable[TracedTensor]) -> None:
-    supply = iter(counters)
-    for root in plan.used_roots():
-        values = contents(root.box)
-        for key in values if root.key is WHOLE else (root.key,):
-            if root.counts(key, values.get(key)):
-                values[key] = next(supply)
-        if root.counted:
-            heap.place(root.box, values)
+def substitute_counters(heap: Heap, reading: Reading, counters: Iterable[TracedTensor]) -> None:
+    for (box, key), counter in zip(reading.counters, counters, strict=True):
+        heap.place(box, {**contents(box), key: counter})
 
 
 # ---- after it: effects -----------------------------------------------------------------------

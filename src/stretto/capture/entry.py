@@ -106,13 +106,19 @@ def capturing() -> Generator[None]:
 
 
 def capture(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    *,
+    by_structure: bool = False,
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
 
     Tensors among the arguments (also inside containers) become inputs; all other values are taken
-    as they are. Objects of the user are as before afterwards. Raises CaptureError where the
-    function cannot be captured; exceptions of the function itself are raised unchanged.
+    as they are. by_structure: what objects among the arguments hold is read at each call, as if
+    they were containers. Objects of the user are as before afterwards. Raises CaptureError where
+    the function cannot be captured; exceptions of the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
     with capturing():
@@ -120,7 +126,7 @@ def capture(
         try:
             heap, plan = Heap(), Plan()
             heap.add((fn,))
-            plan.arguments = heap.add_arguments((args, kwargs))
+            plan.arguments = heap.add_arguments((args, kwargs)) or by_structure
             for _ in range(_TRIES):
                 captured = _try(Tracer(options), fn, (args, kwargs), heap, plan)
                 if captured is not None:
@@ -193,7 +199,7 @@ def _capture(
         tracer.inputs = {id(item.real): item.traced for item in inputs}
         counters = _fetch_counters(tracer, reading)
         substitute(heap, plan, reading, tracer.inputs)
-        substitute_counters(heap, plan, [item.traced for item in counters])
+        substitute_counters(heap, reading, [item.traced for item in counters])
         traced_args, traced_kwargs = _traced_arguments(
             heap, arguments, iter([item.traced for item in given])
         )
@@ -221,7 +227,8 @@ def _capture(
         if not effects and not reading.objects and not plan.roots:
             return made, None
         roots, fixed = tuple(plan.used_roots()), tuple(writer.fixed)
-        return made, ObjectState(roots, plan.arguments, fixed, (), effects)
+        counted = plan.used_counters
+        return made, ObjectState(roots, plan.arguments, fixed, (), effects, counted)
 
 
 def _guarded(

@@ -63,13 +63,18 @@ class Root:
         return table.get(self.key, UNDEFINED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     def counts(self, key: Any, value: Any) -> bool:
-        return type(value) is int and key in self.counted and -_MOST_COUNTED < value < _MOST_COUNTED
+        return key in self.counted and is_counted(value)
 
     @property
     def name(self) -> str:
         if isinstance(self.box, Cell):
             return self.box.name
         return type(self.box).__name__ if self.key is WHOLE else str(self.key)
+
+
+def is_counted(value: Any) -> bool:
+    """Whether an integer may be an input."""
+    return type(value) is int and -_MOST_COUNTED < value < _MOST_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,8 @@ class Reading:
     key: tuple[Any, ...] = ()
     tensors: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     numbers: list[int] = field(default_factory=list[int])
+    counters: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
+    """Where the numbers are: boxes and keys."""
     objects: list[Any] = field(default_factory=list[Any])
     leaves: list[Any] = field(default_factory=list[Any])
     """Other values: they are what they were, if the key is."""
@@ -111,12 +118,14 @@ def read_state(
     arguments: object,
     given: Sequence[torch.Tensor],
     fixed: Sequence[Any],
+    counted: frozenset[tuple[type, Any]] = frozenset(),
 ) -> Reading:
     """Read `roots`, and `arguments` (positional and keyword) unless None.
 
-    given: the tensors among the arguments. fixed: boxes that effects name otherwise.
+    given: the tensors among the arguments. fixed: boxes that effects name otherwise. counted:
+    attributes of classes, integers that become inputs in whatever object they are met.
     """
-    walk = _Walk(Reading())
+    walk = _Walk(Reading(), counted)
     for number, tensor in enumerate(given):
         walk.memo.setdefault(id(tensor), ("argument", number))
     for number, box in enumerate(fixed):
@@ -132,6 +141,7 @@ def read_state(
 @dataclass(slots=True)
 class _Walk:
     reading: Reading
+    counted: frozenset[tuple[type, Any]]
     key: list[Any] = field(default_factory=list[Any])
     memo: dict[int, Any] = field(default_factory=dict[int, Any])
 
@@ -147,10 +157,14 @@ class _Walk:
 
     def entry(self, root: Root, key: Any, value: Any) -> None:
         if root.counts(key, value):
-            self.key.append("counted")
-            self.reading.numbers.append(value)
+            self.count(root.box, key, value)
         else:
             self.visit(value, root.name)
+
+    def count(self, box: Any, key: Any, value: int) -> None:
+        self.key.append("counted")
+        self.reading.numbers.append(value)
+        self.reading.counters.append((box, key))
 
     def visit(self, value: Any, name: str) -> None:
         if isinstance(value, torch.Tensor):
@@ -166,8 +180,10 @@ class _Walk:
                 self.visit(item, name)
         elif is_structural(value):
             values = self.enter(value)
-            if values is not None:
-                for item in values.values():
+            for key, item in (values or {}).items():
+                if (type(value), key) in self.counted and is_counted(item):
+                    self.count(value, key, item)
+                else:
                     self.visit(item, name)
         else:
             self.key.append(Identity(value))

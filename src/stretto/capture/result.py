@@ -184,10 +184,12 @@ class ObjectState:
     fixed: tuple[Any, ...]
     key: Hashable
     effects: tuple[Effect, ...]
+    counted: frozenset[tuple[type, Any]] = frozenset()
 
     def read(self, tensors: Sequence[torch.Tensor], arguments: object) -> Reading:
         """`tensors` are those among the `arguments`, positional and keyword."""
-        return read_state(self.roots, arguments if self.arguments else None, tensors, self.fixed)
+        whole = arguments if self.arguments else None
+        return read_state(self.roots, whole, tensors, self.fixed, self.counted)
 
     def finish(
         self,
