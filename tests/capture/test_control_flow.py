@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 import stretto
+from stretto.errors import CaptureError
 from stretto.options import Options
 from tests.capture.checks import check, structure
 
@@ -439,6 +441,25 @@ def test_membership() -> None:
         return x - k if k not in [2, 3] else x
 
     check(f, *[(A, torch.tensor(k)) for k in (1, 2, 5, 8)])
+
+
+def test_numbers_that_depend_on_no_input_are_known() -> None:
+    def f(x: Tensor) -> tuple[Tensor, str, Tensor]:
+        parts = torch.div(x.numel(), 3, rounding_mode="trunc")
+        position = torch.arange(5).flip(0)[1]
+        rates = torch.linspace(0, 1, 5)
+        chunks = x.view(parts, 3).sum(1)
+        return chunks, "abcde"[position], x.new_zeros(int(rates[2] * 4), 2)
+
+    assert structure(check(f, (A,), (B,))) == {}
+
+
+def test_numbers_of_inputs_are_not_known() -> None:
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        return x if "abc"[int(n * torch.arange(3)[2])] == "c" else -x
+
+    with pytest.raises(CaptureError, match="a Python int is needed here"):
+        stretto.compile(f, (A, torch.tensor(1)), backend="interpreter")
 
 
 def test_libraries_are_told_of_the_capture() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from stretto.capture.evaluate import evaluated
 from stretto.capture.signals import NeedsUnroll, abort
 from stretto.capture.tensor import Linear, Number, TracedTensor
 from stretto.capture.tracer import tracer
@@ -133,6 +134,9 @@ def concrete(tensor: TracedTensor, kind: str) -> Any:
     known = known_value(tensor)
     if known is not None:
         return known
+    found = evaluated(tracer().read(tensor)) if tensor.numel() == 1 else None
+    if found is not None:
+        return found.item()
     remedy = "keep it a tensor (torch.where, index_select), or compute it outside and pass it in"
     sourceless = tracer().sourceless
     if sourceless:
