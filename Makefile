@@ -16,7 +16,7 @@ INSTALLED := .venv/.installed
 INSTALLED_BENCH := .venv/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint type golden fuzz bench gpu docs
+.PHONY: help setup demo test whole lint type golden fuzz bench gpu docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ demo: setup ## compile and run four models of the zoo against eager PyTorch
 
 test: setup lint type ## lint, check types, run all tests
 	$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+whole: setup ## run all tests, with the cases that `make test` runs only a sample of
+	$(BIN)/pytest -n $(JOBS) --whole $(ARGS)
 
 lint: setup ## check style and format
 	$(BIN)/ruff check

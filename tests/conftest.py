@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite golden files instead of comparing"
     )
+    parser.addoption(
+        "--whole", action="store_true", help="run all cases where `make test` runs a sample"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,7 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["STRETTO_CACHE"] = str(cache.mkdir("stretto"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--whole"):
+        left_out = [item for item in items if item.get_closest_marker("whole")]
+        items[:] = [item for item in items if not item.get_closest_marker("whole")]
+        config.hook.pytest_deselected(items=left_out)
     if torch.cuda.is_available():
         return
     no_gpu = pytest.mark.skip(reason="no NVIDIA GPU that torch can use")

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.e2e.machines import check
+from tests.sampling import sampled
 
 ROWS, COLUMNS, MEMBERS = 40, 24, 5
-MACHINES = [("emulator", 2), ("cpu", 2)]
-"""All cases run here, a sample of them on `OTHERS`."""
 OTHERS = [("interpreter", 1), ("cpu", 1), ("cuda-emulated", 2)]
+"""A sample of the cases runs here; all of them on the emulator, which reads the panels as the
+native kernels do, and as native code with two units."""
 
 Form = Callable[[Tensor], Tensor]
 
@@ -32,11 +33,15 @@ def _repeatable() -> Iterator[None]:
         yield
 
 
-def everywhere(names: Iterable[str], sample: tuple[str, ...]) -> Any:
-    """Parameters: each name on `MACHINES`, the `sample` also on `OTHERS`."""
-    cases = [(name, *machine) for name in names for machine in MACHINES]
+def everywhere(
+    names: Iterable[str], sample: tuple[str, ...], native_only_in_whole: tuple[str, ...] = ()
+) -> Any:
+    """Parameters: each name on the emulator and as native code, the `sample` also on `OTHERS`."""
+    cases = [(name, *machine) for name in names for machine in (("emulator", 2), ("cpu", 2))]
     cases += [(name, *machine) for name in sample for machine in OTHERS]
-    return pytest.mark.parametrize(("name", "backend", "units"), cases)
+    left_out = {(name, "cpu", 2) for name in native_only_in_whole}
+    parameters = sampled(cases, [case for case in cases if case not in left_out])
+    return pytest.mark.parametrize(("name", "backend", "units"), parameters)
 
 
 # ---- forms of one matrix ---------------------------------------------------------------------
@@ -285,7 +290,14 @@ STACKED: dict[str, tuple[Callable[..., Tensor], str]] = {
 }
 
 
-@everywhere(STACKED, ("by_loop", "by_recursion", "by_two", "convolutions"))
+@everywhere(
+    STACKED,
+    ("by_loop", "by_recursion", "by_two", "convolutions"),
+    native_only_in_whole=(
+        "backwards", "by_order", "while_positive", "of_the_last_dim", "every_second", "tied",
+        "by_overlapping_slice", "batch_of_a_window",
+    ),
+)  # fmt: skip
 def test_a_member_of_a_stack_of_constants(name: str, backend: str, units: int) -> None:
     function, kinds = STACKED[name]
     cases = [
@@ -349,7 +361,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] 
 }
 
 
-@everywhere(MODULES, ("decoder layer",))
+@everywhere(
+    MODULES, ("decoder layer",), native_only_in_whole=("attention to others", "transformer")
+)
 def test_a_module_whose_weights_are_views(name: str, backend: str, units: int) -> None:
     make, shapes = MODULES[name]
     module = make().eval()

@@ -13,6 +13,7 @@ from stretto.build import Stages, compile_for_target
 from stretto.capture import capture
 from stretto.options import Options
 from tests.e2e.test_zoo import MODELS
+from tests.sampling import sampled
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -46,13 +47,25 @@ def params(names: Sequence[str], preset: str) -> list[tuple[str, str]]:
     return [(name, preset) for name in names]
 
 
-@pytest.mark.parametrize(("name", "preset"), [*params(SMALL, "small"), *params(FULL, "full")])
+CASES = [*params(SMALL, "small"), *params(FULL, "full")]
+LONG = ("skipnet", "blockdrop_policy", "lstm")
+"""Several seconds each."""
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"), sampled(CASES, [case for case in CASES if case[0] not in LONG])
+)
 def test_hopper(name: str, preset: str, tmp_path: Path) -> None:
     require_good(compiled(name, preset, "sm_90", 132, tmp_path), name, 132)
 
 
-@pytest.mark.parametrize(("target", "units"), [("sm_80", 108), ("sm_100", 148)])
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize(
+    ("name", "target", "units"),
+    sampled(
+        [(name, *target) for name in FEW for target in (("sm_80", 108), ("sm_100", 148))],
+        [("attention", "sm_80", 108), ("rae", "sm_100", 148)],
+    ),
+)
 def test_other_nvidia_gpus(name: str, target: str, units: int, tmp_path: Path) -> None:
     require_good(compiled(name, "small", target, units, tmp_path), name, units)
 

@@ -14,6 +14,7 @@ from tests.capture.checks import assert_same
 from tests.e2e.machines import CUDA, check, on_cuda
 from tests.e2e.test_language import FUNCTIONS
 from tests.e2e.test_semantics import A, B, Counter, countdown, in_threads, structured
+from tests.sampling import sampled
 
 WITH_LIBRARY = {"built_in_functions_on_numbers"}
 """Functions whose program calls ATen."""
@@ -26,7 +27,7 @@ def test_language(name: str) -> None:
     assert program.is_single == (name not in WITH_LIBRARY)
 
 
-@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("units", sampled([1, 2], [2]))
 @pytest.mark.parametrize("name", ["return_from_nested_loops", "recursion_in_loops_in_recursion"])
 def test_few_units(name: str, units: int) -> None:
     function, found = FUNCTIONS[name]

@@ -13,6 +13,7 @@ import stretto
 from stretto.options import Options
 from stretto.runtime.emulated import EmulatedExecutable
 from tests.e2e.machines import CUDA, spread
+from tests.sampling import sampled
 
 
 def random(*shape: int) -> Tensor:
@@ -60,8 +61,14 @@ CASES: dict[Callable[..., Any], tuple[Tensor, ...]] = {
 }
 
 
-@pytest.mark.parametrize("units", [1, 2, 5, 16, 132])
-@pytest.mark.parametrize("function", CASES)
+ALL = [(function, units) for function in CASES for units in (1, 2, 5, 16, 132)]
+LONG = [(function, 132) for function in (in_loops, recursive)]
+"""Several seconds each."""
+
+
+@pytest.mark.parametrize(
+    ("function", "units"), sampled(ALL, [case for case in ALL if case not in LONG])
+)
 def test_split(function: Callable[..., Any], units: int) -> None:
     inputs = CASES[function]
     compiled = stretto.compile(function, backend=CUDA, options=Options(units=units, seed=units))

@@ -10,12 +10,23 @@ from benchmarks.models import ZOO
 from stretto.options import Options
 from tests.e2e.machines import CUDA, on_cuda, spread, units_of
 from tests.e2e.test_zoo import MODELS, assert_close, made, tensors
+from tests.sampling import sampled
 
 CALLS = 3
 
 
-@pytest.mark.parametrize("units", [1, 2, 5, 16])
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "lstm100"])
+SHORT = [name for name in MODELS if name not in ("lstm100", "skipnet", "blockdrop_policy")]
+LONG = ("skipnet", "blockdrop_policy")
+"""Seconds each; one number of units is tried of them."""
+ONE = [
+    *((name, units) for name in SHORT[::2] for units in (1, 5)),
+    *((name, units) for name in SHORT[1::2] for units in (2, 16)),
+    *((name, 2) for name in LONG),
+]
+ALL = [(name, units) for name in (*SHORT, *LONG) for units in (1, 2, 5, 16)]
+
+
+@pytest.mark.parametrize(("name", "units"), sampled(ALL, ONE))
 def test_one_launch_per_call(name: str, units: int) -> None:
     """The progress counters go on from call to call."""
     model, inputs, wanted = made(name)
@@ -36,7 +47,7 @@ def test_one_launch_per_call(name: str, units: int) -> None:
     assert counters[0] % CALLS == 0
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, [*SHORT, "blockdrop_policy"]))
 def test_cut_as_for_a_device(name: str) -> None:
     """Tiles as the costs of a GPU make them."""
     model, inputs, wanted = made(name)

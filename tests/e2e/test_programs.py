@@ -6,6 +6,7 @@ looks for races; on the CPU machine those of a family are compiled as one progra
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -28,6 +29,7 @@ from tests.e2e.cases import (
     straight,
 )
 from tests.e2e.cases.case import Case, expected, merged
+from tests.sampling import sampled
 from tests.support import program_of
 
 STOPPED = "out of (range|bounds)|exceeds dimension size|pop from empty list|not positive-definite"
@@ -37,22 +39,27 @@ FAMILIES = (straight, loops, in_place, lists, shared_lists, dynamic, recursion, 
 CASES = [case for family in FAMILIES for case in family.CASES]
 
 
+WAYS = tuple(itertools.product((1, 2, 3), (True, False)))
+"""(units, fuse)."""
+FEW_WAYS = ((1, False), (2, True), (3, True))
+
+
+@pytest.mark.parametrize("ways", sampled([(FEW_WAYS,), (WAYS,)], [(FEW_WAYS,)]), ids=["few", "all"])
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_on_the_emulator(case: Case) -> None:
+def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]
-    for units in (1, 2, 3):
-        for fuse in (True, False):
-            emulator = built(program, units, fuse).emulator(seed=units)
-            for data, wanted in runs:
-                if wanted is None:
-                    with pytest.raises(RunError):
-                        emulator(data)
-                else:
-                    assert_close(emulator(data), wanted, case.scale)
+    for units, fuse in ways:
+        emulator = built(program, units, fuse).emulator(seed=units)
+        for data, wanted in runs:
+            if wanted is None:
+                with pytest.raises(RunError):
+                    emulator(data)
+            else:
+                assert_close(emulator(data), wanted, case.scale)
 
 
-@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("units", sampled([1, 3], [3]))
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.split(".")[-1])
 def test_on_the_cpu(family: object, units: int) -> None:
     cases: tuple[Case, ...] = family.CASES  # type: ignore[attr-defined]

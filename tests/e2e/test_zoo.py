@@ -14,6 +14,7 @@ from benchmarks.models import CORE, ZOO, build
 from stretto.api import Compiled
 from stretto.options import Options
 from tests.e2e.machines import native, spread, units_of
+from tests.sampling import sampled
 
 RELATIVE_ERROR = 1e-4
 """Of float32, of the largest number of an output."""
@@ -59,14 +60,21 @@ def assert_close(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("units", [1, 2, 3, 5])
-@pytest.mark.parametrize("name", MODELS)
+ALL = [(name, units) for name in MODELS for units in (1, 2, 3, 5)]
+FEW = [(name, number % 3 + 1) for number, name in enumerate(MODELS)]
+FEW += [(name, 5) for name in MODELS[::3]]
+
+
+@pytest.mark.parametrize(("name", "units"), sampled(ALL, FEW))
 def test_emulator(name: str, units: int) -> None:
     run(name, "emulator", units, seed=units)
 
 
-@pytest.mark.parametrize("units", [1, 2])
-@pytest.mark.parametrize("name", MODELS)
+NATIVE = [(name, units) for units in (1, 2) for name in MODELS]
+FEW_NATIVE = [case for case in NATIVE if case[1] == 2 or case[0] in ("lstm", "seq2seq", "rae")]
+
+
+@pytest.mark.parametrize(("name", "units"), sampled(NATIVE, FEW_NATIVE))
 def test_cpu_in_one_launch(name: str, units: int) -> None:
     compiled = run(name, "cpu", units)
     program = native(compiled)
