@@ -29,7 +29,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("tools",),
 )
 # The modules that know all stages. Below them only the tools may import them.
-TOP: tuple[str, ...] = ("__init__", "__main__", "api", "build")
+TOP: tuple[str, ...] = ("__init__", "__main__", "api", "build", "entry", "keys", "placement")
 
 
 def allowed_imports() -> dict[str, frozenset[str]]:

@@ -9,39 +9,22 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.build import CPU, Executable, InterpretedExecutable, Stages, build
-from stretto.capture import (
-    ArgumentLeaf,
-    Captured,
-    Fetched,
-    Mutation,
-    Reading,
-    ResultLeaf,
-    Watch,
-    build_output,
-    capture,
-    capturing,
-    is_structural,
-)
-from stretto.capture.admission import (
-    active_transformation,
-    check_inputs,
-    foreign_input,
-    overlaps,
-)
+from stretto.build import InterpretedExecutable, build
+from stretto.capture import Reading, capture, capturing, is_structural
+from stretto.capture.admission import active_transformation, check_inputs, foreign_input
 from stretto.capture.signature import key_of
+from stretto.entry import Entry, check_written
 from stretto.errors import BuildError, CaptureError, StrettoWarning
+from stretto.keys import BY_STRUCTURE, Key, is_by_structure, varying
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
+from stretto.placement import choose_backend, device_of, is_capturing_stream
 from stretto.runtime.check import Checker
-from stretto.runtime.constants import Weights
-from stretto.runtime.cuda_device import find_gpu
 from stretto.runtime.cuda_executable import CudaExecutable
 
 if TYPE_CHECKING:
@@ -49,147 +32,15 @@ if TYPE_CHECKING:
 
 BACKENDS = ("auto", "cpu", "cuda", "cuda-emulated", "emulator", "interpreter")
 
-Key = tuple[Any, ...]
-
 _TENSORS_ONLY = {torch.Tensor}
 
 _OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
 """Methods that, if the original has them, would make a copy that is not compiled."""
 
-_is_negated = torch.Tensor.is_neg
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-
-_BY_STRUCTURE = object()
-"""Begins the keys of signatures in which objects among the arguments may be any of their class."""
 
 _ROUNDS = 20
 """How often a call looks again at objects that other threads change meanwhile."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """One compiled signature. `builds`: how often it was compiled, each time that it was stale.
-
-    plain: the inputs are the tensors of a call, in order. varies: which program is right depends on
-    more than the key of the call: on `variant`, or on what objects of the user hold.
-    """
-
-    key: Key
-    captured: Captured
-    executable: Executable
-    stages: Stages
-    seconds: float
-    keep: object
-    plain: bool = field(init=False)
-    single: bool = field(init=False)
-    varies: bool = field(init=False)
-    calls: int = 0
-    builds: int = 1
-    checker: Checker | None = None
-    """Compares the first call with the interpreter."""
-    compiled_variant: Key = ()
-    constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
-    watch: Watch = field(init=False)
-    weights: Weights = field(init=False)
-
-    def __post_init__(self) -> None:
-        bindings = self.captured.inputs
-        self.plain = not self.captured.mutations and all(
-            isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
-        )
-        self.varies = self.captured.writes or self.captured.objects is not None
-        self.watch = Watch.of(self.captured)
-        folded = _folded(self.captured, self.stages)
-        native = self.stages.backend == "cpu"
-        self.weights = Weights(folded, self.executable.copies, native=native)
-        self.constant_memory = {}
-        for source in self.captured.constants:
-            address = source.tensor.untyped_storage().data_ptr()
-            self.constant_memory.setdefault(address, []).append(source.tensor)
-        output = self.captured.output
-        self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
-
-    def is_current(self) -> bool:
-        """Whether the program is still right. Copies of weights that have changed are made anew.
-
-        The addresses come first: what lies at an old one may be gone.
-        """
-        return self.watch.is_current() and self.weights.is_current()
-
-    def __call__(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Any:
-        self.calls += 1
-        captured = self.captured
-        bound = list(tensors[: len(captured.inputs)]) if self.plain else self.bind(tensors, reading)
-        inputs = [t if t.is_contiguous() else t.contiguous() for t in bound]
-        if any(map(_is_negated, inputs)):
-            inputs = [t.resolve_neg() for t in inputs]
-        results = self.executable(inputs)
-        if self.checker is not None:
-            self.checker.check(inputs, results)
-            self.checker = None
-        for mutation in captured.mutations:
-            self.write_back(bound, results, mutation)
-        if captured.objects is not None and reading is not None:
-            return captured.objects.finish(captured.output, results, bound, reading)
-        return results[0] if self.single else build_output(captured.output, results, bound)
-
-    def bind(
-        self, tensors: Sequence[torch.Tensor], reading: Reading | None = None
-    ) -> list[torch.Tensor]:
-        """The tensors that the program takes, of those of a call and those that objects hold."""
-        fetched = [] if reading is None else reading.inputs
-        bound = list[torch.Tensor]()
-        for binding in self.captured.inputs:
-            match binding:
-                case ArgumentLeaf(index):
-                    bound.append(tensors[index])
-                case Fetched(index):
-                    bound.append(fetched[index])
-                case _:
-                    bound.append(binding.tensor)
-        return bound
-
-    def read(
-        self, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Reading | None:
-        """What the user's objects hold now, in the places that the program changes."""
-        held = self.captured.objects
-        return None if held is None else held.read(tensors, (args, kwargs))
-
-    def example(self) -> Reading:
-        """Zeros in place of what objects held when the entry was compiled."""
-        bindings = zip(self.captured.inputs, self.captured.program.main.params, strict=True)
-        found = [
-            (b.index, torch.zeros(p.tensor.shape, dtype=p.tensor.dtype.torch, device=b.device))  # type: ignore[arg-type]
-            for b, p in bindings
-            if isinstance(b, Fetched)
-        ]
-        return Reading(tensors=[tensor for _, tensor in sorted(found, key=lambda item: item[0])])
-
-    def fits(self, reading: Reading | None) -> bool:
-        held = self.captured.objects
-        return held is None or reading is None or reading.key == held.key
-
-    def variant(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Key:
-        """What else a program that changes tensors depends on: which inputs share memory with what,
-        and which views of them are copies."""
-        bound = self.bind(tensors, reading)
-        strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
-        groups: dict[int, list[int]] = {}
-        for number, tensor in enumerate(bound):
-            groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
-        written = {mutation.input for mutation in self.captured.mutations}
-        shared: list[Key] = []
-        for address, group in groups.items():
-            constants = self.constant_memory.get(address, ())
-            if address and len(group) + len(constants) > 1 and not written.isdisjoint(group):
-                same = (any(bound[n] is constant for constant in constants) for n in group)
-                shared.append((*group, *same))
-        return (*shared, *strides) if shared or any(strides) else ()
-
-    def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
-        with torch.no_grad():
-            bound[mutation.input].copy_(results[mutation.result])
 
 
 class Compiled:
@@ -319,7 +170,7 @@ class Compiled:
         if not any(map(is_structural, leaves)):
             return key, None
         parts = (type(x) if is_structural(x) else key_of(x) for x in leaves)
-        wide = (_BY_STRUCTURE, self._module is not None and self._module.training, spec, *parts)
+        wide = (BY_STRUCTURE, self._module is not None and self._module.training, spec, *parts)
         usable = self._structures.setdefault(wide, None)
         if not usable:
             self._structures[wide] = usable is None
@@ -408,25 +259,25 @@ class Compiled:
             stale = self._entries.get(key)
             if stale is not None and stale.is_current():
                 return stale
-            backend = _choose(self._backend, tensors)
-            if backend == "cuda" and _is_capturing():
+            backend = choose_backend(self._backend, tensors)
+            if backend == "cuda" and is_capturing_stream():
                 raise BuildError(
                     "a function cannot be compiled while a stream is captured",
                     remedy="call it once with such inputs before the capture",
                 )
             start = time.perf_counter()
-            _device_of(backend, tensors)
+            device_of(backend, tensors)
             with capturing():
                 stale = self._entries.get(key)
                 if stale is not None and stale.is_current():
                     return stale
-                wide = _is_by_structure(key)
+                wide = is_by_structure(key)
                 captured = capture(self._function, args, kwargs, self._options, by_structure=wide)
                 reading = None
                 if captured.objects is not None:
                     reading = captured.objects.read(tensors, (args, kwargs))
                     check_inputs(reading.tensors)
-            device = _device_of(backend, tensors, captured)
+            device = device_of(backend, tensors, captured)
             traced = time.perf_counter() - start
             executable, stages = build(captured, backend, self._options, device=device)
             stages.seconds = {"capture": traced, **stages.seconds}
@@ -435,7 +286,7 @@ class Compiled:
             )
             if self._options.check and not isinstance(executable, InterpretedExecutable):
                 entry.checker = Checker(captured.program, self._options.max_depth)
-            _check_written(entry, tensors, reading)
+            check_written(entry, tensors, reading)
             if captured.writes:
                 entry.compiled_variant = entry.variant(tensors, reading)
             self._entries[key] = entry
@@ -507,15 +358,6 @@ class Compiled:
         write_timeline(self._last, self._options, path)
 
 
-def _is_by_structure(key: Any) -> bool:
-    """Whether a key, or the one that it makes longer, is one of objects of any identity."""
-    while isinstance(key, tuple) and key:
-        if key[0] is _BY_STRUCTURE:
-            return True
-        key = key[-1]  # pyright: ignore[reportUnknownVariableType]
-    return False
-
-
 def _compile_again(function: Callable[..., Any], backend: str, options: Options) -> Compiled:
     return Compiled(function, backend, options)
 
@@ -528,11 +370,6 @@ def _warn(text: str) -> None:
     warnings.warn(text, StrettoWarning, stacklevel=level)
 
 
-def _is_capturing() -> bool:
-    """Is the current stream captured? (torch without CUDA has no such question.)"""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
 _REQUIRES_GRAD = (
     "an input, or a parameter of a module in training mode, requires grad and training is not "
     "supported yet"
@@ -543,114 +380,12 @@ _HELD_REQUIRES_GRAD = (
 _NO_GRAD = "Call it under torch.no_grad() to run it compiled."
 
 
-def _check_written(entry: Entry, tensors: Sequence[torch.Tensor], reading: Reading | None) -> None:
-    bound = entry.bind(tensors, reading)
-    if any(overlaps(bound[mutation.input]) for mutation in entry.captured.mutations):
-        raise CaptureError(
-            "a tensor is changed in place that has several elements at one address",
-            remedy="pass a clone() of it",
-        )
-
-
 def _trains(tensors: Iterable[torch.Tensor]) -> bool:
     return any(tensor.requires_grad for tensor in tensors)
 
 
 def _has_trainable(module: torch.nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
-
-
-def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:
-    """The constants on the CPU whose content went into the program itself."""
-    sources = stages.program.folded.sources
-    return [
-        source.tensor
-        for source in captured.constants
-        if source.tensor.is_cpu
-        and (source.key is None or source.tensor.untyped_storage().data_ptr() in sources)
-    ]
-
-
-def _choose(backend: str, tensors: Sequence[torch.Tensor]) -> str:
-    """The backend for these inputs. Raises for tensors that it cannot take."""
-    check_inputs(tensors)
-    if backend == "auto":
-        return "cuda" if any(tensor.device.type == "cuda" for tensor in tensors) else "cpu"
-    return backend
-
-
-def _device_of(
-    backend: str, tensors: Sequence[torch.Tensor], captured: Captured | None = None
-) -> torch.device:
-    """The one device of the inputs, and of all else that a captured program uses. Raises BuildError
-    where they are on several, or on one that the backend does not run on."""
-    found = {f"input {number}": tensor.device for number, tensor in enumerate(tensors)}
-    if captured is not None:
-        found |= {
-            f"the tensor '{b.name}'": b.device if isinstance(b, Fetched) else b.tensor.device
-            for b in captured.inputs
-            if not isinstance(b, ArgumentLeaf)
-        }
-        # A number on the CPU goes with tensors on any device, as in eager PyTorch; it is moved.
-        constants = captured.program.constants.items()
-        found |= {
-            f"the tensor '{name}'": tensor.device
-            for name, tensor in constants
-            if tensor.dim() or tensor.device.type != "cpu"
-        }
-    kind = "cuda" if backend == "cuda" else "cpu"
-    wrong = {what: device for what, device in found.items() if device.type != kind}
-    if wrong:
-        what, device = next(iter(wrong.items()))
-        if backend == "cuda" and len(wrong) < len(found):
-            target = next(device for device in found.values() if device.type == kind)
-            raise BuildError(
-                f"{what} is on {device}, others are on {target}",
-                remedy=f"move all inputs and the module to one device: .to('{target}')",
-            )
-        remedy = "move the inputs and the module with .cpu()"
-        if backend == "cuda":
-            remedy = "move the inputs and the module with .cuda()"
-        elif device.type == "cuda" and backend == "cpu":
-            remedy += ', or compile with backend="auto"'
-        message = f"{what} is on {device}: backend {backend!r} runs on {kind}"
-        raise BuildError(message, remedy=remedy)
-    devices = dict.fromkeys(found.values())
-    if len(devices) > 1:
-        names = ", ".join(f"{what} on {device}" for what, device in found.items())
-        raise BuildError(
-            f"tensors on several devices: {names}", remedy="move all of them to one device"
-        )
-    if devices:
-        return next(iter(devices))
-    return find_gpu(torch.device("cuda")).device if kind == "cuda" else CPU
-
-
-def varying(keys: list[Key]) -> str:
-    """Which part of the signatures differs, in words."""
-    shapes = [_shapes(key) for key in keys]
-    count = min(len(s) for s in shapes)
-    found: list[str] = []
-    for number in range(count):
-        ranks = {len(s[number]) for s in shapes}
-        if len(ranks) > 1:
-            found.append(f"the number of dims of tensor {number} varies")
-            continue
-        for dim in range(ranks.pop()):
-            sizes = sorted({s[number][dim] for s in shapes})
-            if len(sizes) > 1:
-                shown = ", ".join(str(size) for size in sizes[:6])
-                more = ", ..." if len(sizes) > 6 else ""
-                found.append(f"dimension {dim} of tensor {number} varies ({shown}{more})")
-    return "; ".join(found) or "a value that is not a tensor varies"
-
-
-def _shapes(key: Any) -> list[tuple[int, ...]]:
-    if isinstance(key, torch.Size):
-        return [tuple(key)]
-    if isinstance(key, tuple):
-        return [shape for part in key for shape in _shapes(part)]  # pyright: ignore[reportUnknownVariableType]
-    return []
 
 
 @overload

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stretto
-from stretto.api import _device_of
 from stretto.codegen.triton_program import print_plan, print_program
 from stretto.codegen.triton_source import HOST
 from stretto.errors import BuildError, CaptureError, RunError, ScheduleError, VerifyError
@@ -246,7 +245,7 @@ def test_numbers_on_the_cpu_go_with_tensors_on_a_gpu() -> None:
     def device_of(*names: str) -> torch.device:
         program = SimpleNamespace(constants={name: constants[name] for name in names})
         captured: Any = SimpleNamespace(inputs=(), program=program)
-        return _device_of("cuda", [on_gpu], captured)
+        return device_of("cuda", [on_gpu], captured)
 
     assert device_of("half") == torch.device("cuda", 0)
     with pytest.raises(BuildError, match="the tensor 'weight' is on cpu, others are on cuda:0"):

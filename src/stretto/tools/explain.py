@@ -41,7 +41,8 @@ from stretto.tools.launches import (
 )
 
 if TYPE_CHECKING:
-    from stretto.api import Compiled, Entry
+    from stretto.api import Compiled
+    from stretto.entry import Entry
 
 MOST_ROWS = 60
 """A longer table shows this many rows and says how many it leaves out."""

@@ -17,7 +17,7 @@ from stretto.runtime.native import TaskEvent
 from stretto.tools.kernels import kernel_lines, operators_text, templates_text, tile_text
 
 if TYPE_CHECKING:
-    from stretto.api import Entry
+    from stretto.entry import Entry
 
 SECONDS = 0.3
 """A program is profiled for about this long, twice at least; the fastest run is shown, so that a

@@ -14,7 +14,7 @@ from stretto.tools.timeline_page import page
 from stretto.tools.timeline_picture import draw
 
 if TYPE_CHECKING:
-    from stretto.api import Entry
+    from stretto.entry import Entry
 
 MOST_IN_PAGE = 50_000
 MOST_IN_PICTURE = 50_000

@@ -1,0 +1,175 @@
+"""An entry of a compiled function's table: one signature, its program, and how a call runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.build import Executable, Stages
+from stretto.capture import (
+    ArgumentLeaf,
+    Captured,
+    Fetched,
+    Mutation,
+    Reading,
+    ResultLeaf,
+    Watch,
+    build_output,
+)
+from stretto.capture.admission import overlaps
+from stretto.errors import CaptureError
+from stretto.keys import Key
+from stretto.runtime.check import Checker
+from stretto.runtime.constants import Weights
+
+_is_negated = torch.Tensor.is_neg
+
+
+@dataclass(slots=True)
+class Entry:
+    """One compiled signature. `builds`: how often it was compiled, each time that it was stale.
+
+    plain: the inputs are the tensors of a call, in order. varies: which program is right depends on
+    more than the key of the call: on `variant`, or on what objects of the user hold.
+    """
+
+    key: Key
+    captured: Captured
+    executable: Executable
+    stages: Stages
+    seconds: float
+    keep: object
+    plain: bool = field(init=False)
+    single: bool = field(init=False)
+    varies: bool = field(init=False)
+    calls: int = 0
+    builds: int = 1
+    checker: Checker | None = None
+    """Compares the first call with the interpreter."""
+    compiled_variant: Key = ()
+    constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
+    watch: Watch = field(init=False)
+    weights: Weights = field(init=False)
+
+    def __post_init__(self) -> None:
+        bindings = self.captured.inputs
+        self.plain = not self.captured.mutations and all(
+            isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
+        )
+        self.varies = self.captured.writes or self.captured.objects is not None
+        self.watch = Watch.of(self.captured)
+        folded = _folded(self.captured, self.stages)
+        native = self.stages.backend == "cpu"
+        self.weights = Weights(folded, self.executable.copies, native=native)
+        self.constant_memory = {}
+        for source in self.captured.constants:
+            address = source.tensor.untyped_storage().data_ptr()
+            self.constant_memory.setdefault(address, []).append(source.tensor)
+        output = self.captured.output
+        self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
+
+    def is_current(self) -> bool:
+        """Whether the program is still right. Copies of weights that have changed are made anew.
+
+        The addresses come first: what lies at an old one may be gone.
+        """
+        return self.watch.is_current() and self.weights.is_current()
+
+    def __call__(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Any:
+        self.calls += 1
+        captured = self.captured
+        bound = list(tensors[: len(captured.inputs)]) if self.plain else self.bind(tensors, reading)
+        inputs = [t if t.is_contiguous() else t.contiguous() for t in bound]
+        if any(map(_is_negated, inputs)):
+            inputs = [t.resolve_neg() for t in inputs]
+        results = self.executable(inputs)
+        if self.checker is not None:
+            self.checker.check(inputs, results)
+            self.checker = None
+        for mutation in captured.mutations:
+            self.write_back(bound, results, mutation)
+        if captured.objects is not None and reading is not None:
+            return captured.objects.finish(captured.output, results, bound, reading)
+        return results[0] if self.single else build_output(captured.output, results, bound)
+
+    def bind(
+        self, tensors: Sequence[torch.Tensor], reading: Reading | None = None
+    ) -> list[torch.Tensor]:
+        """The tensors that the program takes, of those of a call and those that objects hold."""
+        fetched = [] if reading is None else reading.inputs
+        bound = list[torch.Tensor]()
+        for binding in self.captured.inputs:
+            match binding:
+                case ArgumentLeaf(index):
+                    bound.append(tensors[index])
+                case Fetched(index):
+                    bound.append(fetched[index])
+                case _:
+                    bound.append(binding.tensor)
+        return bound
+
+    def read(
+        self, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Reading | None:
+        """What the user's objects hold now, in the places that the program changes."""
+        held = self.captured.objects
+        return None if held is None else held.read(tensors, (args, kwargs))
+
+    def example(self) -> Reading:
+        """Zeros in place of what objects held when the entry was compiled."""
+        bindings = zip(self.captured.inputs, self.captured.program.main.params, strict=True)
+        found = [
+            (b.index, torch.zeros(p.tensor.shape, dtype=p.tensor.dtype.torch, device=b.device))  # type: ignore[arg-type]
+            for b, p in bindings
+            if isinstance(b, Fetched)
+        ]
+        return Reading(tensors=[tensor for _, tensor in sorted(found, key=lambda item: item[0])])
+
+    def fits(self, reading: Reading | None) -> bool:
+        held = self.captured.objects
+        return held is None or reading is None or reading.key == held.key
+
+    def variant(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Key:
+        """What else a program that changes tensors depends on: which inputs share memory with what,
+        and which views of them are copies."""
+        bound = self.bind(tensors, reading)
+        strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
+        groups: dict[int, list[int]] = {}
+        for number, tensor in enumerate(bound):
+            groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
+        written = {mutation.input for mutation in self.captured.mutations}
+        shared: list[Key] = []
+        for address, group in groups.items():
+            constants = self.constant_memory.get(address, ())
+            if address and len(group) + len(constants) > 1 and not written.isdisjoint(group):
+                same = (any(bound[n] is constant for constant in constants) for n in group)
+                shared.append((*group, *same))
+        return (*shared, *strides) if shared or any(strides) else ()
+
+    def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
+        with torch.no_grad():
+            bound[mutation.input].copy_(results[mutation.result])
+
+
+def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:
+    """The constants on the CPU whose content went into the program itself."""
+    sources = stages.program.folded.sources
+    return [
+        source.tensor
+        for source in captured.constants
+        if source.tensor.is_cpu
+        and (source.key is None or source.tensor.untyped_storage().data_ptr() in sources)
+    ]
+
+
+def check_written(entry: Entry, tensors: Sequence[torch.Tensor], reading: Reading | None) -> None:
+    """Raises CaptureError where what the program changes has several elements at one address."""
+    bound = entry.bind(tensors, reading)
+    if any(overlaps(bound[mutation.input]) for mutation in entry.captured.mutations):
+        raise CaptureError(
+            "a tensor is changed in place that has several elements at one address",
+            remedy="pass a clone() of it",
+        )
