@@ -18,6 +18,7 @@ from stretto.codegen.triton_source import HOST
 from stretto.errors import BuildError, CaptureError, RunError, ScheduleError, VerifyError
 from stretto.kernels.tree import map_tree
 from stretto.options import Options
+from stretto.placement import device_of
 from stretto.runtime.cuda_device import emulated_cuda_executable
 from stretto.runtime.cuda_plan import PlanExecutable
 from stretto.runtime.emulator import DeadlockError
@@ -242,11 +243,11 @@ def test_numbers_on_the_cpu_go_with_tensors_on_a_gpu() -> None:
         on_gpu = torch.empty(3, device="cuda:0")
     constants = {"half": torch.tensor(0.5), "weight": torch.ones(3)}
 
-    def device_of(*names: str) -> torch.device:
+    def of_constants(*names: str) -> torch.device:
         program = SimpleNamespace(constants={name: constants[name] for name in names})
         captured: Any = SimpleNamespace(inputs=(), program=program)
         return device_of("cuda", [on_gpu], captured)
 
-    assert device_of("half") == torch.device("cuda", 0)
+    assert of_constants("half") == torch.device("cuda", 0)
     with pytest.raises(BuildError, match="the tensor 'weight' is on cpu, others are on cuda:0"):
-        device_of("half", "weight")
+        of_constants("half", "weight")
