@@ -8,7 +8,7 @@ import pytest
 
 from stretto.schedule.verifier import verify
 from stretto.tools.mutants import Tally, run
-from stretto.tools.mutate import KINDS, NotApplicable, mutate
+from stretto.tools.mutation import KINDS, NotApplicable, mutate
 from tests.schedule.specimens import specimens
 
 PARTS = 4

@@ -26,7 +26,7 @@ from stretto.runtime.shadow import RaceError, UninitialisedRead
 from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.verifier import verify
-from stretto.tools.mutate import Mutant, mutate
+from stretto.tools.mutation import Mutant, mutate
 
 VERIFY_SECONDS = 5.0
 """A decision that takes longer counts as none."""

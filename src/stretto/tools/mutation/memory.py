@@ -1,0 +1,182 @@
+"""Changes of frames, declarations, buffers and kernels."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any, cast
+
+from stretto.kernels.expr import Buffer
+from stretto.kernels.operator import Kernel
+from stretto.kernels.tree import Tree
+from stretto.schedule.dependence import Body
+from stretto.schedule.program import DeviceProgram, Frame, Placement
+from stretto.tools.mutation.parts import (
+    Change,
+    Mutant,
+    at_path,
+    is_number,
+    nudged,
+    pick,
+    places,
+    replaced_everywhere,
+    with_part,
+)
+
+
+def _frames(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+    """Another place for a buffer, or another size of the frame."""
+    number = rng.randrange(len(program.frames))
+    name, frame = program.frames[number]
+    placed = list(frame.placements)
+    text = f"the frame of {name} "
+    if not placed or rng.random() < 0.15:
+        size = rng.choice([0, frame.nbytes - 64, frame.nbytes + 64, frame.nbytes + 1])
+        made = replace(frame, nbytes=size)
+        text += f"has {size} bytes"
+    else:
+        at = rng.randrange(len(placed))
+        buffer, place = placed[at]
+        other = rng.choice(placed)[1]
+        kind = rng.randrange(6)
+        if kind == 0:
+            del placed[at]
+        elif kind == 1:
+            placed[at] = buffer, Placement(place.offset, max(0, place.nbytes - 4))
+        else:
+            offset = rng.choice(
+                [other.offset, place.offset - 64, place.offset + 64, place.offset + 4, 0]
+            )
+            placed[at] = buffer, Placement(offset, place.nbytes)
+        made = Frame(frame.nbytes, tuple(placed))
+        text += f"changes at {buffer}"
+    frames = list(program.frames)
+    frames[number] = name, made
+    return Mutant(replace(program, frames=tuple(frames)), source, text)
+
+
+def _declarations(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+    """Locals, params, results and externals of a function, of the program alone."""
+    function = rng.choice(program.tree.functions)
+    found = [
+        (owner, name, value)
+        for owner, name, value in (
+            *((function, n, getattr(function, n)) for n in ("params", "tensors", "written")),
+            *((function, n, getattr(function, n)) for n in ("results", "locals", "name")),
+            (program.tree, "externals", program.tree.externals),
+            (program, "kernels", program.kernels),
+            (program, "frames", program.frames),
+        )
+        if value
+    ]
+    owner, name, value = rng.choice(found)
+    if name == "name":
+        new: Any = "other"
+    else:
+        items = list(cast(tuple[Any, ...], value))
+        at = rng.randrange(len(items))
+        match rng.randrange(3):
+            case 0:
+                del items[at]
+            case 1:
+                items.append(items[at])
+            case _:
+                items.reverse()
+        new = tuple(items)
+    made = replace(cast(Any, owner), **{name: new})
+    text = f"other {name}"
+    if owner is program:
+        return Mutant(made, source, text)
+    if owner is program.tree:
+        return Mutant(replace(program, tree=made), source, text)
+    functions = tuple(made if f is function else f for f in program.tree.functions)
+    return Mutant(replace(program, tree=replace(program.tree, functions=functions)), source, text)
+
+
+def _buffers(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+    """A declared buffer gets another size, everywhere or not everywhere."""
+    declared = [b for f in program.tree.functions for b in (*f.locals, *f.tensors)]
+    buffer = pick(rng, [b for b in (*declared, *program.tree.externals) if b.shape])
+    at = rng.randrange(len(buffer.shape))
+    shape = list(buffer.shape)
+    extent = shape[at]
+    shape[at] = max(0, nudged(rng, extent)) if isinstance(extent, int) else 4
+    new = replace(buffer, shape=tuple(shape))
+    text = f"{buffer.name} has shape {new.shape}"
+    both = rng.random() < 0.5
+    if both:
+        source = replaced_everywhere(source, buffer, new)
+    return Mutant(_resized(program, buffer, new, rng), source, text, same_source=not both)
+
+
+def _resized(
+    program: DeviceProgram, buffer: Buffer, new: Buffer, rng: random.Random
+) -> DeviceProgram:
+    tree = replaced_everywhere(program.tree, buffer, new)
+    kernels = (
+        program.kernels if rng.random() < 0.3 else replaced_everywhere(program.kernels, buffer, new)
+    )
+    return replace(program, tree=tree, kernels=kernels)
+
+
+def _kernels(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+    """A number, a buffer or a stage of a kernel; in the source too, or in the program alone."""
+    kernel = pick(rng, [k for k in program.kernels if k.call is None])
+    made, text = _changed_kernel(kernel, program, rng)
+    kernels = tuple(made if k is kernel else k for k in program.kernels)
+    changed = replace(program, kernels=kernels)
+    if rng.random() < 0.2:
+        return Mutant(changed, source, f"{kernel.name}: {text}")
+    both = replaced_everywhere(source, kernel, made)
+    return Mutant(changed, both, f"{kernel.name}, in the source too: {text}", same_source=False)
+
+
+def _changed_kernel(
+    kernel: Kernel, program: DeviceProgram, rng: random.Random
+) -> tuple[Kernel, str]:
+    if rng.random() < 0.15 and len(kernel.stages) > 1:
+        stages = list(kernel.stages)
+        if rng.random() < 0.5:
+            stages.reverse()
+        else:
+            stages.pop(rng.randrange(len(stages)))
+        return replace(kernel, stages=tuple(stages)), "other stages"
+    if rng.random() < 0.25:
+        path = pick(rng, list(places(kernel, lambda v: isinstance(v, Buffer))))
+        old: Buffer = at_path(kernel, path)
+        alike = [
+            b
+            for f in program.tree.functions
+            for b in (*f.locals, *f.tensors, *program.tree.externals)
+            if b.dtype is old.dtype and b != old
+        ]
+        new = pick(rng, alike)
+        return with_part(kernel, path, new), f"{new.name} instead of {old.name}"
+    numbers = [p for p in places(kernel, is_number) if not {"buffer", "method"} & set(p)]
+    path = pick(rng, numbers)
+    value = at_path(kernel, path)
+    changed = nudged(rng, value)
+    if abs(changed) > 1000 and path[0] == "grid":
+        changed = value + 1
+    return with_part(kernel, path, changed), f"{changed} instead of {value} at {path}"
+
+
+def _units(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+    units = rng.choice([program.units - 1, program.units + 1, 0])
+    return Mutant(replace(program, units=units), source, f"{units} units")
+
+
+def _rename(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+    """A buffer in a control node or a statement becomes another one."""
+    paths = list(places(program.tree, lambda v: isinstance(v, Buffer)))
+    path, other = pick(rng, paths), pick(rng, paths)
+    old, new = at_path(program.tree, path), at_path(program.tree, other)
+    tree = with_part(program.tree, path, new)
+    return Mutant(replace(program, tree=tree), source, f"{new.name} instead of {old.name}")
+
+
+CHANGES: tuple[Change, ...] = (
+    *(_frames, _frames, _frames, _declarations, _buffers, _kernels, _kernels, _kernels, _kernels),
+    *(_units, _rename),
+)
+"""The more often one is listed, the more often it is drawn."""
