@@ -48,6 +48,9 @@ class AliasWriter:
             "m[n % 3]",
             "items[0]",
             "items[-1]",
+            f"{one}.view(2, 2).view(4)",
+            f"{one}[:]",
+            f"m[{one}.sum().long() % 3]",
             f"({one} if {self.test()} else {other})",
             f"{one}.view(2, 2).t().reshape(4)",
             f"{one}.flip(0)",
@@ -80,6 +83,7 @@ class AliasWriter:
     def statement(self, indent: int, depth: int, in_loop: bool) -> None:
         pad = "    " * indent
         kinds = ["share"] * 4 + ["fresh"] * 2 + ["write"] * 4 + ["number", "append", "slice"]
+        kinds += ["both", "swap"]
         if depth < 3:
             kinds += ["if"] * 4 + ["for", "range", "while"]
         if in_loop:
@@ -89,6 +93,11 @@ class AliasWriter:
                 self.lines.append(f"{pad}{self.name()} = {self.shared()}")
             case "fresh":
                 self.lines.append(f"{pad}{self.name()} = {self.fresh()}")
+            case "both":
+                self.lines.append(f"{pad}{self.name()} = {self.name()} = {self.fresh()}")
+            case "swap":
+                one, other = self.random.sample(NAMES, 2)
+                self.lines.append(f"{pad}{one}, {other} = {other}, {one}")
             case "write":
                 self.lines.append(f"{pad}{self.write()}")
             case "number":

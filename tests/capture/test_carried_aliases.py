@@ -120,6 +120,31 @@ def returned_from_the_middle(x: Tensor) -> tuple[Tensor, Tensor]:
     return total, x
 
 
+def shared_without_the_first_of_three(x: Tensor) -> tuple[Tensor, ...]:
+    a = b = c = x
+    for i in range(5):
+        c.add_(1)
+        made = b * 0.5 + i
+        if made.sum() > 2:
+            a = made
+        b = c = made
+        b[1] = a.sum()
+    c.mul_(2)
+    return a, b, c, x
+
+
+def two_views_of_what_is_gone(x: Tensor) -> tuple[Tensor, ...]:
+    a = b = x[1:]
+    for i in range(4):
+        a.add_(1)
+        made = torch.cat([b, x[:1]]) * 0.5
+        a = made[1:]
+        b = a if made[0] > i else made[:-1]
+        b.mul_(2)
+    b[0] = 5
+    return a, b, x
+
+
 def in_a_container(x: Tensor) -> tuple[Tensor, ...]:
     state = {"h": x, "c": x * 2}
     for i in range(5):
@@ -153,12 +178,18 @@ def transposed_in_each_round(x: Tensor) -> tuple[Tensor, ...]:
         written_only_behind_the_loop,
         nested,
         returned_from_the_middle,
+        shared_without_the_first_of_three,
         in_a_container,
     ],
 )
 def test_memory_is_followed_around_loops(fn: Callable[[Tensor], object], unroll: int) -> None:
     cases = [(1.0, 1.0, 1.0), (0.1, 1.0, 0.0), (-1.0, 0.5, 0.0), (0.7, -2.0, 0.0), (2.0, 3.0, 1.0)]
     check(fn, *[(torch.tensor(case),) for case in cases], options=Options(unroll=unroll))
+
+
+def test_two_views_that_overlap_are_refused() -> None:
+    error = refused(two_views_of_what_is_gone, torch.ones(3), options=Options(unroll=0))
+    assert "in place" in error.message
 
 
 def test_views_of_views_without_end_are_refused() -> None:

@@ -10,18 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
 
 from stretto.capture.aliases import has_sources, link_same, overlapping, storages_of
-from stretto.capture.flags import Flag, all_of, both, either, negated, select, value_of
+from stretto.capture.flags import Flag, both, either, select, value_of
 from stretto.capture.leaves import kind_of
 from stretto.capture.scalars import Kind
 from stretto.capture.slots import Grown, Leaf, Slot
 from stretto.capture.tensor import Scope, Source, Storage, TracedTensor, ViewStep
 from stretto.capture.tracer import Region, tracer
+from stretto.capture.ways import (
+    Way,
+    after,
+    condition_of,
+    tensor_of,
+    values_of,
+    ways_of,
+    without_values,
+)
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ForOp, LiteralOp, WhileOp
 from stretto.ir.types import FLAG, TensorType
@@ -29,8 +37,8 @@ from stretto.ir.types import FLAG, TensorType
 Loop = ForOp | WhileOp
 Place = Storage | Slot
 
-_MOST = 12
-"""Candidates of one tensor, and ways in which it may be one of them in a round."""
+_MOST = 16
+"""Candidates of one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +48,6 @@ class Candidate:
     slot: Slot
     place: Place
     steps: tuple[ViewStep, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """A tensor is `steps` of `storage`, if it is in the memory of all `taken` sources."""
-
-    storage: Storage
-    steps: tuple[ViewStep, ...]
-    taken: tuple[Source, ...]
-    is_outer: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -119,10 +117,10 @@ class CarriedAliases:
 
     def _at_start(self, candidate: Candidate) -> tuple[Value, ...] | None:
         """The values of the view, if the tensor is that candidate before the loop."""
-        init = _tensor(self.leaves[candidate.slot].init)
+        init = tensor_of(self.leaves[candidate.slot].init)
         if init is None or init.memory is not candidate.place:
             return None
-        return _values(init.steps) if _without_values(init.steps) == candidate.steps else None
+        return values_of(init.steps) if without_values(init.steps) == candidate.steps else None
 
     def place(
         self, made: dict[Any, Any], carried: tuple[Value, ...], *, in_body: bool, has_run: bool
@@ -156,7 +154,7 @@ class CarriedAliases:
 
     def _learn_inits(self) -> None:
         for slot, leaf in self.leaves.items():
-            init = _tensor(leaf.init)
+            init = tensor_of(leaf.init)
             if init is not None and self._is_followed(slot):
                 self._add(slot, init.memory, init.steps, init.fake)
 
@@ -172,7 +170,7 @@ class CarriedAliases:
 
     def _add(self, slot: Slot, place: Place, steps: Any, fake: torch.Tensor) -> bool:
         """Whether a candidate is new."""
-        key = _without_values(steps)
+        key = without_values(steps)
         if key is None:
             self.linked.add(slot)
             return True
@@ -181,7 +179,7 @@ class CarriedAliases:
         if one in self.candidates:
             return False
         self.candidates[one] = fake
-        self.types[one] = tuple(value.tensor for value in _values(steps))
+        self.types[one] = tuple(value.tensor for value in values_of(steps))
         if self.types[one]:
             self.asked.append(one)
             self.is_late = True
@@ -313,33 +311,15 @@ class CarriedAliases:
         late, self.is_late = self.is_late, False
         return late
 
-    def _ways(self, slot: Slot) -> list[_Way]:
+    def _ways(self, slot: Slot) -> list[Way]:
         """What the tensor of a slot is after the round."""
-        end = _tensor(self.leaves[slot].end)
-        if end is None:
-            return []
         assert self.region is not None
-        here, found = self.region.scope, list[_Way]()
+        return ways_of(self.leaves[slot].end, self.region.scope)
 
-        def visit(storage: Storage, steps: Any, taken: tuple[Source, ...], in_own: bool) -> None:
-            is_outer = storage.scope.here is not here
-            if len(found) <= _MOST and not (is_outer and in_own):
-                found.append(_Way(storage, steps, taken, is_outer))
-            if is_outer or len(found) > _MOST:
-                return
-            for source in storage.sources:
-                inner = source.tensor
-                visit(
-                    inner.memory, (*inner.steps, *steps), (*taken, source), in_own or source.is_own
-                )
-
-        visit(end.memory, end.steps, (), False)
-        return found
-
-    def _compare_ways(self, ways: dict[Slot, list[_Way]]) -> bool:
+    def _compare_ways(self, ways: dict[Slot, list[Way]]) -> bool:
         """Learn candidates from what the tensors are after the round; if there are new ones."""
         grown = False
-        users = dict[Storage, list[tuple[Slot, _Way]]]()
+        users = dict[Storage, dict[Slot, list[Way]]]()
         for slot, mine in ways.items():
             leaf = self.leaves[slot]
             kind = kind_of(leaf.end)
@@ -356,24 +336,37 @@ class CarriedAliases:
                 if way.is_outer:
                     grown |= self._add(slot, way.storage, way.steps, leaf.end)
                 else:
-                    users.setdefault(way.storage, []).append((slot, way))
+                    users.setdefault(way.storage, {}).setdefault(slot, []).append(way)
         for group in users.values():
             grown |= self._compare_group(group)
         return grown
 
-    def _compare_group(self, group: list[tuple[Slot, _Way]]) -> bool:
-        """Tensors that may be in the same memory, which was made in the loop."""
-        owner = next((slot for slot, way in group if not way.steps), None)
+    def _compare_group(self, group: dict[Slot, list[Way]]) -> bool:
+        """Tensors that may be in the same memory, which was made in the loop.
+
+        Of any two one is a source of the other, as a third one need not be in it too; or they are
+        linked.
+        """
+        before = len(self.pairs)
         grown = False
-        for slot, way in group:
-            if owner is not None and slot != owner and not self._is_above(slot, owner):
-                grown |= self._add(slot, owner, way.steps, self.leaves[slot].end)
-            elif slot != owner:
-                others = {other for other, _ in group if other != slot}
-                pairs = {pair for other in others for pair in ((slot, other), (other, slot))}
-                grown |= not pairs <= self.pairs
-                self.pairs |= pairs
-        return grown
+        slots = list(group)
+        for number, slot in enumerate(slots):
+            for other in slots[:number]:
+                for one, place in ((slot, other), (other, slot)):
+                    views = self._views(group[one], group[place])
+                    if views is not None and not self._is_above(one, place):
+                        for steps in views:
+                            grown |= self._add(one, place, steps, self.leaves[one].end)
+                        break
+                else:
+                    self.pairs |= {(slot, other), (other, slot)}
+        return grown or len(self.pairs) > before
+
+    def _views(self, ways: list[Way], places: list[Way]) -> list[tuple[ViewStep, ...]] | None:
+        """How a tensor is a view of another one in the same memory; None if it may be none."""
+        views = [after(place.steps, way.steps) for place in places for way in ways]
+        known = [view for view in views if view is not None]
+        return known if len(known) == len(views) else None
 
     def _is_above(self, slot: Slot, other: Slot) -> bool:
         """Whether `other` may be in the memory of `slot`, by what is known."""
@@ -391,7 +384,7 @@ class CarriedAliases:
                 ]
         return False
 
-    def _compare_links(self, ways: dict[Slot, list[_Way]], region: Region) -> None:
+    def _compare_links(self, ways: dict[Slot, list[Way]], region: Region) -> None:
         """Learn what is linked after a round."""
         own, linked = dict[Any, set[Storage]](), dict[Any, set[Storage]]()
         items: dict[Any, Leaf | Grown] = {**self.leaves, **self.grown}
@@ -421,7 +414,7 @@ class CarriedAliases:
         for condition, steps in self._matches(candidate):
             if condition is None:
                 return None
-            found = _values(steps)
+            found = values_of(steps)
             if not all(map(tracer().is_known, found)):
                 return None
             pairs = zip(found, values, strict=True)
@@ -432,59 +425,21 @@ class CarriedAliases:
     def _matches(self, candidate: Candidate) -> Iterable[tuple[Flag | None, Any]]:
         """When the tensor is the candidate after the round, and the steps of the view then."""
         place = candidate.place
-        mine = [
-            way
-            for way in self._ways(candidate.slot)
-            if _without_values(way.steps) == candidate.steps
-        ]
+        mine = self._ways(candidate.slot)
         if isinstance(place, Storage):
             for way in mine:
-                if way.storage is place:
-                    yield _condition(way), way.steps
+                if way.storage is place and without_values(way.steps) == candidate.steps:
+                    yield condition_of(way), way.steps
             return
         for theirs in self._ways(place):
             for way in mine:
-                if theirs.storage is way.storage and not theirs.steps and not way.is_outer:
-                    conditions = _condition(way), _condition(theirs)
+                rest = after(theirs.steps, way.steps)
+                if theirs.storage is not way.storage or way.is_outer or rest is None:
+                    continue
+                if without_values(rest) == candidate.steps:
+                    conditions = condition_of(way), condition_of(theirs)
                     known = None if None in conditions else both(*conditions)  # type: ignore[arg-type]
-                    yield known, way.steps
-
-
-def _condition(way: _Way) -> Flag | None:
-    """When a tensor is that way."""
-    state = tracer()
-    flags = [source.flag() for source in way.taken]
-    others = [] if way.is_outer else [source.flag() for source in way.storage.sources]
-    known = [flag for flag in (*flags, *others) if flag is not None and state.is_known(flag)]
-    if len(known) < len(flags) + len(others):
-        return None
-    return all_of((*known[: len(flags)], *map(negated, known[len(flags) :])))
-
-
-def _tensor(value: Any) -> TracedTensor | None:
-    """A tensor of the state as a traced one. Numbers have no memory."""
-    if not isinstance(value, torch.Tensor) or _is_number(value):
-        return None
-    return value if isinstance(value, TracedTensor) else tracer().promote(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, TracedTensor) and value.number is not None
-
-
-def _values(steps: tuple[ViewStep, ...]) -> tuple[Value, ...]:
-    return tuple(value for step in steps for value in step.values)
-
-
-def _without_values(steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...] | None:
-    """The steps with all values replaced by one; None if they cannot be compared."""
-    found = tuple(step.mapped(lambda value: _hole(value.tensor)) for step in steps)
-    return found if all(step.is_comparable for step in found) else None
-
-
-@cache
-def _hole(type: TensorType) -> Value:
-    return Value(type)
+                    yield known, rest
 
 
 def _param(here: _Round, type: TensorType) -> Value:
