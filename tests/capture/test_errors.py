@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import stretto
 from stretto.capture import capture
 from stretto.errors import CaptureError
 from stretto.options import Options
@@ -159,7 +164,7 @@ def dropout(x: Tensor) -> Tensor:
     return nn.functional.dropout(x, 0.5, True)
 
 
-def random(x: Tensor) -> Tensor:
+def draws(x: Tensor) -> Tensor:
     return x + torch.randn(3)
 
 
@@ -219,7 +224,7 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (raise_tensor, "an exception that depends on a tensor holds a tensor", "pass it a message"),
     (numpy_array, "cannot become a NumPy array", "torch operators"),
     (dropout, "dropout in training mode", "eval()"),
-    (random, "draws random numbers", "as an argument"),
+    (draws, "draws random numbers", "as an argument"),
     (shape_in_place, "changes the shape of a tensor in place", "out-of-place"),
     (grows_around_a_loop, "'x' is a tensor float32[3] before a traced loop", "before the loop"),
     (
@@ -285,3 +290,27 @@ def test_nothing_is_left_behind() -> None:
     assert torch.equal(X + 1, X + 1)
     assert torch.is_grad_enabled()
     capture(lambda x: x, (X,), {}, Options())
+
+
+@pytest.mark.parametrize(
+    ("read", "what"),
+    [
+        (random.random, "'random' gives another value"),
+        (lambda: random.choice([1, 2]), "'choice' gives another value"),
+        (random.Random(3).random, "'random' gives another value"),
+        (np.random.rand, "'rand' gives another value"),
+        (np.random.default_rng(0).random, "'random' gives another value"),
+        (lambda: len(os.urandom(3)), "'urandom' gives another value"),
+        (time.time, "'time' reads a clock"),
+        (time.perf_counter, "'perf_counter' reads a clock"),
+        (lambda: datetime.datetime.now().year, "'now' reads a clock"),
+        (lambda: datetime.date.today().day, "'today' reads a clock"),
+    ],
+)
+def test_values_that_are_others_at_each_call(read: Callable[[], float], what: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x * read()
+
+    with pytest.raises(CaptureError, match=what) as caught:
+        stretto.compile(function)(torch.ones(2))
+    assert caught.value.remedy is not None and "as an argument" in caught.value.remedy

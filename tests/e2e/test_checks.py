@@ -318,3 +318,126 @@ def test_a_try_that_catches_what_depends_on_the_run_is_refused() -> None:
 
     with pytest.raises(stretto.CaptureError, match="is raised here depends on a tensor"):
         stretto.compile(f)(torch.eye(2))
+
+
+@pytest.mark.parametrize("place", [99, -1])
+def test_places_of_unpooling(place: int) -> None:
+    x, good = torch.ones(1, 1, 2, 2), torch.tensor([[[[0, 3], [5, 9]]]])
+    bad = good.clone()
+    bad[0, 0, 1, 1] = place
+    check_as_eager(lambda x, i: functional.max_unpool2d(x, i, 2), (x, good), (x, bad))
+    with pytest.raises(RuntimeError, match=f"Found an invalid max index: {place} "):
+        stretto.compile(lambda x, i: functional.max_unpool2d(x, i, 2))(x, bad)
+    check_as_eager(
+        lambda x, i: functional.max_unpool1d(x, i, 2),
+        *((torch.ones(1, 1, 2), torch.tensor([[[0, p]]])) for p in (3, place)),
+    )
+
+
+def write_at(x: Tensor, index: Tensor) -> Tensor:
+    count = 0
+    x = x.clone()
+    while x.sum() > 0:
+        x[index + count] = 0.0
+        count += 1
+    return x
+
+
+def test_a_write_out_of_range_raises_what_eager_raises() -> None:
+    check_as_eager(write_at, (torch.ones(3), torch.tensor(0)), (torch.ones(3), torch.tensor(1)))
+    for index in (3, -4, -9):
+        check_as_eager(write_at, (torch.ones(3), torch.tensor(index)))
+
+
+def raises_if_entered(x: Tensor) -> Tensor:
+    while x.sum() > 0:
+        raise ValueError("entered")
+    return x * 2
+
+
+def raises_one_of_two(x: Tensor) -> Tensor:
+    while x.sum() > 0:
+        if x[0] > 5:
+            raise KeyError("large")
+        else:
+            raise ValueError("small")
+    else:
+        x = x + 1
+    return x
+
+
+def never_fits(x: Tensor, count: Tensor) -> Tensor:
+    for _ in range(int(count)):
+        x = x @ torch.ones(7, 7)
+    return x
+
+
+def outside_of_a_list(x: Tensor, items: list[float]) -> Tensor:
+    while x.sum() > 0:
+        x = x - items[9]
+    return x
+
+
+def ends_in_one_of_two(x: Tensor) -> Tensor:
+    if x[0] > 5:
+        raise KeyError("large")
+    else:
+        raise ValueError("small")
+
+
+def test_loops_whose_body_always_raises_raise_when_they_are_entered() -> None:
+    check_as_eager(raises_if_entered, (ON,), (OFF,))
+    check_as_eager(raises_one_of_two, (ON,), (OFF,), (ON * 6,))
+    check_as_eager(never_fits, (ON, torch.tensor(0)), (ON, torch.tensor(2)))
+    check_as_eager(outside_of_a_list, (OFF, [1.0]), (ON, [1.0]))
+    check_as_eager(ends_in_one_of_two, (ON,), (ON * 6,))
+
+
+def test_an_index_error_that_would_be_caught_is_refused() -> None:
+    def item(x: Tensor, index: Tensor) -> Tensor:
+        try:
+            return x[index]
+        except IndexError:
+            return x.sum()
+
+    def looked_up(table: Tensor, index: Tensor) -> Tensor:
+        try:
+            return functional.embedding(index, table)
+        except Exception:
+            return table
+
+    def quotient(x: Tensor, y: Tensor) -> Tensor:
+        try:
+            return x // y
+        except RuntimeError:
+            return x
+
+    def solved(x: Tensor, y: Tensor) -> Tensor:
+        try:
+            return torch.linalg.solve(x, y)
+        except RuntimeError:
+            return y
+
+    ints = torch.ones(3, dtype=torch.int64)
+    cases: list[tuple[Callable[..., Tensor], Tensor, Tensor]] = [
+        (item, ON, torch.tensor(1)),
+        (looked_up, torch.ones(3, 2), torch.tensor([1])),
+        (quotient, ints, ints),
+        (solved, torch.eye(3), torch.ones(3, 1)),
+    ]
+    for function, *args in cases:
+        with pytest.raises(stretto.CaptureError, match="a try around it catches that"):
+            stretto.compile(function)(*args)
+
+
+def test_an_index_of_an_unrolled_loop_may_be_caught() -> None:
+    def padded(x: Tensor) -> Tensor:
+        total = x
+        for k in range(7):
+            try:
+                total = total + x[k]
+            except IndexError:
+                total = total * 2
+        return total
+
+    check_as_eager(padded, (ON,))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.straight_line import NotNative, Number, check, run
+from tests.kernels.straight_line import NotNative, Number, check, overload, run
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.uint8)
@@ -257,3 +257,31 @@ def test_dropout_is_the_identity_in_inference() -> None:
 def test_log_sigmoid_forward_values() -> None:
     with pytest.raises(NotNative):
         run("aten.log_sigmoid_forward.default", numbers(torch.float32, 3))
+
+
+WITH_NUMBERS = {
+    "aten.add.Tensor": (-2.7,),
+    "aten.sub.Tensor": (2.7,),
+    "aten.rsub.Scalar": (2.7,),
+    "aten.mul.Tensor": (2.7,),
+    "aten.div.Tensor": (2.7,),
+    "aten.remainder.Scalar": (2.7,),
+    "aten.fmod.Scalar": (2.7,),
+    "aten.floor_divide.Scalar": (0.3,),
+    "aten.pow.Tensor_Scalar": (-2.7,),
+    "aten.gt.Scalar": (2.7,),
+    "aten.eq.Scalar": (2.7,),
+    "aten.lerp.Scalar": (torch.linspace(3, 5, 97), 0.3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_numbers_are_rounded_as_aten_rounds_them(name: str, dtype: torch.dtype) -> None:
+    """Where they are: `x - 2.7` and `x > 2.7` differ else by more than rounding explains."""
+    x = torch.linspace(1, 3, 97).to(dtype)
+    x[5] = 2.7
+    args = [arg.to(dtype) if isinstance(arg, Tensor) else arg for arg in WITH_NUMBERS[name]]
+    (found,) = run(name, x, *args)
+    expected = overload(name)(x, *args)
+    assert torch.equal(found, expected)

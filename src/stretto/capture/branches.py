@@ -123,8 +123,8 @@ def branch(
             return Joiner(base, first, second, flag, frame, live).run()
         case (World() as only, Raised()) | (Raised(), World() as only):
             return _go_on(only)
-        case Raised(error=error), Raised():
-            raise error
+        case Raised() as first, Raised():
+            raise first.again()
         case (UnknownResult() as unknown, _) if not isinstance(outcomes[1], World):
             raise unknown
         case (Raised(), unknown):

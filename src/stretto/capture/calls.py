@@ -23,6 +23,7 @@ from stretto.capture.frames import UNDEFINED
 from stretto.capture.heap import MUTATORS
 from stretto.capture.held_lists import replacement
 from stretto.capture.locations import is_user_file
+from stretto.capture.outside import check_repeatable
 from stretto.capture.poison import Poison
 from stretto.capture.reach import is_of_user, original
 from stretto.capture.rewrite import NoSource, is_rewritten, is_user_function, rewritten
@@ -54,6 +55,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if moved is not None:
         return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
+    check_repeatable(function)
     function = original(function)
     rule = _rule(function)
     if rule is not None:

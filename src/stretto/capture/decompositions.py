@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
-from stretto.capture.eager import infer
+from stretto.capture.eager import eager_refusal, infer
 from stretto.capture.functional import overwrite
 from stretto.capture.ordering import RULES as ORDERING
 from stretto.capture.signals import fail
@@ -46,6 +46,8 @@ _KEPT_PACKETS = (
     aten.log_sigmoid_forward,
     aten.stack,
     aten.cat,
+    aten.linspace,
+    aten.logspace,
     aten.var,
     aten.var_mean,
     aten.std,
@@ -121,6 +123,9 @@ def _copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
 
 def _fill_(target: Any, value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
+        refused = eager_refusal(aten.fill_.Scalar, (target, value), {})
+        if refused is not None:
+            raise refused
         value = aten.full.default([], value, dtype=target.dtype)
     overwrite(target, value)
     return target
@@ -263,6 +268,13 @@ def _softmax_backward(grad: Any, output: Any, dim: int, input_dtype: Any) -> Any
     return ((grad - total) * output).to(input_dtype)
 
 
+def _flag_to_the_power(flags: Any, exponent: Any) -> Any:
+    """A bool, as ATen's kernel has it; torch's shape rule says an integer."""
+    if flags.dtype is not torch.bool or not isinstance(exponent, bool):
+        return NotImplemented
+    return _clone(flags) if exponent else torch.ones_like(flags)
+
+
 def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
@@ -359,6 +371,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.scaled_dot_product_attention.default: _attention,
     aten._softmax_backward_data.default: _softmax_backward,
+    aten.pow.Tensor_Scalar: _flag_to_the_power,
     aten.one_hot.default: _one_hot,
     aten._to_copy.default: _to_copy,
     aten.softmax.int: _softmax(aten._softmax.default),

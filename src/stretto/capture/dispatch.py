@@ -26,7 +26,6 @@ from stretto.capture.decompositions import KEPT, RULES, decomposition, random_op
 from stretto.capture.eager import OF_OPERATORS, eager_error, eager_refusal, infer, tensors_of
 from stretto.capture.fakes import mapped
 from stretto.capture.functional import apply_functionally, is_mutating
-from stretto.capture.raises import refuse_if_caught
 from stretto.capture.scalars import concrete, result_number
 from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
@@ -119,7 +118,13 @@ def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> A
         if refused is not None:
             raise refused
     for rule in filter(None, rules):
-        outcome = _replaced(mode, rule, func, args, kwargs)
+        try:
+            outcome = _replaced(mode, rule, func, args, kwargs)
+        except OF_OPERATORS as problem:
+            is_final = isinstance(problem, StrettoError) or rule is not rules[0]
+            if is_final or eager_error(func, args, kwargs) is not None:
+                raise
+            return record(func, args, kwargs)  # the decomposition refuses what the kernel takes
         if outcome is not NotImplemented:
             return outcome
     return record(func, args, kwargs)
@@ -169,8 +174,6 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     if outputs is None and func not in value_checks.RECORDED:
         state.note(f"{func} only checks values: it is left out")
         return None
-    if outputs is None:
-        refuse_if_caught(RuntimeError)
     op = TensorOp(
         str(func),
         tuple(argument(state, item) for item in args),

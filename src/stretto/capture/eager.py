@@ -6,6 +6,8 @@ a shape by those rules. Eager raises, and so must the compiled program.
 
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from stretto.capture.tracer import Tracer, data_dependent_shape, tracer
 
 OF_OPERATORS = (
     RuntimeError, IndexError, ValueError, TypeError, AssertionError, ZeroDivisionError,
+    OverflowError,
 )  # fmt: skip
 """What torch's shape rules and decompositions raise for arguments that they refuse."""
 
@@ -40,6 +43,8 @@ _ABOUT_DTYPES = (
     "not supported",
     "scalar type",
     "not allowed",
+    "without overflow",
+    "must not be",
 )
 
 
@@ -122,13 +127,55 @@ def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
         return None
     dtypes = tuple((tensor.dtype, tensor.dim()) for tensor in tensors)
     kinds = {dtype for dtype, _ in dtypes}
-    if kinds <= {torch.float32} or kinds <= {torch.float64}:
+    unfit = _unfit_numbers(func, args, kwargs, kinds)
+    if not unfit and (kinds <= {torch.float32} or kinds <= {torch.float64}):
         return None
-    key = (func, dtypes)
+    if not tensors:
+        found = eager_error(func, args, kwargs)
+        return found if found is not None and _is_about_dtypes(found) else None
+    key = (func, dtypes, unfit)
     if key not in _known:
         found = eager_error(func, args, kwargs, SMALL)
         _known[key] = found if found is not None and _is_about_dtypes(found) else None
     return _known[key]
+
+
+@cache
+def _number_parameters(func: Any) -> tuple[tuple[int, str], ...]:
+    """Places and names of the parameters that are numbers of any kind."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple(
+        (place, item.name)
+        for place, item in arguments
+        if any(kind in str(item.type) for kind in ("number", "float"))
+    )
+
+
+def _unfit_numbers(func: Any, args: Any, kwargs: Any, kinds: set[torch.dtype]) -> tuple[Any, ...]:
+    """The number arguments that a kernel might refuse because of the dtypes, and the dtype asked
+    for: out of range, a flag among numbers, a negative exponent."""
+    asked = kwargs.get("dtype")
+    kinds = kinds | {asked} if isinstance(asked, torch.dtype) else kinds
+    found = list[Any]()
+    for place, name in _number_parameters(func):
+        number = args[place] if place < len(args) else kwargs.get(name)
+        if isinstance(number, int | float) and not all(
+            _fits(number, kind, name == "exponent") for kind in kinds
+        ):
+            found.append((name, type(number), repr(number)))
+    return (asked, *found) if found else ()
+
+
+def _fits(number: float, kind: torch.dtype, is_exponent: bool) -> bool:
+    if isinstance(number, bool) or kind is torch.bool:
+        return isinstance(number, bool) and kind is torch.bool
+    if kind.is_complex:
+        return True
+    if kind.is_floating_point:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(kind).max
+    if not math.isfinite(number) or (is_exponent and number < 0):
+        return False
+    return torch.iinfo(kind).min <= number <= torch.iinfo(kind).max
 
 
 def _is_about_dtypes(error: Exception) -> bool:

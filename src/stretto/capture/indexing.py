@@ -8,10 +8,11 @@ import torch
 
 from stretto.capture import views
 from stretto.capture.functional import overwrite
-from stretto.capture.scalars import concrete, linear_of
+from stretto.capture.scalars import concrete, known_value, linear_of
 from stretto.capture.signals import Abort, NeedsUnroll, fail
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import data_dependent_shape, tracer
+from stretto.capture.tries import caught
 from stretto.ir.core import Value
 from stretto.ir.types import DType
 
@@ -148,9 +149,22 @@ def _located(tensor: Any, parts: list[Any]) -> Any:
 
 def select(tensor: TracedTensor, dim: int, index: Any) -> TracedTensor:
     """`tensor.select(dim, index)` with a Python or traced index."""
+    if isinstance(index, TracedTensor) and tracer().tries.catch(IndexError):
+        index = _known_index(index)
     if isinstance(index, TracedTensor):
         return views.selected(tensor, dim, tracer().read(index))
     return aten.select.int(tensor, dim, int(index))
+
+
+def _known_index(index: TracedTensor) -> int:
+    """An index that may raise what the user's code catches has to be a Python int, as it is where
+    its loop is unrolled. (The op itself may be emitted behind the `try`, where a view is read.)"""
+    known = known_value(index)
+    if known is not None:
+        return known
+    if index.number is not None and index.number.loops:
+        raise NeedsUnroll(index.number.loops, caught(IndexError))
+    raise caught(IndexError)
 
 
 def _slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:

@@ -10,10 +10,12 @@ from stretto.capture.branches import branch, condition_of, is_traced, stage_not,
 from stretto.capture.carry import Carry
 from stretto.capture.frames import Frame
 from stretto.capture.leaves import loops_of
+from stretto.capture.raises import raises
 from stretto.capture.scalars import Kind
 from stretto.capture.signals import Abort, NeedsPeel, NeedsUnroll, UnknownResult, fail
 from stretto.capture.sources import Source, as_source
 from stretto.capture.state import Snapshot
+from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, WhileOp
@@ -130,12 +132,36 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
     except UnknownResult:
         carry.give_up()
         return
+    except Exception as error:
+        carry.give_up()
+        _raised_at_once(loop, test, lambda: loop.body(None), error)
+        return
     inits = carry.inits()
     op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
     results = state.emit(op, [kind.type for kind in carry.kinds()])
     carry.finish(results, loop=op)
     if test_assigns:
         test()
+
+
+def _raised_at_once(loop: Loop, test: Test, body: Callable[[], None], error: Exception) -> None:
+    """The loop of a body that raises whatever the variables hold: it raises if it is entered.
+
+    Raises `error` where it came from something else, a bug of the capture or types that only later
+    rounds have.
+    """
+    if not raises(error):
+        raise error
+    ended = False
+
+    def entered() -> None:
+        nonlocal ended
+        body()
+        ended = True
+
+    branch(test(), entered, lambda: None, loop.frame, loop.live)
+    if ended:
+        raise error
 
 
 def _flag(condition: Any) -> Value:
@@ -200,6 +226,21 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
             state.note(f"loop unrolled ({static} trips), as in line {line and line.line}: {reason}")
             _unrolled(source, loop, 0)
             return
+        except Exception as error:
+            if static is not None:
+                raise
+            _rewind(base, block, last)
+            _raised_at_once(
+                loop, lambda: _has_items(source), lambda: loop.body(source.item(0)), error
+            )
+            return
+
+
+def _has_items(source: Source) -> Any:
+    state = tracer()
+    assert isinstance(source.length, TracedTensor)
+    values = (state.read(source.length), state.literal(0, INDEX.dtype))
+    return state.number(state.tensor_op("aten.gt.Tensor", values, FLAG))
 
 
 def _rewind(base: Snapshot, block: Block, last: Op | None) -> None:

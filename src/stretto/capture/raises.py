@@ -10,7 +10,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import Any
 
 import torch
@@ -42,6 +42,11 @@ class Raised:
     error: Exception
     failure: Failure
     location: SourceLocation | None
+    trace: TracebackType | None
+
+    def again(self) -> Exception:
+        """The error, as it was when it left the arm."""
+        return self.error.with_traceback(self.trace)
 
 
 def check(condition: Any, error: str, message: str, detail: Value | None = None) -> None:
@@ -58,22 +63,11 @@ def check(condition: Any, error: str, message: str, detail: Value | None = None)
 
 def require(flag: Value, failure: Failure, detail: Value | None = None) -> CheckOp:
     """Emit a check of a flag at the user's line."""
-    refuse_if_caught(
-        type(failure.raised) if failure.raised is not None else eager_class(failure.error)
-    )
+    raised = failure.raised
+    tracer().tries.refuse(type(raised) if raised else eager_class(failure.error))
     op = CheckOp(flag, failure, detail)
     tracer().emit(op, ())
     return op
-
-
-def refuse_if_caught(error: type[Exception]) -> None:
-    """A handler cannot be run in the midst of a compiled program."""
-    if any(issubclass(error, handled) for handled in tracer().tries):
-        fail(
-            f"whether {error.__name__} is raised here depends on a tensor, and a try around it "
-            "catches that",
-            "test the condition with if, or move the try out of the compiled function",
-        )
 
 
 def raises(error: Exception) -> bool:
@@ -89,11 +83,11 @@ def raises(error: Exception) -> bool:
 
 def stop_at(region: Region, error: Exception) -> Raised:
     """Emit the check that raises `error`, at the end of the open region that it left."""
-    refuse_if_caught(type(error))
-    place, failure = _place(error), _failure(error)
+    tracer().tries.refuse(type(error))
+    trace, place, failure = error.__traceback__, _place(error), _failure(error)
     op = require(tracer().literal(False, DType.BOOL), failure)
     op.location = place or op.location
-    return Raised(region, error, failure, op.location)
+    return Raised(region, error, failure, op.location, trace)
 
 
 def leave(flag: Value, when: bool, raised: Raised) -> None:

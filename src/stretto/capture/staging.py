@@ -100,7 +100,7 @@ def bound(name: str, read: Callable[[], Any]) -> Any:
 def enter_try(handled: Callable[[], Any]) -> None:
     """Start of a try block whose handlers catch the classes that `handled` gives."""
     if active() is not None:
-        tracer().tries.append(_classes(handled()))
+        tracer().tries.handled.append(_classes(handled()))
 
 
 def _classes(handled: Any) -> tuple[type[BaseException], ...]:
@@ -111,7 +111,7 @@ def _classes(handled: Any) -> tuple[type[BaseException], ...]:
 
 def leave_try() -> None:
     if active() is not None:
-        tracer().tries.pop()
+        tracer().tries.handled.pop()
 
 
 def getitem(holder: Any, index: Any) -> Any:

@@ -38,6 +38,7 @@ from stretto.capture.tensor import (
     StorageState,
     TracedTensor,
 )
+from stretto.capture.tries import Tries
 from stretto.errors import CaptureError
 from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, TensorOp
@@ -101,7 +102,7 @@ class Tracer:
         self.inputs: dict[int, TracedTensor] = {}
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}
-        self.tries: list[tuple[type[BaseException], ...]] = []
+        self.tries = Tries()
         self.written = 0
         self.global_writes = 0
         self.calls: list[Any] = []
@@ -155,7 +156,7 @@ class Tracer:
             context.root = region.scope
         self.regions.append(region)
         tries = self.tries
-        self.tries = [] if context.root is region.scope else self.tries
+        self.tries = Tries() if context.root is region.scope else self.tries
         depth = len(self.frames)
         try:
             yield region
@@ -217,6 +218,7 @@ class Tracer:
         self.scope.block.ops.append(op)
         for value in op.results:
             self.home[value] = self.scope
+        self.tries.refuse_caught_by(op)
         return op.results
 
     def place(self, op: Op, results: tuple[Value, ...]) -> None:

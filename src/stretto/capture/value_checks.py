@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,18 @@ def _binary_cross_entropy(probability: Any, *rest: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
+def _max_unpool(x: Any, places: Any, size: Any, *rest: Any) -> Any:
+    """Places in the output volume; `index_put`, which torch decomposes this to, takes others."""
+    shown = "x".join(str(extent) for extent in size)
+    check_all(
+        (places >= 0) & (places < math.prod(size)),
+        "RuntimeError",
+        f"Found an invalid max index: {{}} (output volumes are of size {shown})",
+        places,
+    )
+    return NotImplemented
+
+
 def check_classes(index: Any, classes: int) -> None:
     """What `one_hot` checks."""
     check_all(index >= 0, "RuntimeError", "Class values must be non-negative.")
@@ -83,6 +96,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._functional_assert_async.msg: _functional_assert,
     aten.nll_loss_forward.default: _nll_loss,
     aten.nll_loss2d_forward.default: _nll_loss,
+    aten.max_unpool2d.default: _max_unpool,
+    aten.max_unpool3d.default: _max_unpool,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
 }
 

@@ -19,11 +19,20 @@ _library.define(
 )
 
 
+def _check_start(self: torch.Tensor, dim: int, start: int, length: int) -> None:
+    """Raises for a position what ATen raises; `narrow` raises for a slice of several."""
+    size = self.size(dim)
+    if length == 1 and not -size <= start < size:
+        raise IndexError(f"index {start} is out of bounds for dimension {dim} with size {size}")
+
+
 def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    _check_start(self, dim, start, length)
     return self.narrow(dim, start, length).clone()
 
 
 def _narrow_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, start: int) -> torch.Tensor:
+    _check_start(self, dim, start, src.size(dim))
     result = self.clone()
     place = result.narrow(dim, start, src.size(dim))
     if place.shape != src.shape or self.dtype != src.dtype:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from stretto.ir.failure import eager_class
 from stretto.ir.ops import TensorOp, argument_values
 from stretto.ir.types import DType, TensorType
 from stretto.ops.infer import named_arguments, resolve
@@ -94,6 +95,23 @@ def stop_reason(op: TensorOp) -> str | None:
     if torch.Tag.core in resolve(op.target).tags or op.target in _NOT_CORE_BUT_TOTAL:
         return None
     return f"`{op.target}` is not known to take all numbers"
+
+
+def eager_errors(op: TensorOp) -> tuple[type[Exception], ...]:
+    """The classes of what the op may raise for the values of its operands, as code that catches
+    them sees it: positions out of range, integers divided by 0, matrices without a solution."""
+    if _run_time_number(op) is not None:
+        return (IndexError, RuntimeError)
+    types = _tensor_types(op)
+    for item, argument in named_arguments(op.target, op.args, op.kwargs):
+        if item.name in ("index", "indices") and argument_values(argument):
+            return (IndexError, RuntimeError)
+    name = _name(op.target)
+    if name in _STOPS_ON_SOME_INTEGERS and all(not type.dtype.is_float for type in types):
+        return (ZeroDivisionError, RuntimeError)
+    if not op.results or "linalg" in name or "cholesky" in name:
+        return (eager_class("LinAlgError"),)
+    return ()
 
 
 def _run_time_number(op: TensorOp) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from stretto.ir.types import DType
 from stretto.kernels.expr import Const, Expr, Index
 from stretto.kernels.lazy import Lazy, cast, narrow, variables
-from stretto.kernels.rules.pointwise import element, factor, finish
+from stretto.kernels.rules.pointwise import element, factor, finish, unrounded
 from stretto.kernels.rules.scalar import apply, compute_dtype, like, number, where
 from stretto.kernels.rules.table import Call, Decline, rule
 
@@ -223,7 +223,8 @@ def _glu(call: Call) -> Lazy:
 
 @rule("aten.lerp.Scalar", "aten.lerp.Tensor")
 def _lerp(call: Call) -> Lazy:
-    start, end, weight = (element(call, name, call.dtype) for name in ("self", "end", "weight"))
+    start, end = (element(call, name, call.dtype) for name in ("self", "end"))
+    weight = unrounded(call, "weight")
     difference = sub(end, start)
     near = add(start, mul(weight, difference))
     far = sub(end, mul(difference, sub(like(1, weight), weight)))
@@ -303,12 +304,12 @@ def _power_number(call: Call) -> Lazy:
     x = element(call, "self", call.dtype)
     exponent = call.arguments["exponent"]
     if not isinstance(exponent, int | float):
-        return finish(call, apply("pow", x, factor(call, "exponent", call.dtype)))
-    return finish(call, _power(x, exponent))
+        return finish(call, apply("pow", x, element(call, "exponent", call.dtype)))
+    return finish(call, _power(x, exponent, call.dtype))
 
 
-def _power(x: Expr, exponent: int | float) -> Expr:
-    """Multiplications and roots where torch uses them."""
+def _power(x: Expr, exponent: int | float, dtype: DType) -> Expr:
+    """Multiplications and roots where torch uses them; other exponents are rounded to `dtype`."""
     is_float = x.dtype.is_float
     match exponent:
         case 0:
@@ -328,7 +329,7 @@ def _power(x: Expr, exponent: int | float) -> Expr:
         case -2 if is_float:
             return apply("reciprocal", mul(x, x))
         case _:
-            return apply("pow", x, like(exponent, x))
+            return apply("pow", x, cast(number(exponent, dtype), x.dtype))
 
 
 @rule("aten.pow.Tensor_Tensor")
@@ -344,7 +345,7 @@ def _number_power(call: Call) -> Lazy:
         return finish(call, number(1, call.dtype))
     if base == 2 and call.dtype.is_float:
         return finish(call, apply("exp2", exponent))
-    return finish(call, apply("pow", factor(call, "self", call.dtype), exponent))
+    return finish(call, apply("pow", element(call, "self", call.dtype), exponent))
 
 
 @rule("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default")

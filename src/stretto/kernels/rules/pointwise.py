@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from stretto.ir.failure import Failure
 from stretto.ir.types import DType
@@ -29,10 +30,14 @@ def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> La
 
 def element(call: Call, name: str, dtype: DType) -> Expr:
     """One element of an operand, rounded to `dtype` and then in the dtype of computation."""
-    expr = spread(call, name).expr
+    return cast(cast(spread(call, name).expr, dtype), compute_dtype(dtype))
+
+
+def unrounded(call: Call, name: str) -> Expr:
+    """An operand of a product or quotient, in which ATen does not round numbers to F16 or BF16."""
     if call.is_number(name):
-        return cast(expr, compute_dtype(dtype))
-    return cast(cast(expr, dtype), compute_dtype(dtype))
+        return cast(spread(call, name).expr, compute_dtype(call.dtype))
+    return element(call, name, call.dtype)
 
 
 def factor(call: Call, name: str, dtype: DType) -> Expr:
@@ -163,7 +168,7 @@ def _scaled(call: Call, function: str, first: str, second: str) -> Lazy:
     """first + alpha * second, and the like."""
     a, b = (element(call, name, call.dtype) for name in (first, second))
     if call.arguments.get("alpha", 1) != 1:
-        b = apply("mul", b, factor(call, "alpha", call.dtype))
+        b = apply("mul", b, element(call, "alpha", call.dtype))
     if call.dtype is DType.BOOL:
         return finish(call, apply("or", a, b))
     return finish(call, apply(function, a, b))
@@ -186,13 +191,13 @@ def _rsub(call: Call) -> Lazy:
 
 @rule("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(call: Call) -> Lazy:
-    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
+    a, b = (unrounded(call, name) for name in ("self", "other"))
     return finish(call, apply("and" if call.dtype is DType.BOOL else "mul", a, b))
 
 
 @rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def _div(call: Call) -> Lazy:
-    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
+    a, b = (unrounded(call, name) for name in ("self", "other"))
     return finish(call, apply("div", a, b))
 
 
@@ -213,7 +218,7 @@ def rounded_quotient(call: Call, mode: str) -> Lazy:
         return _divided(call, "floordiv")
     if not call.dtype.is_float:
         return _divided(call, "truncdiv")
-    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
+    a, b = (unrounded(call, name) for name in ("self", "other"))
     quotient = cast(cast(apply("div", a, b), call.dtype), a.dtype)
     return finish(call, apply("trunc", quotient))
 
@@ -234,7 +239,8 @@ BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
 
 def _divided(call: Call, function: str) -> Lazy:
     """A quotient or remainder; of integers, a divisor of 0 stops the run."""
-    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
+    operand = unrounded if function == "floordiv" else partial(element, dtype=call.dtype)
+    a, b = (operand(call, name) for name in ("self", "other"))
     if call.dtype.is_float or (isinstance(b, Const) and b.value) or 0 in call.shape:
         return finish(call, apply(function, a, b))
     number = call.low.stop(BY_ZERO)
