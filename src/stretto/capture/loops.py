@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from stretto.capture.branches import branch, condition_of, is_traced, stage_not, truth
 from stretto.capture.carry import Carry
 from stretto.capture.frames import Frame
+from stretto.capture.learned import forget, keeps_first_round, place_of, recall, remember
 from stretto.capture.leaves import loops_of
 from stretto.capture.raises import raises
 from stretto.capture.scalars import Kind
@@ -34,12 +36,13 @@ class Loop:
     frame: Frame
     body: Body
     live: frozenset[str]
+    code: CodeType
     stop: Test | None = None
 
 
 def stage_while(frame: Frame, test: Test, body: Callable[[], None], live: tuple[str, ...]) -> None:
     """`while test(): body()`. Runs natively as long as the test is a Python value."""
-    loop = Loop(frame, lambda _: body(), frozenset(live))
+    loop = Loop(frame, lambda _: body(), frozenset(live), body.__code__)
     if _runs_natively(loop, test):
         return
     _traced_while(loop, test)
@@ -60,6 +63,15 @@ def _runs_natively(loop: Loop, test: Test) -> bool:
             return False
         if not truth(condition):
             return True
+        place = place_of(loop.code)
+        if keeps_first_round(place, start):
+            rollback()
+            start.restore()
+            if _kept_whole(loop, test):
+                return True
+            forget(place)
+            start.restore()
+            test()
         loop.body(None)
         if is_traced(test()):
             rollback()
@@ -92,8 +104,10 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
     state = tracer()
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
     of_loops = frozenset[int]()
+    place = place_of(loop.code)
+    known = recall(place, carry)
     try:
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             carry.base.restore()
             with state.region() as head:
                 head_params = carry.begin()
@@ -113,6 +127,8 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
                 if done:
                     region.scope.block.params, region.scope.block.yields = params, carry.yields()
             if done:
+                if not known or attempt:
+                    remember(place, carry)
                 break
         else:
             fail(
@@ -175,7 +191,7 @@ def stage_for(
 ) -> None:
     """`for item in iterable: body(item)`, until `stop()`."""
     source = as_source(iterable)
-    loop = Loop(frame, body, frozenset(live), stop)
+    loop = Loop(frame, body, frozenset(live), body.__code__, stop)
     if source is None:
         _native(iter(iterable), loop)
         return
@@ -280,7 +296,9 @@ def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
     runs = isinstance(source.length, int) and source.length > first
     loops = frozenset({number}) if static else frozenset[int]()
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
-    for _ in range(_ATTEMPTS):
+    place = place_of(loop.code, first=first)
+    known = recall(place, carry)
+    for attempt in range(_ATTEMPTS):
         carry.base.restore()
         with state.region() as region:
             index = state.param(INDEX, "i")
@@ -296,6 +314,8 @@ def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
                     following = state.tensor_op("aten.add.Tensor", (index, one), INDEX)
                     region.scope.block.yields = (following, *region.scope.block.yields)
         if done:
+            if not known or attempt:
+                remember(place, carry)
             break
     else:
         fail("a loop's variables keep changing their types", "give them one type before the loop")

@@ -107,6 +107,7 @@ class Tracer:
         self.global_writes = 0
         self.calls: list[Any] = []
         self.outlines: dict[Any, Any] = {}
+        self.learned: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.mode: Any = None
         self.facts: dict[Value, bool] = {}
