@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from stretto.capture.carried_aliases import Candidate, CarriedAliases
 from stretto.capture.carry import Carry, Grown, Leaf, Slot
 from stretto.capture.either import NONE
 from stretto.capture.frames import UNDEFINED, Maybe, is_internal
@@ -178,10 +179,23 @@ class _Translation:
             own = self._storage(storage)
             if own is not None:
                 self.carry.stale[own] = origin
-        for key, other in self.then.aliases:
+        self.carry.dropped |= set(filter(None, map(self._storage, self.then.dropped)))
+        self._aliases(self.then.aliases, self.carry.aliases)
+
+    def _aliases(self, then: CarriedAliases, now: CarriedAliases) -> None:
+        leaves = self.carry.leaves
+        now.linked |= {slot for slot in map(self._slot, then.linked) if slot in leaves}
+        for key, other in then.pairs:
             first, second = self._key(key), self._key(other)
             if first is not None and second is not None:
-                self.carry.aliases.add((first, second))
+                now.pairs.add((first, second))
+        for one, fake in then.candidates.items():
+            slot, place = self._slot(one.slot), self._key(one.place)
+            if slot in leaves and (isinstance(place, Storage) or place in leaves):
+                own = Candidate(slot, place, one.steps)
+                now.candidates[own], now.types[own] = fake, then.types[one]
+                if one in then.asked:
+                    now.asked.append(own)
 
     def _leaf(self, slot: Slot, leaf: Leaf) -> None:
         own = self._slot(slot)
