@@ -40,6 +40,22 @@ def stores(nodes: Iterable[ast.AST]) -> Names:
     return frozenset(found)
 
 
+def perhaps_stored(statement: ast.stmt) -> Names:
+    """Names that `:=` binds in a part of an expression that may not be evaluated."""
+    parts: list[ast.AST] = []
+    for node in ast.walk(statement):
+        match node:
+            case ast.BoolOp(values=values):
+                parts += values[1:]
+            case ast.IfExp(body=body, orelse=orelse):
+                parts += [body, orelse]
+            case ast.Compare(comparators=comparators):
+                parts += comparators[1:]
+            case _:
+                pass
+    return stores(parts) if parts else EMPTY
+
+
 def _bound(node: ast.AST) -> set[str]:
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
@@ -121,7 +137,8 @@ def unsure(statements: Sequence[ast.stmt], known: Names) -> Names:
                 found |= unsure(body, frozenset(bound))
                 bound |= stores([statement])
             case _:
-                bound |= stores([statement])
+                found |= perhaps_stored(statement) - bound
+                bound |= stores([statement]) - found
     return frozenset(name for name in found if not name.startswith("__stretto"))
 
 

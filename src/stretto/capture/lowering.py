@@ -48,6 +48,10 @@ class ExpressionLowering(ast.NodeTransformer):
     def __init__(self, self_name: str | None, unsure: Names) -> None:
         self.self_name = self_name
         self.unsure = unsure
+        self.operands = dict[str, ast.expr]()
+        """Parts of expressions that bind variables of this function, as local functions."""
+        self.scopes = 0
+        """Lambdas and comprehensions around the expression."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return lower_function(node, unsure=self.unsure)
@@ -65,8 +69,27 @@ class ExpressionLowering(ast.NodeTransformer):
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return staged("local", [self._scope(node)], node)
+
+    def _scope(self, node: Any) -> Any:
+        self.scopes += 1
         self.generic_visit(node)
-        return staged("local", [node], node)
+        self.scopes -= 1
+        return node
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _scope
+
+    def _operand(self, node: ast.expr) -> ast.expr:
+        """A part that may not be evaluated, as a function. `:=` in a lambda would bind nothing."""
+        if not _has_walrus([node]):
+            return thunk(node)
+        function = f"__stretto_operand_{len(self.operands)}"
+        self.operands[function] = node
+        return name(function, node)
+
+    def _binds_elsewhere(self, nodes: Sequence[ast.expr]) -> bool:
+        """Whether `:=` stands where no function of ours could bind its variable."""
+        return self.scopes > 0 and _has_walrus(nodes)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -87,12 +110,14 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged("getitem", [node.value, _index(node.slice)], node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        if _has_walrus(node.values[1:]):
-            self.generic_visit(node)
-            return node
+        plain = self._binds_elsewhere(node.values[1:])
         self.generic_visit(node)
+        if plain:
+            *first, last = node.values
+            node.values = [*(staged("plain", [value], value) for value in first), last]
+            return node
         function = "and_" if isinstance(node.op, ast.And) else "or_"
-        rest: list[ast.expr] = [thunk(value) for value in node.values[1:]]
+        rest = [self._operand(value) for value in node.values[1:]]
         return staged(function, [node.values[0], *rest], node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
@@ -100,14 +125,19 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged("not_", [node.operand], node) if isinstance(node.op, ast.Not) else node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        walrus = _has_walrus([node.body, node.orelse])
+        plain = self._binds_elsewhere([node.body, node.orelse])
         self.generic_visit(node)
-        if walrus:
+        if plain:
+            node.test = staged("plain", [node.test], node.test)
             return node
-        return staged("ifexp", [node.test, thunk(node.body), thunk(node.orelse)], node)
+        arms = [self._operand(node.body), self._operand(node.orelse)]
+        return staged("ifexp", [node.test, *arms], node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        plain = len(node.ops) > 1 and self._binds_elsewhere(node.comparators)
         self.generic_visit(node)
+        if plain:
+            return node
         if len(node.ops) == 1:
             if isinstance(node.ops[0], ast.In | ast.NotIn):
                 found = staged("contains", [node.comparators[0], node.left], node)
@@ -118,7 +148,7 @@ class ExpressionLowering(ast.NodeTransformer):
             return node
         operators = [_text(type(operator).__name__, node) for operator in node.ops]
         names = ast.copy_location(ast.Tuple(list(operators), ast.Load()), node)
-        operands: list[ast.expr] = [thunk(operand) for operand in node.comparators]
+        operands = [self._operand(operand) for operand in node.comparators]
         return staged("chain", [names, node.left, *operands], node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
@@ -285,15 +315,24 @@ class StatementLowering:
     ) -> ast.FunctionDef:
         """A local function for a part of a statement."""
         self.count += 1
+        return self.function(f"__stretto_{kind}_{self.count}", body, like, argument)
+
+    def operand(self, function: str, value: ast.expr) -> ast.FunctionDef:
+        """A local function for a part of an expression that binds variables."""
+        result = ast.copy_location(ast.Return(value), value)
+        return self.function(function, [result], result)
+
+    def function(
+        self, function: str, body: list[ast.stmt], like: ast.stmt, argument: str | None = None
+    ) -> ast.FunctionDef:
+        """A local function that shares the variables of the one around it."""
         stored = liveness.stores(body)
         assigned, outer = sorted(stored & self.shared), sorted(stored & self.globals)
         parameters = [ast.copy_location(ast.arg(argument), like)] if argument else []
         arguments = ast.arguments([], parameters, None, [], [], None, [])
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
         head += [ast.Global(outer)] if outer else []
-        made = ast.FunctionDef(
-            f"__stretto_{kind}_{self.count}", arguments, [*head, *body], [], None
-        )
+        made = ast.FunctionDef(function, arguments, [*head, *body], [], None)
         made.body = made.body or [ast.Pass()]
         if hasattr(made, "type_params") or "type_params" in ast.FunctionDef._fields:
             made.type_params = []  # type: ignore[attr-defined]
@@ -327,12 +366,15 @@ def lower_function(
     expressions = ExpressionLowering(names[0] if names else None, (unsure - local) | may_lack)
     body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
     nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
+    for value in expressions.operands.values():
+        always |= liveness.loads(value) | liveness.stores([value])
     statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
     lowered = statements.block(body, frozenset({VALUE}))
+    parts = [statements.operand(*item) for item in expressions.operands.items()]
     _strip_annotations(node.args)
     if not is_outer:
         expressions.generic_visit(node.args)
-    node.body = _framed(node, lowered, local, names, _declared(node, ast.Nonlocal))
+    node.body = _framed(node, [*parts, *lowered], local, names, _declared(node, ast.Nonlocal))
     node.returns = None
     if is_outer:
         node.decorator_list = []

@@ -97,6 +97,16 @@ def bound(name: str, read: Callable[[], Any]) -> Any:
     return value
 
 
+def plain(value: Any) -> Any:
+    """The operand of a condition that cannot be staged."""
+    if active() is not None and branches.is_traced(value):
+        fail(
+            "`:=` stands behind a condition on a tensor, inside of a lambda or comprehension",
+            "assign the variable in a statement before, or use a loop",
+        )
+    return value
+
+
 def enter_try(handled: Callable[[], Any]) -> None:
     """Start of a try block whose handlers catch the classes that `handled` gives."""
     if active() is not None:
@@ -360,7 +370,7 @@ def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
 __all__ = [
     "and_", "assert_", "augment_attr", "augment_item", "bound", "call", "chain", "contains",
     "enter", "enter_try", "for_", "getitem", "if_", "ifexp", "is_", "leave", "leave_try", "local",
-    "not_", "or_", "setattr", "setitem", "slice", "while_", "wrote_outer",
+    "not_", "or_", "plain", "setattr", "setitem", "slice", "while_", "wrote_outer",
 ]  # fmt: skip
 
 Hooks.staging = sys.modules[__name__]
