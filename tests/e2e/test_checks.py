@@ -441,3 +441,48 @@ def test_an_index_of_an_unrolled_loop_may_be_caught() -> None:
         return total
 
     check_as_eager(padded, (ON,))
+
+
+def asserted_in_a_branch(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    if a > 0:
+        assert b > 0
+    return x + 1
+
+
+def raised_two_branches_deep(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    if a > 0:  # noqa: SIM102 (the point is that there are two)
+        if b < 0:
+            raise KeyError("b")
+    return x
+
+
+def asserted_by_a_recursion_whose_result_nobody_reads(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    def below(n: Tensor) -> Tensor:
+        assert b > -n
+        return below(n - 1) if n > 0 else n
+
+    if a > 0:
+        below(a)
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        asserted_in_a_branch,
+        raised_two_branches_deep,
+        asserted_by_a_recursion_whose_result_nobody_reads,
+    ],
+)
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_a_branch_that_only_checks(function: Callable[..., Tensor], backend: str) -> None:
+    compiled = stretto.compile(function, backend=backend)
+    for a, b in ((1.0, -3.0), (1.0, 3.0), (-1.0, -3.0)):
+        arguments = (torch.tensor(a), torch.tensor(b), torch.ones(2))
+        try:
+            wanted = function(*arguments)
+        except (AssertionError, KeyError) as error:
+            with pytest.raises(type(error)):
+                compiled(*arguments)
+        else:
+            assert torch.equal(compiled(*arguments), wanted)

@@ -1,5 +1,9 @@
 """Options(timeout=...) ends a run, wherever it is; so does Ctrl-C between long operators."""
 
+import signal
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,6 +27,55 @@ def test_timeout_ends_an_endless_loop(backend: str, threads: int):
         fast(torch.zeros(4))
     assert "check that its loops end" in str(caught.value)
     assert fast(torch.full((4,), 1e9)).sum() == 4e9
+
+
+def waiting(x: Tensor) -> Tensor:
+    while x.sum() < 0:
+        pass
+    return x
+
+
+def waiting_for_a_break(x: Tensor) -> Tensor:
+    while True:
+        if x.sum() >= 0:
+            break
+    return x * 2
+
+
+def computing_what_nobody_reads(x: Tensor) -> Tensor:
+    y = x
+    while x.sum() < 0:
+        y = y * 2
+    return x
+
+
+def waiting_in_a_branch(x: Tensor) -> Tensor:
+    if x[0] < 0:
+        while x.sum() < 0:
+            _unused = x * 2
+    return x
+
+
+@pytest.mark.parametrize(
+    "function", [waiting, waiting_for_a_break, computing_what_nobody_reads, waiting_in_a_branch]
+)
+@pytest.mark.parametrize("backend", ["cpu", "emulator", "interpreter"])
+def test_a_loop_that_changes_nothing_does_not_end(
+    function: Callable[[Tensor], Tensor], backend: str
+):
+    fast = stretto.compile(function, backend=backend, options=stretto.Options(timeout=0.2))
+    assert torch.equal(fast(torch.ones(4)), function(torch.ones(4)))
+    with pytest.raises(stretto.RunError, match="took longer than Options"):
+        fast(-torch.ones(4))
+
+
+def test_ctrl_c_ends_a_loop_that_changes_nothing():
+    fast = stretto.compile(waiting, (torch.ones(4),), options=stretto.Options(threads=2))
+    interrupt = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        fast(-torch.ones(4))
+    interrupt.join()
 
 
 def products(x: Tensor, w: Tensor) -> Tensor:

@@ -182,12 +182,10 @@ def test_loops_and_branches_without_live_results_go() -> None:
     check_pass(
         """
         func @main(%x: f32[s0], %c: bool[]) -> (f32[s0]) {
-          %w, %v = while (%a = %x, %f = %c) {
-            yield %f
-          } do (%b, %g) {
-            %n = literal False : bool[]
-            yield %b, %n
-          } : f32[s0], bool[]
+          %w = for %i in (0, 8, 1) carry (%a = %x) {
+            %b = aten.sin.default(%a) : f32[s0]
+            yield %b
+          } : f32[s0]
           if %c {
             yield
           } else {
@@ -203,6 +201,66 @@ def test_loops_and_branches_without_live_results_go() -> None:
         func @main(%x: f32[s0], %c: bool[]) -> (f32[s0]) {
           %e = aten.cos.default(%x) : f32[s0]
           return %e
+        }
+        """,
+    )
+
+
+def test_what_may_not_end_stays() -> None:
+    """With what decides whether it ends, and whether it is run, also in functions."""
+    check_pass(
+        """
+        func @main(%x: f32[s0], %c: bool[]) -> (f32[s0]) {
+          %y = call @waits(%c, %x) : f32[s0]
+          if %c {
+            %w, %v = while (%a = %x, %f = %c) {
+              yield %f
+            } do (%b, %g) {
+              %s = aten.sin.default(%b) : f32[s0]
+              %n = literal False : bool[]
+              yield %s, %n
+            } : f32[s0], bool[]
+            yield
+          } else {
+            yield
+          }
+          return %x
+        }
+        func @waits(%c: bool[], %x: f32[s0]) -> (f32[s0]) {
+          %v = while (%f = %c) {
+            yield %f
+          } do (%g) {
+            %n = literal False : bool[]
+            yield %n
+          } : bool[]
+          return %x
+        }
+        """,
+        DCE,
+        """
+        func @main(%x: f32[s0], %c: bool[]) -> (f32[s0]) {
+          %y = call @waits(%c, %x) : f32[s0]
+          if %c {
+            %v = while (%f = %c) {
+              yield %f
+            } do (%g) {
+              %n = literal False : bool[]
+              yield %n
+            } : bool[]
+            yield
+          } else {
+            yield
+          }
+          return %x
+        }
+        func @waits(%c: bool[], %x: f32[s0]) -> (f32[s0]) {
+          %v = while (%f = %c) {
+            yield %f
+          } do (%g) {
+            %n = literal False : bool[]
+            yield %n
+          } : bool[]
+          return %x
         }
         """,
     )

@@ -44,6 +44,7 @@ from stretto.capture.state import (
 from stretto.capture.tensor import Length, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Value
+from stretto.ir.effects import may_have_effect
 from stretto.ir.ops import IfOp
 from stretto.ir.types import ListType
 
@@ -395,14 +396,15 @@ class Joiner:
         return writes
 
     def _emit(self, condition: Value) -> IfOp | None:
-        if not self.pairs:
+        arms = (self.first.region.scope.block, self.second.region.scope.block)
+        if not self.pairs and not any(may_have_effect(op) for arm in arms for op in arm.walk()):
             return None
         for world, side in ((self.first, 0), (self.second, 1)):
             with tracer().reopened(world.region, world.states):
                 world.region.scope.block.yields = tuple(
                     _yielded((pair.first, pair.second)[side], pair.kind) for pair in self.pairs
                 )
-        op = IfOp(condition, self.first.region.scope.block, self.second.region.scope.block)
+        op = IfOp(condition, *arms)
         tracer().place(op, tuple(pair.value for pair in self.pairs))
         return op
 

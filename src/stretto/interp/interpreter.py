@@ -273,6 +273,7 @@ def _if(frame: Frame, op: IfOp) -> tuple[Datum, ...]:
 def _while(frame: Frame, op: WhileOp) -> tuple[Datum, ...]:
     carried = frame.all(op.inits)
     while _is_true(_run_block(frame, op.condition, carried)):
+        frame.deadline.check()
         carried = _run_block(frame, op.body, carried)
     return carried
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.ir.core import Function, Op, Program
-from stretto.ir.ops import CallOp, CheckOp, TensorOp
+from stretto.ir.ops import CallOp, CheckOp, TensorOp, WhileOp
 
 
 def is_check(op: Op) -> bool:
@@ -17,8 +17,13 @@ def has_check(op: Op) -> bool:
     return is_check(op) or any(is_check(inner) for inner in nested)
 
 
+def may_have_effect(op: Op) -> bool:
+    """Whether the op itself has to run, or calls what may. Its blocks are not looked into."""
+    return is_check(op) or isinstance(op, WhileOp | CallOp)
+
+
 def checking_functions(program: Program) -> frozenset[str]:
-    """The functions in which a check may run, also in what they call."""
+    """The functions in which a check or a `while` loop may run, also in what they call."""
     found: set[str] = set()
     before = -1
     while before != len(found):
@@ -30,14 +35,14 @@ def checking_functions(program: Program) -> frozenset[str]:
 
 
 def effectful(function: Function, checking: frozenset[str]) -> set[Op]:
-    """The ops of a function that must stay: checks, calls of `checking` functions, and the control
-    ops around them."""
+    """The ops of a function that must stay: checks, `while` loops, which may not end, calls of
+    `checking` functions, and the control ops around them."""
     found: set[Op] = set()
 
     def visit(op: Op) -> bool:
         inside = [visit(inner) for block in op.blocks for inner in block.ops]
         calls = isinstance(op, CallOp) and op.function in checking
-        if is_check(op) or calls or any(inside):
+        if is_check(op) or isinstance(op, WhileOp) or calls or any(inside):
             found.add(op)
             return True
         return False

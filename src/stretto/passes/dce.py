@@ -1,11 +1,12 @@
 """Dead code elimination (DCE): what no result of `main` depends on is dropped.
 
-A value is live when main returns it or a live op reads it. Checks are live, and so are the calls,
-loops and branches that they run in, with what decides whether they run. Results of an `if` and
+A value is live when main returns it or a live op reads it. Checks are live, and `while` loops, as
+they may not end; so are the calls, loops and branches that these run in, with what decides whether
+they run. Results of an `if` and
 carried values of a loop are judged one by one: a carried value that only feeds itself goes, and
 all that computes it too, and so does a list that is pushed to but never read. Functions that are
 not called and constants that are not named go too; parameters of functions stay. Any other dead op
-is dropped, even if it would stop the run, or never end.
+is dropped, even if it would stop the run, as a recursion without end does.
 
     %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
         carry (%a = %x, %b = %l) {                carry (%a = %x) {
