@@ -13,8 +13,8 @@ from stretto.errors import RunError
 from stretto.runtime.cuda_plan import PlanExecutable
 from stretto.runtime.native import ProgramStopped, Status
 from tests.backends import assert_close, built_cuda
-from tests.e2e.cases.case import Case, expected
-from tests.e2e.test_programs import CASES, DEEP, STOPPED
+from tests.e2e.cases.case import Case, expected, why_stopped
+from tests.e2e.test_programs import CASES, DEEP
 from tests.support import program_of
 
 
@@ -62,10 +62,10 @@ def test_cut_into_launches_of_one_kernel(case: Case) -> None:
 
 def check(case: Case, executable: PlanExecutable) -> None:
     program = case.program()
-    for data in case.inputs(program):
+    for number, data in enumerate(case.inputs(program)):
         wanted = expected(program, data)
         if wanted is None:
-            with pytest.raises(RunError, match=STOPPED):
+            with pytest.raises(RunError, match=why_stopped(case, number)):
                 executable(data)
         else:
             assert_close(executable(data), wanted, case.scale)

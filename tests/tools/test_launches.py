@@ -150,7 +150,7 @@ def test_a_program_without_library_calls_is_one_launch() -> None:
 
 def test_a_library_call_between_launches() -> None:
     text = emulated(inverted, MATRIX).explain()
-    assert "launches per call  2\n" in text or "launches per call  1\n" in text
+    assert "launches per call  1\n" in text
     assert "library calls (run by torch between launches)" in text
     (line,) = [line for line in text.splitlines() if "nothing" in line and "linalg_inv" in line]
     assert line.split()[0] == "main" and line.rstrip().endswith("no native lowering")
@@ -162,7 +162,9 @@ def test_control_on_the_host_says_what_it_reads_and_why() -> None:
     torch.testing.assert_close(fast(MATRIX * 3), inverted_often(MATRIX * 3))
     rows = {row.what.split()[0]: row for row in host_rows(fast.signatures[0].stages.plan)}
     assert rows["while"].reads.endswith(", each trip")
-    assert "linalg_inv_ex.default" in rows["if"].why
+    assert rows["if"].why == (
+        "aten.linalg_inv_ex.default, aten._linalg_check_errors.default inside"
+    )
     text = fast.explain()
     assert "launches per call  by value" in text
     assert "the host reads values in the midst of it" in text
@@ -220,17 +222,19 @@ def inverted_last(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("function", "reads"), [(stacked, "main.length"), (inverted_last, "the place of main.carried")]
+    ("function", "reads"),
+    [(stacked, ["main.length"]), (inverted_last, ["the place of main.carried", "nothing"])],
 )
 def test_what_a_library_call_makes_the_host_read(
-    function: Callable[[torch.Tensor], torch.Tensor], reads: str
+    function: Callable[[torch.Tensor], torch.Tensor], reads: list[str]
 ) -> None:
     """Such calls wait, and so cannot be captured."""
     x = 0.9 * torch.eye(4)
     fast = emulated(function, x)
     executable = fast.signatures[0].executable
     assert isinstance(executable, PlanExecutable)
-    assert any(row.reads.startswith(reads) for row in host_rows(executable.plan))
+    rows = host_rows(executable.plan)
+    assert [row.reads.rstrip(".0123456789") for row in rows] == reads
     assert executable.plan.decides_on_host and executable.waits
     assert executable.why_not_captured == "the host decides on values in the midst of it"
     torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-4)

@@ -56,6 +56,41 @@ def expected(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[Datum, .
         return None
 
 
+OTHER_WORDS = {
+    ("narrow at a position", 5): "start (-7) + length (2) exceeds dimension size (6).",
+    ("cache passed down", 4): "index 8 is out of bounds for dimension 0 with size 8",
+}
+"""Where compiled programs describe the same mistake in other words than eager: (case, run)."""
+EITHER = {("gather rec neg", 1): r"index -[13] is out of bounds for dimension 1 with size 4"}
+"""Runs with several positions that are out of range, of which any may be named: patterns."""
+
+
+def why_stopped(case: Case, number: int) -> str:
+    """A pattern for the message of a run that stops: what the interpreter says."""
+    program = case.program()
+    if pattern := EITHER.get((case.name, number)):
+        return rf"^{pattern}(\n|$)"
+    message = OTHER_WORDS.get((case.name, number))
+    if message is None:
+        try:
+            run(program, case.inputs(program)[number])
+        except RunError as error:
+            message = _SELECTED.sub(_as_index, str(error).splitlines()[0])
+    assert message is not None, "the run does not stop"
+    return rf"^{re.escape(message)}(\n|$)"
+
+
+_SELECTED = re.compile(
+    r"select\(\): index (-?\d+) out of range for tensor of size \[(.*)\] at dimension (\d+)"
+)
+
+
+def _as_index(found: re.Match[str]) -> str:
+    """What indexing says of a position that `select` refuses."""
+    size = found[2].split(", ")[int(found[3])]
+    return f"index {found[1]} is out of bounds for dimension {found[3]} with size {size}"
+
+
 def merged(programs: Sequence[Program]) -> Program:
     """All programs side by side in one: parameters and results one after the other."""
     params: list[Value] = []
