@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import stretto
 from stretto.errors import StrettoError
@@ -126,3 +127,59 @@ def test_a_flag_as_index() -> None:
 
 def test_a_flag_does_not_say_how_much_is_read() -> None:
     assert refused(lambda x: x[x[0] > 0], A).message == "a shape depends on the content of a tensor"
+
+
+class Classifier(nn.Module):
+    """The tail of MobileNetV3, EfficientNet and MnasNet: dropout and activations in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Hardswish(inplace=True),
+            nn.Conv2d(4, 4, 1), nn.SiLU(inplace=True), nn.Dropout2d(0.2, inplace=True),
+        )  # fmt: skip
+        self.classifier = nn.Sequential(
+            nn.Dropout(p=0.2, inplace=True), nn.Linear(4, 4), nn.ReLU6(inplace=True),
+            nn.AlphaDropout(0.1, inplace=True), nn.FeatureAlphaDropout(0.1, inplace=True),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.features(x).mean((2, 3))
+        z = torch.dropout_(y, 0.5, False)
+        return self.classifier(y) + z
+
+
+def test_dropout_in_place_in_eval_mode() -> None:
+    x = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    check(Classifier().eval(), (x,), (x * 2,))
+
+
+def test_dropout_in_place_in_training_mode() -> None:
+    assert "draws random numbers" in refused(Classifier().train(), torch.ones(2, 3, 5, 5)).message
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_embedding_bag(dtype: torch.dtype, mode: str, backend: str) -> None:
+    weight = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    scales = torch.tensor([0.5, 2.0, 1.0, -1.0, 0.25, 4.0]).to(dtype)
+
+    def bags(index: Tensor, offsets: Tensor) -> list[Tensor]:
+        def bag(*args: Tensor, **kwargs: object) -> Tensor:
+            return functional.embedding_bag(*args, mode=mode, **kwargs)  # type: ignore[arg-type]
+
+        found = [bag(index, weight, offsets), bag(index.view(2, 3), weight)]
+        found += [bag(index, weight, offsets, padding_idx=4)]
+        if mode == "sum":
+            found += [bag(index, weight, offsets, per_sample_weights=scales)]
+        return found
+
+    run = stretto.compile(bags, backend=backend)
+    for index in ([1, 2, 4, 8, 4, 3], [0, 0, 4, 4, 7, 7]):
+        arguments = torch.tensor(index), torch.tensor([0, 2])
+        for found, wanted in zip(run(*arguments), bags(*arguments), strict=True):
+            assert found.dtype == dtype
+            assert torch.allclose(found.float(), wanted.float(), rtol=2e-2, atol=2e-2)
+    with pytest.raises(RuntimeError):
+        run(torch.tensor([1, 2, 9, 8, 4, 3]), torch.tensor([0, 2]))

@@ -236,8 +236,31 @@ def test_results_of_different_structure() -> None:
             return x
         return (walk(x, n - 1), x)
 
-    error = str(refused(walk, torch.ones(3), torch.tensor(2)))
-    assert "the recursive function 'walk' returns values of different structure" in error
+    def caller(x: Tensor, n: Tensor) -> object:
+        y = x * 2
+        return walk(y, n)
+
+    for function in (walk, caller):
+        error = refused(function, torch.ones(3), torch.tensor(2))
+        assert "the recursive function 'walk' returns values of different structure" in str(error)
+        assert "    def walk(x: Tensor, n: Tensor) -> object:" in str(error)
+
+
+def test_a_variable_outside_of_the_recursion_that_changes_its_shape() -> None:
+    def caller(x: Tensor, n: Tensor) -> Tensor:
+        h = x
+
+        def grow(n: Tensor) -> Tensor:
+            nonlocal h
+            h = torch.cat([h, h])
+            return grow(n - 1) if n > 0 else n
+
+        grow(n)
+        return h
+
+    error = str(refused(caller, torch.ones(2), torch.tensor(2)))
+    assert "'h' is a tensor float32[2] before a recursive function is called" in error
+    assert "    def grow(n: Tensor) -> Tensor:" in error
 
 
 class _Adder(nn.Module):

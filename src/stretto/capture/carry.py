@@ -598,11 +598,15 @@ class Carry:
         return unify(first, second, promote=True)
 
     def _peel(self, name: str, before: Any, after: Any) -> None:
+        what = ("a traced loop", "one round", "before the loop")
+        if self.frame is None:
+            what = ("a recursive function is called", "the call", "before the call and behind it")
+        around, one, place = what
+        shown = shown_name(name)
         raise NeedsPeel(
             abort(
-                f"{shown_name(name)} is {describe(before)} before a traced loop and "
-                f"{describe(after)} after one round",
-                f"give {shown_name(name)} the same structure, shape and dtype before the loop",
+                f"{shown} is {describe(before)} before {around} and {describe(after)} after {one}",
+                f"give {shown} the same structure, shape and dtype {place}",
             )
         )
 

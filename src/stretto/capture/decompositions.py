@@ -308,6 +308,22 @@ def _one_hot(index: Any, classes: int = -1) -> Any:
     )
 
 
+def _embedding_bag(packet: Any) -> Callable[..., Any]:
+    """In float32 for bfloat16, for which torch's shape rule has other results than its kernel."""
+
+    def rule(weight: Any, indices: Any, offsets: Any, *args: Any, **kwargs: Any) -> Any:
+        if weight.dtype is not torch.bfloat16:
+            return NotImplemented
+        infer(tracer(), packet.default, (weight, indices, offsets, *args), kwargs)
+        args = tuple(
+            item.float() if isinstance(item, torch.Tensor) else item for item in args
+        )  # the weights of the samples
+        found, *rest = packet.default(weight.float(), indices, offsets, *args, **kwargs)
+        return found.to(torch.bfloat16), *rest
+
+    return rule
+
+
 def _shift(packet: Any) -> Callable[..., Any]:
     """Python's operator, which takes flags with a number; its decomposition does not."""
 
@@ -352,6 +368,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.feature_dropout_.default: _dropout,
     aten.alpha_dropout_.default: _dropout,
     aten.feature_alpha_dropout_.default: _dropout,
+    aten._embedding_bag.default: _embedding_bag(aten._embedding_bag),
+    aten._embedding_bag_forward_only.default: _embedding_bag(aten._embedding_bag_forward_only),
     aten.__lshift__.Scalar: _shift(aten.bitwise_left_shift),
     aten.__lshift__.Tensor: _shift(aten.bitwise_left_shift),
     aten.__rshift__.Scalar: _shift(aten.bitwise_right_shift),

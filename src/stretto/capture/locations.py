@@ -63,6 +63,12 @@ def located(code: CodeType, instruction: int) -> SourceLocation:
     )
 
 
+def definition(code: CodeType) -> SourceLocation:
+    """Where a function is defined."""
+    name = _shown_function(code.co_qualname)
+    return SourceLocation(code.co_filename, code.co_firstlineno, function=name)
+
+
 def _shown_function(qualname: str) -> str:
     """The user's function: staged regions and factories are left out of the name."""
     parts = [part for part in qualname.split(".") if not part.startswith("__stretto")]

@@ -19,7 +19,14 @@ from stretto.capture.carry import Carry
 from stretto.capture.leaves import device_of, kind_of, materialize, wrap
 from stretto.capture.poison import poisons
 from stretto.capture.scalars import Kind
-from stretto.capture.signals import RecursionFound, Signal, UnknownResult, abort, fail
+from stretto.capture.signals import (
+    RecursionFound,
+    Signal,
+    UnknownResult,
+    abort,
+    about_definition,
+    fail,
+)
 from stretto.capture.state import Snapshot, TracedList, describe
 from stretto.capture.surroundings import Surroundings
 from stretto.capture.templates import RESULT, Fixed, Template, Walk, is_traced_leaf, merge
@@ -193,10 +200,11 @@ class Outline:
                 if self._attempt(args, kwargs, leaves):
                     break
             else:
-                fail(
-                    "the types in a recursive function keep changing",
-                    "give its results and variables one type",
-                )
+                with about_definition(self.entry.code):
+                    fail(
+                        "the types in a recursive function keep changing",
+                        "give its results and variables one type",
+                    )
         except UnknownResult as unknown:
             del state.outlines[self.key]
             raise (unknown if unknown.key != self.key else unknown.abort) from None
@@ -235,8 +243,9 @@ class Outline:
                     (args, kwargs), supply, carry.made
                 )
                 result = self.staged(*given_args, **given_kwargs)
-                settled = self._settle(result)
-                settled &= carry.end(region, is_last=False)
+                with about_definition(self.entry.code):
+                    settled = self._settle(result)
+                    settled &= carry.end(region, is_last=False)
                 self._find_mutated(tensors, params)
                 settled &= self._find_shared(result, tensors)
                 self.captures = list(context.captures)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Generator, Hashable
+from contextlib import contextmanager
+from types import CodeType
 from typing import NoReturn
 
-from stretto.capture.locations import user_location
+from stretto.capture.locations import definition, user_location
 from stretto.errors import CaptureError
 
 
@@ -72,6 +74,19 @@ def abort(message: str, remedy: str) -> Abort:
 def fail(message: str, remedy: str) -> NoReturn:
     """Stop capturing with a CaptureError at the innermost user frame."""
     raise abort(message, remedy)
+
+
+@contextmanager
+def about_definition(code: CodeType) -> Generator[None]:
+    """What is found out about a function that has returned is wrong with it, not with its caller:
+    an error that is raised here without a place of its own names the definition."""
+    try:
+        yield
+    except (Abort, NeedsPeel) as signal:
+        error = (signal if isinstance(signal, Abort) else signal.abort).error
+        if error.location == user_location():
+            error.location = definition(code)
+        raise
 
 
 def growth(box: object) -> Abort:
