@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import stretto
 from stretto.errors import RunError
 from stretto.ir.ops import CheckOp
 from tests.capture.checks import check, count, run_captured
@@ -116,3 +117,15 @@ def test_a_variable_that_every_path_binds_is_not_checked() -> None:
         return z + y
 
     assert count(check(f, (A,), (-A,)), CheckOp) == 0
+
+
+def test_a_variable_that_is_read_before_it_is_bound() -> None:
+    def f(x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x + later  # noqa: F821
+        later = x
+        return later
+
+    for backend in ("interpreter", "emulator"):
+        with pytest.raises(UnboundLocalError, match="later"):
+            stretto.compile(f, backend=backend)(torch.ones(2))

@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from stretto.capture.fakes import call_key, fake_like, known_result, mapped, remember
+from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import Tracer, data_dependent_shape, tracer
 
@@ -73,7 +74,13 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
         raise data_dependent_shape(f"the shape that {func} needs") from None
     except OF_OPERATORS as problem:
         real = eager_error(func, args, kwargs)
-        raise (real or problem) from None
+        if real is None:
+            fail(
+                f"torch's rule for the shape of {func} refuses arguments that its kernel takes: "
+                f"{str(problem).strip() or type(problem).__name__}",
+                "give the operands one dtype, and shapes that broadcast",
+            )
+        raise real from None
     refused = eager_refusal(func, args, kwargs)
     if refused is not None:
         raise refused

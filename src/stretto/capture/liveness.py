@@ -123,13 +123,17 @@ def _surely_stored(statement: ast.stmt) -> Names:
 
 
 def unsure(statements: Sequence[ast.stmt], known: Names) -> Names:
-    """Names that are first bound inside of a loop or branch, so that they may lack a value later.
+    """Names that may lack a value where they are read: those first bound inside of a loop or
+    branch, or behind the first statement that reads them.
 
     known: names that have one before. Names that the rewriting made are left out.
     """
     found = set[str]()
     bound = set(known)
+    stored = stores(statements)
     for statement in statements:
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            found |= (loads(statement) & stored) - bound
         match statement:
             case ast.If() | ast.While() | ast.For() | ast.Try() | ast.Match():
                 found |= stores([statement]) - bound
