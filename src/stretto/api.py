@@ -216,7 +216,7 @@ class Compiled:
                 assert reading is not None
                 key = (reading.key, key)
                 continue
-            if not entry.captured.writes:
+            if not entry.checks_inputs:
                 return entry, reading
             variant = entry.variant(tensors, reading)
             if variant == entry.compiled_variant:
@@ -287,7 +287,7 @@ class Compiled:
             if self._options.check and not isinstance(executable, InterpretedExecutable):
                 entry.checker = Checker(captured.program, self._options.max_depth)
             check_written(entry, tensors, reading)
-            if captured.writes:
+            if entry.checks_inputs:
                 entry.compiled_variant = entry.variant(tensors, reading)
             self._entries[key] = entry
             if stale is not None:

@@ -45,6 +45,7 @@ class Entry:
     plain: bool = field(init=False)
     single: bool = field(init=False)
     varies: bool = field(init=False)
+    checks_inputs: bool = field(init=False)
     calls: int = 0
     builds: int = 1
     checker: Checker | None = None
@@ -59,7 +60,8 @@ class Entry:
         self.plain = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
-        self.varies = self.captured.writes or self.captured.objects is not None
+        self.checks_inputs = self.captured.writes or bool(self.captured.identical)
+        self.varies = self.checks_inputs or self.captured.objects is not None
         self.watch = Watch.of(self.captured)
         folded = _folded(self.captured, self.stages)
         native = self.stages.backend == "cpu"
@@ -133,9 +135,12 @@ class Entry:
         return held is None or reading is None or reading.key == held.key
 
     def variant(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Key:
-        """What else a program that changes tensors depends on: which inputs share memory with what,
-        and which views of them are copies."""
+        """What else a program depends on: which inputs are not the tensors that they were; if it
+        changes tensors, which inputs share memory with what, and which views of them are copies."""
         bound = self.bind(tensors, reading)
+        other = tuple([n for n, tensor in self.captured.identical if bound[n] is not tensor])
+        if not self.captured.writes:
+            return other
         strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
         groups: dict[int, list[int]] = {}
         for number, tensor in enumerate(bound):
@@ -147,7 +152,7 @@ class Entry:
             if address and len(group) + len(constants) > 1 and not written.isdisjoint(group):
                 same = (any(bound[n] is constant for constant in constants) for n in group)
                 shared.append((*group, *same))
-        return (*shared, *strides) if shared or any(strides) else ()
+        return (*other, *shared, *strides) if other or shared or any(strides) else ()
 
     def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
         with torch.no_grad():

@@ -185,7 +185,7 @@ def items_either_held(s: Any, x: Tensor) -> Any:
     if x.sum() > 0:
         s.pair[0] = None
     else:
-        s.pair[0] = x
+        s.pair[0] = x * 3
     s.pair[1] = x * 3
     return x
 
@@ -304,7 +304,43 @@ def in_a_call(s: Any, x: Tensor) -> Any:
     return torch.stack([x, x if y is None else y]), isinstance(y, torch.Tensor)
 
 
+def changed_behind_a_loop(s: Any, x: Tensor) -> Any:
+    if s.child is None:
+        s.child, s.other = State(torch.zeros(3)), State(torch.ones(3))
+    o = s.child
+    if x.sum() > 0:
+        while x.sum() < 2:
+            o = State(x)
+            x = x + 0.5
+    if x.sum() < 2:
+        s.child, s.other = s.other, s.child
+    o.v = s.h
+    return x
+
+
+def kept_behind_a_loop(s: Any, x: Tensor) -> Any:
+    o = s.pair
+    while x.sum() < 2:
+        o = [x * 3, x * 2]
+        x = x + 0.5
+    s.other = o
+    s.pair[0] = x * 3
+    return x
+
+
+def list_that_grew(s: Any, x: Tensor) -> Any:
+    items = []
+    if x.sum() > 0:
+        items = s.pair
+        items.append(x)
+    else:
+        s.pair.append(x * 0.5)
+    return len(items), torch.stack(s.pair).sum(0)
+
+
 STEPS = [
+    changed_behind_a_loop,
+    kept_behind_a_loop,
     obj_pick,
     obj_pick_local,
     list_pick,
@@ -390,7 +426,16 @@ def entries(s: Any, x: Tensor) -> Any:
     return sum(d.values())
 
 
+def same_behind_a_loop(s: Any, x: Tensor) -> Any:
+    y, z = x * 2, None
+    while x.sum() < 5:
+        z = y
+        x = x + 1
+    return x + 1 if z is y else x
+
+
 REFUSED = [
+    (same_behind_a_loop, "whether two variables are the same tensor depends on a traced branch"),
     (twins, "a list is changed that two variables share behind a loop"),
     (entries, "a dict is used to which an entry is added in one arm of a traced branch only"),
 ]
@@ -401,6 +446,14 @@ def test_refused(step: Step, reason: str) -> None:
     with pytest.raises(stretto.CaptureError, match=reason) as caught:
         stretto.compile(step)(State(), torch.ones(3))
     assert caught.value.location is not None and caught.value.remedy
+
+
+def test_a_list_that_is_chosen_where_it_grows() -> None:
+    fast = stretto.compile(list_that_grew, backend="interpreter")
+    mine, other = State(), State()
+    for x in (torch.ones(3), -torch.ones(3)):
+        assert_same(fast(mine, x), list_that_grew(other, x))
+        assert_same(mine.pair, other.pair)
 
 
 @pytest.mark.parametrize("step", [best_obj, obj_pick, opt_while])

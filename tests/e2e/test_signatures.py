@@ -96,3 +96,41 @@ def test_a_new_object_is_never_taken_for_a_dead_one() -> None:
             assert_same(fast(A, box), A * scale)
             box.clear()
             gc.collect()
+
+
+def test_an_input_that_the_function_also_knows_otherwise() -> None:
+    """What was the same tensor at the first call need not be at the next one."""
+    known = torch.ones(3)
+
+    @stretto.compile(backend="interpreter")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + known
+
+    @stretto.compile(backend="interpreter")
+    def returned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return known, x * 2
+
+    for x in (known, torch.zeros(3), known, torch.full((3,), 5.0)):
+        torch.testing.assert_close(f(x), x * 2 + 1)
+        assert returned(x)[0] is known
+    assert len(f.signatures) == 2
+
+
+def test_a_kept_tensor_that_another_attribute_holds_too() -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.a = torch.zeros(3)
+            self.b = self.a
+
+    kept, x = Kept(), torch.ones(3)
+
+    @stretto.compile(backend="interpreter")
+    def step(x: torch.Tensor) -> torch.Tensor:
+        result = kept.b + x
+        kept.a = kept.a + x
+        return result
+
+    for number in range(3):
+        torch.testing.assert_close(step(x), x)
+        torch.testing.assert_close(kept.a, x * (number + 1))
+        assert not kept.b.any()

@@ -90,6 +90,8 @@ class Carry:
     """Values of `base` that were replaced, with their keys."""
     twins: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
     """Copies that stand for the same object, each with another one."""
+    has_run: bool = False
+    """The values that are placed are those after at least one round."""
     splits: bool = False
     """What is of another kind after a round is carried as one of several."""
 
@@ -134,7 +136,8 @@ class Carry:
         """Set the state to `base` with `values` in the carried slots."""
         self.base.restore()
         supply = iter(values)
-        self.made = {}
+        self.has_run = self.runs_once and not in_body
+        self.made, self.copied = {}, {}
         for slot, leaf in self.leaves.items():
             marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
             self.made[slot] = wrap(
@@ -164,8 +167,7 @@ class Carry:
             before = storage.state
             tracer().set_state(storage, StorageState(before.base, before.length, origin))
         self._substitute()
-        has_run = self.runs_once and not in_body
-        self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=has_run)
+        self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=self.has_run)
 
     def _length(self, key: Any, before: Length, in_body: bool, trips: int | None) -> Length:
         """Length of a list at the start of the body, or after `trips` rounds."""
@@ -199,7 +201,8 @@ class Carry:
             return self.made[id(value)]
         if slot in self.rebuilt:
             made = copy.copy(value)
-            note_copy(made, [value])
+            if not self.has_run:
+                note_copy(made, [value])
             items = contents(value)
             refill(made, {k: self._placed((*slot, k), v) for k, v in items.items()})
             self.copied[slot] = made

@@ -17,8 +17,10 @@ from stretto.capture.tracer import tracer
 
 
 def note_copy(made: Any, originals: Sequence[Any]) -> None:
-    """`made` stands for one of `originals`."""
-    tracer().copies[id(made)] = made, list(originals)
+    """`made` stands for one of `originals`, and for what these stand for."""
+    copies = tracer().copies
+    known = [copies[id(item)][1] for item in originals if id(item) in copies]
+    copies[id(made)] = made, [*originals, *(item for items in known for item in items)]
 
 
 def note_twins(first: Any, second: Any) -> None:
@@ -46,6 +48,15 @@ def check_change(holder: Any) -> None:
         elif any(item is holder for item in originals):
             others.append(made)
     if others and any(_is_visible(other) for other in others if other is not holder):
+        raise KeepApart
+
+
+def check_kept(value: Any) -> None:
+    """Called where a value is returned, or kept in an object: the caller may know another one that
+    it stands for."""
+    state = tracer()
+    originals = [] if state.keeps_apart else state.copies.get(id(value), (None, []))[1]
+    if any(map(state.heap.knows, originals)):
         raise KeepApart
 
 

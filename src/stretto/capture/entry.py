@@ -293,6 +293,7 @@ def _finish(
         tuple(tracer.notes),
         guards,
         tracer.writes,
+        tuple((n, item.real) for n, item in enumerate(inputs) if id(item.real) in tracer.met),
         objects,
     )
 

@@ -229,9 +229,10 @@ class Joiner:
             world = self.second if in_second else self.first
             items = world.inside(value)
             made = copy.copy(value)
+            note_copy(made, [value])
             refill(made, {key: self._guarded(item, in_second) for key, item in items.items()})
             return made
-        return value
+        return self.value(value, value, "an item")
 
     def _outlives(self, value: TracedTensor | TracedList) -> bool:
         """Whether a tensor or list from before the branch is the same behind it."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stretto.capture.copies import check_kept
 from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED
 from stretto.capture.heap import Heap
@@ -92,8 +93,8 @@ class Flattener:
                 self.check_text(value)
                 return PythonLeaf(value)
             case torch.Tensor():
-                known = tracer().inputs.get(id(value))
-                return PythonLeaf(value) if known is None else self.spec(known)
+                known = id(value) in tracer().inputs
+                return self.spec(tracer().promote(value)) if known else PythonLeaf(value)
             case _ if value is UNDEFINED:
                 fail(
                     "an attribute or item is kept that is set in one arm of a traced branch only",
@@ -129,6 +130,7 @@ class Flattener:
 
     def _new(self, value: Any) -> OutputSpec:
         """A value that was made while capturing: made anew by each call."""
+        check_kept(value)
         match value:
             case Source() if not self.storing:
                 return self._node(list, [self.spec(item) for item in value])
@@ -182,8 +184,9 @@ class Flattener:
     def _or_source(self, value: TracedTensor, made: OutputSpec) -> OutputSpec:
         """A tensor that is kept: an input itself, where that is the one of several that it is."""
         pairs = list[tuple[OutputSpec, OutputSpec]]()
+        outer = {*self.inputs, *(id(item.traced) for item in tracer().constants.values())}
         for source in () if value.steps else value.memory.sources:
-            flag = source.flag() if id(source.tensor) in self.inputs else None
+            flag = source.flag() if id(source.tensor) in outer else None
             if flag is not None:
                 pairs.append((self.spec(tracer().number(flag)), self.spec(source.tensor)))
         if not pairs:

@@ -235,6 +235,7 @@ class Captured:
 
     `guards`: what else it was captured with; see `guards.py`.
     `writes`: something is changed in place, so that it matters which views are copies.
+    `identical`: inputs that are tensors which the function also knows otherwise.
     `objects`: the objects that it reads and changes, if it changes any.
     """
 
@@ -246,4 +247,5 @@ class Captured:
     notes: tuple[str, ...]
     guards: Guards
     writes: bool
+    identical: tuple[tuple[int, torch.Tensor], ...] = ()
     objects: ObjectState | None = None

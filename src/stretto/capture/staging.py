@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from stretto.capture import branches, indexing, lists, loops, raises
-from stretto.capture.aliases import is_one_of
+from stretto.capture.aliases import is_one_of, overlapping
 from stretto.capture.calls import (
     call,
     changes,
@@ -299,29 +299,33 @@ def _has_traced(*values: Any) -> bool:
 
 def is_(first: Any, second: Any) -> Any:
     """`first is second`."""
+    if first is second:
+        return True
     if not isinstance(first, Either):
         first, second = second, first
     if isinstance(first, Either):
-        if isinstance(second, Either):
-            return first is second or branches.use(first, lambda option: is_(option, second))
+        if isinstance(second, Either | TracedTensor):
+            return branches.use(first, lambda option: is_(option, second))
         return branches.which(first, lambda option: option is second)
     if isinstance(first, TracedTensor) and isinstance(second, TracedTensor):
-        found = first is second or _is_source(first, second)
-        return _is_source(second, first) if found is False else found
-    return first is second
+        return _are_one(first, second)
+    return False
 
 
-def _is_source(source: TracedTensor, tensor: TracedTensor) -> Any:
-    """Whether a tensor that a branch left behind is one of those that it may be."""
-    flags = [item.flag() for item in tensor.memory.sources if item.tensor is source]
-    if tensor.steps or not flags:
+def _are_one(first: TracedTensor, second: TracedTensor) -> Any:
+    """Whether two tensors that branches and loops left behind are the same one."""
+    if first.number is not None or second.memory not in overlapping(first.memory):
         return False
-    if flags[0] is None:
-        fail(
-            "which of several tensors a variable is cannot be known here",
-            "compare with `is` right behind the branch, or keep a flag",
-        )
-    return tracer().number(flags[0])
+    if first.memory is second.memory:
+        return False
+    for source, tensor in ((first, second), (second, first)):
+        flags = [item.flag() for item in tensor.memory.sources if item.tensor is source]
+        if flags and flags[0] is not None and not tensor.steps:
+            return tracer().number(flags[0])
+    fail(
+        "whether two variables are the same tensor depends on a traced branch or loop",
+        "compare flags or numbers of your own in place of tensors",
+    )
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {

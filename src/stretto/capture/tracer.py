@@ -100,6 +100,7 @@ class Tracer:
         self.missing: list[tuple[Any, str]] = []
         self.writes = False
         self.inputs: dict[int, TracedTensor] = {}
+        self.met: dict[int, torch.Tensor] = {}
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}
         self.tries = Tries()
@@ -351,6 +352,7 @@ class Tracer:
     def promote(self, tensor: torch.Tensor, *, guarded: bool = True) -> TracedTensor:
         """A real tensor as a traced one: an input if it is one, else a constant."""
         if id(tensor) in self.inputs:
+            self.met[id(tensor)] = tensor
             return self.inputs[id(tensor)]
         if id(tensor) not in self.constants:
             key = self._constant_key(tensor)
