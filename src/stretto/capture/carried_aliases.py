@@ -8,6 +8,7 @@ are carried when they are asked for. What cannot be followed so, and lists, are 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from stretto.capture.slots import Grown, Leaf, Slot
 from stretto.capture.tensor import Scope, Source, Storage, TracedTensor, ViewStep
 from stretto.capture.tracer import Region, tracer
 from stretto.capture.ways import (
+    MOST_WAYS,
     Way,
     after,
     condition_of,
@@ -135,6 +137,10 @@ class CarriedAliases:
         supply = iter(carried)
         for one in self.asked:
             self.round.known[one] = tuple(next(supply) for _ in range(1 + len(self.types[one])))
+        if in_body:
+            places = {(one.slot, one.place) for one in self.candidates}
+            names = Counter(place for _, place in places if isinstance(place, Storage))
+            state.regions[-1].kept = {place for place, count in names.items() if count > 1}
         wanted = self.found if has_run else self.candidates
         self._have_sources([one for one in self.candidates if one in wanted])
         for key, item in (*self.leaves.items(), *self.grown.items()):
@@ -323,12 +329,9 @@ class CarriedAliases:
         for slot, mine in ways.items():
             leaf = self.leaves[slot]
             kind = kind_of(leaf.end)
-            closed = any(way.is_outer and not way.storage.scope.open for way in mine)
-            if (
-                len(mine) > _MOST
-                or closed
-                or (mine and (kind is None or kind.type != leaf.kind.type))
-            ):
+            is_closed = any(not way.storage.scope.open for way in mine)
+            is_cast = kind is None or kind.type != leaf.kind.type
+            if mine and (len(mine) > MOST_WAYS or is_closed or is_cast):
                 self.linked.add(slot)
                 grown = True
                 continue

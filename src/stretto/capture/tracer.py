@@ -53,6 +53,8 @@ class Region:
     scope: Scope
     before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     is_transaction: bool = False
+    kept: set[Storage] = field(default_factory=set[Storage])
+    """Memory from outside that a later round of a loop may see under more than one name."""
 
     def undo(self) -> None:
         """Put the storages back that were written inside."""

@@ -51,21 +51,40 @@ def shape_arguments(shape: Any) -> tuple[Argument, ...]:
 
 def reshaped(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
     """`tensor` seen with another shape, elements in the same order."""
-    state = tracer()
     before, after = shape_arguments(tensor.shape), shape_arguments(fake.shape)
-    return extend(
-        tensor,
-        fake,
-        ViewStep("aten.view.default", (after,), state.type_of(fake), inverse=(before,)),
-    )
+    view = "aten.view.default"
+    last = _last(tensor, view)
+    if last is not None and last.inverse is not None:
+        (before,) = last.inverse
+        tensor = _without_last(tensor)
+    if before == after:
+        return TracedTensor(fake, tensor.memory, tensor.steps)
+    return extend(tensor, fake, ViewStep(view, (after,), tracer().type_of(fake), inverse=(before,)))
+
+
+def _last(tensor: TracedTensor, target: str) -> ViewStep | None:
+    """The last view, if it is that operator."""
+    return tensor.steps[-1] if tensor.steps and tensor.steps[-1].target == target else None
+
+
+def _without_last(tensor: TracedTensor) -> TracedTensor:
+    return TracedTensor(tensor.fake, tensor.memory, tensor.steps[:-1])
 
 
 def permuted(tensor: TracedTensor, fake: torch.Tensor, order: list[int]) -> TracedTensor:
     """`tensor` with its dims in another order."""
     order = [dim % max(1, tensor.dim()) for dim in order]
+    permute = "aten.permute.default"
+    last = _last(tensor, permute)
+    if last is not None:
+        (first,) = last.arguments
+        assert isinstance(first, tuple)
+        order = [int(first[dim]) for dim in order]  # type: ignore[call-overload]
+        tensor = _without_last(tensor)
+    if order == sorted(order):
+        return TracedTensor(fake, tensor.memory, tensor.steps)
     inverse = tuple(order.index(dim) for dim in range(len(order)))
-    type = tracer().type_of(fake)
-    step = ViewStep("aten.permute.default", (tuple(order),), type, inverse=(inverse,))
+    step = ViewStep(permute, (tuple(order),), tracer().type_of(fake), inverse=(inverse,))
     return extend(tensor, fake, step)
 
 
@@ -103,6 +122,8 @@ def sliced(
     if isinstance(size, int):
         start, end, step = slice(start, end, step).indices(size)
         end = max(start, end)
+        if (start, end, step) == (0, size, 1):
+            return TracedTensor(fake, tensor.memory, tensor.steps)
     arguments = (dim, start, end, step)
     type = state.type_of(fake)
     view = ViewStep("aten.slice.Tensor", arguments, type, scatter="aten.slice_scatter.default")
