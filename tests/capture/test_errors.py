@@ -314,3 +314,11 @@ def test_values_that_are_others_at_each_call(read: Callable[[], float], what: st
     with pytest.raises(CaptureError, match=what) as caught:
         stretto.compile(function)(torch.ones(2))
     assert caught.value.remedy is not None and "as an argument" in caught.value.remedy
+
+
+def test_a_sparse_result() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.to_sparse().to_dense()
+
+    error = refused(f, X)
+    assert "sparse" in str(error).lower()

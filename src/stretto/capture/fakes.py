@@ -138,7 +138,8 @@ class _Result:
 def remember(key: Any, outputs: Any) -> None:
     """Remember the results of a call, where these are tensors."""
     for item in outputs if type(outputs) in (list, tuple) else (outputs,):
-        is_plain = isinstance(item, FakeTensor) and set(map(type, item.shape)) <= {int}
+        is_plain = isinstance(item, FakeTensor) and item.layout is torch.strided
+        is_plain = is_plain and set(map(type, item.shape)) <= {int}
         if item is not None and not is_plain:
             return
     if len(_results) >= _MOST:

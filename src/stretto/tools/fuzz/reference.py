@@ -26,6 +26,8 @@ class EndlessError(Exception):
 class Counting(TorchDispatchMode):
     """Eager as it is; ends a program that does not end."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
