@@ -158,11 +158,14 @@ class CarriedAliases:
                 del self.candidates[one], self.types[one]
         self.asked = [one for one in self.asked if one in self.candidates]
 
-    def _learn_inits(self) -> None:
+    def _learn_inits(self) -> bool:
+        """Learn what the tensors are before the loop; whether that is new."""
+        grown = False
         for slot, leaf in self.leaves.items():
             init = tensor_of(leaf.init)
             if init is not None and self._is_followed(slot):
-                self._add(slot, init.memory, init.steps, init.fake)
+                grown |= self._add(slot, init.memory, init.steps, init.fake)
+        return grown
 
     def _is_followed(self, slot: Any) -> bool:
         leaf = self.leaves.get(slot)
@@ -288,7 +291,8 @@ class CarriedAliases:
         writes = tracer().written > self.written
         before = len(self.pairs), len(self.candidates), len(self.linked)
         self._forget_lost()
-        self._learn_inits()
+        if self._learn_inits() and not writes:
+            self._have_sources(list(self.candidates))
         while True:
             self.found = set()
             ways = {slot: self._ways(slot) for slot in self.leaves if self._is_followed(slot)}
