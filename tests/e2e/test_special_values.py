@@ -107,3 +107,33 @@ def test_at_the_ends_of_the_range(
     x = torch.tensor(rows).to(dtype)
     compiled = stretto.compile(function, backend=backend)
     torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
+
+
+WITHOUT_DIMS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
+    "softmax": lambda x: (x.softmax(0), x.log_softmax(0), x.logsumexp(0), F.softmin(x, dim=0)),
+    "sums": lambda x: (x.sum(), x.mean(), x.prod(), x.cumsum(0), x.cumprod(0), x.nansum()),
+    "moments": lambda x: (x.var(correction=0), x.std(0, correction=0), x.norm(), x.norm(3, 0)),
+    "extrema": lambda x: (x.max(), x.amin(), x.argmax(), *x.max(0), *x.min(0), *x.aminmax()),
+    "orders": lambda x: (*x.sort(), *x.topk(1), x.argsort(), *x.cummax(0), x.median()),
+    "moves": lambda x: (x.flip(0), x.roll(1), x.reshape(1), x.expand(2), x.movedim(0, 0)),
+    "places": lambda x: (
+        x.index_select(0, torch.tensor(0)),
+        x.gather(0, torch.tensor(0)),
+        x.take(torch.tensor(0)),
+        x.scatter(0, torch.tensor(0), 2.0),
+        x.index_fill(0, torch.tensor([0]), 3.0),
+    ),
+    "tests": lambda x: (x.any(), x.all(), x.isnan().sum(), x.count_nonzero(), x == x.floor()),
+    "activations": lambda x: (F.gelu(x), F.silu(x), F.softplus(x), F.hardswish(x), F.elu(x)),
+    "normal": lambda x: (F.normalize(x, dim=0), x - x.mean(), x / x.abs().sum()),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_DIMS)
+def test_tensors_without_dims(name: str) -> None:
+    function = WITHOUT_DIMS[name]
+    compiled = stretto.compile(function, backend="emulator")
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for number in (0.0, -0.0, 1.0, -2.5, inf, -inf, nan, 1e-40):
+            x = torch.tensor(number).to(dtype)
+            torch.testing.assert_close(compiled(x), function(x), equal_nan=True, msg=f"{x}")

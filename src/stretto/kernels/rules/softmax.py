@@ -45,8 +45,14 @@ def _softmax(call: Call) -> Lazy:
     lazy, dim = _source(call)
     if 0 in call.shape:
         return call.tensor("self")
-    expr = apply("div", lazy.expr, lazy.expr) if not lazy.rank else softmax(call, lazy, dim, safe)
+    expr = softmax(call, lazy, dim, safe) if lazy.rank else _of_one(lazy.expr, safe)
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
+
+
+def _of_one(x: Expr, safe: bool) -> Expr:
+    """The softmax of a tensor without dims: 1, or NaN where it is not finite."""
+    weight = apply("exp", apply("sub", x, x))
+    return where(apply("eq", x, like(-inf, x)), like(0, x), weight) if safe else weight
 
 
 @rule("aten._log_softmax.default", "aten.log_softmax.int")
