@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import random
-from pathlib import Path
-from typing import Any
-
-NAMES = ("a", "b", "c", "d")
+from tests.capture.writer import Writer
 
 
-class AliasWriter:
-    """Writes a module over vectors of four elements that alias each other; every loop ends."""
+class AliasWriter(Writer):
+    """Writes a module over vectors of four elements that alias each other."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.lines: list[str] = []
-        self.loops = 0
-        self.locals = 0
-
-    def pick(self, *choices: str) -> str:
-        return self.random.choice(choices)
-
-    def name(self) -> str:
-        return self.random.choice(NAMES)
+    names = ("a", "b", "c", "d")
+    trips, size, otherwise = 4, "x", 0.5
+    control = (*("if",) * 4, "for", "range", "while")
+    plain = (
+        *(*("share",) * 4, *("fresh",) * 2, *("write",) * 4),
+        *("number", "append", "slice", "both", "swap"),
+    )
 
     def fresh(self) -> str:
         """An expression with memory of its own."""
@@ -80,60 +71,25 @@ class AliasWriter:
             f"bump({one})",
         )
 
-    def statement(self, indent: int, depth: int, in_loop: bool) -> None:
-        pad = "    " * indent
-        kinds = ["share"] * 4 + ["fresh"] * 2 + ["write"] * 4 + ["number", "append", "slice"]
-        kinds += ["both", "swap"]
-        if depth < 3:
-            kinds += ["if"] * 4 + ["for", "range", "while"]
-        if in_loop:
-            kinds += ["break", "continue"]
-        match self.random.choice(kinds):
+    def simple(self, kind: str) -> str:
+        match kind:
             case "share":
-                self.lines.append(f"{pad}{self.name()} = {self.shared()}")
+                return f"{self.name()} = {self.shared()}"
             case "fresh":
-                self.lines.append(f"{pad}{self.name()} = {self.fresh()}")
+                return f"{self.name()} = {self.fresh()}"
             case "both":
-                self.lines.append(f"{pad}{self.name()} = {self.name()} = {self.fresh()}")
+                return f"{self.name()} = {self.name()} = {self.fresh()}"
             case "swap":
-                one, other = self.random.sample(NAMES, 2)
-                self.lines.append(f"{pad}{one}, {other} = {other}, {one}")
+                one, other = self.random.sample(self.names, 2)
+                return f"{one}, {other} = {other}, {one}"
             case "write":
-                self.lines.append(f"{pad}{self.write()}")
+                return self.write()
             case "number":
-                self.lines.append(f"{pad}n = n + {self.random.randint(1, 3)}")
+                return f"n = n + {self.random.randint(1, 3)}"
             case "append":
-                self.lines.append(f"{pad}items.append({self.name()})")
-            case "slice":
-                self.lines.append(f"{pad}{self.name()}[:2] = {self.name()}[2:]")
-            case "if":
-                self.lines.append(f"{pad}if {self.test()}:")
-                self.block(indent + 1, depth + 1, in_loop)
-                if self.random.random() < 0.5:
-                    self.lines.append(f"{pad}else:")
-                    self.block(indent + 1, depth + 1, in_loop)
-            case "for":
-                self.loops += 1
-                self.lines.append(f"{pad}for i{self.loops} in range({self.random.randint(0, 4)}):")
-                self.block(indent + 1, depth + 1, True)
-            case "range":
-                self.loops += 1
-                self.lines.append(f"{pad}for i{self.loops} in range(int(x.abs().sum()) % 3):")
-                self.block(indent + 1, depth + 1, True)
-            case "while":
-                self.loops += 1
-                counter = f"k{self.loops}"
-                self.lines.append(f"{pad}{counter} = 0")
-                self.lines.append(f"{pad}while {counter} < 3 and {self.test()}:")
-                self.lines.append(f"{pad}    {counter} += 1")
-                self.block(indent + 1, depth + 1, True)
-            case jump:
-                self.lines.append(f"{pad}if {self.test()}:")
-                self.lines.append(f"{pad}    {jump}")
-
-    def block(self, indent: int, depth: int, in_loop: bool) -> None:
-        for _ in range(self.random.randint(1, 3)):
-            self.statement(indent, depth, in_loop)
+                return f"items.append({self.name()})"
+            case _:
+                return f"{self.name()}[:2] = {self.name()}[2:]"
 
     def program(self) -> str:
         self.lines = []
@@ -177,14 +133,3 @@ class Module(nn.Module):
         n, a, b, c, d, m = 0, x, y, self.h, x * 0.5, torch.stack([x, y, x - y])
         items = [a, d]
 """
-
-
-def load(text: str, path: Path) -> Any:
-    """The module's file as a Python module."""
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

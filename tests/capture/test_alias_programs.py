@@ -12,8 +12,9 @@ from stretto.capture import capture
 from stretto.errors import CaptureError
 from stretto.ir.verifier import verify
 from stretto.options import Options
-from tests.capture.alias_programs import AliasWriter, load
+from tests.capture.alias_programs import AliasWriter
 from tests.capture.checks import assert_same, run_captured
+from tests.capture.writer import load
 
 GROUPS = 8
 EACH = 20
