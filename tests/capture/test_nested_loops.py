@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import stretto
 from stretto.capture import capture
 from stretto.capture.carry import Carry
 from stretto.ir.printer import print_program
 from stretto.options import Options
+from tests.capture.checks import check
 
 # What stands before each loop, at the start of its body, its condition, and after it.
 STYLES: dict[str, tuple[str, str, str, str]] = {
@@ -123,3 +125,22 @@ def test_the_program_is_the_same_and_right(
         patch.setattr("stretto.capture.loops.remember", lambda place, carry: None)
         without = capture(function, (x,), {}, Options(unroll=0)).program
     assert print_program(with_memory) == print_program(without)
+
+
+def test_names_that_trade_places_in_an_inner_loop_are_followed_when_it_is_traced_again() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        a, b, c, d, count = x, y, x[:], x * 0.5, 0
+        if b[0] < d[1]:
+            c = b = b.clone()
+            while count < 3 and b[0] > 0.1:
+                count += 1
+                for _ in range(int(x.abs().sum()) % 3):
+                    a, b = b, a
+                    c = d
+            c.add_(0.125)
+        a += 0.5
+        return a, b, c, d
+
+    draw = torch.Generator().manual_seed(0)
+    cases = [tuple(torch.randn(4, generator=draw) * 1.5 for _ in range(2)) for _ in range(60)]
+    check(f, *cases, options=Options(unroll=0))
