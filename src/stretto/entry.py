@@ -25,7 +25,10 @@ from stretto.keys import Key
 from stretto.runtime.check import Checker
 from stretto.runtime.constants import Weights
 
-_is_negated = torch.Tensor.is_neg
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as programs take it."""
+    return tensor.contiguous().resolve_neg()
 
 
 @dataclass(slots=True)
@@ -84,9 +87,7 @@ class Entry:
         self.calls += 1
         captured = self.captured
         bound = list(tensors[: len(captured.inputs)]) if self.plain else self.bind(tensors, reading)
-        inputs = [t if t.is_contiguous() else t.contiguous() for t in bound]
-        if any(map(_is_negated, inputs)):
-            inputs = [t.resolve_neg() for t in inputs]
+        inputs = [t if t.is_contiguous() and not t.is_neg() else _plain(t) for t in bound]
         results = self.executable(inputs)
         if self.checker is not None:
             self.checker.check(inputs, results)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +44,8 @@ from stretto.capture.reading import Exempt
 from stretto.capture.state import container_of, equal_leaves, stored_items, stored_keys
 from stretto.capture.tensor import TracedTensor
 
+_PLAIN_BOXES: frozenset[type] = frozenset((dict, list, set, deque, OrderedDict))
+"""Containers that are true where they hold something."""
 _GONE = (KeyError, AttributeError, ValueError, RuntimeError)
 """What reading raises where an entry was deleted, a variable has no value, or another thread
 changes a container."""
@@ -189,7 +191,12 @@ def check_of(guards: Guards) -> Callable[[], bool]:
         stale_if([f"{missing!r} in {name(table)}"])
     for value, kind in guards.objects:
         stale_if([f"type({name(value)}) is not {name(kind)}"])
+    empty = [box for box, size in guards.sizes if size == 0 and type(box) in _PLAIN_BOXES]
+    if empty:
+        stale_if([name(box) for box in empty])  # takes half the time of asking for the length
     for box, size in guards.sizes:
+        if size == 0 and type(box) in _PLAIN_BOXES:
+            continue
         stale_if([f"{stored(box, 'len({})', '__len__')} != {size}"])
     for box in guards.boxes:
         keys = stored(box.subject, "{}", "__iter__")

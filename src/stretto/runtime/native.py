@@ -129,6 +129,7 @@ class _Frame:
         self.limits = (ctypes.c_int64 * interface.limits)()
         self.results = (ctypes.c_int64 * interface.results)()
         self.event_count = (ctypes.c_int64 * interface.units)()
+        self.deadline = 0
         self.progress = _Memory(_PROGRESS_BYTES * interface.units)
         self.library = library
         self.context = context = _Context(
@@ -212,7 +213,8 @@ class NativeProgram:
             frame = self._idle.pop()
         except IndexError:
             frame = self._new_frame()
-        frame.context.deadline = deadline
+        if deadline != frame.deadline:
+            frame.deadline = frame.context.deadline = deadline
         try:
             return self._run(frame, buffers, limits)
         finally:
