@@ -375,6 +375,32 @@ def made_in_an_arm_and_shared(x: Tensor) -> tuple[Tensor, ...]:
     return a, b, c, x
 
 
+def made_in_an_arm_and_gone(x: Tensor) -> tuple[Tensor, ...]:
+    v, w = x * 2, x
+    if x.sum() > 0:
+        v = x * 3
+        if x[0] > 0.5:
+            v.mul_(2)
+            v = v + 1
+        else:
+            w = v
+        v.add_(3)
+    v.sub_(w[1] * 1)
+    w.mul_(2)
+    return v, w, x
+
+
+def replaced_in_an_arm(x: Tensor) -> tuple[Tensor, ...]:
+    v = x * 2
+    if x.sum() > 0:
+        v = x * 3
+        if x[0] > 0.5:
+            v = v + 1
+        v.add_(3)
+    v.sub_(1)
+    return v, x
+
+
 def written_in_a_later_loop(x: Tensor) -> tuple[Tensor, ...]:
     a = x * 1
     b = a if x.sum() > 0 else x
@@ -411,6 +437,8 @@ def written_after_a_loop_that_left_it(x: Tensor) -> tuple[Tensor, ...]:
         nested_choices,
         written_in_a_later_branch,
         made_in_an_arm_and_shared,
+        made_in_an_arm_and_gone,
+        replaced_in_an_arm,
         written_in_a_later_loop,
         a_constant_and_an_input,
         written_after_a_loop_that_left_it,

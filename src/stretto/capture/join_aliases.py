@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Protocol
 
 import torch
@@ -86,6 +87,8 @@ class JoinedAliases:
     regions: tuple[Region, Region]
     hoisted: dict[Storage, Storage] = field(default_factory=dict[Storage, Storage])
     sides: dict[Storage, int] = field(default_factory=dict[Storage, int])
+    lost: dict[Storage, list[Storage]] = field(default_factory=dict[Storage, list[Storage]])
+    """Memory of an arm that cannot be read at its end, and what may be that memory behind it."""
 
     def shared(self) -> Iterator[tuple[Any, Any, Kind, Value]]:
         """Results that the branch needs besides: memory of an arm that several tensors share."""
@@ -98,7 +101,9 @@ class JoinedAliases:
                         users[storage] += uses
                         self.sides[storage] = side
         for storage, count in users.items():
-            if count > 1 and storage.fake is not None:
+            if count > 1 and storage.state.stale is not None:
+                self.lost[storage] = []
+            elif count > 1 and storage.fake is not None:
                 tensor = TracedTensor(storage.fake, storage)
                 kind = kind_of(tensor)
                 assert kind is not None
@@ -113,7 +118,8 @@ class JoinedAliases:
         """Note the facts, once the branch has been emitted."""
         flags = Flags(op, self.condition, self.regions)
         for storage, made in self.hoisted.items():
-            has_sources(made, self._inside(storage.sources, self.sides[storage], flags, ()))
+            found = self._inside(storage.sources, self.sides[storage], flags, (), made)
+            has_sources(made, found)
             _take_links(made, storage)
         joint = [
             p for p in self.pairs if isinstance(p.made, TracedTensor) and p.made.number is None
@@ -121,12 +127,14 @@ class JoinedAliases:
         for pair in joint:
             sources = list[Source]()
             for side, leaf in enumerate((pair.first, pair.second)):
-                sources += self._sources(leaf, side, flags)
+                sources += self._sources(leaf, side, flags, pair.made.memory)
             has_sources(pair.made.memory, sources)
             for leaf in (pair.first, pair.second):
                 if isinstance(leaf, TracedTensor) and not leaf.memory.scope.open:
                     _take_links(pair.made.memory, leaf.memory)
         self._link_neighbours(joint)
+        for one, other in (pair for all in self.lost.values() for pair in combinations(all, 2)):
+            link(one, [other])
         for storage, made in self.hoisted.items():
             connect(made, storage)
         for pair in joint:
@@ -137,7 +145,7 @@ class JoinedAliases:
             if not isinstance(pair.made, TracedTensor):
                 link_same(pair.made, [pair.first, pair.second])
 
-    def _sources(self, leaf: Any, side: int, flags: Flags) -> list[Source]:
+    def _sources(self, leaf: Any, side: int, flags: Flags, joint: Storage) -> list[Source]:
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, TracedTensor):
             leaf = tracer().promote(leaf)
         if not isinstance(leaf, TracedTensor) or leaf.number is not None:
@@ -148,7 +156,7 @@ class JoinedAliases:
         if made is not None:
             moved = TracedTensor(leaf.fake, made, leaf.steps)
             return [Source(moved, lambda: flags.taken(side))]
-        return self._inside(leaf.memory.sources, side, flags, leaf.steps, leaf.fake)
+        return self._inside(leaf.memory.sources, side, flags, leaf.steps, joint, leaf.fake)
 
     def _inside(
         self,
@@ -156,12 +164,16 @@ class JoinedAliases:
         side: int,
         flags: Flags,
         steps: tuple[Any, ...],
+        joint: Storage,
         fake: torch.Tensor | None = None,
     ) -> list[Source]:
-        """Sources of memory made in an arm, as they are seen behind the branch."""
+        """Sources of memory made in an arm, which goes on as `joint`, as seen behind the branch."""
         found = list[Source]()
         for source in sources:
             inner = source.tensor
+            if inner.memory in self.lost:
+                self.lost[inner.memory].append(joint)
+                continue
             memory = self.hoisted.get(inner.memory, inner.memory)
             shape = inner.fake if fake is None else fake
             tensor = TracedTensor(shape, memory, (*inner.steps, *steps))
