@@ -112,7 +112,7 @@ def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -
     try:
         with tracer().native():
             func(*tree_map(real, args), **tree_map(real, kwargs))
-    except Exception as error:
+    except Exception as error:  # what eager raises, of whatever class, is the answer
         return error.with_traceback(None)
     return None
 

@@ -157,7 +157,7 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
             return triton_compile(program, target=machine, options={"num_warps": source.warps})
     except CompilationError as error:
         raise _rejected(error, source.text) from error
-    except Exception as error:
+    except Exception as error:  # Triton raises any class, those of its passes and of LLVM included
         raise BuildError(
             f"Triton cannot compile the program for {target.name}: {error}",
             remedy="please report it, with the program's text (Options(dump_dir=...))",

@@ -145,7 +145,7 @@ class _Launch:
         self.builder.grid_idx = (unit, 0, 0)
         try:
             self.units[unit].switch()
-        except Exception as error:
+        except Exception as error:  # whatever the program's text raises; it is the cause
             raise _UnitFailed(unit) from error
         if self.units[unit].dead:
             del self.units[unit]

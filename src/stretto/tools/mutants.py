@@ -178,7 +178,7 @@ def _attempt(run: Callable[[], Outcome]) -> Outcome | str:
             return run()
     except _TooLong:
         return f"no result after {RUN_SECONDS} s"
-    except Exception as error:
+    except Exception as error:  # a broken program may do anything; the name is the finding
         return type(error).__name__
 
 
@@ -199,7 +199,7 @@ def _decide(
     except _TooLong:
         found("undecided", f"after {VERIFY_SECONDS} s")
         reason = "undecided"
-    except Exception as error:
+    except Exception as error:  # a verifier that fails otherwise than by a VerifyError has crashed
         found("crash", f"{type(error).__name__}: {error}")
         reason = "crash"
     tally.slowest = max(tally.slowest, time.perf_counter() - start)

@@ -99,7 +99,7 @@ class Scope:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exec(text, self.globals, self.locals)
-        except Exception:
+        except Exception:  # whatever a statement raises that does not fit here
             return False
         return True
 
@@ -161,7 +161,7 @@ class Scope:
             return None
         try:
             value = self.evaluate(text)
-        except Exception:
+        except Exception:  # whatever an expression raises that does not fit here
             return None
         if isinstance(value, torch.Tensor) and (
             value.numel() > MOST_ELEMENTS or value.dtype.is_complex
@@ -260,7 +260,7 @@ class Scope:
             text = way.format(one=one.text, e=self.in_brackets(inner))
             try:
                 found = self.evaluate(text)
-            except Exception:
+            except Exception:  # the same
                 continue
             if same_type(found, value):
                 return Text(text, found)

@@ -69,7 +69,7 @@ def run_calls(made: Made, function: Callable[..., Any]) -> list[Call]:
             raise
         except REFUSALS as caught:
             raise RefusedCall from caught
-        except Exception as caught:
+        except Exception as caught:  # eager raises it as well, or it is an internal error
             error = caught
         state = observe(args), observe(dict(kwargs)), observe_globals(made.namespace)
         done.append(Call(observe(result), error, state))

@@ -132,15 +132,21 @@ def _receive(worker: _Worker, job: Job[Any]) -> Outcome | None:
             worker.doing = message
     except (EOFError, OSError):
         _kill(worker)
-        code = worker.process.exitcode
-        ended = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit {code}"
-        return _lost(job, case, worker, "internal error", f"the process died: {ended}")
+        return _died(job, case, worker)
     if time.monotonic() - worker.since > job.seconds:
         _kill(worker)
+        if worker.process.exitcode not in (None, -signal.SIGKILL):  # it was ending, slowly
+            return _died(job, case, worker)
         if worker.doing.startswith("eager"):
             return _lost(job, case, worker, "skipped", "eager takes too long")
         return _lost(job, case, worker, "hang", f"no end after {job.seconds:.0f} s")
     return None
+
+
+def _died(job: Job[Any], case: Any, worker: _Worker) -> Outcome:
+    code = worker.process.exitcode
+    ended = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit {code}"
+    return _lost(job, case, worker, "internal error", f"the process died: {ended}")
 
 
 def _lost(job: Job[Any], case: Any, worker: _Worker, verdict: Any, reason: str) -> Outcome:

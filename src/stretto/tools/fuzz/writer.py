@@ -133,7 +133,7 @@ class ModuleWriter:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     value = eval(text, self.namespace)
-            except Exception:
+            except Exception:  # whatever a constant raises that cannot be made
                 continue
             self.namespace[name] = value
             self.weights.append(name)
@@ -167,7 +167,7 @@ class ModuleWriter:
         try:
             self.define(text, show=False)
             scope.evaluate(f"{name}(torch.zeros({shape}))")
-        except Exception:
+        except Exception:  # whatever a function raises that cannot be called with this
             return None
         self.parts.append(text)
         return f"{name}({{f}})"
@@ -199,7 +199,7 @@ class ModuleWriter:
         try:
             self.define(text, show=False)
             scope.evaluate(f"{name}(torch.zeros({list(sample.shape)}), {depth})")
-        except Exception:
+        except Exception:  # whatever a function raises that cannot be called with this
             return None
         self.parts.append(text)
         how = "{i}.reshape(-1)[0].abs() % 4" if on_tensor else self.random.choice("123")
