@@ -43,6 +43,23 @@ def require_good(stages: Stages, name: str, units: int) -> None:
     assert kernel.resources.units_per_sm >= 1
 
 
+def beams(scores: torch.Tensor, table: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Selects from rows that are cut into slices, and sorts small ones, in a loop."""
+    for _ in range(steps):
+        scores, places = (scores[:, None] + table).reshape(-1).topk(4)
+        scores = scores[(places % 1000).argsort(stable=True)]
+    return scores
+
+
+def test_sorting_in_a_loop_for_hopper(tmp_path: Path) -> None:
+    options = Options(cache_dir=tmp_path)
+    arguments = (torch.zeros(4), torch.zeros(4, 1000), torch.tensor(3))
+    stages = compile_for_target(capture(beams, arguments, {}, options), "sm_90", 132, options)
+    (kernel,) = stages.compiled
+    assert kernel.resources.spill_bytes == 0
+    assert stages.seconds["compile"] < LONGEST
+
+
 def params(names: Sequence[str], preset: str) -> list[tuple[str, str]]:
     return [(name, preset) for name in names]
 
