@@ -48,10 +48,13 @@ from stretto.kernels.tree import Tree, TreeFunction, map_leaves
 
 SHORTEST = 8192
 """Elements that one unit looks through before another one could begin."""
-SLICE = 512
-"""Elements that are compared each with each when some of many are wanted."""
-COMPARISONS = 1 << 30
-"""Comparisons that take a GPU as long as going to the host and back for a library call."""
+SLICE = 128
+"""Elements, at least, that are compared each with each when some of many are wanted."""
+SPARE = 16
+"""A slice has so many times more elements than are wanted of it."""
+COMPARISONS = 1 << 25
+"""With more of them a library call is used: a GPU needs some 10 us for these (an estimate), the
+emulated one some 30 s."""
 
 
 def split_sorts(tree: Tree[Items], units: int) -> Tree[Items]:
@@ -74,8 +77,9 @@ def count_sorts(tree: Tree[Items]) -> Tree[Items]:
 
     def change(steps: Steps, operator: Operator) -> tuple[LeafItem, ...]:
         rows, length, keep = _sizes(operator)
-        if length > 2 * SLICE and keep * SELECTED <= length:
-            first, second, last = steps.sliced(operator, max(SLICE, 2 * keep))
+        size = max(SLICE, SPARE * keep)
+        if 2 * size <= length:
+            first, second, last = steps.sliced(operator, size)
             return (*change(steps, first), *change(steps, second), last)
         if rows * length * length > COMPARISONS:
             return steps.by_library(operator)

@@ -30,7 +30,7 @@ UNINITIALISED = (
 )
 """Operators whose results hold any numbers at all."""
 
-PLACES_OF_EQUALS = ("topk", "kthvalue", "mode", "median", "nanmedian")
+PLACES_OF_EQUALS = ("topk", "kthvalue", "mode", "median", "nanmedian", "sort")
 """Operators whose second result is the place of any one of equal elements."""
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.float64)
@@ -148,6 +148,8 @@ def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> P
     if sample.in_place and given.broadcasts_input:
         return None
     operator = info.inplace_variant if sample.in_place else info.op
+    if info.name == "argsort":
+        operator = _elements_at
 
     def make(_: Path) -> Made:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -168,6 +170,12 @@ def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> P
         return Made(call, [(args, kwargs)])
 
     return Program(str(sample), make, 0, machines)
+
+
+def _elements_at(x: torch.Tensor, dim: int = -1, **kwargs: Any) -> torch.Tensor:
+    """`argsort`, by the elements at its places: those of equal ones are open."""
+    places = x.argsort(dim=dim, **kwargs)
+    return torch.take_along_dim(x, places, dim) if x.dim() else places
 
 
 def _is_pointwise(info: Any) -> bool:
