@@ -36,6 +36,17 @@ FAMILIES = (straight, loops, in_place, lists, shared_lists, dynamic, recursion, 
 CASES = [case for family in FAMILIES for case in family.CASES]
 
 
+STOPS = [
+    case
+    for case in CASES
+    if case.name
+    in (
+        *("select at a position", "narrow at a position", "embedding", "checked reg"),
+        *("gather rec neg", "index put", "cache loop", "pop", "set", "of integers"),
+        *("cache passed down", "argument at a computed position", "error"),
+    )
+]
+"""Cases with runs that stop; to ask the interpreter takes seconds, at each collection."""
 WAYS = tuple(itertools.product((1, 2, 3), (True, False)))
 """(units, fuse)."""
 FEW_WAYS = ((1, False), (2, True), (3, True))
@@ -46,6 +57,7 @@ FEW_WAYS = ((1, False), (2, True), (3, True))
 def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]
+    assert any(wanted is None for _, wanted in runs) == (case in STOPS)
     for units, fuse in ways:
         emulator = built(program, units, fuse).emulator(seed=units)
         for number, (data, wanted) in enumerate(runs):
@@ -77,9 +89,6 @@ def good_runs(case: Case) -> list[tuple[list[torch.Tensor], tuple[Datum, ...]]]:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]
     return [(data, wanted) for data, wanted in runs if wanted is not None]
-
-
-STOPS = [case for case in CASES if len(good_runs(case)) < len(case.runs)]
 
 
 @pytest.mark.parametrize("case", STOPS, ids=repr)

@@ -16,6 +16,7 @@ from stretto.tools.mutation.parts import (
     Mutant,
     NotApplicable,
     Path,
+    another,
     at_path,
     is_number,
     nudged,
@@ -143,15 +144,6 @@ def _call(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
     return replace(node, tensors=tuple(bound))
 
 
-def _registers(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """A register in a control node or a statement becomes another one of the program."""
-    paths = list(places(program.tree, lambda v: isinstance(v, Reg)))
-    path, other = pick(rng, paths), pick(rng, paths)
-    old, new = at_path(program.tree, path), at_path(program.tree, other)
-    tree = with_part(program.tree, path, new)
-    return Mutant(replace(program, tree=tree), source, f"{old.name} becomes {new.name}")
-
-
 CHANGES: tuple[Change, ...] = (
     _node_change(_children, Seq),
     _node_change(_arms, If),
@@ -162,6 +154,6 @@ CHANGES: tuple[Change, ...] = (
     _node_change(_condition, If, While),
     _node_change(_call, Call),
     _node_change(_call, Call),
-    _registers,
+    another(Reg),
 )
 """The more often one is listed, the more often it is drawn."""

@@ -14,6 +14,7 @@ from stretto.schedule.program import DeviceProgram, Frame, Placement
 from stretto.tools.mutation.parts import (
     Change,
     Mutant,
+    another,
     at_path,
     is_number,
     nudged,
@@ -166,17 +167,8 @@ def _units(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mu
     return Mutant(replace(program, units=units), source, f"{units} units")
 
 
-def _rename(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """A buffer in a control node or a statement becomes another one."""
-    paths = list(places(program.tree, lambda v: isinstance(v, Buffer)))
-    path, other = pick(rng, paths), pick(rng, paths)
-    old, new = at_path(program.tree, path), at_path(program.tree, other)
-    tree = with_part(program.tree, path, new)
-    return Mutant(replace(program, tree=tree), source, f"{new.name} instead of {old.name}")
-
-
 CHANGES: tuple[Change, ...] = (
     *(_frames, _frames, _frames, _declarations, _buffers, _kernels, _kernels, _kernels, _kernels),
-    *(_units, _rename),
+    *(_units, another(Buffer)),
 )
 """The more often one is listed, the more often it is drawn."""

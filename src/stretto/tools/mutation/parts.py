@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
-from stretto.kernels.expr import Reg
+from stretto.kernels.expr import Buffer, Reg
 from stretto.kernels.tree import Tree
 from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram
@@ -107,3 +107,16 @@ def nudged(rng: random.Random, value: int) -> int:
 
 def other_name(reg: Reg) -> str:
     return f"{reg.name}_other"
+
+
+def another(kind: type[Reg | Buffer]) -> Change:
+    """A register or buffer in a control node or a statement becomes another one of the program."""
+
+    def apply(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+        paths = list(places(program.tree, lambda value: isinstance(value, kind)))
+        path, other = pick(rng, paths), pick(rng, paths)
+        old, new = at_path(program.tree, path), at_path(program.tree, other)
+        tree = with_part(program.tree, path, new)
+        return Mutant(replace(program, tree=tree), source, f"{old.name} becomes {new.name}")
+
+    return apply
