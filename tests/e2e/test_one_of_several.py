@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import stretto
 from tests.capture.checks import assert_same
-from tests.e2e.objects import State, Step, check
+from tests.e2e.objects import INPUTS, State, Step, check
 
 
 def masked(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -469,3 +469,32 @@ def test_a_list_that_is_kept_or_not() -> None:
         fast(mine, x)
         list_pick_held(other, x)
         assert_same(mine.items, other.items)
+
+
+class Small:
+    def __init__(self, v: Any) -> None:
+        self.v = v
+
+
+def objects_made_in_a_loop(s: Any, x: Tensor) -> Any:
+    """An object from before the loop, and those that it makes, are told apart."""
+    o = s.child
+    while x.sum() < 3:
+        o.v = s.other.v + x
+        if x.sum() > 0:
+            o = Small(x)
+        else:
+            s.other = Small(x)
+        x = x + 0.5
+    return x
+
+
+def test_objects_made_in_a_loop() -> None:
+    fast = stretto.compile(objects_made_in_a_loop, backend="interpreter")
+    mine, other = State(), State()
+    for s in (mine, other):
+        s.child, s.other = Small(torch.zeros(3)), Small(torch.ones(3))
+    for given in INPUTS:
+        x = torch.tensor(given)
+        assert_same(fast(mine, x), objects_made_in_a_loop(other, x))
+        assert_same([mine.child.v, mine.other.v], [other.child.v, other.other.v])

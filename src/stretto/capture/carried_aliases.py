@@ -205,6 +205,7 @@ class CarriedAliases:
                 return
             done.add(slot)
             mine = [one for one in candidates if one.slot == slot and self._is_known(one)]
+            mine = [o for o in mine if isinstance(o.place, Storage) or o.place in self.made]
             for one in mine:
                 visit(one.place)
             if mine:

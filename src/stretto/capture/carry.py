@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.capture.carried_aliases import CarriedAliases, Loop
+from stretto.capture.carried_options import CarriedOptions, unified
 from stretto.capture.copies import note_copy, note_twins
-from stretto.capture.either import NONE, Either, flag_for, options_of
+from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
 from stretto.capture.held_lists import check_growth
 from stretto.capture.leaves import (
@@ -51,9 +51,6 @@ from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Value
 from stretto.ir.types import ListType, TensorType
 
-_MOST_OPTIONS = 4
-"""How many kinds of things a carried value may be."""
-
 
 @dataclass(eq=False)
 class Carry:
@@ -80,14 +77,6 @@ class Carry:
     copied: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
     ends: dict[int, Slot] = field(default_factory=dict[int, Slot])
     """Slots of the copies by the objects that they are after a round."""
-    placed: dict[Slot, Either] = field(default_factory=dict[Slot, Either])
-    """Values at the start of the round that are one of several."""
-    kinds_of_options: dict[Slot, list[Any]] = field(default_factory=dict[Slot, list[Any]])
-    """For each option of such a value, one that it had at the end of a round."""
-    replaced: list[tuple[dict[Any, Any], Any, Any]] = field(
-        default_factory=list[tuple[dict[Any, Any], Any, Any]]
-    )
-    """Values of `base` that were replaced, with their keys."""
     twins: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
     """Copies that stand for the same object, each with another one."""
     has_run: bool = False
@@ -96,6 +85,7 @@ class Carry:
     """What is of another kind after a round is carried as one of several."""
 
     def __post_init__(self) -> None:
+        self.options = CarriedOptions(self.base)
         self.aliases = CarriedAliases(self.leaves, self.grown, exact=self.frame is not None)
 
     # -- entering -------------------------------------------------------------------------------
@@ -215,7 +205,7 @@ class Carry:
             if any(a is not b for a, b in zip(items, parts, strict=True)):
                 value = rebuild_tuple(value, items)
             if isinstance(value, Either):
-                self.placed[slot] = value
+                self.options.placed[slot] = value
         return value
 
     # -- leaving --------------------------------------------------------------------------------
@@ -299,7 +289,11 @@ class Carry:
         if isinstance(before, Maybe) and not isinstance(after, Poison):
             after = Maybe.of(after, name)
         if isinstance(before, Either) and not isinstance(after, Poison):
-            after = self._arranged(slot, before, after, name)
+            arranged = self.options.arranged(slot, before, after)
+            if arranged is None:
+                self._split(slot, before, after, name)
+                return
+            after = arranged
         if slot in self.leaves:
             self._compare_leaf(slot, self.leaves[slot], before, after, name)
         elif isinstance(before, list) and id(before) in self.grown:
@@ -327,7 +321,7 @@ class Carry:
         if isinstance(before, list) and isinstance(after, TracedList):
             self._grow(before, after)
             return
-        kind = self._unified(before, after)
+        kind = unified(before, after)
         if kind is not None:
             self.leaves[slot] = Leaf(kind, before, after, layout_of(before, after))
             self.changed = True
@@ -340,7 +334,7 @@ class Carry:
                     self._compare((*slot, i), item, others[i], inner)
                 return
             same = is_box(before) and contents(before).keys() == contents(after).keys()
-            if same and not self._apart(before, after):
+            if same and not self.options.apart(before, after):
                 self.rebuilt[slot] = before
                 self.changed = True
                 if any(item is UNDEFINED for item in contents(before).values()):
@@ -351,10 +345,14 @@ class Carry:
         else:
             self._peel(name, before, after)
 
-    def _apart(self, before: Any, after: Any) -> bool:
-        """Whether an object must not be carried as a copy: its identity matters."""
-        apart = tracer().keeps_apart and self._is_known(before)
-        return apart or self._is_known(after)
+    def _split(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        if not self.options.split(slot, before, after):
+            self._peel(name, before, after)
+        self.changed = True
+
+    def give_up(self) -> None:
+        """Make the state what it was before the region."""
+        self.options.give_up()
 
     def _learn_defined(self, slot: Slot, after: Any, name: str) -> None:
         """A variable got its first value in the body."""
@@ -366,7 +364,7 @@ class Carry:
                 return
             (_, *cell), *rest = slot
             if is_internal(name) and not rest and (isinstance(after, tuple) or is_box(after)):
-                self.base.cells[cell[0], cell[1]] = self._before_round(after)
+                self.base.cells[cell[0], cell[1]] = self.options.before_round(after)
                 self.changed = True
                 return
             self._peel(name, UNDEFINED, after)
@@ -383,103 +381,9 @@ class Carry:
 
     def _learn_unbound(self, slot: Slot, value: Any, after: Any, name: str) -> None:
         _, number, variable = slot[0]
-        before = Maybe(self._before_round(value), False, name)
+        before = Maybe(self.options.before_round(value), False, name)
         self.base.cells[number, variable] = before
         self._compare(slot, before, after, name)
-
-    # -- values that are one of several ---------------------------------------------------------
-
-    def _split(self, slot: Slot, before: Any, after: Any, name: str) -> None:
-        """Carry a value of which a round makes another kind of thing as one of several."""
-        start = before if isinstance(before, Either) else Either([True], [before])
-        known = self.kinds_of_options.get(slot, list(start.stretto_options))
-        new = [x for x in options_of(after) if not any(self._is_alike(k, x) for k in known)]
-        if len(known) + len(new) > _MOST_OPTIONS:
-            self._peel(name, before, after)
-        made = Either(
-            [*start.stretto_flags, *(False for _ in new)],
-            [*start.stretto_options, *map(self._before_round, new)],
-        )
-        if not self._set_base(slot, made):
-            self._peel(name, before, after)
-        self.kinds_of_options[slot] = [*known, *new]
-        self.changed = True
-
-    def _before_round(self, value: Any) -> Any:
-        """The structure of a value, with UNDEFINED where a Program has values: what the variable
-        holds before a round has given it a value. Objects from before the region stay."""
-        if kind_of(value) is not None:
-            return UNDEFINED
-        parts = parts_of(value)
-        if parts is not None:
-            return rebuild_tuple(value, list(map(self._before_round, parts)))
-        if is_box(value) and not self._is_known(value):
-            made, items = copy.copy(value), contents(value)
-            refill(made, {key: self._before_round(item) for key, item in items.items()})
-            return made
-        return value
-
-    def _is_known(self, box: Any) -> bool:
-        """Whether an object is from before the region."""
-        return id(box) in self.base.boxes or tracer().heap.knows(box)
-
-    def _is_alike(self, known: Any, option: Any) -> bool:
-        """Whether two options are of one kind."""
-        if known is option or equal_leaves(known, option):
-            return True
-        if self._unified(known, option) is not None:
-            return True
-        if known is UNDEFINED or type(known) is not type(option):
-            return False
-        if isinstance(known, tuple):
-            return len(known) == len(option)
-        return (
-            is_box(known)
-            and not self._apart(known, option)
-            and contents(known).keys() == contents(option).keys()
-        )
-
-    def _arranged(self, slot: Slot, before: Either, after: Any, name: str) -> Any:
-        """`after` with the options in the order that they are carried in."""
-        placed = self.placed.get(slot, before)
-        if after is placed:
-            return after
-        examples = self.kinds_of_options.get(slot, list(before.stretto_options))
-        flags, options = list[Any](), list[Any]()
-        pending = list(options_of(after))
-        for number, example in enumerate(examples):
-            own = placed.stretto_options[number]
-            alike = (x for x in pending if x is own or self._is_alike(example, x))
-            found = next(alike, NONE)
-            flags.append(flag_for(after, found))
-            options.append(own if found is NONE else found)
-            pending = [x for x in pending if x is not found]
-        if pending:
-            self._split(slot, before, after, name)
-            return self.placed.get(slot, before)
-        return Either(flags, options)
-
-    def _set_base(self, slot: Slot, value: Any) -> bool:
-        """Let the region start with `value` in a slot; False where that is inside of a copy."""
-        (kind, *place), *path = slot
-        if kind == "cell":
-            cells: dict[Any, Any] = self.base.cells  # type: ignore[assignment]
-            key, path = (place[0], place[1]), path
-        else:
-            cells = self.base.boxes[place[0]][1]
-            key, path = path[0], path[1:]
-        made = _with_part(cells[key], path, value)
-        if made is NONE:
-            return False
-        self.replaced.append((cells, key, cells[key]))
-        cells[key] = made
-        return True
-
-    def give_up(self) -> None:
-        """Make the state what it was before the region."""
-        for cells, key, value in reversed(self.replaced):
-            cells[key] = value
-        self.base.restore()
 
     def _compare_leaf(self, slot: Slot, leaf: Leaf, before: Any, after: Any, name: str) -> None:
         after = _or_poison(after)
@@ -594,12 +498,6 @@ class Carry:
                 del self.storages[storage]
                 self.changed = True
 
-    def _unified(self, before: Any, after: Any) -> Kind | None:
-        first, second = kind_of(before), kind_of(after)
-        if first is None or second is None:
-            return None
-        return unify(first, second, promote=True)
-
     def _peel(self, name: str, before: Any, after: Any) -> None:
         what = ("a traced loop", "one round", "before the loop")
         if self.frame is None:
@@ -619,19 +517,6 @@ def _or_poison(value: Any) -> Any:
     if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
         return Poison.of(value.memory.state.stale)
     return value
-
-
-def _with_part(whole: Any, path: Sequence[Any], part: Any) -> Any:
-    """A composite with another part; NONE where the path leads into a container."""
-    if not path:
-        return part
-    parts = parts_of(whole)
-    if parts is None:
-        return NONE
-    made = _with_part(parts[path[0]], path[1:], part)
-    if made is NONE:
-        return NONE
-    return rebuild_tuple(whole, [*parts[: path[0]], made, *parts[path[0] + 1 :]])
 
 
 def _has_unbound_form(value: Any) -> bool:

@@ -58,7 +58,7 @@ def keeps_first_round(place: Place, now: Snapshot) -> bool:
 
 def remember(place: Place, carry: Carry) -> None:
     """Keep what a loop has learnt, now that it is complete."""
-    if not (carry.splits or carry.replaced or carry.kinds_of_options or carry.twins):
+    if not (carry.splits or carry.options.replaced or carry.options.examples or carry.twins):
         known: list[Carry] = tracer().learned.setdefault(place, [])
         known.insert(0, carry)
         del known[_MOST_STATES:]
