@@ -109,10 +109,12 @@ def link(made: Any, sources: Iterable[Any]) -> None:
     """`made` may share memory with `sources`, and with whatever they may share memory with."""
     others = set[Storage]().union(*map(overlapping, storages_of(list(sources))))
     for target in storages_of(made):
-        family = _family(target)
+        family = {one for one in _family(target) if one.scope.open and one is not target}
         for other in others:
-            for one in family if other not in family else (target,):
-                connect(one, other)
+            connect(target, other)
+            if family and other.scope.open and other not in family:
+                for one in family:
+                    connect(one, other)
 
 
 def link_same(made: Any, sources: Iterable[Any]) -> None:
