@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stretto.ir.types import DType
 
@@ -86,6 +87,10 @@ class Index:
 
     def __add__(self, other: int | Atom | Index) -> Index:
         other = Index.of(other)
+        if not other.terms:
+            return Index(self.terms, self.const + other.const)
+        if not self.terms:
+            return Index(other.terms, self.const + other.const)
         total: dict[Atom, int] = dict(self.terms)
         for atom, coefficient in other.terms:
             total[atom] = total.get(atom, 0) + coefficient
@@ -180,6 +185,7 @@ class Buffer:
         return self.elements * self.dtype.itemsize
 
 
+@lru_cache(4096)
 def row_major(shape: tuple[Extent, ...]) -> tuple[int, ...]:
     """Strides in elements; only the leading dim may be dynamic."""
     strides: list[int] = []
@@ -283,25 +289,39 @@ def expr_regs(expr: Expr) -> set[Reg]:
 
 def loads(expr: Expr) -> Iterator[Load]:
     """All loads, those inside dynamic positions included."""
-    match expr:
-        case Const():
-            pass
-        case Position(index):
-            yield from index_loads(index)
-        case Load(access):
-            yield expr
-            for index in access.index:
-                yield from index_loads(index)
-        case Apply(_, args, _):
-            for arg in args:
-                yield from loads(arg)
+    found: list[Load] = []
+    _add_loads(expr, found)
+    return iter(found)
 
 
 def index_loads(index: Index) -> Iterator[Load]:
     """Loads inside the dynamic positions of an index."""
+    found: list[Load] = []
+    _add_index_loads(index, found)
+    return iter(found)
+
+
+def _add_loads(expr: Expr, found: list[Load]) -> None:
+    match expr:
+        case Apply(_, args, _):
+            for arg in args:
+                _add_loads(arg, found)
+        case Load(access):
+            found.append(expr)
+            for index in access.index:
+                _add_index_loads(index, found)
+        case Position(index):
+            _add_index_loads(index, found)
+        case Const():
+            pass
+
+
+def _add_index_loads(index: Index, found: list[Load]) -> None:
+    if all(type(atom) is Var or type(atom) is Reg for atom, _ in index.terms):
+        return  # as nearly all are
     for atom in index.atoms():
         if isinstance(atom, Dynamic):
-            yield from loads(atom.value)
+            _add_loads(atom.value, found)
 
 
 Substitution = Callable[[Var | Reg], Index]
