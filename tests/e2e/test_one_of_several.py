@@ -434,7 +434,19 @@ def same_behind_a_loop(s: Any, x: Tensor) -> Any:
     return x + 1 if z is y else x
 
 
+def shrinks(x: Tensor, n: Tensor) -> Tensor:
+    if n <= 0:
+        return x
+    y = x[:1] if x.sum() > 0 else x
+    return shrinks(y * 2, n - 1)
+
+
+def in_recursion(s: Any, x: Tensor) -> Any:
+    return shrinks(x, torch.tensor(2))
+
+
 REFUSED = [
+    (in_recursion, "calls itself with a value that is one of several things"),
     (same_behind_a_loop, "whether two variables are the same tensor depends on a traced branch"),
     (twins, "a list is changed that two variables share behind a loop"),
     (entries, "a dict is used to which an entry is added in one arm of a traced branch only"),

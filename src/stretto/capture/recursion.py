@@ -16,6 +16,7 @@ from typing import Any
 
 from stretto.capture.aliases import link, overlapping, storages_of
 from stretto.capture.carry import Carry
+from stretto.capture.either import first_either
 from stretto.capture.leaves import device_of, kind_of, materialize, wrap
 from stretto.capture.poison import poisons
 from stretto.capture.scalars import Kind
@@ -79,6 +80,12 @@ def call_user(
             if other.by_identity == entry.by_identity:
                 raise RecursionFound(other.by_identity)
     same = [other.regions for other in state.calls if other.code is entry.code]
+    if same and first_either((args, kwargs)) is not None:
+        fail(
+            f"'{function.__name__}' calls itself with a value that is one of several things of "
+            "different kinds",
+            "pass it values of one structure, shape and dtype",
+        )
     in_branches = len(set(same)) == len(same)
     limit = TRACED_DEPTH_LIMIT if in_branches else DEPTH_LIMIT
     if len(same) >= limit:
