@@ -472,6 +472,19 @@ def test_a_buffer_that_is_aliased_in_one_arm_only() -> None:
         assert_same(model.h, expected.h)
 
 
+@pytest.mark.parametrize("unroll", [0, 8])
+def test_reversed_rows_are_those_of_a_copy(unroll: int) -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.zeros(3)
+        for row in reversed(x):
+            row.add_(1)
+            x.mul_(2)
+            total = total + row
+        return total, x
+
+    check(f, (rand(3, 3),), options=Options(unroll=unroll))
+
+
 def test_in_place_on_carried_state() -> None:
     def f(x: Tensor) -> Tensor:
         h = torch.zeros(3)
