@@ -196,11 +196,18 @@ def test_exception_in_a_library_call(build: Build, units: int, deep: int):
     check_still_works(build, units)
 
 
-def test_exception_in_a_library_call_stops_the_other_units(build: Build):
+CROWDED = (os.cpu_count() or 1) + 1
+"""So many units that they run as fibers of the calling thread."""
+
+
+@pytest.mark.parametrize("units", [2, CROWDED])
+def test_exception_in_a_library_call_stops_the_other_units(build: Build, units: int):
+    """Also where another one never waits, and comes first."""
+
     def library(call: int, operands: int) -> None:
         raise ValueError("no")
 
-    program = build(CALL + ENDLESS, buffers=2, units=2, library=library)
+    program = build(CALL + ENDLESS, buffers=2, units=units, library=library)
     with pytest.raises(RunError, match="library call 12 failed"):
         program.run([1, 2])
 

@@ -182,11 +182,26 @@ inline void signal(Context* ctx, int self, int64_t value) {
     ctx->progress[self].value.store(value, std::memory_order_release);
 }
 
+// A fiber that has worked for long: another one has its turn, since an error there may be what ends
+// the work here. Which one changes with time, so that everyone has a turn at some time.
+STRETTO_COLD inline bool take_turns(Context* ctx, int self) {
+    int64_t due = ctx->next_poll;
+    if (!poll_if_due(ctx)) return false;
+    if (ctx->next_poll == due) return true;
+    int first = int((due / POLL_INTERVAL_NS) % ctx->units);
+    for (int i = 0; i < ctx->units; ++i) {
+        int unit = (first + i) % ctx->units;
+        if (unit != self && ctx->switch_unit(ctx, self, unit)) break;
+    }
+    return !stopped(ctx);
+}
+
 // Lets Ctrl-C and the deadline in, beside work that takes longer than a look at the clock.
 // False: stopped.
 inline bool go_on(Context* ctx, int self) {
     if (stopped(ctx)) return false;
-    return self == 0 || ctx->switch_unit != nullptr ? poll_if_due(ctx) : true;
+    if (ctx->switch_unit != nullptr) return take_turns(ctx, self);
+    return self == 0 ? poll_if_due(ctx) : true;
 }
 
 // At the end of each loop body, and at the entry of each recursive function. `counter` is a local
