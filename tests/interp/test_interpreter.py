@@ -117,7 +117,7 @@ def test_lists_are_values() -> None:
         ("%r = list.stack(%e) : f32[s0, 2]", "stack expects a non-empty TensorList"),
         ("%r = list.stack(%l) : f32[3, 2]", "stack of 2 items where 3 are expected"),
         ("%r = aten.select.int(%x, 0, %i) : f32[]", "index 3 out of range for tensor"),
-        ("%r = stretto.narrow(%x, 0, %i, 1) : f32[1]", "start out of range"),
+        ("%r = stretto.narrow(%x, 0, %i, 1) : f32[1]", "index 3 is out of bounds"),
         ("%r = aten.remainder.Scalar(%i, 0) : i64[]", "ZeroDivisionError"),
         ("%r = call @endless(%x) : f32[2]", "recursion is deeper than allowed at @endless"),
     ],
