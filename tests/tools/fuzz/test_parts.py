@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from typer.testing import CliRunner
 from stretto.errors import CaptureError, PassError
 from stretto.tools.cli import app
 from stretto.tools.fuzz.command import MACHINE_NAMES, PART_NAMES
+from stretto.tools.fuzz.journal import Journal
 from stretto.tools.fuzz.known import is_known
 from stretto.tools.fuzz.machines import MACHINES
 from stretto.tools.fuzz.outcome import Outcome, normalised, outcome_of_error, worst
 from stretto.tools.fuzz.parts import PARTS, Settings, failed, run_part
-from stretto.tools.fuzz.report import PartReport, show, summary, write_json
+from stretto.tools.fuzz.report import PartReport, show, summary
 from stretto.tools.fuzz.trial import Note
 from stretto.tools.fuzz.workers import Job, run_all
 
@@ -77,8 +79,8 @@ def test_the_worst_outcome_counts() -> None:
     assert worst(outcomes).verdict == "wrong"
 
 
-def test_report(tmp_path: Path) -> None:
-    report = PartReport("functions", {"seed": 0})
+def test_report() -> None:
+    report = PartReport("functions")
     report.add(Outcome("seed 1", "equal"))
     report.add(Outcome("seed 2", "wrong", "cpu-1", "numbers"))
     report.add(Outcome("seed 3", "refused", "interpreter", "too hard"))
@@ -86,10 +88,39 @@ def test_report(tmp_path: Path) -> None:
     console = Console(width=120, record=True, quiet=True)
     show(report, console)
     console.print(summary([report]))
-    write_json([report], tmp_path / "report.json")
-    (part,) = json.loads((tmp_path / "report.json").read_text())["parts"]
-    assert part["counts"] == {"equal": 1, "wrong": 1, "refused": 1}
+    assert report.counts == {"equal": 1, "wrong": 1, "refused": 1}
     assert [reason for _, reason, _ in report.by_reason()] == ["numbers", "too hard"]
+
+
+def test_a_run_goes_on_where_another_was_ended(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.jsonl"
+    settings = Settings(count=3, seed=1, machines=("interpreter",))
+    journal = Journal(path, settings.machines)
+    journal.add("functions", Outcome("seed 2", "wrong", "cpu-1", "made up"))
+    with path.open("a") as file:
+        file.write('{"part": "functions", "mach')  # killed while it wrote
+    report = run_part(
+        "functions", replace(settings, reduce=False), journal=Journal(path, settings.machines)
+    )
+    assert report.tried == 3
+    assert [outcome.reason for outcome in report.failures] == ["made up"]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["name"] for line in lines] == ["seed 2", "seed 1", "seed 3"]
+    others = Journal(path, ("cpu-1",))
+    assert others.known("functions", "seed 1") is None  # on other machines it is another case
+    assert len(others.outcomes("functions")) == 3
+
+
+def test_outcomes_in_a_file_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.jsonl"
+    Journal(path).add("functions", Outcome("seed 2", "refused", "cpu-1", "too hard"))
+    found = CliRunner().invoke(app, ["fuzz", "--show", "--json", str(path)])
+    assert found.exit_code == 0, found.output
+    assert "refused: too hard" in found.output
+    Journal(path).add("functions", Outcome("seed 3", "hang", "cpu-1", "no end"))
+    assert CliRunner().invoke(app, ["fuzz", "--show", "--json", str(path)]).exit_code == 1
+    found = CliRunner().invoke(app, ["fuzz", "--show"])
+    assert "--show needs the file of --json" in found.output
 
 
 def test_a_refusal_that_is_not_listed_is_a_failure() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +37,16 @@ def fuzz(
         typer.Option(help=f"Of {', '.join(MACHINE_NAMES)}; default: by part."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Longer than this is a hang.")] = 60.0,
-    json: Annotated[Path | None, typer.Option(help="Write all outcomes to this file.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Add each outcome to this file when it comes, as a line of JSON. Cases that "
+            "the file has for these machines are not tried again."
+        ),
+    ] = None,
+    only_show: Annotated[
+        bool, typer.Option("--show", help="Try nothing, show what the file of --json has.")
+    ] = False,
     reduce: Annotated[bool, typer.Option(help="Cut the sources of failures down.")] = True,
     known: Annotated[
         bool, typer.Option("--update-known", help="Take the refusals of a whole run for known.")
@@ -47,9 +58,10 @@ def fuzz(
     """
     import torch
 
+    from stretto.tools.fuzz.journal import Journal
     from stretto.tools.fuzz.known import update_known
-    from stretto.tools.fuzz.parts import DATABASES, PARTS, Settings, failed, run_part
-    from stretto.tools.fuzz.report import PartReport, show, summary, write_json
+    from stretto.tools.fuzz.parts import DATABASES, PARTS, Settings, failed, report_of, run_part
+    from stretto.tools.fuzz.report import PartReport, show, summary
 
     chosen = tuple(machines.split(",")) if machines else ()
     require_known("machine", chosen, MACHINE_NAMES)
@@ -58,21 +70,32 @@ def fuzz(
     settings = Settings(
         count, seed, jobs or len(os.sched_getaffinity(0)), seconds, chosen, reduce=reduce
     )
+    if only_show and json is None:
+        raise typer.BadParameter("--show needs the file of --json")
+    journal = Journal(json, chosen) if json is not None else None
     console = Console()
     reports: list[PartReport] = []
-    for name in part or list(PARTS):
-        with Progress(console=Console(stderr=True), transient=True) as shown:
-            task = shown.add_task(name, total=None)
-
-            def update(done: int, total: int, task=task, shown=shown) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
-                shown.update(task, completed=done, total=total)
-
-            reports.append(run_part(name, settings, update))
+    for name in journal.parts() if journal and only_show else part or list(PARTS):
+        if journal and only_show:
+            reports.append(report_of(name, journal.outcomes(name)))
+        else:
+            with _progress(name) as update:
+                reports.append(run_part(name, settings, update, journal))
         if known and name in DATABASES:
             update_known(name, reports[-1].outcomes)
         show(reports[-1], console)
     console.print(summary(reports))
-    if json is not None:
-        write_json(reports, json)
     if failed(reports):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(name: str) -> Generator[Callable[[int, int], None]]:
+    """A bar on the terminal, and what moves it."""
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(name, total=None)
+
+        def update(done: int, total: int) -> None:
+            shown.update(task, completed=done, total=total)
+
+        yield update

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.tools.fuzz.exportdb import database, exportdb
 from stretto.tools.fuzz.functions import random_functions
+from stretto.tools.fuzz.journal import Journal
 from stretto.tools.fuzz.known import unknown_refusals
 from stretto.tools.fuzz.mutants import mutants
 from stretto.tools.fuzz.operators import (
@@ -107,21 +107,36 @@ PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
 }
 
 
-def run_part(part: str, settings: Settings, progress: Progress = lambda *_: None) -> PartReport:
-    """All cases of a part."""
-    start = time.monotonic()
+def run_part(
+    part: str,
+    settings: Settings,
+    progress: Progress = lambda *_: None,
+    journal: Journal | None = None,
+) -> PartReport:
+    """All cases of a part; those that the journal has are not tried again."""
     job = PARTS[part](settings)
-    shown = {name: getattr(settings, name) for name in Settings.__slots__}
-    report = PartReport(part, shown)
-    for done, outcome in enumerate(run_all(job, settings.jobs)):
-        if outcome.reason != ABSENT:
-            report.add(outcome)
-        progress(done + 1, len(job.cases))
-    if part in DATABASES:
-        report.failures += unknown_refusals(part, report.outcomes)
-    report.seconds = time.monotonic() - start
+    known = [journal.known(part, job.name(case)) if journal else None for case in job.cases]
+    rest = [case for case, outcome in zip(job.cases, known, strict=True) if outcome is None]
+    found = [outcome for outcome in known if outcome is not None]
+    for outcome in run_all(replace(job, cases=rest), settings.jobs):
+        found.append(outcome)
+        if journal is not None:
+            journal.add(part, outcome)
+        progress(len(found), len(known))
+    report = report_of(part, found)
     if settings.reduce and part == "functions":
         report.reduced = reduced(report.failures, settings)
+    return report
+
+
+def report_of(part: str, outcomes: Iterable[Outcome]) -> PartReport:
+    """The report on outcomes of a part, without those of cases that this machine cannot have."""
+    report = PartReport(part)
+    for outcome in outcomes:
+        if outcome.reason != ABSENT:
+            report.add(outcome)
+    if part in DATABASES:
+        report.failures += unknown_refusals(part, report.outcomes)
     return report
 
 

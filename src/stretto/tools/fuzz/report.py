@@ -1,13 +1,10 @@
-"""The summary of a run, for people and as JSON."""
+"""The summary of a run."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -21,12 +18,10 @@ class PartReport:
     """The outcomes of one part. `failures`: those that must not occur, or are not known."""
 
     part: str
-    settings: dict[str, object]
     counts: Counter[str] = field(default_factory=Counter[str])
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     failures: list[Outcome] = field(default_factory=list[Outcome])
     reduced: dict[str, str] = field(default_factory=dict[str, str])
-    seconds: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
         """All are counted, those that are not equal kept."""
@@ -76,22 +71,3 @@ def show(report: PartReport, console: Console) -> None:
     for name, text in report.reduced.items():
         console.rule(name)
         console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def write_json(reports: list[PartReport], path: Path) -> None:
-    record = {
-        "torch": torch.__version__,
-        "parts": [
-            {
-                "part": report.part,
-                "settings": report.settings,
-                "tried": report.tried,
-                "counts": dict(report.counts),
-                "seconds": round(report.seconds, 1),
-                "outcomes": [asdict(outcome) for outcome in report.outcomes],
-                "reduced": report.reduced,
-            }
-            for report in reports
-        ],
-    }
-    path.write_text(json.dumps(record, indent=1))
