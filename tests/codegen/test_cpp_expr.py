@@ -31,9 +31,9 @@ def text(expr: Expr) -> tuple[list[str], str]:
     [
         (1.5, DType.F32, "1.5f"),
         (1.5, DType.F64, "1.5"),
-        (1e300, DType.F32, "std::numeric_limits<float>::infinity()"),
-        (-math.inf, DType.F64, "-std::numeric_limits<double>::infinity()"),
-        (math.nan, DType.F32, "std::numeric_limits<float>::quiet_NaN()"),
+        (1e300, DType.F32, "stretto::Limits<float>::infinity()"),
+        (-math.inf, DType.F64, "-stretto::Limits<double>::infinity()"),
+        (math.nan, DType.F32, "stretto::Limits<float>::nan()"),
         (-0.0, DType.F32, "-0.0f"),
         (True, DType.BOOL, "true"),
         (7, DType.I64, "int64_t(7)"),

@@ -1,11 +1,6 @@
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <utility>
+#include "contract.h"
 #include "abi.h"
 #include "math.h"
-#include "contract.h"
-#include "conv.h"
 #include "program.h"
 
 struct State {
@@ -206,8 +201,8 @@ static bool f0_main(State& s, char* frame)
       }
       s.base += 2;
       stretto::signal(s.ctx, s.unit, s.base);
-      std::swap(b_main_h1_1, b_main_h1_2);
-      std::swap(b_main_c1_3, b_main_c1_4);
+      stretto::swap(b_main_h1_1, b_main_h1_2);
+      stretto::swap(b_main_c1_3, b_main_c1_4);
       if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;
     }
   }

@@ -1,11 +1,5 @@
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <utility>
 #include "abi.h"
 #include "math.h"
-#include "contract.h"
-#include "conv.h"
 #include "program.h"
 
 struct State {

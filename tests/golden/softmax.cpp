@@ -1,11 +1,5 @@
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <utility>
 #include "abi.h"
 #include "math.h"
-#include "contract.h"
-#include "conv.h"
 #include "program.h"
 
 struct State {
@@ -35,11 +29,11 @@ __attribute__((noinline)) static void k_max1(stretto::Context* ctx, float* p0, f
   {
     for (int64_t i0 = g0; i0 < e0; ++i0)
     {
-      float sum = -std::numeric_limits<float>::infinity();
+      float sum = -stretto::Limits<float>::infinity();
       for (int64_t chunk = 0; chunk < 48; chunk += 4096)
       {
         const int64_t stop = chunk + 4096 < 48 ? chunk + 4096 : 48;
-        float total = -std::numeric_limits<float>::infinity();
+        float total = -stretto::Limits<float>::infinity();
         #pragma omp simd reduction(stretto::nan_max : total)
         for (int64_t i1 = chunk; i1 < stop; ++i1)
         {

@@ -1,11 +1,5 @@
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <utility>
 #include "abi.h"
 #include "math.h"
-#include "contract.h"
-#include "conv.h"
 #include "program.h"
 
 struct State {
@@ -208,7 +202,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
     }
     s.base += 1;
     stretto::signal(s.ctx, s.unit, s.base);
-    std::swap(b_main_b_2, b_main_b_3);
+    stretto::swap(b_main_b_2, b_main_b_3);
     if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;
   }
   switch (s.unit)

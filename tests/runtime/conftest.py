@@ -14,6 +14,7 @@ from tests.runtime.cuda_fakes import FakeCuda
 Build = Callable[..., NativeProgram]
 
 _PROLOGUE = """
+#include <atomic>
 #include "abi.h"
 using namespace stretto;
 """

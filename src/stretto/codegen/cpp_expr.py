@@ -107,11 +107,11 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         return f"int64_t({number})" if dtype is DType.I64 else f"{kind}({number})"
     number = float(value)
     if math.isnan(number):
-        return f"std::numeric_limits<{kind}>::quiet_NaN()"
+        return f"stretto::Limits<{kind}>::nan()"
     if math.isinf(number):
-        return ("-" if number < 0 else "") + f"std::numeric_limits<{kind}>::infinity()"
+        return ("-" if number < 0 else "") + f"stretto::Limits<{kind}>::infinity()"
     if kind == "float" and abs(number) > 3.4028235677973366e38:
-        return ("-" if number < 0 else "") + "std::numeric_limits<float>::infinity()"
+        return ("-" if number < 0 else "") + "stretto::Limits<float>::infinity()"
     return f"{number!r}" + ("f" if kind == "float" else "")
 
 

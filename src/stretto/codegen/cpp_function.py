@@ -175,7 +175,7 @@ class FunctionPrinter:
     def rotate(self, pairs: tuple[tuple[Buffer, Buffer], ...]) -> None:
         """The end of an iteration: buffers trade places, interrupts are let in."""
         for current, following in pairs:
-            self.out.write(f"std::swap({buffer_name(current)}, {buffer_name(following)});")
+            self.out.write(f"stretto::swap({buffer_name(current)}, {buffer_name(following)});")
         self.out.write("if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;")
 
     def call(self, node: Call[Schedule]) -> None:

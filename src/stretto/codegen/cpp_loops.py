@@ -280,11 +280,11 @@ class LoopPrinter(NestPrinter):
 def lowest(dtype: DType) -> str:
     kind = VALUE_TYPES[dtype]
     if dtype.is_float:
-        return f"-std::numeric_limits<{kind}>::infinity()"
-    return f"std::numeric_limits<{kind}>::min()"
+        return f"-stretto::Limits<{kind}>::infinity()"
+    return f"stretto::Limits<{kind}>::least()"
 
 
 def highest(dtype: DType) -> str:
     kind = VALUE_TYPES[dtype]
-    name = "infinity" if dtype.is_float else "max"
-    return f"std::numeric_limits<{kind}>::{name}()"
+    name = "infinity" if dtype.is_float else "most"
+    return f"stretto::Limits<{kind}>::{name}()"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stretto.codegen.cpp_expr import VALUE_TYPES, identifier
 from stretto.codegen.cpp_function import FunctionPrinter, Parts
 from stretto.codegen.cpp_kernel import KernelText, print_kernel
-from stretto.codegen.cpp_sort import sorts
+from stretto.codegen.cpp_stage import header
 from stretto.codegen.usage import used
 from stretto.kernels.expr import Buffer, Reg, limit_register
 from stretto.kernels.operator import Kernel, LibraryCall
@@ -21,14 +21,8 @@ from stretto.kernels.tree import Call, walk
 from stretto.schedule.program import DeviceProgram
 
 PRELUDE = """\
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <utility>
 #include "abi.h"
 #include "math.h"
-#include "contract.h"
-#include "conv.h"
 #include "program.h"
 
 struct State {
@@ -59,9 +53,10 @@ class Source:
 def print_program(program: DeviceProgram) -> Source:
     """C++ text of a verified DeviceProgram."""
     parts = Parts(program)
+    needed = {header(stage) for kernel in program.kernels for stage in kernel.stages}
+    for name in sorted(name for name in needed if name is not None):
+        parts.out.write(f'#include "{name}"')
     parts.out.write(PRELUDE)
-    if any(sorts(kernel) for kernel in program.kernels):
-        parts.out.write('#include "sort.h"')
     for number, kernel in enumerate(program.kernels):
         parts.kernels[kernel.name] = kernel
         parts.numbers[kernel.name] = number

@@ -6,15 +6,9 @@ from dataclasses import dataclass
 
 from stretto.codegen.cpp_expr import VALUE_TYPES
 from stretto.codegen.cpp_nest import NestPrinter
-from stretto.kernels.operator import SORTS, Kernel
 
 STACK = 4096
 """Bytes of working memory that a task takes from its stack."""
-
-
-def sorts(kernel: Kernel) -> bool:
-    """Does the kernel need sort.h?"""
-    return any(stage.operator.combine in SORTS for stage in kernel.stages)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,19 @@ from stretto.kernels.operator import SORTS, Stage
 from stretto.text import Writer
 
 
+def header(stage: Stage) -> str | None:
+    """The header beside PRELUDE's that the text of a stage needs."""
+    match stage.method.template:
+        case "packed" | "rows" | "dots":
+            return "contract.h"
+        case "conv" | "depthwise":
+            return "conv.h"
+        case _ if stage.operator.combine in SORTS:
+            return "sort.h"
+        case _:
+            return None
+
+
 def print_stage(out: Writer, names: Names, stage: Stage, grid: tuple[tuple[str, str], ...]) -> None:
     """A block in braces; `grid` names the bounds of the task's grid dims as pairs (first, last)."""
     with out.block():

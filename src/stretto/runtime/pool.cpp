@@ -6,6 +6,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -348,7 +349,7 @@ struct Watched {  // what the unit of this thread has seen of one that it waits 
 thread_local Watched watched;
 
 bool has_core(Context* ctx, int, int unit, int64_t wait) {
-    if (ctx->progress[unit].in_library.load(std::memory_order_relaxed) != 0) {
+    if (ctx->progress[unit].in_library.load(__ATOMIC_RELAXED) != 0) {
         watched.wait = 0;  // it may sleep there
         return true;
     }
@@ -442,7 +443,7 @@ void Pool::run(Entry job, Context* job_ctx) {
         if (spins > END_SPINS || stretto::stopped(ctx)) usleep(stretto::LOOK_INTERVAL_NS / 2000);
     }
     ctx->has_core = nullptr;
-    if (ctx->status.load(std::memory_order_relaxed) == stretto::CROWDED)
+    if (ctx->status.load(__ATOMIC_RELAXED) == stretto::CROWDED)
         crowd.met();
     else
         crowd.not_met();
@@ -464,13 +465,13 @@ bool is_main_thread() {  // the only one on which Python runs signal handlers
 }
 
 void reset(Context* ctx) {
-    ctx->stop.store(0, std::memory_order_relaxed);
-    ctx->status.store(stretto::OK, std::memory_order_relaxed);
+    ctx->stop.store(0, __ATOMIC_RELAXED);
+    ctx->status.store(stretto::OK, __ATOMIC_RELAXED);
     ctx->detail = 0;
     for (int unit = 0; unit < ctx->units; ++unit) {
-        ctx->progress[unit].value.store(0, std::memory_order_relaxed);
+        ctx->progress[unit].value.store(0, __ATOMIC_RELAXED);
         ctx->progress[unit].stack_limit = 0;
-        ctx->progress[unit].in_library.store(0, std::memory_order_relaxed);
+        ctx->progress[unit].in_library.store(0, __ATOMIC_RELAXED);
         if (ctx->event_count != nullptr) ctx->event_count[unit] = 0;
     }
 }
@@ -493,7 +494,7 @@ void run_units(Entry entry, Context* ctx) {
     if (room && pool->busy.try_lock()) {
         pool->run(entry, ctx);
         pool->busy.unlock();
-        if (ctx->status.load(std::memory_order_relaxed) != stretto::CROWDED) return;
+        if (ctx->status.load(__ATOMIC_RELAXED) != stretto::CROWDED) return;
         reset(ctx);
     }
     run_all_as_fibers(entry, ctx);
@@ -526,7 +527,7 @@ extern "C" int32_t stretto_pool_launch(Entry entry, Context* ctx) {
         python.restore_error(ctx->exception[0], ctx->exception[1], ctx->exception[2]);
         for (void*& part : ctx->exception) part = nullptr;
     }
-    return ctx->status.load(std::memory_order_relaxed);
+    return ctx->status.load(__ATOMIC_RELAXED);
 }
 
 // For the test that Python mirrors abi.h: sizes of Context, Progress and Event, then offsets.

@@ -11,9 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
+#include "standard.h"
 
 #define STRETTO_COLD __attribute__((noinline, cold))
 #define STRETTO_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -47,9 +45,9 @@ struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds
 
 // One per unit, on cache lines of its own. `value` is written only by its owner.
 struct alignas(128) Progress {
-    std::atomic<int64_t> value;
+    Atomic<int64_t> value;
     uintptr_t stack_limit;  // lowest address the stack may reach; 0: unknown. Set by the pool.
-    std::atomic<int32_t> in_library;  // nonzero: the unit is in a library call and may sleep there
+    Atomic<int32_t> in_library;  // nonzero: the unit is in a library call and may sleep there
 };
 
 struct Context {
@@ -61,8 +59,8 @@ struct Context {
     Progress* progress;     // one per unit
     int32_t units;
     int32_t deep;  // nonzero: unit 0 gets a large stack too (the workers always have one)
-    std::atomic<int32_t> stop;    // nonzero: every unit leaves
-    std::atomic<int32_t> status;  // a Status: the first error
+    Atomic<int32_t> stop;    // nonzero: every unit leaves
+    Atomic<int32_t> status;  // a Status: the first error
     int64_t detail;
     // Both take the GIL themselves; nonzero: a Python exception is pending, the program must stop.
     int32_t (*library)(Context* ctx, int unit, int64_t call, void** operands);
@@ -115,13 +113,13 @@ inline int64_t packed_detail(int64_t number, int64_t value) {
 // Stops all units. The first error wins. Returns false, so that `return fail(...)` reads well.
 STRETTO_COLD inline bool fail(Context* ctx, int32_t code, int64_t detail) {
     int32_t none = OK;
-    if (ctx->status.compare_exchange_strong(none, code)) ctx->detail = detail;
-    ctx->stop.store(1, std::memory_order_release);
+    if (ctx->status.compare_exchange(none, code)) ctx->detail = detail;
+    ctx->stop.store(1, __ATOMIC_RELEASE);
     return false;
 }
 
 inline bool stopped(const Context* ctx) {
-    return STRETTO_UNLIKELY(ctx->stop.load(std::memory_order_relaxed) != 0);
+    return STRETTO_UNLIKELY(ctx->stop.load(__ATOMIC_RELAXED) != 0);
 }
 
 // What unit 0, and every unit that is a fiber, does from time to time: runs Python's signal handlers
@@ -138,10 +136,10 @@ STRETTO_COLD inline bool poll_if_due(Context* ctx) {
 
 // A wait among fibers: lets the unit that is waited for go on.
 STRETTO_COLD inline bool wait_as_fiber(Context* ctx, int self, int unit, int64_t target) {
-    const std::atomic<int64_t>& value = ctx->progress[unit].value;
-    while (value.load(std::memory_order_acquire) < target) {
+    const Atomic<int64_t>& value = ctx->progress[unit].value;
+    while (value.load(__ATOMIC_ACQUIRE) < target) {
         if (stopped(ctx) || !poll_if_due(ctx)) return false;
-        if (!ctx->switch_unit(ctx, self, unit) && value.load(std::memory_order_acquire) < target)
+        if (!ctx->switch_unit(ctx, self, unit) && value.load(__ATOMIC_ACQUIRE) < target)
             return stopped(ctx) ? false : fail(ctx, STUCK, (int64_t(unit) << 40) + target);
     }
     return true;
@@ -149,11 +147,11 @@ STRETTO_COLD inline bool wait_as_fiber(Context* ctx, int self, int unit, int64_t
 
 STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t target) {
     if (ctx->switch_unit != nullptr) return wait_as_fiber(ctx, self, unit, target);
-    const std::atomic<int64_t>& value = ctx->progress[unit].value;
+    const Atomic<int64_t>& value = ctx->progress[unit].value;
     int64_t start = 0, look = 0;
     for (;;) {
         for (int i = 0; i < 64; ++i) {
-            if (value.load(std::memory_order_acquire) >= target) return true;
+            if (value.load(__ATOMIC_ACQUIRE) >= target) return true;
             cpu_pause();
         }
         if (stopped(ctx)) return false;
@@ -172,14 +170,14 @@ STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t tar
 
 // Unit `self` waits until unit `unit` has reached step `target`. False: stopped.
 inline bool wait(Context* ctx, int self, int unit, int64_t target) {
-    const std::atomic<int64_t>& value = ctx->progress[unit].value;
-    if (STRETTO_LIKELY(value.load(std::memory_order_acquire) >= target)) return true;
+    const Atomic<int64_t>& value = ctx->progress[unit].value;
+    if (STRETTO_LIKELY(value.load(__ATOMIC_ACQUIRE) >= target)) return true;
     return wait_slow(ctx, self, unit, target);
 }
 
 // Unit `self` has finished all its work up to step `value`. Values must never fall.
 inline void signal(Context* ctx, int self, int64_t value) {
-    ctx->progress[self].value.store(value, std::memory_order_release);
+    ctx->progress[self].value.store(value, __ATOMIC_RELEASE);
 }
 
 // A fiber that has worked for long: another one has its turn, since an error there may be what ends
@@ -245,9 +243,9 @@ inline bool list_left(Context* ctx, int64_t list, int64_t length) {
 // False: stopped (LIBRARY_FAILED).
 STRETTO_COLD inline bool call_library(Context* ctx, int self, int64_t call, void** operands) {
     if (stopped(ctx)) return false;
-    ctx->progress[self].in_library.store(1, std::memory_order_relaxed);
+    ctx->progress[self].in_library.store(1, __ATOMIC_RELAXED);
     bool done = ctx->library != nullptr && ctx->library(ctx, self, call, operands) == 0;
-    ctx->progress[self].in_library.store(0, std::memory_order_relaxed);
+    ctx->progress[self].in_library.store(0, __ATOMIC_RELAXED);
     return done ? true : fail(ctx, LIBRARY_FAILED, call);
 }
 

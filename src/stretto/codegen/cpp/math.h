@@ -12,14 +12,9 @@
 // double, is libm's, which does not vectorise.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <type_traits>
+#include "standard.h"
 
 namespace stretto {
-
-#define STRETTO_INLINE static inline __attribute__((always_inline))
 
 template <class To, class From>
 STRETTO_INLINE To bits_as(From from) {
@@ -32,7 +27,7 @@ STRETTO_INLINE To bits_as(From from) {
 // a * b + c; rounded once where the machine can (a libm call would not vectorise).
 template <class T> STRETTO_INLINE T fma(T a, T b, T c) {
 #if defined(__FMA__) || defined(__aarch64__)
-    return std::fma(a, b, c);
+    return libm::fma(a, b, c);
 #else
     return a * b + c;
 #endif
@@ -58,17 +53,17 @@ template <class T> STRETTO_INLINE T sign(T x) {  // sign(NaN) is 0, as in torch
     return T((T(0) < x) - (x < T(0)));
 }
 template <class T> STRETTO_INLINE T abs(T x) {
-    if constexpr (std::is_floating_point_v<T>)
-        return std::fabs(x);
+    if constexpr (!is_integer<T>)
+        return libm::fabs(x);
     else
         return x < T(0) ? T(0 - uint64_t(x)) : x;
 }
 
 // Reductions for `#pragma omp simd reduction(stretto::nan_max : acc)`.
 #pragma omp declare reduction(nan_max : float : omp_out = stretto::maximum(omp_out, omp_in)) \
-    initializer(omp_priv = -std::numeric_limits<float>::infinity())
+    initializer(omp_priv = -stretto::Limits<float>::infinity())
 #pragma omp declare reduction(nan_min : float : omp_out = stretto::minimum(omp_out, omp_in)) \
-    initializer(omp_priv = std::numeric_limits<float>::infinity())
+    initializer(omp_priv = stretto::Limits<float>::infinity())
 
 // ---- exponentials -----------------------------------------------------------------------------
 namespace detail {
@@ -322,26 +317,26 @@ STRETTO_INLINE float pow(float x, float y) {
 }
 
 // ---- the rest ---------------------------------------------------------------------------------
-template <class T> STRETTO_INLINE T sqrt(T x) { return std::sqrt(x); }
-template <class T> STRETTO_INLINE T rsqrt(T x) { return T(1) / std::sqrt(x); }
+template <class T> STRETTO_INLINE T sqrt(T x) { return libm::sqrt(x); }
+template <class T> STRETTO_INLINE T rsqrt(T x) { return T(1) / libm::sqrt(x); }
 template <class T> STRETTO_INLINE T round(T x) {  // half to even, as torch
-    return std::rint(x);
+    return libm::rint(x);
 }
-template <class T> STRETTO_INLINE T fmod(T a, T b) { return std::fmod(a, b); }
-template <class T> STRETTO_INLINE T atan2(T y, T x) { return std::atan2(y, x); }
-STRETTO_INLINE double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
-STRETTO_INLINE double gelu(double x) { return x * 0.5 * (1.0 + std::erf(x * M_SQRT1_2)); }
+template <class T> STRETTO_INLINE T fmod(T a, T b) { return libm::fmod(a, b); }
+template <class T> STRETTO_INLINE T atan2(T y, T x) { return libm::atan2(y, x); }
+STRETTO_INLINE double sigmoid(double x) { return 1.0 / (1.0 + libm::exp(-x)); }
+STRETTO_INLINE double gelu(double x) { return x * 0.5 * (1.0 + libm::erf(x * 0.70710678118654752440)); }
 STRETTO_INLINE double gelu_tanh(double x) {
-    double inner = M_SQRT2 * M_2_SQRTPI * 0.5 * (x + 0.044715 * (x * x * x));
-    return 0.5 * x * (1.0 + std::tanh(inner));
+    double inner = 1.41421356237309504880 * 1.12837916709551257390 * 0.5 * (x + 0.044715 * (x * x * x));
+    return 0.5 * x * (1.0 + libm::tanh(inner));
 }
-STRETTO_INLINE double pow(double x, double y) { return std::pow(x, y); }
+STRETTO_INLINE double pow(double x, double y) { return libm::pow(x, y); }
 
 #define STRETTO_DOUBLE(name) \
-    STRETTO_INLINE double name(double x) { return std::name(x); }
+    STRETTO_INLINE double name(double x) { return libm::name(x); }
 #define STRETTO_BOTH(name) \
     STRETTO_DOUBLE(name)   \
-    STRETTO_INLINE float name(float x) { return std::name(x); }
+    STRETTO_INLINE float name(float x) { return libm::name(x); }
 STRETTO_DOUBLE(exp) STRETTO_DOUBLE(exp2) STRETTO_DOUBLE(expm1) STRETTO_DOUBLE(log)
 STRETTO_DOUBLE(log2) STRETTO_DOUBLE(log1p) STRETTO_DOUBLE(tanh) STRETTO_DOUBLE(erf)
 STRETTO_DOUBLE(sin) STRETTO_DOUBLE(cos)
@@ -363,19 +358,19 @@ template <class T> STRETTO_INLINE T trunc_mod(T a, T b) {
 }
 template <class T> STRETTO_INLINE T remainder(T a, T b) {
     T rest;
-    if constexpr (std::is_floating_point_v<T>)
-        rest = std::fmod(a, b);
+    if constexpr (!is_integer<T>)
+        rest = libm::fmod(a, b);
     else
         rest = trunc_mod(a, b);
     return rest != 0 && (rest < 0) != (b < 0) ? T(rest + b) : rest;
 }
 template <class T> STRETTO_INLINE T floor_div(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) {  // eager's way, c10/util/generic_math.h
+    if constexpr (!is_integer<T>) {  // eager's way, c10/util/generic_math.h
         if (b == 0) return a / b;
-        T rest = std::fmod(a, b);
+        T rest = libm::fmod(a, b);
         T quotient = (a - rest) / b - T(rest != 0 && (b < 0) != (rest < 0));
-        if (quotient == 0) return std::copysign(T(0), a / b);
-        T down = std::floor(quotient);
+        if (quotient == 0) return libm::copysign(T(0), a / b);
+        T down = libm::floor(quotient);
         return quotient - down > T(0.5) ? down + 1 : down;
     } else {
         T rest = trunc_mod(a, b);

@@ -23,8 +23,8 @@ STRETTO_INLINE bool is_nan(float x) { return x != x; }
 STRETTO_INLINE bool is_nan(double x) { return x != x; }
 template <class T>
 STRETTO_INLINE bool is_nan(T) { return false; }
-STRETTO_INLINE bool is_inf(float x) { return abs(x) == std::numeric_limits<float>::infinity(); }
-STRETTO_INLINE bool is_inf(double x) { return abs(x) == std::numeric_limits<double>::infinity(); }
+STRETTO_INLINE bool is_inf(float x) { return abs(x) == Limits<float>::infinity(); }
+STRETTO_INLINE bool is_inf(double x) { return abs(x) == Limits<double>::infinity(); }
 template <class T>
 STRETTO_INLINE bool is_inf(T) { return false; }
 
@@ -37,12 +37,12 @@ STRETTO_INLINE T fmax_any(T a, T b) { return b != b || a > b ? a : b; }
 template <class T>
 STRETTO_INLINE T fmin_any(T a, T b) { return b != b || a < b ? a : b; }
 
-STRETTO_INLINE float fmod_any(float a, float b) { return std::fmod(a, b); }
-STRETTO_INLINE double fmod_any(double a, double b) { return std::fmod(a, b); }
+STRETTO_INLINE float fmod_any(float a, float b) { return libm::fmod(a, b); }
+STRETTO_INLINE double fmod_any(double a, double b) { return libm::fmod(a, b); }
 template <class T>
 STRETTO_INLINE T fmod_any(T a, T b) { return trunc_mod(a, b); }
-STRETTO_INLINE float trunc_quotient(float a, float b) { return std::trunc(a / b); }
-STRETTO_INLINE double trunc_quotient(double a, double b) { return std::trunc(a / b); }
+STRETTO_INLINE float trunc_quotient(float a, float b) { return libm::trunc(a / b); }
+STRETTO_INLINE double trunc_quotient(double a, double b) { return libm::trunc(a / b); }
 template <class T>
 STRETTO_INLINE T trunc_quotient(T a, T b) { return trunc_div(a, b); }
 
@@ -51,15 +51,15 @@ STRETTO_INLINE T trunc_quotient(T a, T b) { return trunc_div(a, b); }
 template <class Between, class From>
 STRETTO_INLINE Between truncated(From x) {
 #if defined(__x86_64__)
-    constexpr From low = From(std::numeric_limits<Between>::min());
-    return x >= low && x < -low ? Between(x) : std::numeric_limits<Between>::min();
+    constexpr From low = From(Limits<Between>::least());
+    return x >= low && x < -low ? Between(x) : Limits<Between>::least();
 #else
     return Between(x);
 #endif
 }
 template <class To, class From>
 STRETTO_INLINE To to_integer(From x) {
-    if constexpr (sizeof(To) == 8 || std::is_unsigned_v<To>)
+    if constexpr (sizeof(To) == 8 || is_unsigned<To>)
         return To(truncated<int64_t>(x));
     else
         return To(truncated<int32_t>(x));
@@ -73,12 +73,12 @@ STRETTO_INLINE T shift_left(T a, T b) {
 }
 template <class T>
 STRETTO_INLINE T shift_right(T a, T b) {
-    constexpr int most = 8 * sizeof(T) - std::is_signed_v<T>;
+    constexpr int most = 8 * sizeof(T) - is_signed<T>;
     return T(a >> (b < 0 || b >= most ? most : b));
 }
 
 STRETTO_INLINE float power(float a, float b) { return pow(a, b); }
-STRETTO_INLINE double power(double a, double b) { return std::pow(a, b); }
+STRETTO_INLINE double power(double a, double b) { return libm::pow(a, b); }
 template <class T>
 STRETTO_INLINE T power(T base, T exponent) {
     if (exponent < 0) return base == 1 ? T(1) : (base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0));

@@ -12,9 +12,6 @@
 //                           sorted whenever there is no more room for them
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
-
 #include "vectors.h"
 
 namespace stretto {
@@ -35,14 +32,14 @@ STRETTO_INLINE Bits float_key(Bits bits) {
 
 STRETTO_INLINE uint32_t rising_key(float x) {
   uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
+  __builtin_memcpy(&bits, &x, sizeof bits);
   bits = x == 0.0f ? 0u : bits;  // the two zeros are equal
   return x != x ? ~uint32_t(0) : float_key(bits);
 }
 
 STRETTO_INLINE uint64_t rising_key(double x) {
   uint64_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
+  __builtin_memcpy(&bits, &x, sizeof bits);
   bits = x == 0.0 ? 0u : bits;
   return x != x ? ~uint64_t(0) : float_key(bits);
 }
@@ -83,7 +80,7 @@ template <class Key>
 Entry<Key>* radix_sort(Entry<Key>* from, Entry<Key>* to, int64_t n) {
   constexpr int bytes = sizeof(Key), shift = 8 * bytes;
   uint32_t counts[bytes][256];
-  std::memset(counts, 0, sizeof counts);
+  __builtin_memset(counts, 0, sizeof counts);
   for (int64_t i = 0; i < n; ++i) {
     const Key key = Key(from[i] >> shift);
     for (int b = 0; b < bytes; ++b) ++counts[b][uint8_t(key >> (8 * b))];
@@ -112,7 +109,7 @@ STRETTO_INLINE void count_ranks(const Key* keys, int64_t n, Put put) {
   typedef Key Lanes __attribute__((vector_size(64), aligned(sizeof(Key)), may_alias));
   Key ranks[kCounted<Key> + W];
   uint16_t used[kCounted<Key>];  // how many keys of this rank, which are equal, have been put
-  std::memset(used, 0, size_t(n) * sizeof used[0]);
+  __builtin_memset(used, 0, size_t(n) * sizeof used[0]);
   for (int64_t i = 0; i < n; i += W) {
     const Lanes here = *reinterpret_cast<const Lanes*>(keys + i);
     Lanes smaller = {};
@@ -138,13 +135,13 @@ struct Sorter {
     constexpr int64_t vector = 64;
     const int64_t bytes = 2 * room * int64_t(sizeof(Entry<Key>)) + keep * int64_t(sizeof(*order)) +
                           n * int64_t(sizeof(Key)) + vector;
-    heap = bytes > small_bytes ? static_cast<char*>(std::malloc(size_t(bytes))) : nullptr;
+    heap = bytes > small_bytes ? static_cast<char*>(__builtin_malloc(size_t(bytes))) : nullptr;
     entries = reinterpret_cast<Entry<Key>*>(heap ? heap : small);
     order = reinterpret_cast<int64_t*>(entries + 2 * room);
     keys = reinterpret_cast<Key*>(order + keep);
     failed = bytes > small_bytes && !heap;
   }
-  ~Sorter() { std::free(heap); }
+  ~Sorter() { __builtin_free(heap); }
   Sorter(const Sorter&) = delete;
   Sorter& operator=(const Sorter&) = delete;
 

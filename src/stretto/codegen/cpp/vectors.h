@@ -5,11 +5,8 @@
 // them legal at any alignment and compiles to one unaligned move (no slower on aligned addresses).
 #pragma once
 
-#include <cstdint>
-#include <utility>
+#include "standard.h"
 
-// Constants (sizes, strides) reach the loops only through inlining, so it is not left to chance.
-#define STRETTO_INLINE static inline __attribute__((always_inline))
 // A register array such as c[MR][NV] lives in registers only if the loops over it are unrolled.
 #if defined(__clang__)
 #define STRETTO_UNROLL _Pragma("clang loop unroll(full)")
@@ -79,7 +76,7 @@ STRETTO_INLINE void store(T* p, const Vector<T, W>& v) {
 // Each group of G lanes of a, then of b, shrunk to G/2 lanes by adding its halves.
 template <class T, int W, int G, int... i>
 STRETTO_INLINE Vector<T, W> add_halves(const Vector<T, W>& a, const Vector<T, W>& b,
-                                       std::integer_sequence<int, i...>) {
+                                       Indices<i...>) {
   constexpr int H = G / 2;
 #if __has_builtin(__builtin_shufflevector)
   return __builtin_shufflevector(a, b, (i / H * G + i % H)...) +
@@ -106,7 +103,7 @@ STRETTO_INLINE Vector<T, W> sums(const Vector<T, W>* v) {
     STRETTO_UNROLL
     for (int j = 0; j < M; j++)
       half[j] = add_halves<T, W, G>(v[N > 1 ? 2 * j : 0], v[N > 1 ? 2 * j + 1 : 0],
-                                    std::make_integer_sequence<int, W>());
+                                    typename IndicesUpTo<W>::type());
     return sums<T, W, M, G / 2>(half);
   }
 }
