@@ -25,7 +25,8 @@ from stretto.capture.aliases import link
 from stretto.capture.decompositions import KEPT, RULES, decomposition, random_operators
 from stretto.capture.eager import OF_OPERATORS, eager_error, eager_refusal, infer, tensors_of
 from stretto.capture.fakes import mapped
-from stretto.capture.functional import apply_functionally, is_mutating
+from stretto.capture.functional import apply_functionally, is_mutating, written_by
+from stretto.capture.overlap import check_overlap
 from stretto.capture.scalars import concrete, result_number
 from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
@@ -85,6 +86,8 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         state.read_values[id(args[0])] = args[0]
         with state.native():
             return args[0].item()
+    if is_mutating(func):
+        check_overlap(func, args, kwargs, written_by(func, args, kwargs))
     if func in value_checks.RULES:
         outcome = _replaced(mode, value_checks.RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:

@@ -21,7 +21,7 @@ def is_mutating(func: Any) -> bool:
 
 def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
     """Run the pure form of `func` and write its results where `func` would have."""
-    targets = _written(func, args, kwargs)
+    targets = written_by(func, args, kwargs)
     pure, by_out = _pure_form(func)
     if pure is None:
         fail(
@@ -80,7 +80,8 @@ def _type_name(dtype: torch.dtype) -> str:
     return names.get(dtype, str(dtype))
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that `func` writes to."""
     targets = list[Any]()
     for position, parameter in enumerate(func._schema.arguments):
         if parameter.alias_info is None or not parameter.alias_info.is_write:
