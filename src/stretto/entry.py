@@ -22,8 +22,11 @@ from stretto.capture import (
 from stretto.capture.admission import overlaps
 from stretto.errors import CaptureError
 from stretto.keys import Key
+from stretto.options import Options
 from stretto.runtime.check import Checker
 from stretto.runtime.constants import Weights
+from stretto.runtime.probes import ProbeTable
+from stretto.runtime.probes import load as load_probes
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -68,6 +71,9 @@ class Entry:
         self.watch = Watch.of(self.captured)
         folded = _folded(self.captured, self.stages)
         native = self.stages.backend == "cpu"
+        if native:
+            library = load_probes(Options())
+            self.watch.guards.native = lambda found: ProbeTable(library, found.rows, found.kept)
         self.weights = Weights(folded, self.executable.copies, native=native)
         self.constant_memory = {}
         for source in self.captured.constants:

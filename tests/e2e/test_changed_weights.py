@@ -270,3 +270,23 @@ def test_a_forked_child_sees_its_own_writes() -> None:
     torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-4)
     w.data.mul_(2)
     torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-4)
+
+
+def test_regions_near_each_other_are_told_apart() -> None:
+    """Linux is asked once about those that are not large; what lies between does not count."""
+    storage = torch.zeros(4_000_000)
+    places = [0, 13_000, 26_000, 40_000, 60_000, 900_000, 915_000, 2_000_000, 2_020_000]
+    parts = [storage[place : place + 12_000] for place in places]
+    parts += [storage[1_000_000:1_900_000], torch.zeros(5), torch.zeros(12_000)]
+    look = memory_watch.Look(memory_watch.regions_of(parts, native=True))
+    order = {region.address: number for number, region in enumerate(look.regions)}
+    for part in reversed(parts):
+        assert not look.finds_changes()
+        before = look.generations()
+        storage[58_000] += 1  # near some of them
+        part[len(part) // 2] += 1
+        assert look.finds_changes()
+        after = look.generations()
+        changed = [n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        assert changed == [order[part.data_ptr()]]
+        look.accept(after)

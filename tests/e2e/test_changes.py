@@ -7,6 +7,7 @@ changes, so that only the watching of everything else can notice.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import stretto
+from stretto.capture import guard_layout, guards
 from stretto.options import Options
+from stretto.runtime.probes import ProbeTable, load
 from tests.capture.checks import assert_same
 from tests.e2e.changes import containers, functions, modules, objects
 from tests.e2e.changes.case import CASES, RESTORED, X
@@ -38,6 +41,17 @@ def _restored() -> Iterator[None]:
         table[key] = value
 
 
+@pytest.fixture(params=["Python", "native code"])
+def _checked_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs on the CPU have native code compare what it can, where there is much of it."""
+    if request.param == "native code":
+        library = load(Options())
+        monkeypatch.setattr(guards, "_MANY", 0)
+        made = partial(guards.Guards, native=lambda p: ProbeTable(library, p.rows, p.kept))
+        monkeypatch.setattr(guard_layout, "Guards", made)
+
+
+@pytest.mark.usefixtures("_checked_by")
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_that_of_eager_after_the_change(name: str) -> None:
     torch.manual_seed(0)

@@ -30,7 +30,8 @@ from stretto.capture.effects import (
     substitute_counters,
 )
 from stretto.capture.fakes import fake_like
-from stretto.capture.guards import Guards, guards_of
+from stretto.capture.guard_layout import guards_of
+from stretto.capture.guards import Guards
 from stretto.capture.heap import Heap
 from stretto.capture.held_lists import enter_lists
 from stretto.capture.output import ArgumentReturned, Flattener

@@ -25,6 +25,7 @@ from stretto.runtime.native import (
     TaskEvent,
     explained,
 )
+from stretto.runtime.probes import load as load_probes
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
 from stretto.schedule.program import DeviceProgram
 
@@ -72,6 +73,7 @@ class CpuExecutable:
         self.timeout = options.timeout
         self.shared: SharedObject = compile_shared(source.text, options)
         load_memory_watch(options)
+        load_probes(options)
         constants = [buffer for buffer in source.arguments if buffer.kind == "constant"]
         self.constants = ConstantTable(lowered, packings, constants, native=True)
         self.copies = self.constants.copies

@@ -6,6 +6,7 @@
 // small memory a copy is kept.
 // All functions are called with the GIL held, so that no two run at once.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -23,6 +24,8 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSmall = 1 << 15;  // comparing so few bytes costs less than asking the system
+constexpr uint64_t kNear = 1 << 18;   // walking over so few bytes costs less than asking again
+constexpr uint64_t kLarge = 1 << 20;  // to be scanned by itself: that walk is faster by the page
 
 // ---- hash ---------------------------------------------------------------------------------------
 
@@ -59,6 +62,7 @@ struct Region {
   std::vector<uint8_t> copy;     // of what lies before and behind the tracked pages, or of all
   std::vector<uint64_t> hashes;  // of the tracked pages; without any, of all pages from `begin` on
   std::vector<std::pair<uint64_t, uint64_t>> written;  // pages that were, not yet compared
+  bool unsure = false;           // of tracked pages: some were written, or are not tracked any more
   int64_t generation = 0;        // grows when the content has changed
 
   bool tracked() const { return first < last; }
@@ -130,7 +134,7 @@ struct Scan {
 };
 
 constexpr uint64_t kApi = 0xAA, kWrittenAsync = 1u << 15, kProtectMode = 2, kWritten = 2;
-constexpr uint64_t kProtectFound = 1, kMustBeTracked = 2;
+constexpr uint64_t kTracked = 1, kProtectFound = 1, kMustBeTracked = 2;
 constexpr unsigned kUserModeOnly = 1;
 const auto kSetApi = _IOWR(0xAA, 0x3F, Api);
 const auto kRegister = _IOWR(0xAA, 0x00, Register);
@@ -174,6 +178,35 @@ struct System {
     ioctl(faults, kUnregister, &range);
   }
 
+  // Marks those of some regions, in the order of their addresses, that are to be scanned by
+  // themselves. Nothing is protected here, so that pages between them may be anything.
+  void mark_unsure(Region* const* first, Region* const* last) {
+    uint64_t place = (*first)->first, end = place;
+    for (auto region = first; region != last; ++region) end = std::max(end, (*region)->last);
+    Found found[32];
+    while (place < end) {
+      Scan scan{};
+      scan.size = sizeof scan;
+      scan.start = place;
+      scan.end = end;
+      scan.found = reinterpret_cast<uint64_t>(found);
+      scan.room = 32;
+      scan.inverted = kTracked;
+      scan.any = kTracked | kWritten;
+      scan.wanted = kWritten;
+      int count = ioctl(pages, kScan, &scan);
+      if (count < 0) {
+        found[0] = {place, end, 0};
+        scan.walk_end = end;
+        count = 1;
+      }
+      for (auto region = first; region != last; ++region)
+        for (int i = 0; i < count; ++i)
+          (*region)->unsure |= found[i].start < (*region)->last && (*region)->first < found[i].end;
+      place = scan.walk_end;
+    }
+  }
+
   // Gives the written pages to all regions that have them. False: they are not tracked any more.
   bool scan(uint64_t first, uint64_t last) {
     Found found[32];
@@ -205,6 +238,7 @@ struct System {
   bool usable() const { return false; }
   bool track(uint64_t, uint64_t) { return false; }
   void forget(uint64_t, uint64_t) {}
+  void mark_unsure(Region* const*, Region* const*) {}
   bool scan(uint64_t, uint64_t) { return false; }
 } linux_;
 
@@ -227,9 +261,8 @@ void track_again(Region& region) {
   }
 }
 
-void look(Region& region) {
-  if (!region.tracked()) return region.compare_all();
-  if (!linux_.scan(region.first, region.last)) return track_again(region);
+void look_at_tracked(Region& region) {
+  if (region.unsure && !linux_.scan(region.first, region.last)) return track_again(region);
   bool changed = region.copy_differs();
   for (auto [from, to] : region.written) {
     if (from < region.first) from = region.first;
@@ -238,6 +271,29 @@ void look(Region& region) {
   }
   region.written.clear();
   region.generation += changed;
+}
+
+// Looks at regions, which are in the order of their addresses. The system is asked once about those
+// that lie near each other.
+void look(Region* const* watched, int64_t count) {
+  std::vector<Region*> tracked;
+  for (int64_t i = 0; i < count; ++i) {
+    if (watched[i]->tracked()) tracked.push_back(watched[i]);
+    else watched[i]->compare_all();
+  }
+  Region* const* end = tracked.data() + tracked.size();
+  for (Region* const* first = tracked.data(); first != end;) {
+    uint64_t reach = (*first)->last;
+    Region* const* last = first;
+    for (; last != end && (*last)->first <= reach + kNear && (*last)->bytes < kLarge; ++last) {
+      reach = std::max(reach, (*last)->last);
+      (*last)->unsure = false;
+    }
+    if (first == last) (*last++)->unsure = true;
+    else linux_.mark_unsure(first, last);
+    first = last;
+  }
+  for (Region* region : tracked) look_at_tracked(*region);
 }
 
 void renew() {
@@ -287,15 +343,13 @@ void stretto_watch_close(Region* region) {
   delete region;
 }
 
-// Looks at regions; their generations grow where bytes have changed. Returns how many of them have
-// another generation than the one that is known.
+// Looks at regions, which are in the order of their addresses; their generations grow where bytes
+// have changed. Returns how many of them have another generation than the one that is known.
 int64_t stretto_watch_look(Region** watched, const int64_t* known, int64_t count) {
   renew();
   int64_t changed = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    look(*watched[i]);
-    changed += watched[i]->generation != known[i];
-  }
+  look(watched, count);
+  for (int64_t i = 0; i < count; ++i) changed += watched[i]->generation != known[i];
   return changed;
 }
 

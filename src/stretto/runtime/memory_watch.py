@@ -67,7 +67,7 @@ class Look:
     """Some regions, laid out so that one native call looks at all of them."""
 
     def __init__(self, regions: Iterable[Region]) -> None:
-        self.regions = tuple(dict.fromkeys(regions))
+        self.regions = tuple(sorted(set(regions), key=lambda region: region.address))
         count = len(self.regions)
         library = self.regions[0].library if self.regions else None
         self._native = None if library is None else library.stretto_watch_look

@@ -1,7 +1,7 @@
 """Loads the worker pool (pool.cpp), of which a process has one."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stretto.errors import BuildError
@@ -60,8 +60,11 @@ def built(options: Options) -> Path:
 
 def _load(options: Options) -> ctypes.PyDLL:
     library = load_library(built(options))
-    functions = (ctypes.c_void_p * len(_PYTHON_FUNCTIONS))()
-    for index, name in enumerate(_PYTHON_FUNCTIONS):
-        functions[index] = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
-    library.stretto_pool_configure(functions)
+    library.stretto_pool_configure(python_functions(_PYTHON_FUNCTIONS))
     return library
+
+
+def python_functions(names: Sequence[str]) -> ctypes.Array[ctypes.c_void_p]:
+    """The addresses of functions of Python's C interface."""
+    found = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
+    return (ctypes.c_void_p * len(names))(*found)

@@ -1,0 +1,71 @@
+// Whether Python's containers still hold the very objects that they held: as `stretto.capture.guards`
+// asks before each call, without a step of the interpreter for each of them.
+// All functions are called with the GIL held. Nothing here runs Python code: the keys are strings, and
+// of dicts, lists and sets only what is stored is looked at.
+
+#include <cstdint>
+
+namespace {
+
+using Object = void*;
+
+// The functions of Python, in the order of probes.py.
+struct Python {
+  Object (*dict_get)(Object dict, Object key);  // borrowed, or null
+  int (*dict_next)(Object dict, intptr_t* place, Object* key, Object* value);
+  intptr_t (*dict_size)(Object dict);
+  Object (*list_get)(Object list, intptr_t place);  // borrowed, or null with an exception
+  intptr_t (*list_size)(Object list);
+  intptr_t (*set_size)(Object set);
+  Object (*type)(Object object);
+  void (*release)(Object object);
+  void (*forget_exception)();
+} python;
+
+// The values of probes.Kind.
+enum Kind : int64_t { kEntry, kDictSize, kListSize, kSetSize, kItem, kFirstPair, kPair, kType };
+
+struct Probe {
+  int64_t kind;
+  Object subject, key, expected;
+};
+
+int64_t number(Object object) { return reinterpret_cast<int64_t>(object); }
+
+bool holds(const Probe& probe, intptr_t& place) {
+  switch (probe.kind) {
+    case kEntry: return python.dict_get(probe.subject, probe.key) == probe.expected;
+    case kDictSize: return python.dict_size(probe.subject) == number(probe.expected);
+    case kListSize: return python.list_size(probe.subject) == number(probe.expected);
+    case kSetSize: return python.set_size(probe.subject) == number(probe.expected);
+    case kItem: return python.list_get(probe.subject, number(probe.key)) == probe.expected;
+    case kFirstPair: place = 0; [[fallthrough]];
+    case kPair: {
+      Object key = nullptr, value = nullptr;
+      return python.dict_next(probe.subject, &place, &key, &value) && key == probe.key &&
+             value == probe.expected;
+    }
+    default: {
+      Object type = python.type(probe.subject);
+      python.release(type);
+      return type == probe.expected;
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+void stretto_probes_configure(const Python* functions) { python = *functions; }
+
+int stretto_probes_hold(const Probe* probes, int64_t count) {
+  intptr_t place = 0;  // in the dict whose pairs are compared
+  for (int64_t i = 0; i < count; ++i)
+    if (!holds(probes[i], place)) {
+      python.forget_exception();
+      return 0;
+    }
+  return 1;
+}
+}

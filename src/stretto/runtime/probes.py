@@ -1,0 +1,63 @@
+"""Native probes of Python's containers (probes.cpp), for the guards of programs on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+from stretto.locks import ForkSafeLock
+from stretto.options import Options
+from stretto.runtime.compiler import compile_shared
+from stretto.runtime.pool import load_library, python_functions
+
+# probes.cpp: struct Python, in its order.
+_PYTHON_FUNCTIONS = (
+    "PyDict_GetItemWithError",
+    "PyDict_Next",
+    "PyDict_Size",
+    "PyList_GetItem",
+    "PyList_Size",
+    "PySet_Size",
+    "PyObject_Type",
+    "Py_DecRef",
+    "PyErr_Clear",
+)
+_loading = ForkSafeLock()
+_loaded: list[ctypes.PyDLL] = []
+
+
+class ProbeTable:
+    """Probes, laid out for native code. Called, it says whether all of them find what they expect.
+
+    rows: kind, subject, key, expected, as in probes.cpp. kept: the objects that the rows name by
+    their addresses.
+    """
+
+    def __init__(
+        self, library: ctypes.PyDLL, rows: Sequence[tuple[int, int, int, int]], kept: list[object]
+    ) -> None:
+        self._kept = kept
+        self._hold = library.stretto_probes_hold
+        numbers = [number for row in rows for number in row]
+        self._rows = (ctypes.c_int64 * len(numbers))(*numbers)
+        self._count = ctypes.c_int64(len(rows))
+
+    def __call__(self) -> bool:
+        return self._hold(self._rows, self._count) != 0
+
+
+def load(options: Options) -> ctypes.PyDLL:
+    """probes.cpp; the first call in a process builds and loads it. Raises BuildError."""
+    with _loading:
+        if not _loaded:
+            _loaded.append(_load(options))
+    return _loaded[0]
+
+
+def _load(options: Options) -> ctypes.PyDLL:
+    source = Path(__file__).with_name("probes.cpp").read_text()
+    library = load_library(compile_shared(source, Options(cache_dir=options.cache_path())).path)
+    library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
+    # Of stretto_probes_hold: no argtypes, the arguments need no conversion.
+    return library

@@ -1,0 +1,113 @@
+"""Native probes of containers: each kind of comparison notices what differs, without an error."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stretto.capture.guards import Box, Kind, Probes
+from stretto.options import Options
+from stretto.runtime.probes import ProbeTable, load
+
+A, B = object(), object()
+
+
+def entry(probes: Probes) -> Callable[[], Any]:
+    table = {"a": A, "b": B}
+    probes.entry(table, "a", A)
+    return lambda: table.update(a=B)
+
+
+def deleted_entry(probes: Probes) -> Callable[[], Any]:
+    table = {"a": A, "b": B}
+    probes.entry(table, "a", A)
+    return lambda: table.pop("a")
+
+
+def no_entry(probes: Probes) -> Callable[[], Any]:
+    table = {"b": B}
+    probes.no_entry(table, "a")
+    return lambda: table.update(a=A)
+
+
+def size_of_dict(probes: Probes) -> Callable[[], Any]:
+    table = OrderedDict(a=A)
+    probes.add_numbers(Kind.DICT_SIZE, table, 0, 1)
+    return table.clear
+
+
+def size_of_list(probes: Probes) -> Callable[[], Any]:
+    items = [A]
+    probes.add_numbers(Kind.LIST_SIZE, items, 0, 1)
+    return lambda: items.append(B)
+
+
+def size_of_set(probes: Probes) -> Callable[[], Any]:
+    items = {A, B}
+    probes.add_numbers(Kind.SET_SIZE, items, 0, 2)
+    return lambda: items.remove(A)
+
+
+def item_of_list(probes: Probes) -> Callable[[], Any]:
+    items = [A, B]
+    probes.box(Box(items, None, [A, B]))
+    return items.reverse
+
+
+def shorter_list(probes: Probes) -> Callable[[], Any]:
+    items = [A, B]
+    probes.box(Box(items, None, [A, B]))
+    return items.pop
+
+
+def value_in_dict(probes: Probes) -> Callable[[], Any]:
+    table = {"a": A, "b": B}
+    probes.box(Box(table, ["a", "b"], [A, B]))
+    return lambda: table.update(b=A)
+
+
+def order_in_dict(probes: Probes) -> Callable[[], Any]:
+    table = {"a": A, "b": B}
+    probes.box(Box(table, ["a", "b"], [A, B]))
+
+    def change() -> None:
+        table["a"] = table.pop("a")
+
+    return change
+
+
+def shorter_dict(probes: Probes) -> Callable[[], Any]:
+    table = {"a": A, "b": B}
+    probes.box(Box(table, ["a", "b"], [A, B]))
+    return table.clear
+
+
+def class_of_object(probes: Probes) -> Callable[[], Any]:
+    class First: ...
+
+    class Second: ...
+
+    item = First()
+    probes.add(Kind.TYPE, item, None, First)
+    return lambda: setattr(item, "__class__", Second)
+
+
+CASES = (
+    entry, deleted_entry, no_entry, size_of_dict, size_of_list, size_of_set, item_of_list,
+    shorter_list, value_in_dict, order_in_dict, shorter_dict, class_of_object,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_change_is_noticed(case: Callable[[Probes], Callable[[], Any]]) -> None:
+    probes = Probes()
+    entry(probes)  # of another container: holds all the time
+    change = case(probes)
+    value_in_dict(probes)
+    table = ProbeTable(load(Options()), probes.rows, probes.kept)
+    assert table()
+    assert table()
+    change()
+    assert not table()
+    assert not table()
