@@ -109,6 +109,21 @@ def test_at_the_ends_of_the_range(
     torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
+@pytest.mark.parametrize("width", [2, 3, 8])
+@pytest.mark.parametrize("large", [LARGE, 1e30, 1e20, -1e20, inf])
+def test_rows_whose_variance_overflows(large: float, width: int, backend: str) -> None:
+    x = torch.zeros(3, width)
+    x[0, 0], x[1] = large, large
+    x[2] = torch.arange(width)
+
+    def norms(x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.layer_norm(x, x.shape[-1:]), F.group_norm(x[:, None], 1)
+
+    compiled = stretto.compile(norms, backend=backend)
+    torch.testing.assert_close(compiled(x), norms(x), equal_nan=True)
+
+
 WITHOUT_DIMS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
     "softmax": lambda x: (x.softmax(0), x.log_softmax(0), x.logsumexp(0), F.softmin(x, dim=0)),
     "sums": lambda x: (x.sum(), x.mean(), x.prod(), x.cumsum(0), x.cumprod(0), x.nansum()),

@@ -12,11 +12,22 @@ from stretto.kernels.rules.scalar import apply, compute_dtype, like
 from stretto.kernels.rules.table import Call, Decline, rule, static_dims
 
 
-def _statistics(call: Call, lazy: Lazy, dims: tuple[int, ...], eps: float) -> tuple[Lazy, Lazy]:
-    """Mean and 1 / sqrt(variance + eps) over `dims`, stored."""
+def _statistics(
+    call: Call, lazy: Lazy, dims: tuple[int, ...], eps: float, *, moments: bool = False
+) -> tuple[Lazy, Lazy]:
+    """Mean and 1 / sqrt(variance + eps) over `dims`, stored.
+
+    moments: NaN where the square of the mean or the variance overflows, as in ATen, which combines
+    the moments of parts of a row (`RowwiseMoments`), and multiplies such a square by zero there.
+    """
     mean = mean_of(call, lazy, dims)
     total = squares(call, lazy, mean, dims)
     variance = divided(total.expr, count(lazy.shape, dims))
+    if moments:
+        square = apply("mul", mean.at(*variables(total.shape)), mean.at(*variables(total.shape)))
+        variance = apply(
+            "add", variance, apply("mul", apply("add", variance, square), like(0, square))
+        )
     rstd = apply("rsqrt", apply("add", variance, like(eps, variance)))
     return mean, stored_small(call, mapped(total, rstd))
 
@@ -50,7 +61,7 @@ def _layer_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
     rank = lazy.rank
     first = rank - len(call.integers("normalized_shape"))
     dims, kept = tuple(range(first, rank)), tuple(range(first))
-    mean, rstd = _statistics(call, lazy, dims, eps)
+    mean, rstd = _statistics(call, lazy, dims, eps, moments=True)
     centred = apply("sub", lazy.expr, spread_over(mean, kept, lazy.shape))
     normal = apply("mul", centred, spread_over(rstd, kept, lazy.shape))
     out = _affine(call, normal, *(_trailing(call, name, rank) for name in ("weight", "bias")))
@@ -81,7 +92,7 @@ def _rms_norm(call: Call) -> Lazy:
 @rule("aten.group_norm.default", "aten.native_group_norm.default")
 def _group_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
     name = "group" if "group" in call.arguments else "num_groups"
-    out, mean, rstd = _grouped(call, call.integer(name))
+    out, mean, rstd = _grouped(call, call.integer(name), moments=True)
     if len(call.op.results) == 1:
         return out
     dtype = call.op.results[1].tensor.dtype
@@ -96,7 +107,7 @@ def _instance_norm(call: Call) -> Lazy:
     return _grouped(call, channels)[0]
 
 
-def _grouped(call: Call, groups: int) -> tuple[Lazy, Lazy, Lazy]:
+def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, Lazy, Lazy]:
     """The normalised tensor, and mean and rstd [n, groups]."""
     eps = float(call.number("eps"))
     lazy = _source(call, "input")
@@ -107,7 +118,7 @@ def _grouped(call: Call, groups: int) -> tuple[Lazy, Lazy, Lazy]:
     shape = (number, groups, width, *spatial)
     n, g, c, *rest = variables(shape)
     split = lazy.view(shape, n, g * width + c, *rest)
-    mean, rstd = _statistics(call, split, tuple(range(2, len(shape))), eps)
+    mean, rstd = _statistics(call, split, tuple(range(2, len(shape))), eps, moments=moments)
     n, channel, *_ = variables(lazy.shape)
     centred = apply("sub", lazy.expr, mean.at(n, channel // width))
     normal = apply("mul", centred, rstd.at(n, channel // width))
