@@ -7,6 +7,7 @@ are compared, and that the positions are different ones and those of the values.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -181,6 +182,49 @@ def test_a_gpu_sorts_very_long_rows_by_the_library(monkeypatch: pytest.MonkeyPat
 
 
 # ---- what is built from them -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "midpoint", "nearest"])
+@pytest.mark.parametrize("function", [torch.quantile, torch.nanquantile], ids=lambda f: f.__name__)
+def test_quantiles(function: Callable[..., Tensor], interpolation: str) -> None:
+    x = elements((4, 5, 3), torch.float32, 3)
+    x[0, 1, 2] = x[:, 2, 1] = torch.nan
+    x[1, :2, 0], x[2, 0, 0] = torch.inf, -torch.inf
+
+    def every(x: Tensor, several: Tensor, one: Tensor) -> list[Any]:
+        found = [function(x[0, 0, 0], q, dim, True) for q in (several, 0.5) for dim in (0, None)]
+        for dim in (None, 0, 1, -1):
+            for keepdim in (False, True):
+                for q in (0.3, several, one):
+                    found += [function(x, q, dim, keepdim, interpolation=interpolation)]
+        return found
+
+    args = (x, torch.tensor([0.0, 0.25, 0.7, 1.0]), torch.tensor(0.4))
+    found: list[Any] = stretto.compile(every, backend="cpu")(*args)
+    for number, (one, other) in enumerate(zip(found, every(*args), strict=True)):
+        torch.testing.assert_close(one, other, equal_nan=True, msg=lambda m, n=number: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("function", [torch.quantile, torch.nanquantile], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "args",
+    [
+        (torch.ones(3), torch.tensor([0.5, 1.5])),
+        (torch.ones(3), -0.5),
+        (torch.ones(3), 0.5, 3),
+        (torch.ones(0), 0.5),
+        (torch.ones(3).long(), 0.5),
+        (torch.ones(3), torch.ones(2, 2)),
+        (torch.ones(3), torch.ones(2).double()),
+    ],
+    ids=["range", "number", "dim", "empty", "dtype", "rank", "other dtype"],
+)
+def test_what_quantiles_refuse(function: Callable[..., Tensor], args: tuple[Any, ...]) -> None:
+    with pytest.raises((RuntimeError, IndexError)) as wanted:
+        function(*args)
+    with pytest.raises(type(wanted.value)) as found:
+        stretto.compile(function)(*args)
+    assert str(wanted.value).splitlines()[0] in str(found.value)
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,6 @@ _KEPT_PACKETS = (
     aten.select_scatter,
     aten.slice_scatter,
     aten.square,
-    aten.quantile,
-    aten.nanquantile,
     aten.floor_divide,
     aten.rsub,
     aten.addmm,

@@ -7,12 +7,14 @@ needs it settled: the interpreter, the emulator and every machine must agree. So
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from stretto.capture.eager import infer
 from stretto.capture.tracer import tracer
+from stretto.capture.value_checks import check_all
 
 aten = torch.ops.aten
 
@@ -112,7 +114,80 @@ def _nanmedian_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
     return found if keepdim else tuple(item.squeeze(dim) for item in found)
 
 
+_ROUNDED = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
+
+
+def _quantile(name: str) -> Callable[..., Any]:
+    """`quantile` and `nanquantile`: elements of the sorted tensor at places that `q` gives, or
+    between two of them."""
+
+    def rule(
+        x: Any,
+        q: Any,
+        dim: int | None = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+    ) -> Any:
+        q = _quantiles(name, x, q, interpolation)
+        if dim is not None:
+            _check_dim(x, dim)
+        rows = x.reshape(-1) if dim is None or x.dim() == 0 else x.movedim(dim, -1)
+        values = _sort(rows)[0]
+        if name == "nanquantile":
+            places = q * ((~values.isnan()).sum(-1, keepdim=True) - 1)
+            places = places.masked_fill(places < 0, 0)
+        else:
+            last = values.size(-1) - 1
+            places = (q * last).masked_fill(values.isnan().any(-1, keepdim=True), last)
+        found = _at(values, places, interpolation)
+        if keepdim and x.dim():
+            ones = [1] * x.dim()
+            found = found.reshape(*ones, -1) if dim is None else found.unsqueeze(dim % x.dim())
+        return found.movedim(-1, 0).clone() if q.dim() else found.squeeze(-1)
+
+    return rule
+
+
+def _quantiles(name: str, x: Any, q: Any, interpolation: str) -> Any:
+    """What is asked for, as a tensor, once eager's checks have passed."""
+    if interpolation not in ("linear", "midpoint", *_ROUNDED):
+        raise RuntimeError(
+            f"{name}() interpolation must be one of linear, lower, higher, midpoint or nearest, "
+            f"but got {interpolation}"
+        )
+    if x.numel() == 0:
+        raise RuntimeError(f"{name}() input tensor must be non-empty")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise RuntimeError(f"{name}() input tensor must be either float or double dtype")
+    if not isinstance(q, torch.Tensor):
+        if not 0 <= q <= 1:
+            raise RuntimeError(f"{name}() q must be in the range [0, 1] but got {q}")
+        return x.new_full((), q)
+    if q.dim() > 1:
+        raise RuntimeError(f"{name}() q must be a scalar or 1D tensor")
+    if q.dtype != x.dtype:
+        raise RuntimeError(f"{name}() q tensor must be same dtype as the input tensor")
+    valid = (q >= 0) & (q <= 1)
+    check_all(valid, "RuntimeError", "quantile() q values must be in the range [0, 1]")
+    return q
+
+
+def _at(values: Any, places: Any, interpolation: str) -> Any:
+    """The elements of the last dim at these places, which may lie between two elements."""
+    if interpolation in _ROUNDED:
+        return values.gather(-1, _ROUNDED[interpolation](places).to(torch.int64))
+    below = places.to(torch.int64)
+    weight = torch.full_like(places, 0.5) if interpolation == "midpoint" else places - below
+    above = values.gather(-1, places.ceil().to(torch.int64))
+    return values.gather(-1, below).lerp(above, weight)
+
+
 RULES: dict[Any, Any] = {
+    aten.quantile.default: _quantile("quantile"),
+    aten.quantile.scalar: _quantile("quantile"),
+    aten.nanquantile.default: _quantile("nanquantile"),
+    aten.nanquantile.scalar: _quantile("nanquantile"),
     aten.sort.default: _sort,
     aten.sort.stable: _sort_stable,
     aten.topk.default: _topk,
