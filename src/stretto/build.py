@@ -27,6 +27,7 @@ from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
 from stretto.kernels.tree import Tree
 from stretto.options import Options
+from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.fold import FoldConstants
@@ -65,7 +66,7 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
     tidy = Repeat(
         (FoldConstants(), Simplify(), EliminateCommonSubexpressions(), EliminateDeadCode())
     )
-    return (InlineFunctions(), tidy, HoistInvariants(), *loop_passes(), tidy)
+    return (CheckUnused(), InlineFunctions(), tidy, HoistInvariants(), *loop_passes(), tidy)
 
 
 @dataclass(slots=True)

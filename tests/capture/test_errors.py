@@ -199,7 +199,7 @@ def mixed_list(x: Tensor) -> list[Tensor]:
 
 def expanded_write(x: Tensor) -> Tensor:
     y = x.expand(2, 3)
-    y.add_(1)
+    y.fill_(1)
     return y
 
 

@@ -11,6 +11,7 @@ from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.ops import ForOp
 from stretto.options import Options
+from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.fold import FoldConstants
@@ -29,7 +30,7 @@ def optimised(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Progr
     with torch.no_grad():
         captured = capture(model, inputs, {}, Options()).program
         expected = copy.deepcopy(model).double()(*(item.double() for item in inputs))
-    passes = (InlineFunctions(), TIDY, HoistInvariants(), *loop_passes(), TIDY)
+    passes = (CheckUnused(), InlineFunctions(), TIDY, HoistInvariants(), *loop_passes(), TIDY)
     after = run_passes(captured, passes)
     (found,) = run(after, inputs, dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

@@ -15,6 +15,7 @@ from stretto.capture.tensor import SET_ROW, TracedTensor, ViewStep
 from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
+from stretto.ops.positions import Positions
 
 aten = torch.ops.aten
 
@@ -96,7 +97,18 @@ def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor
     step = ViewStep(
         "aten.select.int", (dim % tensor.dim(), index), state.type_of(fake), scatter=scatter
     )
+    if isinstance(index, Value):
+        _check(index, tensor, dim, 1, "aten.select.int")
     return extend(tensor, fake, step)
+
+
+def _check(position: Value, tensor: TracedTensor, dim: int, length: int, operator: str) -> None:
+    """Raise where the position is out of range, although nobody may read the view."""
+    state = tracer()
+    dim %= tensor.dim()
+    size = state.dim(tensor.shape[dim])
+    if isinstance(size, int):
+        state.emit(Positions(state.use(position), size, length, operator, dim, True).check(), ())
 
 
 def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
@@ -109,6 +121,7 @@ def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> Trace
         state.type_of(fake),
         scatter="stretto.narrow_scatter",
     )
+    _check(start, tensor, dim, length, "stretto.narrow")
     return extend(tensor, fake, step)
 
 

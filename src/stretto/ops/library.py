@@ -5,17 +5,28 @@ at run time; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that slice
 Positions must lie in range; negative ones count from the end. `stretto.topk(x, k, dim, largest)` is
 `aten.topk` with an order of equal elements: the one that comes first in `x` is first. All return
 tensors of their own.
+
+`stretto.check_positions(positions, size, length, operator, dim, wraps)` has no result: it raises
+what `operator` raises where `length` elements of dim `dim`, of `size`, do not begin at each of the
+positions; negative ones count from the end, if it `wraps`.
 """
 
 from __future__ import annotations
 
 import torch
 
+from stretto.ir.failure import eager_class
+from stretto.ops.bounds import position_failure
+
 _library = torch.library.Library("stretto", "DEF")
 _library.define("narrow(Tensor self, int dim, SymInt start, int length) -> Tensor")
 _library.define("narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor")
 _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
+)
+_library.define(
+    "check_positions(Tensor positions, int size, int length, str operator, int dim, bool wraps)"
+    " -> ()"
 )
 
 
@@ -48,6 +59,17 @@ def _topk(self: torch.Tensor, k: int, dim: int, largest: bool) -> tuple[torch.Te
     return values.narrow(dim, 0, k).clone(), indices.narrow(dim, 0, k).clone()
 
 
+def _check_positions(
+    positions: torch.Tensor, size: int, length: int, operator: str, dim: int, wraps: bool
+) -> None:
+    for position in positions.flatten().tolist():
+        if not (-size if wraps else 0) <= position <= size - length:
+            failure = position_failure(operator, size, length, dim)
+            raise eager_class(failure.error)(failure.message.replace("{}", str(position)))
+
+
 _library.impl("narrow", _narrow, "CompositeExplicitAutograd")
 _library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
+_library.impl("check_positions", _check_positions, "CompositeExplicitAutograd")
+_library.impl("check_positions", lambda *_: None, "Meta")

@@ -14,10 +14,11 @@ from stretto.ir.ops import Argument
 from stretto.ir.types import DType
 from stretto.kernels.expr import Apply, Const, Expr, Extent, Index, Position, dynamic_index
 from stretto.kernels.lazy import Lazy, broadcast, cast, reshape, variables
-from stretto.kernels.rules.bounds import out_of_range
 from stretto.kernels.rules.contract import broadcast_dims
 from stretto.kernels.rules.scalar import apply, where
 from stretto.kernels.rules.table import Call, Decline, rule, static_size
+from stretto.ops.bounds import out_of_range, position_failure
+from stretto.ops.positions import CHECK
 
 
 def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
@@ -42,6 +43,19 @@ def position_of(
     lazy = lazy if lazy.is_stored else call.low.materialised(argument)
     number = call.low.stop(out_of_range(call.op.target, dim, size, wraps))
     return Lazy(DType.I64, lazy.shape, Position(checked(lazy.expr, size, number, wraps)))
+
+
+@rule(CHECK)
+def _check_positions(call: Call) -> tuple[Lazy, ...]:
+    """One position is checked where control is; of a table, the operator itself checks all."""
+    argument = call.arguments["positions"]
+    if not all(size == 1 for size in call.tensor("positions").shape):
+        raise Decline("a table of positions")
+    operator, dim = str(call.arguments["operator"]), call.integer("dim")
+    size, length = call.integer("size"), call.integer("length")
+    failure = position_failure(operator, size, length, dim)
+    call.low.position(argument, size, failure, length, wraps=call.flag("wraps"))
+    return ()
 
 
 def as_index(lazy: Lazy, *indices: Index) -> Index:

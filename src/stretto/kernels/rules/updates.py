@@ -19,12 +19,12 @@ from stretto.kernels.lazy import (
     whole_buffer,
 )
 from stretto.kernels.operator import Operator
-from stretto.kernels.rules.bounds import out_of_range
 from stretto.kernels.rules.emit import mapped
 from stretto.kernels.rules.indexing import Selection, as_index, position_of, selected
 from stretto.kernels.rules.scalar import apply, compute_dtype
 from stretto.kernels.rules.table import Call, Decline, rule
 from stretto.kernels.rules.views import narrow_start, slice_start
+from stretto.ops.bounds import out_of_range
 
 
 def write(

@@ -14,8 +14,8 @@ from stretto.kernels.lazy import (
     select,
     variables,
 )
-from stretto.kernels.rules.bounds import out_of_range, window_out_of_range
 from stretto.kernels.rules.table import Call, Decline, rule, static_dims
+from stretto.ops.bounds import out_of_range, window_out_of_range
 
 # ---- the same elements -----------------------------------------------------------------------
 

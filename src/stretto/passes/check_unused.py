@@ -1,0 +1,113 @@
+"""Positions are checked where nobody uses what is read or written there.
+
+Eager PyTorch raises for `x[i]` out of range, also where the result is not used. Capture emits a
+check of each position that is known at run time only. Here those are dropped whose position is
+checked anyhow, by a live op of the same block or one around it, or is the index of a loop of known
+bounds. Dead ops with positions get checks, as `dce` drops them without. Comes first: later passes
+make ops dead that they have replaced. Needs nothing; guarantees that each check left is needed.
+
+    stretto.check_positions(%i, 8)                %a = aten.select.int(%x, 0, %i)
+    %a = aten.select.int(%x, 0, %i)         ->    stretto.check_positions(%k, 5)
+    %b = aten.take.default(%y, %k)                %b = aten.take.default(%y, %k)
+    return %a                                     return %a
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.effects import checking_functions, effectful
+from stretto.ir.failure import Failure
+from stretto.ir.ops import CheckOp, ForOp, ListGetOp, ListLengthOp, ListSetOp, TensorOp
+from stretto.ir.types import FLAG, INDEX, TensorType
+from stretto.ops.positions import CHECK, Positions, positions_of
+from stretto.passes.dce import live_values
+
+Key = tuple[Value, int, int, bool]
+Bounds = dict[Value, tuple[int, int]]
+"""The first and the last index of loops around a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckUnused:
+    name: ClassVar[str] = "check_unused"
+
+    def apply(self, program: Program) -> bool:
+        checking = checking_functions(program)
+        changed = False
+        for function in program.functions.values():
+            live = live_values(function, effectful(function, checking))
+            changed |= _visit(function.body, live, frozenset(), {})
+        return changed
+
+
+def _visit(block: Block, live: set[Value], around: frozenset[Key], bounds: Bounds) -> bool:
+    """`around`: positions that are checked before control comes to the block."""
+    known = {*around}
+    for op in block.ops:
+        if isinstance(op, TensorOp) and not live.isdisjoint(op.results):
+            known.update(one.key for one in positions_of(op))
+    changed = False
+    ops: list[Op] = []
+    for op in block.ops:
+        is_check = isinstance(op, TensorOp) and op.target == CHECK
+        checks = _checks_for(op, known, bounds) if live.isdisjoint(op.results) else []
+        changed |= bool(checks) != is_check
+        ops.extend(checks if is_check else [*checks, op])
+        inside = _bounds_inside(op, bounds)
+        for nested in op.blocks:
+            changed |= _visit(nested, live, frozenset(known), inside)
+    block.ops = ops
+    return changed
+
+
+def _checks_for(op: Op, known: set[Key], bounds: Bounds) -> list[Op]:
+    """The checks that are needed of a check, or of a dead op."""
+    if isinstance(op, ListGetOp | ListSetOp):
+        return _check_of_list(op)
+    if not isinstance(op, TensorOp):
+        return []
+    needed = [one for one in positions_of(op) if _is_needed(one, known, bounds)]
+    known.update(one.key for one in needed)
+    return [_placed(one.check(), op) for one in needed]
+
+
+def _check_of_list(op: ListGetOp | ListSetOp) -> list[Op]:
+    """-length <= index < length, of a list."""
+    made: list[Op] = []
+
+    def result(new: Op, type: TensorType) -> Value:
+        new.results = (Value(type),)
+        made.append(_placed(new, op))
+        return new.result
+
+    length = result(ListLengthOp(op.list), INDEX)
+    lowest = result(TensorOp("aten.neg.default", (length,)), INDEX)
+    above = result(TensorOp("aten.ge.Tensor", (op.index, lowest)), FLAG)
+    below = result(TensorOp("aten.lt.Tensor", (op.index, length)), FLAG)
+    holds = result(TensorOp("aten.logical_and.default", (above, below)), FLAG)
+    made.append(_placed(CheckOp(holds, Failure("IndexError", "list index out of range")), op))
+    return made
+
+
+def _is_needed(positions: Positions, known: set[Key], bounds: Bounds) -> bool:
+    if positions.key in known:
+        return False
+    first, last = bounds.get(positions.values, (-1, -1))
+    return first < 0 or last > positions.size - positions.length
+
+
+def _bounds_inside(op: Op, bounds: Bounds) -> Bounds:
+    if isinstance(op, ForOp) and isinstance(op.start, int) and isinstance(op.stop, int):
+        indices = range(op.start, op.stop, op.step)
+        if indices:
+            return {**bounds, op.index: (min(indices), max(indices))}
+    return bounds
+
+
+def _placed(new: Op, op: Op) -> Op:
+    """`new` at the user's line of `op`."""
+    new.location = op.location
+    return new
