@@ -609,6 +609,103 @@ def on_python_values(x: Tensor, n: int) -> Tensor:
     return x if n == 0 else on_python_values(x, n - 1) * x + n
 
 
+# ---- lists in recursion ----------------------------------------------------------------------
+
+DEPTHS = (A, number(3)), (A, number(0)), (B, number(4))
+
+
+@cases("lists in recursion", *DEPTHS)
+def appended_before_and_after(x: Tensor, n: Tensor) -> tuple[Tensor, int]:
+    def visit(x: Tensor, n: Tensor, out: list[Tensor]) -> None:
+        out.append(torch.tanh(x))
+        if n > 0:
+            visit(x * 0.5, n - 1, out)
+            out.append(x + 1)
+            visit(x * 0.25, n - 2, out)
+
+    out = [x]
+    visit(x, n, out)
+    return torch.stack(out), len(out)
+
+
+@cases("lists in recursion", *DEPTHS)
+def recursion_in_loops_in_recursion_on_a_list(x: Tensor, n: Tensor) -> list[Tensor]:
+    out: list[Tensor] = []
+
+    def visit(x: Tensor, n: Tensor) -> None:
+        for i in range(n):
+            out.append(x + i)
+            visit(x * 0.5, n - 2 - i)
+
+    for i in range(n):
+        visit(x * i, n - i)
+        if len(out) > 3:
+            out.append(out[0] + out[-1])
+    return out
+
+
+@cases("lists in recursion", *DEPTHS)
+def read_and_returned(x: Tensor, n: Tensor) -> tuple[list[Tensor], Tensor]:
+    def visit(x: Tensor, n: Tensor, out: list[Tensor]) -> Tensor:
+        if n <= 0:
+            return x
+        last, first, k = out[-1], out[0], len(out)
+        out.append(last * 0.5 + first + k)
+        visit(x * 0.5, n - 1, out)
+        out.append(out[-1] + last)
+        return visit(last * 0.1, n - 2, out) + last + out[-1]
+
+    out = [x]
+    found = visit(x, n, out)
+    return out, found
+
+
+@cases("lists in recursion", *DEPTHS)
+def a_path_back_and_forth(x: Tensor, n: Tensor) -> Tensor:
+    def visit(x: Tensor, n: Tensor, path: list[Tensor]) -> Tensor:
+        if n <= 0:
+            return torch.stack(path).sum(0)
+        path.append(x)
+        found = visit(x * 0.5, n - 1, path)
+        path.pop()
+        path.append(x.sin())
+        found = found + visit(x * 0.25, n - 2, path)
+        path.pop()
+        return found
+
+    return visit(x, n, [x])
+
+
+@cases("lists in recursion", *DEPTHS)
+def a_list_between_two_functions(x: Tensor, n: Tensor) -> Tensor:
+    def one(x: Tensor, n: Tensor, out: list[Tensor]) -> None:
+        out.append(x[None])
+        if n > 0:
+            other(x * 0.5, n - 1, out)
+
+    def other(x: Tensor, n: Tensor, out: list[Tensor]) -> None:
+        out.append(-x[None])
+        if n > 0:
+            one(x * 0.5, n - 1, out)
+            one(x * 0.25, n - 2, out)
+
+    out: list[Tensor] = []
+    one(x, n, out)
+    return torch.cat(out)
+
+
+@cases("lists in recursion", ([C], A, number(3)), ([C], A, number(0)), ([C], B, number(4)))
+def a_list_of_the_caller(out: list[Tensor], x: Tensor, n: Tensor) -> int:
+    def visit(x: Tensor, n: Tensor, out: list[Tensor]) -> None:
+        if n > 0:
+            out.append(x)
+            visit(x * 0.5, n - 1, out)
+            visit(x * 0.25, n - 1, out)
+
+    visit(x, n, out)
+    return len(out)
+
+
 # ---- everything nested -----------------------------------------------------------------------
 
 

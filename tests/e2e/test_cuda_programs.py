@@ -48,6 +48,7 @@ CUT = [
     "lists trade places",
     "loop over",
     "loop in branch in recursion in loop",
+    "a stack machine",
 ]
 
 

@@ -25,6 +25,7 @@ from tests.e2e.cases import (
     lists,
     loops,
     recursion,
+    recursive_lists,
     shared_lists,
     straight,
 )
@@ -32,7 +33,17 @@ from tests.e2e.cases.case import Case, expected, merged, why_stopped
 from tests.sampling import sampled
 from tests.support import program_of
 
-FAMILIES = (straight, loops, in_place, lists, shared_lists, dynamic, recursion, library)
+FAMILIES = (
+    straight,
+    loops,
+    in_place,
+    lists,
+    shared_lists,
+    dynamic,
+    recursion,
+    recursive_lists,
+    library,
+)
 CASES = [case for family in FAMILIES for case in family.CASES]
 
 
@@ -138,7 +149,7 @@ def test_recursion_is_deep_but_not_endless(units: int) -> None:
     assert_close(executable([x, torch.tensor(0)]), [x])
 
 
-def test_a_list_of_unknown_length_in_a_recursive_function() -> None:
+def test_a_tensor_of_unknown_size_in_a_recursive_function() -> None:
     text = DEEP.replace(
         "%s = aten.mul.Tensor(%x, 0.75) : f64[8]",
         """%l0 = list.new() : list<f64[8]>
@@ -146,25 +157,11 @@ def test_a_list_of_unknown_length_in_a_recursive_function() -> None:
           %k2 = list.push(%k, %x) : list<f64[8]>
           yield %k2
         } : list<f64[8]>
-        %s = list.get(%l, %m) : f64[8]""",
+        %all = list.stack(%l) : f64[s0, 8]
+        %sums = aten.cumsum.default(%all, 0) : f64[s0, 8]
+        %s = aten.select.int(%sums, 0, %m) : f64[8]""",
     )
-    with pytest.raises(CodegenError, match="`f` is recursive, and makes a list"):
-        lower(program_of(text))
-
-
-def test_a_list_handed_to_a_recursive_function() -> None:
-    text = """
-        func @main(%x: f32[2]) -> (f32[2]) {
-          %l = list.new(%x) : list<f32[2]>
-          %y = call @f(%l) : f32[2]
-          return %y
-        }
-        func @f(%l: list<f32[2]>) -> (f32[2]) {
-          %y = call @f(%l) : f32[2]
-          return %y
-        }
-        """
-    with pytest.raises(CodegenError, match="a list is passed to or returned from"):
+    with pytest.raises(CodegenError, match="`f` is recursive, and makes a tensor whose size"):
         lower(program_of(text))
 
 

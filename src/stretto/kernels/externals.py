@@ -16,17 +16,25 @@ from stretto.kernels.expr import Buffer, Extent
 class Externals:
     """The argument block: buffers by slot, the tensors of constants, shared by all functions.
 
-    stops: what the checks of the program raise, by their number.
+    stops: what the checks of the program raise, by their number. stacks: lists that grow at run
+    time, of which each activation of a function has a part of its own (`Lowering.base`).
     """
 
     buffers: list[Buffer] = field(default_factory=list[Buffer])
     constants: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
     tensors: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     stops: list[Stop] = field(default_factory=list[Stop])
+    stacks: list[Buffer] = field(default_factory=list[Buffer])
 
     def add(self, name: str, dtype: DType, shape: tuple[Extent, ...], kind: str) -> Buffer:
         buffer = Buffer(name, dtype, shape, kind, len(self.buffers))
         self.buffers.append(buffer)
+        return buffer
+
+    def stack(self, name: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+        """A list that grows at run time, shared by the activations of functions."""
+        buffer = self.add(name, dtype, shape, "list")
+        self.stacks.append(buffer)
         return buffer
 
     def constant(self, key: str, tensor: torch.Tensor) -> Buffer:

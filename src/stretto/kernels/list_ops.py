@@ -1,11 +1,13 @@
 """Lowering of the ops on lists.
 
-A list value is a buffer and a length (`ListView`). Several list values may lie in one buffer: what
-a list was before a push, what it is after it. An op changes the buffer in place when nobody reads
-any other list in it later, and else a copy.
+A list value is a buffer and a length (`ListView`), from the base of the activation on. Several list
+values may lie in one buffer: what a list was before a push, what it is after it. An op changes the
+buffer in place when nobody reads any other list in it later, and else a copy.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from stretto.errors import CodegenError
 from stretto.ir.core import Op, Value
@@ -44,7 +46,7 @@ def lower_list_op(low: Lowering, op: Op) -> None:
         case ListGetOp():
             view = low.list(op.list)
             place = _item_position(low, view, op.index, _OUT_OF_RANGE)
-            low.env[op.result] = select(stored(view.buffer), 0, place)
+            low.env[op.result] = _item(low, view, place)
         case ListSetOp():
             _set(low, op)
         case ListPopOp():
@@ -70,20 +72,31 @@ def new_list_buffer(low: Lowering, value: Value) -> Buffer:
         )
     capacity = low.lists.capacity(value)
     if capacity is None:
-        return low.new_growing("list", element.dtype, (Reg("capacity"), *shape))
-    if low.lists.is_returned(value):
+        return low.new_list(element.dtype, (Reg("capacity"), *shape))
+    if low.lists.is_returned(value) and low.function is low.program.main:
         return low.new_growing("list", element.dtype, (max(capacity, 1), *shape))
     return low.new_buffer("list", element.dtype, (max(capacity, 1), *shape), "items")
 
 
+def first_list_buffer(low: Lowering, value: Value) -> Buffer:
+    """Memory for a list that begins: where it is to be in the end, if no other list is there."""
+    for buffer in low.slots.wanted.get(low.lists.roots[value], ()):
+        if not any(list_values(low, buffer)):
+            low.protect(buffer)
+            return buffer
+    return new_list_buffer(low, value)
+
+
+def list_values(low: Lowering, buffer: Buffer) -> Iterator[Value]:
+    """The lists in `buffer` that are read later."""
+    for value, binding in low.env.items():
+        if isinstance(binding, ListView) and binding.buffer == buffer and low.uses.is_needed(value):
+            yield value
+
+
 def others_need(low: Lowering, buffer: Buffer, value: Value) -> bool:
     """True when a list in `buffer` other than `value` is read later, or `value` itself."""
-    if low.uses.is_needed(value):
-        return True
-    return any(
-        isinstance(binding, ListView) and binding.buffer == buffer and low.uses.is_needed(other)
-        for other, binding in low.env.items()
-    )
+    return low.uses.is_needed(value) or any(list_values(low, buffer))
 
 
 def _owned(low: Lowering, value: Value) -> ListView:
@@ -99,17 +112,29 @@ def copied(low: Lowering, value: Value, view: ListView) -> ListView:
     return ListView(buffer, view.length)
 
 
-def copy_items(low: Lowering, view: ListView, buffer: Buffer) -> None:
-    """All items into another buffer of the group."""
-    low.check_room(buffer, view.length)
+def copy_items(
+    low: Lowering,
+    view: ListView,
+    buffer: Buffer,
+    *,
+    start: Index | None = None,
+    to: Index | None = None,
+) -> None:
+    """All items of a list, which begins at `start`, into another buffer from `to` on.
+
+    Both are the base where they are not given.
+    """
+    start = low.base(view.buffer) if start is None else start
+    to = low.base(buffer) if to is None else to
+    low.check_room(buffer, to + view.length)
     known = view.length.const if view.length.is_const else None
     count = low.let(Position(view.length), "length") if known is None else known
     dims: tuple[Extent, ...] = (count, *view.buffer.shape[1:])
     if 0 in dims:
         return
-    index = variables(dims)
-    source = Load(Access(view.buffer, view.buffer.shape, index))
-    out = Access(buffer, buffer.shape, index)
+    first, *others = variables(dims)
+    source = Load(Access(view.buffer, view.buffer.shape, (start + first, *others)))
+    out = Access(buffer, buffer.shape, (to + first, *others))
     low.emit(Operator("copy", dims, (), "", source, out, source=low.source))
 
 
@@ -117,7 +142,7 @@ def copy_items(low: Lowering, view: ListView, buffer: Buffer) -> None:
 
 
 def _new(low: Lowering, op: ListNewOp) -> None:
-    view = ListView(new_list_buffer(low, op.result), Index())
+    view = ListView(first_list_buffer(low, op.result), Index())
     for item in op.items:
         view = _append(low, view, low.tensor(item))
     low.env[op.result] = view
@@ -131,8 +156,9 @@ def push(low: Lowering, value: Value, item: Value) -> ListView:
 
 
 def _append(low: Lowering, view: ListView, item: Lazy) -> ListView:
-    low.check_room(view.buffer, view.length + 1)
-    _store_item(low, view.buffer, view.length, item)
+    end = low.base(view.buffer) + view.length
+    low.check_room(view.buffer, end + 1)
+    _store_item(low, view.buffer, end, item)
     return ListView(view.buffer, view.length + 1)
 
 
@@ -142,6 +168,10 @@ def _store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None
     value = cast(item.expr, buffer.dtype)
     out = Access(buffer, buffer.shape, (place, *variables(item.shape)))
     low.emit(Operator("push", item.shape, (), "", value, out, source=low.source))
+
+
+def _item(low: Lowering, view: ListView, place: Index) -> Lazy:
+    return select(stored(view.buffer), 0, low.base(view.buffer) + place)
 
 
 def _item_position(low: Lowering, view: ListView, index: Value, failure: Failure) -> Index:
@@ -156,7 +186,7 @@ def _set(low: Lowering, op: ListSetOp) -> None:
     view = _owned(low, op.list)
     place = _item_position(low, view, op.index, _SET_OUT_OF_RANGE)
     low.protect(view.buffer)
-    _store_item(low, view.buffer, place, low.tensor(op.item))
+    _store_item(low, view.buffer, low.base(view.buffer) + place, low.tensor(op.item))
     low.env[op.result] = view
 
 
@@ -167,7 +197,7 @@ def _pop(low: Lowering, op: ListPopOp) -> None:
     not_empty = Apply("ge", (Position(Index.of(length)), Const(0, DType.I64)), DType.BOOL)
     low.check(not_empty, "index", low.stop(_EMPTY_POP))
     low.ranges[length] = (0, None)
-    last = select(stored(view.buffer), 0, Index.of(length))
+    last = _item(low, view, Index.of(length))
     low.env[item] = low.store(last, low.output(item), "pop")
     low.env[rest] = ListView(view.buffer, Index.of(length))
 
@@ -185,7 +215,9 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
         extent = lead
         _check_length(low, "eq", view.length, lead)
     shape: tuple[Extent, ...] = (extent, *view.buffer.shape[1:])
-    access = Access(view.buffer, view.buffer.shape, variables(shape))
+    first, *others = variables(shape)
+    first = low.base(view.buffer) + first
+    access = Access(view.buffer, view.buffer.shape, (first, *others))
     low.env[op.result] = Lazy(view.buffer.dtype, shape, Load(access))
 
 

@@ -53,10 +53,11 @@ class ListStorage:
 
 def list_storage(function: Function) -> ListStorage:
     """Analyses all lists of a function."""
-    groups = _Groups()
-    groups.block(function.body)
+    groups = list_groups(function)
     lengths: dict[Value, float] = {}
-    _Lengths(groups, lengths).block(function.body)
+    analysis = _Lengths(groups, lengths)
+    analysis.bind(function.params, inf)
+    analysis.block(function.body)
     capacities: dict[Value, float] = {}
     for value, length in lengths.items():
         root = groups.root(value)
@@ -71,6 +72,13 @@ def list_storage(function: Function) -> ListStorage:
     )
 
 
+def list_groups(function: Function) -> Groups:
+    """The groups of lists of one function."""
+    groups = Groups()
+    groups.block(function.body)
+    return groups
+
+
 def _bounded(value: Value, length: float) -> int | None:
     element = value.list.element
     if length == inf or not element.is_static:
@@ -81,7 +89,7 @@ def _bounded(value: Value, length: float) -> int | None:
     return int(length) if length * size <= LARGEST_BYTES else None
 
 
-class _Groups:
+class Groups:
     """Union-find over list values."""
 
     def __init__(self) -> None:
@@ -137,7 +145,7 @@ def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
 class _Lengths:
     """Upper bounds of the lengths of list values; `inf` where there is none."""
 
-    def __init__(self, groups: _Groups, lengths: dict[Value, float]) -> None:
+    def __init__(self, groups: Groups, lengths: dict[Value, float]) -> None:
         self._groups = groups
         self._lengths = lengths
 
@@ -158,13 +166,13 @@ class _Lengths:
                     for value, *arms in zip(
                         op.results, *(b.yields for b in op.blocks), strict=True
                     ):
-                        self._bind([value], self._longest(arms))
+                        self.bind([value], self._longest(arms))
                 case ForOp() | WhileOp():
                     self._loop(op)
-                case _:  # a function takes and returns no lists: its lowering says so
-                    self._bind(op.results, inf)
+                case _:  # what a function returns may have any length
+                    self.bind(op.results, inf)
 
-    def _bind(self, values: Iterable[Value], length: float) -> None:
+    def bind(self, values: Iterable[Value], length: float) -> None:
         for value in values:
             if isinstance(value.type, ListType):
                 self._lengths[value] = length
@@ -197,7 +205,7 @@ class _Lengths:
         self._after(op, members, longest)
         for root, numbers in members.items():
             result = _grown(second[root], growth.get(root, 0), trips - 1)
-            self._bind((op.results[n] for n in numbers), result)
+            self.bind((op.results[n] for n in numbers), result)
 
     def _after(
         self, op: ForOp | WhileOp, members: Mapping[Value, list[int]], before: Mapping[Value, float]
@@ -217,6 +225,6 @@ class _Lengths:
     ) -> None:
         for params in carried_params(op):
             for root, numbers in members.items():
-                self._bind((params[n] for n in numbers), lengths[root])
+                self.bind((params[n] for n in numbers), lengths[root])
         for block in op.blocks:
             self.block(block)

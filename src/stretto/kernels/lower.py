@@ -45,6 +45,7 @@ from stretto.kernels.lazy import (
     stored,
     whole_buffer,
 )
+from stretto.kernels.list_slots import ListSlots
 from stretto.kernels.lists import ListStorage
 from stretto.kernels.operator import LibraryCall, Operator
 from stretto.kernels.sizes import formula_index
@@ -57,7 +58,7 @@ Items = tuple[LeafItem, ...]
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """A list value: items in `buffer` [capacity, *element], `length` of them."""
+    """A list value: `length` items in `buffer` [capacity, *element], from `Lowering.base` on."""
 
     buffer: Buffer
     length: Index
@@ -66,12 +67,19 @@ class ListView:
 Binding = Lazy | ListView
 
 
+def base_register(function: str, buffer: Buffer) -> Reg:
+    """The parameter that tells where the lists of an activation begin in `buffer`."""
+    return Reg(f"{function}.base{buffer.slot}")
+
+
 @dataclass(slots=True)
 class Lowering:
     """The state of lowering one function.
 
     lower_op: lowers one op; `lowered.py` knows the rules and the control ops and gives it.
     recursive: the function may call itself, so only its frame is its own.
+    slots: where the lists live that functions take and return. bases: the
+        stacks that this function uses.
     outer: the enclosing blocks that are being lowered, with the items emitted at their end.
     created: the block at whose level a buffer was made. mutable: buffers of carried values that
         the given block updates in place. positions: what has been checked where control is now.
@@ -83,6 +91,8 @@ class Lowering:
     lists: ListStorage
     lower_op: Callable[[Lowering, Op], None]
     recursive: bool = False
+    slots: ListSlots = field(default_factory=ListSlots)
+    bases: set[Buffer] = field(default_factory=set[Buffer])
     uses: Uses = field(default_factory=Uses)
     env: dict[Value, Binding] = field(default_factory=dict[Value, Binding])
     symbols: dict[Symbol, Extent] = field(default_factory=dict[Symbol, Extent])
@@ -139,12 +149,27 @@ class Lowering:
         """Memory outside of the frame, the same in every activation, which the runtime can grow."""
         if self.recursive:
             raise CodegenError(
-                f"`{self.function.name}` is recursive, and makes a list or tensor whose size is "
-                "known only at run time",
+                f"`{self.function.name}` is recursive, and makes a tensor whose size is known only "
+                "at run time",
                 location=self.location,
-                remedy="make it in a function that is not recursive, or bound its length",
+                remedy="make it in a function that is not recursive, or keep its rows in a list",
             )
         return self.externals.add(self.fresh(hint), dtype, shape, "list")
+
+    def new_list(self, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+        """Memory for a list that the runtime can grow; each activation has a part of its own."""
+        if self.recursive:
+            return self.externals.stack(self.fresh("list"), dtype, shape)
+        return self.new_growing("list", dtype, shape)
+
+    def base(self, buffer: Buffer) -> Index:
+        """Where the lists of this activation begin in `buffer`; what is below is of callers."""
+        if self.function is self.program.main or buffer not in self.externals.stacks:
+            return Index()
+        self.bases.add(buffer)
+        register = base_register(self.function.name, buffer)
+        self.ranges[register] = (0, None)
+        return Index.of(register)
 
     def check_room(self, buffer: Buffer, length: Index) -> None:
         """Stops the run when `length` items do not fit; it starts again with more room."""
@@ -431,3 +456,4 @@ class Lowering:
             self.uses.take(op.operands)
             self.lower_op(self, op)
             self.block = block
+        self.operands = ()

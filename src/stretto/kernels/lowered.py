@@ -11,26 +11,32 @@ from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.failure import Stop
 from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
 from stretto.ir.types import DType, ListType, Symbol, TensorType
-from stretto.kernels.control import (
-    Target,
+from stretto.kernels.bases import pass_bases
+from stretto.kernels.calls import (
+    argument_length,
     argument_param,
     argument_reg,
-    bind,
-    claim_destinations,
-    finish,
-    is_register,
-    lower_control,
+    result_length,
     result_param,
     result_reg,
-    tensor_param_type,
 )
+from stretto.kernels.control import lower_control
 from stretto.kernels.expr import Buffer, Const, Extent, Position, Reg
 from stretto.kernels.externals import Externals
 from stretto.kernels.lazy import Lazy, cast, memory_shape, stored
+from stretto.kernels.list_slots import ListSlots, list_slots
 from stretto.kernels.lists import list_storage
 from stretto.kernels.lower import Items, Lowering
 from stretto.kernels.operator import LibraryArgument, LibraryCall
 from stretto.kernels.rules import RULES
+from stretto.kernels.targets import (
+    ListTarget,
+    Target,
+    bind,
+    claim_destinations,
+    finish,
+    is_register,
+)
 from stretto.kernels.tree import Seq, Tree, TreeFunction
 from stretto.ops.infer import parameters
 
@@ -83,20 +89,23 @@ def lower(program: Program) -> Lowered:
     Raises CodegenError for what no machine could run.
     """
     called = _callees(program, program.main)
-    for name in called:
-        _check_signature(program.functions[name])
+    if "main" in called:
+        raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
     externals = Externals()
     inputs = tuple(
         externals.add(f"in{n}", kind.dtype, kind.static_shape(), "input")
-        for n, kind in enumerate(tensor_param_type(value.type) for value in program.main.params)
+        for n, kind in enumerate(value.tensor for value in program.main.params)
     )
-    main, outputs = _lower_main(program, externals, inputs)
-    functions = [
-        _lower_function(program, function, externals)
-        for name, function in program.functions.items()
-        if name in called
-    ]
-    tree = Tree((main, *functions), tuple(externals.buffers))
+    names = [name for name in program.functions if name in called]
+    slots = list_slots(program, names, externals)
+    low = _lowering(program, program.main, externals, slots)
+    main, outputs = _lower_main(low, inputs)
+    functions, stacks = [main], {"main": low.bases}
+    for name in names:
+        low = _lowering(program, program.functions[name], externals, slots)
+        functions.append(_lower_function(low))
+        stacks[name] = low.bases
+    tree = Tree(pass_bases(functions, stacks), tuple(externals.buffers))
     made = frozenset(program.folded.results)
     return Lowered(tree, inputs, outputs, externals.tensors, tuple(externals.stops), made)
 
@@ -104,16 +113,12 @@ def lower(program: Program) -> Lowered:
 # ---- functions -------------------------------------------------------------------------------
 
 
-def _check_signature(function: Function) -> None:
-    if function.name == "main":
-        raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
-    for value in (*function.params, *function.body.yields):
-        tensor_param_type(value.type)
-
-
-def _lowering(program: Program, function: Function, externals: Externals) -> Lowering:
+def _lowering(
+    program: Program, function: Function, externals: Externals, slots: ListSlots
+) -> Lowering:
     recursive = function.name in _callees(program, function)
-    low = Lowering(program, function, externals, list_storage(function), lower_op, recursive)
+    storage = list_storage(function)
+    low = Lowering(program, function, externals, storage, lower_op, recursive, slots)
     low.uses.count(function.body)
     return low
 
@@ -130,30 +135,31 @@ def _callees(program: Program, function: Function) -> set[str]:
     return found
 
 
-def _lower_function(
-    program: Program, function: Function, externals: Externals
-) -> TreeFunction[Items]:
-    low = _lowering(program, function, externals)
+def _lower_function(low: Lowering) -> TreeFunction[Items]:
+    function = low.function
     params: list[Reg] = []
     tensors: list[Buffer] = []
     for number, value in enumerate(function.params):
-        kind = tensor_param_type(value.type)
-        if is_register(kind):
+        kind = value.type
+        if isinstance(kind, ListType):
+            params.append(argument_length(function.name, number))
+            bind(low, value, ListTarget(low.slots.param(function.name, number), params[-1]))
+        elif is_register(kind):
             params.append(argument_reg(function.name, number, kind))
             bind(low, value, params[-1])
         else:
             tensors.append(argument_param(function.name, number, kind))
             bind(low, value, tensors[-1])
-    targets: list[Target] = []
-    for number, value in enumerate(function.body.yields):
-        kind = tensor_param_type(value.type)
-        make = result_reg if is_register(kind) else result_param
-        targets.append(make(function.name, number, kind))
+    targets = tuple(_result(low, number) for number in range(len(function.body.yields)))
     written = tuple(target for target in targets if isinstance(target, Buffer))
-    results = tuple(target for target in targets if isinstance(target, Reg))
-    claim_destinations(low, function.body, tuple(targets))
+    results = tuple(
+        target.length if isinstance(target, ListTarget) else target
+        for target in targets
+        if isinstance(target, ListTarget | Reg)
+    )
+    claim_destinations(low, function.body, targets)
     low.ops(function.body)
-    finish(low, function.body.yields, tuple(targets))
+    finish(low, function.body.yields, targets)
     low.flush()
     return TreeFunction(
         function.name,
@@ -166,11 +172,19 @@ def _lower_function(
     )
 
 
+def _result(low: Lowering, number: int) -> Target:
+    """Where a function leaves a result."""
+    name, kind = low.function.name, low.function.body.yields[number].type
+    if isinstance(kind, ListType):
+        return ListTarget(low.slots.result(name, number), result_length(name, number))
+    make = result_reg if is_register(kind) else result_param
+    return make(name, number, kind)
+
+
 def _lower_main(
-    program: Program, externals: Externals, inputs: tuple[Buffer, ...]
+    low: Lowering, inputs: tuple[Buffer, ...]
 ) -> tuple[TreeFunction[Items], tuple[Output, ...]]:
-    function = program.main
-    low = _lowering(program, function, externals)
+    function = low.function
     for value, buffer in zip(function.params, inputs, strict=True):
         low.env[value] = stored(buffer)
         if is_register(value.type) and low.uses.is_needed(value):
@@ -180,7 +194,7 @@ def _lower_main(
         kind = value.type
         buffer = None
         if isinstance(kind, TensorType) and kind.is_static:
-            buffer = externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
+            buffer = low.externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
         buffers.append(buffer)
     claim_destinations(low, function.body, tuple(buffers))
     low.ops(function.body)
