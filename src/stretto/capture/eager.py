@@ -101,13 +101,19 @@ def tensors_of(item: Any) -> list[torch.Tensor]:
 
 
 def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:
-    """The error of `func` on real tensors of the same shapes, whose dims are at most `largest`."""
+    """The error of `func` on real tensors of the same layout, or with dims of at most `largest`."""
 
     def real(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
-        shape = [size if largest is None else min(size, largest) for size in item.shape]
-        return torch.zeros(shape, dtype=item.dtype, device=item.device)
+        if largest is not None:
+            shape = [min(size, largest) for size in item.shape]
+            return torch.zeros(shape, dtype=item.dtype, device=item.device)
+        like = item.fake if isinstance(item, TracedTensor) else item
+        strided = torch.empty_strided(
+            like.shape, like.stride(), dtype=item.dtype, device=item.device
+        )
+        return strided.zero_()
 
     try:
         with tracer().native():
