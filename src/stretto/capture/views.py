@@ -15,6 +15,7 @@ from stretto.capture.tensor import SET_ROW, TracedTensor, ViewStep
 from stretto.capture.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
+from stretto.ir.types import TensorType
 from stretto.ops.positions import Positions
 
 aten = torch.ops.aten
@@ -99,7 +100,40 @@ def selected(tensor: TracedTensor, dim: int, index: int | Value) -> TracedTensor
     )
     if isinstance(index, Value):
         _check(index, tensor, dim, 1, "aten.select.int")
-    return extend(tensor, fake, step)
+    inside = _selected_before_expand(tensor, fake, dim % tensor.dim(), index)
+    return extend(tensor, fake, step) if inside is None else inside
+
+
+def _selected_before_expand(
+    tensor: TracedTensor, fake: torch.Tensor, dim: int, index: int | Value
+) -> TracedTensor | None:
+    """`x.expand(...).select(dim, index)` as a view of `x`, which can be written."""
+    last = _last(tensor, "aten.expand.default")
+    if last is None:
+        return None
+    state = tracer()
+    base = _without_last(tensor)
+    type = base.steps[-1].type if base.steps else state.type_of(_whole(tensor))
+    new = tensor.dim() - len(type.shape)
+    if dim >= new:
+        at = index if type.shape[dim - new] != 1 else 0
+        scatter = "aten.select_scatter.default" if isinstance(at, int) else SET_ROW
+        left = tuple(size for place, size in enumerate(type.shape) if place != dim - new)
+        type = TensorType(type.dtype, left)
+        base = extend(
+            base, fake, ViewStep("aten.select.int", (dim - new, at), type, scatter=scatter)
+        )
+    if type == state.type_of(fake):
+        return TracedTensor(fake, base.memory, base.steps)
+    (sizes,) = last.arguments
+    assert isinstance(sizes, tuple)
+    step = ViewStep("aten.expand.default", (sizes[:dim] + sizes[dim + 1 :],), state.type_of(fake))
+    return extend(base, fake, step)
+
+
+def _whole(tensor: TracedTensor) -> torch.Tensor:
+    assert tensor.memory.fake is not None
+    return tensor.memory.fake
 
 
 def _check(position: Value, tensor: TracedTensor, dim: int, length: int, operator: str) -> None:
@@ -144,8 +178,11 @@ def sliced(
 
 
 def expanded(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
-    """`tensor` repeated without copies; it cannot be written through."""
+    """`tensor` repeated without copies; where an element is repeated it cannot be written."""
     state = tracer()
+    new = fake.dim() - tensor.dim()
+    if fake.shape[new:] == tensor.shape and all(size == 1 for size in fake.shape[:new]):
+        return reshaped(tensor, fake)
     symbolic = any(not isinstance(state.dim(dim), int) for dim in fake.shape)
     if symbolic:
         lead = fake.dim() - tensor.dim()
