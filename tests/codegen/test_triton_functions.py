@@ -177,7 +177,7 @@ def test_conversions(source: DType) -> None:
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_all_functions_compile(target: str, tmp_path: Path) -> None:
-    size = 512
+    size = 128  # one element for each thread
     place = (Index.of(Var(0)),)
     for dtype in (DType.F32, DType.F64, DType.I32, DType.U8):
         stages: list[Stage] = []
@@ -194,6 +194,6 @@ def test_all_functions_compile(target: str, tmp_path: Path) -> None:
             value = Apply(name, (load,) * function.arity, result)
             out = Access(Buffer(f"out_{name}", result, (size,)), (size,), place)
             operator = Operator(name, (size,), (), "", value, out)
-            stages.append(Stage(operator, (Span(size),), Method("map", (("block", 512),))))
+            stages.append(Stage(operator, (Span(size),), Method("map", (("block", size),))))
         used = compiled(Kernel(f"all_{dtype.value}", (), tuple(stages)), tmp_path, target)
         assert used.spill_bytes == 0

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ import triton.runtime.interpreter
 from triton.runtime.interpreter import TensorHandle
 from triton.runtime.jit import JITFunction
 
+from stretto.codegen.triton_program import library_text
 from stretto.runtime.triton_builder import Builder, numpy_type
 from stretto.runtime.triton_memory import Buffer
 from stretto.runtime.triton_reduce import reduce
@@ -43,8 +44,32 @@ _MODULES: tuple[ModuleType, ...] = (tl, tl.core, tl.math, tl.standard, tl.random
 
 
 @lru_cache(maxsize=256)
-def _code(text: str) -> Any:
-    return compile(_plain(ast.parse(text)), file_name(text), "exec")
+def _code(text: str) -> tuple[CodeType, ...]:
+    """What to execute in turn. The library, which is half of every program, is compiled once."""
+    file, library = file_name(text), library_text()
+    before, found, after = text.partition(library)
+    if not found:
+        return (_compiled(text, file, 0),)
+    first = before.count("\n")
+    rest = _compiled(after, file, first + library.count("\n"))
+    return _compiled(before, file, 0), _renamed(_library_code(first), file), rest
+
+
+@cache
+def _library_code(first: int) -> CodeType:
+    return _compiled(library_text(), "<library>", first)
+
+
+def _compiled(text: str, file: str, lines: int) -> CodeType:
+    """Code of a text that begins after so many lines of its file."""
+    return compile(_plain(ast.parse("\n" * lines + text)), file, "exec")
+
+
+def _renamed(code: CodeType, file: str) -> CodeType:
+    """The same code as part of another file."""
+    values = code.co_consts
+    inner = (_renamed(value, file) if isinstance(value, CodeType) else value for value in values)
+    return code.replace(co_filename=file, co_consts=tuple(inner))
 
 
 def load_module(text: str) -> Namespace:
@@ -53,7 +78,8 @@ def load_module(text: str) -> Namespace:
     They mean something only inside `interpreted()`.
     """
     namespace: Namespace = {"__name__": "triton_program", "range": _range, "_tensor": _to_tensor}
-    exec(_code(text), namespace)
+    for code in _code(text):
+        exec(code, namespace)
     for value in namespace.values():
         if isinstance(value, FunctionType):
             _as_combining(value)
@@ -87,27 +113,25 @@ def argument(value: float, kind: str, buffer: Buffer | None = None) -> Any:
 
 
 # ---- the text as plain functions -----------------------------------------------------------------
-class _Plain(ast.NodeTransformer):
-    """Functions without decorators, in which every assigned number becomes a tensor, as it does
-    in a compiled one; what is annotated as a constexpr stays."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list = []
-        node.body = [self.visit(statement) for statement in node.body]
-        return node
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        node.value = ast.Call(ast.Name("_tensor", ast.Load()), [node.value], [])
-        return ast.fix_missing_locations(node)
-
-
 def _plain(tree: ast.Module) -> ast.Module:
-    """Only functions change: an assignment of the module itself makes a constant."""
-    tree.body = [
-        _Plain().visit(statement) if isinstance(statement, ast.FunctionDef) else statement
-        for statement in tree.body
-    ]
-    return ast.fix_missing_locations(tree)
+    """Functions without decorators, in which every assigned number becomes a tensor, as it does
+    in a compiled one; what is annotated as a constexpr stays, as do assignments of the module."""
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            _make_plain(statement)
+    return tree
+
+
+def _make_plain(statement: ast.stmt) -> None:
+    if isinstance(statement, ast.FunctionDef):
+        statement.decorator_list = []
+    if isinstance(statement, ast.Assign):
+        place = statement.value
+        function = ast.copy_location(ast.Name("_tensor", ast.Load()), place)
+        statement.value = ast.copy_location(ast.Call(function, [place], []), place)
+    for part in ("body", "orelse"):
+        for inner in getattr(statement, part, ()):
+            _make_plain(inner)
 
 
 def _to_tensor(value: Any) -> Any:

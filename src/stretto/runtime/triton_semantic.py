@@ -26,6 +26,7 @@ class Semantic(TritonSemantic[Any]):
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
         self._constants: dict[tuple[type, Any, str], Any] = {}
+        self._operands: dict[tuple[Any, ...], Any] = {}
 
     def binary_op_type_checking_impl(
         self,
@@ -36,21 +37,38 @@ class Semantic(TritonSemantic[Any]):
         arithmetic_check: bool = True,
         div_or_mod: bool = False,
     ) -> Any:
-        """Operands of one type need no conversion, but for a division of halves and pointers."""
-        if type(lhs) is tl.tensor and type(rhs) is tl.tensor:
-            kind = lhs.type.name
+        """Operands of one type need no conversion, but for a division of halves and pointers; a
+        number next to a tensor is converted once for each type of the tensor."""
+        rules = (allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+        if type(lhs) is not tl.tensor:
+            return super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        kind = lhs.type.name
+        if type(rhs) is tl.tensor:
             if kind == rhs.type.name and not div_or_mod and not lhs.dtype.is_ptr():
                 return lhs, rhs
-        return super().binary_op_type_checking_impl(
-            lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
-        )
+            return super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        if type(rhs) is not int and type(rhs) is not float:
+            return super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        key = (kind, type(rhs), _distinct(rhs), *rules)
+        found = self._operands.get(key)
+        if found is not None:
+            return lhs, found
+        left, right = super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        if left is lhs:
+            self._operands[key] = right
+        return left, right
 
     def scalar_constant(self, value: Any, dtype: Any) -> Any:
-        key = (type(value), value, dtype.name)
+        key = (type(value), _distinct(value), dtype.name)
         found = self._constants.get(key)
         if found is None:
             found = self._constants[key] = super().scalar_constant(value, dtype)
         return found
+
+
+def _distinct(number: Any) -> Any:
+    """As a key: 0.0 equals -0.0, and NaN not even itself."""
+    return number if number == number and number != 0 else repr(number)
 
 
 _SHAPES: dict[Ints, tuple[Any, int, str]] = {}
