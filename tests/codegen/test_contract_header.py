@@ -117,20 +117,20 @@ CONVS = [
 ]
 
 
-def is_built(target: str, code: str, number: int) -> bool:
-    """Of each list of cases: all for the native target, one dtype each for the others."""
-    turn = number + list(TARGETS).index(target) + list(DTYPES).index(code)
-    return target == "native" or turn % 2 == 0
+def half(target: str, code: str, number: int) -> int:
+    """Which of its target's two drivers has case `number` of a list. The first drivers together
+    have each case for each dtype; only `make whole` builds the second ones."""
+    return (number + list(TARGETS).index(target) + list(DTYPES).index(code)) % 2
 
 
-def driver_source(target: str) -> str:
+def driver_source(target: str, which: int) -> str:
     entries = [DRIVER, CONV_DRIVER]
     ctypes_of = (("f", "float"), ("d", "double"))
     for (code, ctype), (i, (mr, nv)) in itertools.product(ctypes_of, enumerate(TILES)):
-        if is_built(target, code, i):
+        if half(target, code, i) == which:
             entries.append(f"ENTRY({code}_{mr}_{nv}, {ctype}, {mr}, {nv})")
     for (code, ctype), (i, case) in itertools.product(ctypes_of, enumerate(CONVS)):
-        if not is_built(target, code, i):
+        if half(target, code, i) != which:
             continue
         entries.append(
             textwrap.dedent(f"""
@@ -178,14 +178,14 @@ def convert(
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
-    """The driver of a target, built once."""
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], ctypes.CDLL]:
+    """The drivers of a target, each built once."""
 
     @cache
-    def build(target: str) -> ctypes.CDLL:
+    def build(target: str, which: int) -> ctypes.CDLL:
         folder = tmp_path_factory.mktemp(target)
         source, built = folder / "driver.cpp", folder / "driver.so"
-        source.write_text(driver_source(target))
+        source.write_text(driver_source(target, which))
         flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
         command = [COMPILER, *flags, *TARGETS[target], "-iquote", INCLUDE, source, "-o", built]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -196,22 +196,28 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctype
 
 
 @pytest.fixture
-def kernels(request: pytest.FixtureRequest, libraries: Callable[[str], ctypes.CDLL]) -> Kernels:
-    """Those of a target and a dtype, which `of_every` gives."""
-    target, code = request.param
+def kernels(
+    request: pytest.FixtureRequest, libraries: Callable[[str, int], ctypes.CDLL]
+) -> Kernels:
+    """Those of a target, a dtype and one half of the cases, which `of_every` gives."""
+    target, code, which = request.param
     if COMPILER is None:
         pytest.skip("needs g++")
     if not X86 and target != "native":
         pytest.skip("an x86 instruction set")
-    return Kernels(libraries(target), code)
+    return Kernels(libraries(target, which), code)
 
 
 def of_every(name: str, cases: Sequence[object]) -> pytest.MarkDecorator:
     """Parameters: `kernels`, and as `name` each case that they are built for."""
     built = [
-        pytest.param((target, code), case, id=f"{target}-{code}-{number}")
+        pytest.param(
+            (target, code, which := half(target, code, number)),
+            case,
+            id=f"{target}-{code}-{number}",
+            marks=pytest.mark.whole if which else (),
+        )
         for target, code, (number, case) in itertools.product(TARGETS, DTYPES, enumerate(cases))
-        if is_built(target, code, number)
     ]
     return pytest.mark.parametrize(("kernels", name), built, indirect=["kernels"])
 
