@@ -510,3 +510,17 @@ def test_objects_made_in_a_loop() -> None:
         x = torch.tensor(given)
         assert_same(fast(mine, x), objects_made_in_a_loop(other, x))
         assert_same([mine.child.v, mine.other.v], [other.child.v, other.other.v])
+
+
+def two_shapes(x: Tensor) -> Tensor:
+    v = x if x.norm() < 2 else torch.zeros(3, 4)
+    w = v + 1
+    both = torch.maximum(v, torch.sum(w, 0)) if v.dim() == 1 else w
+    return torch.where(v > 0, v, w).sum() + torch.lerp(v, w, w * 0.5).mean() + both.sum()
+
+
+@pytest.mark.parametrize("factor", [0.5, 5.0])
+def test_an_operator_of_several_that_are_one_of_several(factor: float) -> None:
+    x = torch.tensor([1.0, -1.0, 0.5]) * factor
+    fast = stretto.compile(two_shapes, backend="interpreter")
+    torch.testing.assert_close(fast(x), two_shapes(x))

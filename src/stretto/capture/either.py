@@ -87,7 +87,7 @@ def replaced(value: Any, either: Either, option: Any) -> Any:
     """`value` with `option` in the place of `either`."""
     if value is either:
         return option
-    if first_either(value) is None:
+    if isinstance(value, Either) or first_either(value) is None:
         return value
     if isinstance(value, dict):
         return {key: replaced(item, either, option) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.capture import branches, indexing, lists, loops, raises
+from stretto.capture import arithmetic, branches, indexing, lists, loops, raises
 from stretto.capture.aliases import is_one_of, overlapping
 from stretto.capture.calls import (
     call,
@@ -382,3 +382,4 @@ Hooks.getitem = indexing.getitem
 Hooks.setitem = indexing.setitem
 Hooks.item = to_number
 Hooks.concrete = concrete
+Hooks.arithmetic = arithmetic.operands

@@ -244,6 +244,7 @@ class Hooks:
     list_items: Hook
     list_length: Hook
     written: Hook
+    arithmetic: Hook
     call: Hook
     use: Hook
     staging: Any
@@ -256,6 +257,23 @@ def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
         return getattr(torch.Tensor, inplace)(self, other)
 
     method.__name__ = inplace
+    return method
+
+
+def _of_numbers(name: str) -> Callable[[Any, Any], Any]:
+    """A binary operator that raises for some Python numbers what it does not raise for tensors."""
+    method_name = f"__{name}__"
+    python_name = name.removeprefix("r")
+
+    def method(self: TracedTensor, other: Any) -> Any:
+        one: Any = self
+        if self.number is not None and name != python_name:
+            other, one = Hooks.arithmetic(python_name, other, one)
+        elif self.number is not None:
+            one, other = Hooks.arithmetic(python_name, one, other)
+        return getattr(torch.Tensor, method_name)(one, other)
+
+    method.__name__ = method_name
     return method
 
 
@@ -376,6 +394,15 @@ class TracedTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
+
+    __truediv__ = _of_numbers("truediv")  # pyright: ignore[reportAssignmentType]
+    __rtruediv__ = _of_numbers("rtruediv")  # pyright: ignore[reportAssignmentType]
+    __floordiv__ = _of_numbers("floordiv")  # pyright: ignore[reportAssignmentType]
+    __rfloordiv__ = _of_numbers("rfloordiv")  # pyright: ignore[reportAssignmentType]
+    __mod__ = _of_numbers("mod")  # pyright: ignore[reportAssignmentType]
+    __rmod__ = _of_numbers("rmod")  # pyright: ignore[reportAssignmentType]
+    __pow__ = _of_numbers("pow")  # pyright: ignore[reportAssignmentType]
+    __rpow__ = _of_numbers("rpow")  # pyright: ignore[reportAssignmentType]
 
     __iadd__ = _numeric("__add__", "__iadd__")  # pyright: ignore[reportAssignmentType]
     __isub__ = _numeric("__sub__", "__isub__")  # pyright: ignore[reportAssignmentType]
