@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 from stretto.capture.leaves import kind_of
 from stretto.capture.scalars import Kind, unify
-from stretto.capture.state import equal_leaves, rebuild_tuple
+from stretto.capture.state import (
+    TracedList,
+    children,
+    contents,
+    equal_leaves,
+    is_same,
+    rebuild_tuple,
+    refill,
+)
 from stretto.capture.tensor import TracedTensor
+
+NOTHING: Mapping[int, Hashable] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +35,8 @@ class Template:
     """The structure of a result: its leaves, and how to rebuild it from them."""
 
     leaves: list[Kind | Fixed]
-    build: Callable[[list[Any]], Any]
+    build: Callable[[list[Any], list[Any]], Any]
+    """Of the leaves that are not fixed, and the containers of the arguments."""
     shape: Hashable
 
     @property
@@ -57,28 +69,33 @@ class Walk:
     is_leaf: Callable[[Any], bool]
     by_content: bool
 
-    def flatten(self, value: Any, leaves: list[Any]) -> Hashable:
-        """Collect the leaves of a value; what is left is its structure."""
+    def flatten(
+        self, value: Any, leaves: list[Any], known: Mapping[int, Hashable] = NOTHING
+    ) -> Hashable:
+        """Collect the leaves of a value; what is left is its structure. `known`: what objects are,
+        by their ids."""
         if self.is_leaf(value):
             leaves.append(value)
             return "leaf"
+        if id(value) in known:
+            return known[id(value)]
         match value:
             case tuple():
-                return (type(value), *(self.flatten(item, leaves) for item in value))
+                return (type(value), *(self.flatten(item, leaves, known) for item in value))
             case list() if self.by_content:
-                return (list, *(self.flatten(item, leaves) for item in value))
+                return (list, *(self.flatten(item, leaves, known) for item in value))
             case dict() if self.by_content:
-                return (dict, *((k, self.flatten(v, leaves)) for k, v in value.items()))
+                return (dict, *((k, self.flatten(v, leaves, known)) for k, v in value.items()))
             case None | bool() | int() | float() | str():
                 return (type(value), value)
             case _:
                 return ("object", id(value))
 
     def rebuild(self, value: Any, supply: list[Any], replaced: dict[Any, Any]) -> Any:
-        """`value` with leaves from `supply`, in order; `replaced` maps ids of lists."""
+        """`value` with leaves from `supply`, in order; `replaced` maps ids of containers."""
         if self.is_leaf(value):
             return supply.pop(0)
-        if isinstance(value, list) and id(value) in replaced:
+        if isinstance(value, list | dict | TracedList) and id(value) in replaced:
             return replaced[id(value)]
         match value:
             case tuple():
@@ -90,6 +107,29 @@ class Walk:
                 return {k: self.rebuild(v, supply, replaced) for k, v in value.items()}
             case _:
                 return value
+
+    def update(self, value: Any, supply: list[Any]) -> Any:
+        """`value` with leaves from `supply`, in order, put into the containers themselves."""
+        if self.is_leaf(value):
+            return supply.pop(0)
+        if isinstance(value, tuple):
+            items = [self.update(item, supply) for item in value]
+            same = all(map(is_, items, value))
+            return value if same else rebuild_tuple(value, items)
+        if isinstance(value, list | dict) and self.by_content:
+            before = contents(value)
+            after = {key: self.update(item, supply) for key, item in before.items()}
+            if not is_same(before, after):
+                refill(value, after)
+        return value
+
+    def containers(self, value: Any) -> Iterator[Any]:
+        """The lists and dicts in a value; in these only where they are taken apart."""
+        if isinstance(value, list | dict | TracedList):
+            yield value
+        if isinstance(value, tuple) or (isinstance(value, list | dict) and self.by_content):
+            for item in children(value):
+                yield from self.containers(item)
 
 
 RESULT = Walk(is_result_leaf, by_content=True)
