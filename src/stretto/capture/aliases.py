@@ -130,6 +130,12 @@ def link_same(made: Any, sources: Iterable[Any]) -> None:
                     _connect_lists(made.memory, other)
 
 
+def may_be_same(first: set[Storage], second: set[Storage]) -> bool:
+    """Whether a list among the storages `first` may be one of `second`."""
+    lists = (storage for storage in first if storage.fake is None)
+    return any(not second.isdisjoint((one, *(one.same_list or ()))) for one in lists)
+
+
 def has_sources(made: Storage, sources: Iterable[Source]) -> None:
     """`made` is fresh memory, or that of one of `sources`, as their flags say."""
     made.sources = tuple(sources)

@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-from stretto.capture.aliases import has_sources, link_same, overlapping, storages_of
+from stretto.capture.aliases import (
+    has_sources,
+    link,
+    link_same,
+    may_be_same,
+    overlapping,
+    storages_of,
+)
 from stretto.capture.flags import Flag, both, either, select, value_of
 from stretto.capture.leaves import kind_of
 from stretto.capture.scalars import Kind
@@ -80,6 +87,8 @@ class CarriedAliases:
     linked: set[Slot] = field(default_factory=set[Slot])
     """Tensors that are not followed exactly."""
     pairs: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
+    same: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
+    """Pairs of lists that may be one Python object; others only hold the same items."""
     """What may share memory at the start of a round: a slot, and another or an outer storage."""
     found: set[Candidate] = field(default_factory=set[Candidate])
     """Candidates after the last round that was traced."""
@@ -148,7 +157,8 @@ class CarriedAliases:
                 link_same(made[key], item.items if isinstance(item, Grown) else [item.init])
         for key, other in self.pairs:
             if key in made:
-                link_same(made[key], [made.get(other, other)])
+                join = link_same if (key, other) in self.same else link
+                join(made[key], [made.get(other, other)])
 
     def _forget_lost(self) -> None:
         """Slots that are carried no longer, as their values turned out to be of several kinds."""
@@ -290,7 +300,7 @@ class CarriedAliases:
         """
         self.region, self.body, self.yields = region, self.round, ()
         writes = tracer().written > self.written
-        before = len(self.pairs), len(self.candidates), len(self.linked)
+        before = len(self.pairs), len(self.same), len(self.candidates), len(self.linked)
         self._forget_lost()
         if self._learn_inits() and not writes:
             self._have_sources(list(self.candidates))
@@ -302,7 +312,12 @@ class CarriedAliases:
                 break
             self._have_sources(list(self.candidates))
         self._compare_links(ways, region)
-        learned = before != (len(self.pairs), len(self.candidates), len(self.linked))
+        learned = before != (
+            len(self.pairs),
+            len(self.same),
+            len(self.candidates),
+            len(self.linked),
+        )
         self.has_learned = learned
         again, self.is_late = (writes and learned) or self.is_late, False
         if is_settled and not again:
@@ -412,6 +427,8 @@ class CarriedAliases:
                     own[key].isdisjoint(theirs) and found.isdisjoint(own[other])
                 ):
                     self.pairs.add((key, other))
+                    if may_be_same(own[key], own[other]):
+                        self.same.add((key, other))
 
     def _at_end(self, candidate: Candidate) -> tuple[Value, ...] | None:
         """Flag and values of a candidate after the round, or None where they are not known."""
