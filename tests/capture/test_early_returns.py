@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import stretto
 from stretto.options import Options
 from tests.capture.checks import check, structure
 
@@ -79,3 +80,37 @@ def test_a_structure_is_returned(function: Any, unroll: int) -> None:
     calls = [*CALLS, (torch.ones(3) * 9, torch.tensor(4))]
     captured = check(function, *calls, options=Options(unroll=unroll))
     assert "while" in structure(captured)
+
+
+def returned_and_changed(y: Tensor, z: Tensor) -> tuple[int, Tensor]:
+    """What is returned is, in another round, memory that is changed behind it."""
+    v = torch.ones_like(y)
+    if z.sum() > 0.5:
+        for _ in range(9):
+            if v.sum() > 0:
+                return 0, y
+            y = v
+            y *= 0.5
+    return 0, y.clamp(1.0)
+
+
+def kept_and_changed(y: Tensor, z: Tensor) -> Tensor:
+    v, kept = torch.ones_like(y), (y, 0)
+    for _ in range(9):
+        if v.sum() > z:
+            kept = (v, 1)
+        v = v * 0.5 if z > 0 else v
+        v += 0.5
+    return kept[0] + 1
+
+
+@pytest.mark.parametrize("function", [returned_and_changed, kept_and_changed])
+def test_a_part_of_a_structure_that_is_not_known_is_no_other(function: Any) -> None:
+    for number in (0.0, 1.0):
+        inputs = torch.tensor([0.3]), torch.tensor(number)
+        try:
+            found = stretto.compile(function, backend="interpreter")(*map(torch.clone, inputs))
+        except stretto.CaptureError as error:
+            assert "may share memory" in str(error)
+        else:
+            torch.testing.assert_close(found, function(*inputs))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -253,12 +254,12 @@ class Carry:
         if self.runs_once:
             self._settle_bound()
         for slot, poison in self.poisoned.items():
-            kind, *rest = slot[0]
-            if kind == "cell" and len(slot) == 1:
-                self.base.frames[rest[0]].set(rest[1], poison)
-            elif kind == "box" and len(slot) == 2:
-                box = self.base.boxes[rest[0]][0]
-                refill(box, {**contents(box), slot[1]: poison})
+            (kind, *rest), *path = slot
+            if kind == "cell":
+                frame = self.base.frames[rest[0]]
+                frame.set(rest[1], _poisoned(frame.get(rest[1]), path, poison))
+            else:
+                _poisoned(self.base.boxes[rest[0]][0], path, poison)
 
     def _settle_bound(self) -> None:
         """Variables that each round binds have a value after the first."""
@@ -517,6 +518,19 @@ def _or_poison(value: Any) -> Any:
     if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
         return Poison.of(value.memory.state.stale)
     return value
+
+
+def _poisoned(whole: Any, path: Sequence[Any], poison: Poison) -> Any:
+    """A variable of which a part is not known."""
+    if not path:
+        return poison
+    parts = parts_of(whole)
+    if parts is not None:
+        inner = _poisoned(parts[path[0]], path[1:], poison)
+        return rebuild_tuple(whole, [*parts[: path[0]], inner, *parts[path[0] + 1 :]])
+    items = contents(whole)
+    refill(whole, {**items, path[0]: _poisoned(items.get(path[0]), path[1:], poison)})
+    return whole
 
 
 def _has_unbound_form(value: Any) -> bool:
