@@ -285,3 +285,43 @@ def test_another_list_each_time() -> None:
         return out
 
     assert "calls itself with another list or dict each time" in str(refused(f, *CASES[0]))
+
+
+def test_lists_of_different_length_returned() -> None:
+    def leaves(t: Tensor, n: Tensor) -> list[Tensor]:
+        if n <= 0:
+            return [t]
+        out = leaves(t * 0.5, n - 1)
+        out.append(t)
+        return out
+
+    error = refused(leaves, *CASES[0])
+    assert "returns values of different structure" in str(error)
+    assert "pass a list as an argument and append to it" in str(error)
+
+
+def test_a_list_of_tuples() -> None:
+    def f(t: Tensor, n: Tensor) -> Any:
+        def visit(t: Tensor, n: Tensor, out: list[tuple[Tensor, Tensor]]) -> None:
+            if n > 0:
+                out.append((t, n))
+                visit(t * 0.5, n - 1, out)
+
+        out: list[tuple[Tensor, Tensor]] = []
+        visit(t, n, out)
+        return out
+
+    error = refused(f, *CASES[0])
+    assert "a list grows or shrinks in a recursive function whose items are not" in str(error)
+    assert "but a tuple of 2" in str(error)
+
+
+def test_a_list_of_tuples_in_a_loop() -> None:
+    def f(t: Tensor, n: Tensor) -> Any:
+        out: list[tuple[Tensor, int]] = []
+        for i in range(n):
+            out.append((t, i))
+        return out
+
+    error = refused(f, *CASES[0])
+    assert "a list grows or shrinks in a traced loop whose items are not" in str(error)

@@ -443,7 +443,21 @@ class Carry:
                 return
         if self.loops:
             raise NeedsUnroll(self.loops, growth(box))
+        if isinstance(box, list):
+            self._fail_items(list((after or before).values())[-1])
         self._peel("a container", list(before.values()), list(after.values()))
+
+    def _fail_items(self, item: Any) -> None:
+        """A list grows or shrinks whose items a Program cannot hold."""
+        where = "a traced loop" if self.frame is not None else "a recursive function"
+        raise NeedsPeel(
+            abort(
+                f"a list grows or shrinks in {where} whose items are not tensors or numbers of one "
+                f"shape and dtype, but {describe(item)}",
+                "append tensors of one shape and dtype; for items of several parts, keep one list "
+                "for each part",
+            )
+        )
 
     def _grow(self, box: list[Any], after: TracedList) -> None:
         items = list(self.base.boxes[id(box)][1].values())

@@ -219,7 +219,8 @@ class Outline:
                 fail(
                     f"the recursive function '{self.name}' returns values of different structure "
                     f"({describe(result)})",
-                    "return the same structure in all cases",
+                    "return the same structure in all cases; where the length of a list differs, "
+                    "pass a list as an argument and append to it",
                 )
             found = [merge(a, b) for a, b in zip(known.leaves, leaves, strict=True)]
         merged = [leaf for leaf in found if leaf is not None]
