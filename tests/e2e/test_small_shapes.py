@@ -47,6 +47,10 @@ FUNCTIONS: tuple[Callable[[Tensor], object], ...] = (
     lambda x: x.cumsum(0), lambda x: x.cumprod(-1), lambda x: x.cummax(0), lambda x: x.sort(),
     lambda x: x.sort(0, descending=True), lambda x: x.argsort(), lambda x: x.topk(0),
     lambda x: x.diff(), lambda x: torch.searchsorted(torch.tensor([0.0, 1.0]), x),
+    # reductions of these
+    lambda x: x.sort()[0].sum(), lambda x: x.sort(0)[1].sum(), lambda x: x.topk(0)[0].sum(),
+    lambda x: x.cummax(0)[0].sum(0), lambda x: x.flip(0).sum(), lambda x: x[NOTHING].sum(0),
+    lambda x: x.gather(0, rows(x)).sum(-1), lambda x: x.roll(1).mean(), lambda x: x.tril().sum(),
     # positions
     lambda x: x[NOTHING], lambda x: x.index_select(0, NOTHING), lambda x: x.gather(0, rows(x)),
     lambda x: x.scatter(0, rows(x), x), lambda x: x.scatter_add(0, rows(x), x),

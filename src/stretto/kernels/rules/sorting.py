@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from stretto.ir.types import DType
 from stretto.kernels.expr import Const, Dynamic, Extent, Index, Var
-from stretto.kernels.lazy import Lazy, placed_at, stored, variables
+from stretto.kernels.lazy import Lazy, constant, placed_at, stored, variables
 from stretto.kernels.operator import Operator
 from stretto.kernels.rules.emit import computed
 from stretto.kernels.rules.scalar import compute_dtype
@@ -30,6 +30,8 @@ def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
     lazy = call.cheap("self")
     if lazy.rank == 0:
         return lazy, Lazy(DType.I64, (), Const(0, DType.I64))
+    if 0 in call.shape:
+        return constant(0, lazy.dtype, call.shape), constant(0, DType.I64, call.shape)
     dim = call.axis(lazy.rank)
     places = _places(call, lazy, dim, call.shape[dim], descending)
     indices = list(variables(call.shape))
@@ -40,7 +42,7 @@ def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
 def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) -> Lazy:
     """Where the elements of the sorted dim come from. That dim is the last of the operator twice:
     as what is sorted, and as what is stored."""
-    if 0 in call.shape or lazy.shape[dim] == 1:
+    if lazy.shape[dim] == 1:
         return Lazy(DType.I64, call.shape, Const(0, DType.I64))
     source = computed(lazy, compute_dtype(lazy.dtype))
     outer = (*lazy.shape[:dim], *lazy.shape[dim + 1 :])
