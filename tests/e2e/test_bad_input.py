@@ -197,18 +197,18 @@ def f(x, n):
     return x, i
 
 torch.set_num_threads(1)
-fast = stretto.compile(f, options=Options(threads=2, cache_dir=sys.argv[1]))
+fast = stretto.compile(f, options=Options(threads=2))
 small = torch.tensor(3)
 """
 
 
-def start(body: str, cache: Path, **environment: str) -> subprocess.Popen[str]:
+def start(body: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
     """A Python process that runs SCRIPT and then `body`."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    file = cache / f"script-{len(list(cache.iterdir()))}.py"
+    file = folder / f"script-{len(list(folder.iterdir()))}.py"
     file.write_text(SCRIPT + body)
     return subprocess.Popen(
-        [sys.executable, file, cache],
+        [sys.executable, file],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -230,13 +230,15 @@ def test_process_killed_while_it_compiles(
 ) -> None:
     """The next process finds a cache that it can use."""
     slow = fake_compiler(f"echo > {tmp_path}/started; sleep 600 & echo $! > {tmp_path}/pid; wait")
-    process = start("fast(torch.ones(3), small)\n", tmp_path, CXX=str(slow))
+    cache = str(tmp_path)
+    process = start("fast(torch.ones(3), small)\n", tmp_path, CXX=str(slow), STRETTO_CACHE=cache)
     while not (tmp_path / "pid").exists() and process.poll() is None:
         time.sleep(0.05)
     process.kill()
     finish(process)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    again = start("print(fast(torch.ones(3), small)[1])\n", tmp_path, CXX="")
+    body = "print(fast(torch.ones(3), small)[1])\n"
+    again = start(body, tmp_path, CXX="", STRETTO_CACHE=cache)
     assert finish(again) == "3\n"
 
 
@@ -247,7 +249,7 @@ def walk(x, n):
 def f(x, n):
     return walk(x, n), n.item()
 
-fast = stretto.compile(f, options=Options(threads=1, cache_dir=sys.argv[1]))
+fast = stretto.compile(f, options=Options(threads=1))
 """
 
 
@@ -307,7 +309,7 @@ def walk(x, n):
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
-fast = stretto.compile(walk, options=Options(threads=1, cache_dir=sys.argv[1]))
+fast = stretto.compile(walk, options=Options(threads=1))
 x = torch.zeros(64, 64)
 fast(x, torch.tensor(-1))
 before = resident()
