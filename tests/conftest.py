@@ -1,6 +1,7 @@
 """Fixtures and settings shared by all tests."""
 
 import difflib
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -58,6 +59,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(no_gpu)
+
+
+def pytest_collection_finish() -> None:
+    """The collector of garbage need not look again and again at torch and at thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
