@@ -124,6 +124,21 @@ def test_rows_whose_variance_overflows(large: float, width: int, backend: str) -
     torch.testing.assert_close(compiled(x), norms(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
+@pytest.mark.parametrize("width", [3, 7, 10, 33, 100])
+def test_nothing_is_left_of_rows_of_equal_elements(width: int, backend: str) -> None:
+    """1 / sqrt(eps) would make the rounding of a mean seen."""
+    x = torch.tensor([3.1, 0.1, 1.7, -1e5, 0.0])[:, None, None].expand(5, 2, width).contiguous()
+
+    def norms(x: Tensor) -> tuple[Tensor, ...]:
+        return F.layer_norm(x, x.shape[-1:]), F.group_norm(x, 1), *torch.var_mean(x, -1)
+
+    result = stretto.compile(norms, backend=backend)(x)
+    for part in result[:3]:
+        assert not part.any()
+    assert torch.equal(result[3], x[..., 0])
+
+
 WITHOUT_DIMS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
     "softmax": lambda x: (x.softmax(0), x.log_softmax(0), x.logsumexp(0), F.softmin(x, dim=0)),
     "sums": lambda x: (x.sum(), x.mean(), x.prod(), x.cumsum(0), x.cumprod(0), x.nansum()),

@@ -7,7 +7,7 @@ import torch
 from stretto.kernels.expr import Buffer, Expr, Index
 from stretto.kernels.lazy import Lazy, cast, constant, stored, variables, whole_buffer
 from stretto.kernels.rules.emit import computed, keep_dims, mapped, reduction, spread_over
-from stretto.kernels.rules.reduce import count, divided, mean_of, squares, stored_small
+from stretto.kernels.rules.reduce import count, divided, squares, stored_small
 from stretto.kernels.rules.scalar import apply, compute_dtype, like
 from stretto.kernels.rules.table import Call, Decline, rule, static_dims
 
@@ -20,7 +20,7 @@ def _statistics(
     moments: NaN where the square of the mean or the variance overflows, as in ATen, which combines
     the moments of parts of a row (`RowwiseMoments`), and multiplies such a square by zero there.
     """
-    mean = mean_of(call, lazy, dims)
+    mean = _mean(call, lazy, dims)
     total = squares(call, lazy, mean, dims)
     variance = divided(total.expr, count(lazy.shape, dims))
     if moments:
@@ -30,6 +30,22 @@ def _statistics(
         )
     rstd = apply("rsqrt", apply("add", variance, like(eps, variance)))
     return mean, stored_small(call, mapped(total, rstd))
+
+
+def _mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
+    """The mean over `dims`: the first element, and the mean of the distances from it.
+
+    So the mean of equal elements is such an element, whatever their number, and what is left of
+    them is 0. A plain sum is rounded, and 1 / sqrt(eps) makes that seen.
+    """
+    kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
+    rows = tuple(lazy.shape[dim] for dim in kept)
+    places = dict(zip(kept, variables(rows), strict=True))
+    first = Lazy(lazy.dtype, rows, lazy.at(*(places.get(d, 0) for d in range(lazy.rank))))
+    distance = apply("sub", lazy.expr, spread_over(first, kept, lazy.shape))
+    total = reduction(call.low, mapped(lazy, distance), dims, "sum", "sum")
+    mean = apply("add", first.expr, divided(total.expr, count(lazy.shape, dims)))
+    return stored_small(call, mapped(total, mean))
 
 
 def _affine(call: Call, x: Expr, weight: Expr | None, bias: Expr | None) -> Lazy:
