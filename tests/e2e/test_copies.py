@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import stretto
 from stretto.options import Options
-from stretto.runtime import memory_watch, pool
+from stretto.runtime import memory_watch, pool, probes
 from tests.capture.checks import assert_same
 
 A = torch.tensor([1.0, 2.0, 3.0])
@@ -215,7 +215,7 @@ def test_compiled_again_in_another_process(tmp_path: Path) -> None:
     compiled = stretto.compile(Block().eval(), backend="cpu", options=options)
     wanted = compiled(A)
     torch.save((compiled, A, wanted), tmp_path / "saved")
-    for part in (pool, memory_watch):  # this process may have those of another cache
+    for part in (pool, memory_watch, probes):  # this process may have those of another cache
         part.built(options)
     program = (
         "import torch\n"

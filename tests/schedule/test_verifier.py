@@ -128,6 +128,12 @@ def test_a_leaf_must_publish() -> None:
     rejected(with_body(chain(), body), "publishes nothing")
 
 
+def test_a_leaf_takes_back_nothing_that_was_published() -> None:
+    """The counters would go down, and a later wait would be over too early, or never."""
+    body = Seq((chain().tree.main.body, leaf(-1, (), ())))
+    rejected(with_body(chain(), body), "a leaf of -1 steps: what was published is taken back")
+
+
 @pytest.mark.parametrize("unit", [0, 1])
 def test_a_wait_between_iterations_is_missing(unit: int) -> None:
     program = loop()

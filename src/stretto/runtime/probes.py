@@ -55,9 +55,14 @@ def load(options: Options) -> ctypes.PyDLL:
     return _loaded[0]
 
 
-def _load(options: Options) -> ctypes.PyDLL:
+def built(options: Options) -> Path:
+    """probes.cpp as a shared object of the cache that the options name."""
     source = Path(__file__).with_name("probes.cpp").read_text()
-    library = load_library(compile_shared(source, Options(cache_dir=options.cache_path())).path)
+    return compile_shared(source, Options(cache_dir=options.cache_path())).path
+
+
+def _load(options: Options) -> ctypes.PyDLL:
+    library = load_library(built(options))
     library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
     # Of stretto_probes_hold: no argtypes, the arguments need no conversion.
     return library

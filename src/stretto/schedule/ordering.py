@@ -54,6 +54,8 @@ class Orders:
 
 def order_leaf(schedule: Schedule) -> LeafOrder:
     """Raises VerifyError for steps out of range, signals that do not grow, and deadlocks."""
+    if schedule.steps < 0:
+        raise VerifyError(f"a leaf of {schedule.steps} steps: what was published is taken back")
     if schedule.steps == 0 and any(schedule.units):
         # Who waits for step 0 of the next leaf would not learn what this one has waited for.
         raise VerifyError("a leaf with items publishes nothing at its end")
