@@ -15,13 +15,13 @@ from stretto.capture import lists, sources, torch_control
 from stretto.capture.branches import branch, stage_and, stage_ifexp, stage_not, stage_or, which
 from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED
-from stretto.capture.leaves import kind_of
 from stretto.capture.raises import check
-from stretto.capture.scalars import cast_number, concrete, is_number, known_value
+from stretto.capture.scalars import cast_number, concrete, is_number, known_value, number_kind
 from stretto.capture.signals import fail
 from stretto.capture.state import TracedList
 from stretto.capture.tensor import Hooks, TracedTensor
 from stretto.capture.tracer import tracer
+from stretto.ir.types import INDEX
 
 Rule = Callable[..., Any]
 
@@ -72,6 +72,8 @@ def _range(*bounds: Any) -> Any:
     known = [_known_or_self(bound) for bound in known]
     if not any(_traced(bound) for bound in known):
         return range(*known)
+    if any(number_kind(bound) is float for bound in known):
+        raise TypeError("'float' object cannot be interpreted as an integer")
     return sources.range_source(*known)
 
 
@@ -100,25 +102,17 @@ def _extreme(builtin: Any, smaller: bool) -> Rule:
 
 
 def _smaller(first: Any, second: Any, *, swap: bool = False) -> Any:
-    if all(is_number(x) or isinstance(x, int | float) for x in (first, second)):
-        traced = first if _traced(first) else second
-        make = torch.maximum if swap else torch.minimum
-        pair = [x if _traced(x) else _number_like(x, traced) for x in (first, second)]
-        if pair[0].dtype == pair[1].dtype:
-            return make(*pair)
+    if number_kind(first) is number_kind(second) is int:
+        return (torch.maximum if swap else torch.minimum)(*map(_as_number, (first, second)))
     chosen, other = (second, first) if swap else (first, second)
     if swap:
         return stage_ifexp(chosen > other, lambda: chosen, lambda: other)
     return stage_ifexp(chosen < other, lambda: chosen, lambda: other)
 
 
-def _number_like(value: Any, traced: TracedTensor) -> Any:
-    kind = kind_of(value)
+def _as_number(value: Any) -> Any:
     state = tracer()
-    dtype = state.type_of(traced).dtype
-    if kind is None or (isinstance(value, float) and not dtype.is_float):
-        return traced.new_zeros(()).to(torch.get_default_dtype()) + value
-    return state.number(state.literal(value, dtype))
+    return value if _traced(value) else state.number(state.literal(value, INDEX.dtype))
 
 
 def _isinstance(value: Any, kinds: Any) -> Any:

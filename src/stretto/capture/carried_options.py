@@ -15,7 +15,7 @@ from typing import Any
 from stretto.capture.either import NONE, Either, flag_for, options_of
 from stretto.capture.frames import UNDEFINED
 from stretto.capture.leaves import kind_of
-from stretto.capture.scalars import Kind, unify
+from stretto.capture.scalars import Kind, number_kind, unify
 from stretto.capture.slots import Slot
 from stretto.capture.state import (
     Snapshot,
@@ -38,6 +38,11 @@ def unified(before: Any, after: Any) -> Kind | None:
     if first is None or second is None:
         return None
     return unify(first, second, promote=True)
+
+
+def are_numbers(before: Any, after: Any) -> bool:
+    """Whether both are numbers, so that a first round in front of the loop is of no use."""
+    return number_kind(before) is not None and number_kind(after) is not None
 
 
 @dataclass(eq=False)
@@ -98,8 +103,10 @@ class CarriedOptions:
 
     def _is_alike(self, known: Any, option: Any) -> bool:
         """Whether two options are of one kind."""
-        if known is option or equal_leaves(known, option) or unified(known, option) is not None:
+        if known is option or equal_leaves(known, option):
             return True
+        if unified(known, option) is not None:
+            return (number_kind(known) is None) is (number_kind(option) is None)
         if known is UNDEFINED or type(known) is not type(option):
             return False
         if isinstance(known, tuple):

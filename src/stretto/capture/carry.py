@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.capture.carried_aliases import CarriedAliases, Loop
-from stretto.capture.carried_options import CarriedOptions, unified
+from stretto.capture.carried_options import CarriedOptions, are_numbers, unified
 from stretto.capture.copies import note_copy, note_twins
 from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED, Frame, Maybe, is_internal
@@ -341,7 +341,7 @@ class Carry:
                 if any(item is UNDEFINED for item in contents(before).values()):
                     self._compare_rebuilt(slot, before, after, name)
                 return
-        if self.splits or isinstance(after, Either):
+        if self.splits or isinstance(after, Either) or are_numbers(before, after):
             self._split(slot, before, after, name)
         else:
             self._peel(name, before, after)
@@ -383,6 +383,8 @@ class Carry:
     def _learn_unbound(self, slot: Slot, value: Any, after: Any, name: str) -> None:
         _, number, variable = slot[0]
         before = Maybe(self.options.before_round(value), False, name)
+        if isinstance(value, Either):
+            self.options.examples[*slot, 0] = list(value.stretto_options)
         self.base.cells[number, variable] = before
         self._compare(slot, before, after, name)
 
@@ -392,7 +394,8 @@ class Carry:
             after.fail_at_origin()
         kind = kind_of(after)
         joint = None if kind is None else unify(leaf.kind, kind, promote=True)
-        if joint is None and self.splits and before is not UNDEFINED:
+        may_split = self.splits or isinstance(after, Either) or are_numbers(before, after)
+        if joint is None and may_split and before is not UNDEFINED:
             del self.leaves[slot]
             self._split(slot, before, after, name)
             return

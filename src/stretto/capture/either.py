@@ -62,6 +62,9 @@ class Either:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = (args, dict(kwargs or {}))
+        outcome = Hooks.of_function(func, *given)
+        if outcome is not NotImplemented:
+            return outcome
         found = first_either(given)
         assert found is not None
 
@@ -73,13 +76,15 @@ class Either:
 
 
 def first_either(value: Any) -> Either | None:
-    """The first such value in tuples, lists and dicts."""
+    """The first such value in tuples, lists, dicts and slices."""
     if isinstance(value, Either):
         return value
     if isinstance(value, tuple | list):
         return next((e for item in value if (e := first_either(item)) is not None), None)  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, dict):
         return first_either(list(value.values()))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, slice):
+        return first_either((value.start, value.stop, value.step))
     return None
 
 
@@ -91,6 +96,8 @@ def replaced(value: Any, either: Either, option: Any) -> Any:
         return value
     if isinstance(value, dict):
         return {key: replaced(item, either, option) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, slice):
+        return slice(*replaced((value.start, value.stop, value.step), either, option))
     items = [replaced(item, either, option) for item in value]
     if isinstance(value, list):
         return items
@@ -119,11 +126,17 @@ def flag_for(value: Any, option: Any) -> Any:
     return value.stretto_flags[number]
 
 
-def _delegate(operation: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
+def _delegate(
+    name: str, operation: Callable[..., Any], swapped: bool = False
+) -> Callable[..., Any]:
+    def on_option(option: Any, *others: Any) -> Any:
+        return operation(*others, option) if swapped else operation(option, *others)
+
     def method(self: Either, *others: Any) -> Any:
-        if swapped:
-            return Hooks.use(self, lambda option: operation(*others, option))
-        return Hooks.use(self, lambda option: operation(option, *others))
+        outcome = Hooks.of_operator(name, on_option, self, others)
+        if outcome is not NotImplemented:
+            return outcome
+        return Hooks.use(self, lambda option: on_option(option, *others))
 
     return method
 
@@ -134,9 +147,9 @@ _BINARY = (
 )  # fmt: skip
 for _name in _BINARY:
     _operation = getattr(operator, f"__{_name}__")
-    setattr(Either, f"__{_name}__", _delegate(_operation))
-    setattr(Either, f"__r{_name}__", _delegate(_operation, swapped=True))
-    setattr(Either, f"__i{_name}__", _delegate(getattr(operator, f"__i{_name}__")))
+    setattr(Either, f"__{_name}__", _delegate(_name, _operation))
+    setattr(Either, f"__r{_name}__", _delegate(_name, _operation, swapped=True))
+    setattr(Either, f"__i{_name}__", _delegate(_name, getattr(operator, f"__i{_name}__")))
 for _name in ("neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(Either, f"__{_name}__", _delegate(getattr(operator, f"__{_name}__")))
+    setattr(Either, f"__{_name}__", _delegate(_name, getattr(operator, f"__{_name}__")))
 Either.__hash__ = object.__hash__

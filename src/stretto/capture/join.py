@@ -29,7 +29,7 @@ from stretto.capture.leaves import (
     wrap,
 )
 from stretto.capture.poison import Poison
-from stretto.capture.scalars import Kind, unify
+from stretto.capture.scalars import Kind, unify, unify_exactly
 from stretto.capture.signals import fail_growth
 from stretto.capture.state import (
     Snapshot,
@@ -177,7 +177,7 @@ class Joiner:
             return self._grown(first, second, name)
         kinds = kind_of(first), kind_of(second)
         if kinds[0] is not None and kinds[1] is not None:
-            kind = unify(kinds[0], kinds[1], promote=False)
+            kind = unify_exactly(kinds[0], kinds[1])
             if kind is not None:
                 return self._leaf(first, second, kind)
         return self._containers(first, second, name)
@@ -363,7 +363,7 @@ class Joiner:
             return False
         kinds = kind_of(first), kind_of(second)
         if kinds[0] is not None and kinds[1] is not None:
-            return unify(kinds[0], kinds[1], promote=False) is not None
+            return unify_exactly(kinds[0], kinds[1]) is not None
         if type(first) is not type(second):
             return False
         if isinstance(first, tuple):

@@ -29,7 +29,7 @@ from stretto.capture.signals import (
 )
 from stretto.capture.state import Snapshot, describe
 from stretto.capture.surroundings import Surroundings
-from stretto.capture.templates import RESULT, Fixed, Template, Walk, merge
+from stretto.capture.templates import RESULT, Fixed, Template, Walk, is_mixed_number, merge
 from stretto.capture.tensor import FunctionContext, Storage, TracedTensor
 from stretto.capture.tracer import Region, tracer
 from stretto.ir.core import Function, Value
@@ -211,6 +211,8 @@ class Outline:
             Fixed(leaf) if isinstance(leaf, bool | int | float) else kind_of(leaf)
             for leaf in leaves
         ]
+        if known is not None and is_mixed_number(result) and len(leaves) > len(known.leaves):
+            known = None  # a number of one kind was known
         if known is not None:
             if known.shape != shape:
                 if not self.opens_results:

@@ -28,6 +28,20 @@ def python_dtype(kind: type) -> DType:
     return DType.I64 if kind is int else DType.from_torch(torch.get_default_dtype())
 
 
+def python_kind(dtype: DType) -> type:
+    """The Python type of a traced number of `dtype`."""
+    if dtype is DType.BOOL:
+        return bool
+    return float if dtype.is_float else int
+
+
+def number_kind(value: Any) -> type | None:
+    """The Python type of a number, traced or not; None of anything else."""
+    if isinstance(value, bool | int | float):
+        return type(value)
+    return python_kind(DType.from_torch(value.dtype)) if is_number(value) else None
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is a traced number."""
     return isinstance(value, TracedTensor) and value.number is not None
@@ -166,13 +180,17 @@ class Kind:
 
 
 def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
-    """The kind that can hold both, or None. `promote`: tensors may differ in dtype."""
+    """The kind that can hold both, or None. `promote`: tensors may differ in dtype.
+
+    Numbers of different types have none: in Python an int is not a float of the same value."""
     a, b = first.type, second.type
     if isinstance(a, ListType) or isinstance(b, ListType):
         return first if a == b else None
     if a.shape != b.shape:
         return None
     if first.number and second.number:
+        if python_kind(a.dtype) is not python_kind(b.dtype):
+            return None
         return Kind(TensorType(_promoted(a.dtype, b.dtype)), True)
     if first.number != second.number:
         number, tensor = (a, b) if first.number else (b, a)
@@ -183,6 +201,13 @@ def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
     if a.dtype is b.dtype:
         return first
     return Kind(TensorType(_promoted(a.dtype, b.dtype), a.shape), False) if promote else None
+
+
+def unify_exactly(first: Kind, second: Kind) -> Kind | None:
+    """The same, where an int or a float is no tensor without dims either."""
+    if first.number != second.number and not first.type == second.type == FLAG:
+        return None
+    return unify(first, second, promote=False)
 
 
 def _promoted(first: DType, second: DType) -> DType:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.capture import arithmetic, branches, indexing, lists, loops, raises
+from stretto.capture import arithmetic, branches, indexing, lists, loops, mixed_numbers, raises
 from stretto.capture.aliases import is_one_of, overlapping
 from stretto.capture.calls import (
     call,
@@ -28,7 +28,7 @@ from stretto.capture.either import Either, first_either, replaced
 from stretto.capture.frames import UNDEFINED, Frame, Maybe
 from stretto.capture.leaves import to_traced_list
 from stretto.capture.rewrite import mark as local
-from stretto.capture.scalars import concrete, known_value, to_number
+from stretto.capture.scalars import concrete, known_value, number_kind, to_number
 from stretto.capture.signals import NeedsUnroll, fail
 from stretto.capture.state import TracedList
 from stretto.capture.tensor import Hooks, TracedTensor
@@ -184,10 +184,24 @@ def _item_of_sequence(holder: Any, index: Any) -> Any:
             "choose with if/elif over a Python index, or stack the parameters into one tensor",
         )
     items = builtins.list(holder)
+    kinds = builtins.list(dict.fromkeys(map(number_kind, items)))
+    if len(kinds) > 1 and None not in kinds:
+        return _number_of_sequence(items, kinds, index)
     made = lists.get_item(to_traced_list(items), index)
     if isinstance(made, TracedTensor) and made.number is None:
         is_one_of(made, items, index)
     return made
+
+
+def _number_of_sequence(items: list[Any], kinds: list[Any], index: Any) -> Any:
+    """An item of a list of ints and floats, which is one or the other."""
+    are_kind = [[number_kind(item) is kind for item in items] for kind in kinds]
+    flags = [lists.get_item(to_traced_list(marks), index) for marks in are_kind]
+    options = [
+        lists.get_item(to_traced_list([x if is_it else kind() for x, is_it in pairs]), index)
+        for kind, pairs in zip(kinds, (zip(items, m, strict=True) for m in are_kind), strict=True)
+    ]
+    return Either(flags, options)
 
 
 def setitem(holder: Any, index: Any, value: Any) -> None:
@@ -383,3 +397,5 @@ Hooks.setitem = indexing.setitem
 Hooks.item = to_number
 Hooks.concrete = concrete
 Hooks.arithmetic = arithmetic.operands
+Hooks.of_operator = mixed_numbers.of_operator
+Hooks.of_function = mixed_numbers.of_function

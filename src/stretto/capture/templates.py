@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
+from stretto.capture.either import Either
 from stretto.capture.leaves import kind_of
 from stretto.capture.scalars import Kind, unify
 from stretto.capture.state import (
@@ -15,6 +16,7 @@ from stretto.capture.state import (
     contents,
     equal_leaves,
     is_same,
+    parts_of,
     rebuild_tuple,
     refill,
 )
@@ -58,6 +60,14 @@ def is_result_leaf(value: Any) -> bool:
     return isinstance(value, TracedTensor | bool | int | float)
 
 
+def is_mixed_number(value: Any) -> bool:
+    """Whether a value is one of several numbers and tensors without dims."""
+    return isinstance(value, Either) and all(
+        is_result_leaf(option) and not getattr(option, "shape", ())
+        for option in value.stretto_options
+    )
+
+
 def is_traced_leaf(value: Any) -> bool:
     return isinstance(value, TracedTensor)
 
@@ -82,6 +92,9 @@ class Walk:
         match value:
             case tuple():
                 return (type(value), *(self.flatten(item, leaves, known) for item in value))
+            case Either() if is_mixed_number(value):
+                parts = parts_of(value) or ()
+                return (Either, *(self.flatten(part, leaves, known) for part in parts))
             case list() if self.by_content:
                 return (list, *(self.flatten(item, leaves, known) for item in value))
             case dict() if self.by_content:
@@ -98,8 +111,9 @@ class Walk:
         if isinstance(value, list | dict | TracedList) and id(value) in replaced:
             return replaced[id(value)]
         match value:
-            case tuple():
-                items = [self.rebuild(item, supply, replaced) for item in value]
+            case tuple() | Either():
+                parts = parts_of(value) or ()
+                items = [self.rebuild(item, supply, replaced) for item in parts]
                 return rebuild_tuple(value, items)
             case list() if self.by_content:
                 return [self.rebuild(item, supply, replaced) for item in value]

@@ -247,6 +247,8 @@ class Hooks:
     arithmetic: Hook
     call: Hook
     use: Hook
+    of_operator: Hook
+    of_function: Hook
     staging: Any
 
 
