@@ -362,7 +362,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] 
 
 
 @everywhere(
-    MODULES, ("decoder layer",), native_only_in_whole=("attention to others", "transformer")
+    MODULES,
+    ("flattened LSTM",),
+    native_only_in_whole=("attention to others", "transformer", "flattened layers"),
 )
 def test_a_module_whose_weights_are_views(name: str, backend: str, units: int) -> None:
     make, shapes = MODULES[name]

@@ -14,13 +14,13 @@ from tests.capture.checks import assert_same
 from tests.e2e.machines import CUDA, check, on_cuda
 from tests.e2e.test_language import FUNCTIONS
 from tests.e2e.test_semantics import A, B, Counter, countdown, in_threads, structured
-from tests.sampling import sampled
+from tests.sampling import every, sampled
 
 WITH_LIBRARY = {"built_in_functions_on_numbers"}
 """Functions whose program calls ATen."""
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", every(2, list(FUNCTIONS)))
 def test_language(name: str) -> None:
     function, found = FUNCTIONS[name]
     program = on_cuda(check(function, *found, backend=CUDA, units=5))

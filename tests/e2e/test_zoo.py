@@ -71,7 +71,11 @@ def test_emulator(name: str, units: int) -> None:
 
 
 NATIVE = [(name, units) for units in (1, 2) for name in MODELS]
-FEW_NATIVE = [case for case in NATIVE if case[1] == 2 or case[0] in ("lstm", "seq2seq", "rae")]
+FEW_NATIVE = [
+    (name, units)
+    for name, units in NATIVE
+    if (units == 2 and name != "blockdrop_policy") or name in ("lstm", "seq2seq", "rae")
+]
 
 
 @pytest.mark.parametrize(("name", "units"), sampled(NATIVE, FEW_NATIVE))

@@ -28,7 +28,7 @@ units = st.sampled_from([1, 2, 3, 5])
 
 
 @given(seeds, units)
-@settings(max_examples=50)
+@settings(max_examples=35)
 def test_schedules_are_right(seed: int, count: int) -> None:
     tree = random_tree(seed)
     program = schedule(tree, count, EAGER)

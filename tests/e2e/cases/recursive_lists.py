@@ -15,7 +15,7 @@ BEGIN = """%c = aten.gt.Scalar(%n, 0) : bool[]
 
 def case(name: str, text: str) -> Case:
     text = re.sub(r"\bL\b", "list<f32[3]>", text.replace("BEGIN", BEGIN))
-    return Case(name, text, {"n": 0}, {"n": 1}, {"n": 4}, {"n": 2})
+    return Case(name, text, {"n": 0}, {"n": 1}, {"n": 3})
 
 
 CASES = (
