@@ -19,7 +19,7 @@ from stretto.capture import capture
 from stretto.capture.carry import Carry
 from stretto.ir.printer import print_program
 from stretto.options import Options
-from tests.capture.checks import check
+from tests.capture.checks import assert_same, check, run_captured
 
 # What stands before each loop, at the start of its body, its condition, and after it.
 STYLES: dict[str, tuple[str, str, str, str]] = {
@@ -144,3 +144,51 @@ def test_names_that_trade_places_in_an_inner_loop_are_followed_when_it_is_traced
     draw = torch.Generator().manual_seed(0)
     cases = [tuple(torch.randn(4, generator=draw) * 1.5 for _ in range(2)) for _ in range(60)]
     check(f, *cases, options=Options(unroll=0))
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row": lambda w: w[1],
+    "column": lambda w: w[:, 1],
+    "rows": lambda w: w[1:3],
+    "transposed": lambda w: w.t(),
+    "row of a column": lambda w: w[1:, 1],
+    "reshaped": lambda w: w.view(-1)[1:],
+    "row at a traced position": lambda w: w[w.argmax() % 3],
+}
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_a_view_swapped_in_an_inner_loop(
+    view: Callable[[Tensor], Tensor], is_constant: bool
+) -> None:
+    weight = torch.randn(3, 3, generator=torch.Generator().manual_seed(51))
+
+    def f(x: Tensor, given: Tensor) -> tuple[Tensor, ...]:
+        v = view(weight if is_constant else given)
+        k = 0
+        while v.sum() > -3 and k < 4:
+            k += 1
+            j = 0
+            while j < 3 and v.sum() < 3:
+                j += 1
+                v, x = x, v
+            v = v * 0.5
+        x.add_(-0.5)
+        return v, x, given + 0, weight + 0
+
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(view(weight).shape, generator=generator) + 1
+        given = torch.randn(3, 3, generator=generator)
+        before = weight.clone()
+        captured = capture(f, (x.clone(), given.clone()), {}, Options())
+        actual_args = x.clone(), given.clone()
+        actual = run_captured(captured, actual_args, {})
+        actual_weight = weight.clone()
+        weight.copy_(before)
+        expected_args = x.clone(), given.clone()
+        assert_same(actual, f(*expected_args))
+        assert_same(actual_args, expected_args)
+        assert_same(actual_weight, weight)
+        weight.copy_(before)

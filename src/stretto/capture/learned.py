@@ -24,6 +24,7 @@ from stretto.capture.scalars import Kind
 from stretto.capture.state import Snapshot, TracedList, equal_leaves, is_box, parts_of
 from stretto.capture.tensor import Storage, TracedTensor
 from stretto.capture.tracer import tracer
+from stretto.capture.ways import without_values
 from stretto.ir.types import ListType
 
 Place = tuple[Any, ...]
@@ -79,7 +80,7 @@ class _Match:
     lists: dict[int, Storage] = field(default_factory=dict[int, Storage])
     """Python lists then that are traced ones now."""
     parted: set[Storage] = field(default_factory=set[Storage])
-    """Storages then that are several ones now."""
+    """Storages then that are several ones now, or that a tensor is another view of."""
     unbound: dict[tuple[int, str], Any] = field(default_factory=dict[tuple[int, str], Any])
     """Variables without a value now, and the form in which the loop carries them."""
 
@@ -127,7 +128,8 @@ class _Match:
         return equal_leaves(then, now)
 
     def _same_kind(self, then: TracedTensor | TracedList, now: TracedTensor | TracedList) -> bool:
-        if self.storages.setdefault(then.memory, now.memory) is not now.memory:
+        is_same_view = _view_of(then) == _view_of(now)
+        if not is_same_view or self.storages.setdefault(then.memory, now.memory) is not now.memory:
             self.parted.add(then.memory)
         return kind_of(then) == kind_of(now)
 
@@ -141,6 +143,12 @@ class _Match:
         return [*before[1]] == [*after[1]] and all(
             map(self._is_alike, before[1].values(), after[1].values())
         )
+
+
+def _view_of(value: TracedTensor | TracedList) -> Any:
+    """How a tensor is a view of its memory. One that is a row of its memory now and was all of it
+    earlier, as a branch or loop between has joined it with another one, has other memory."""
+    return without_values(value.steps) if isinstance(value, TracedTensor) else ()
 
 
 def _is_unbound(value: Any) -> bool:
