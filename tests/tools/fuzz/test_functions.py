@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from stretto.tools.fuzz.compare import differences, within
 from stretto.tools.fuzz.functions import random_functions
@@ -112,6 +114,26 @@ def test_noise_opens_what_rounding_decides_and_nothing_else() -> None:
     same = [run_in(Noise(seed), lambda: torch.arange(4.0) * 2 + 1) for seed in range(4)]
     assert all(torch.equal(run, same[0]) for run in same)
     assert within(same[0], same) and not within(same[0] + 1, same)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, y: x @ y,
+        lambda x, y: x[None] @ y[:, None],
+        lambda x, y: torch.conv1d(x[None, None], y[None, None]),
+        lambda x, y: torch.nn.functional.linear(x, y[None]),
+    ],
+)
+def test_the_order_decides_of_products_that_overflow(
+    product: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    x, y = torch.tensor([-torch.inf, -3e38, -3e38]), torch.tensor([0.2, 1.3, -3.6])
+    runs = [run_in(Noise(seed), lambda: product(x, y)) for seed in range(24)]
+    assert {str(run.item()) for run in runs} >= {"nan", "-inf"}
+    x = torch.tensor([-torch.inf, 3.0, -3.0])
+    runs = [run_in(Noise(seed), lambda: product(x, y)) for seed in range(24)]
+    assert {run.item() for run in runs} == {-torch.inf}
 
 
 def test_wide() -> None:

@@ -1,8 +1,9 @@
 """Eager PyTorch as the reference: in float64, and in its own dtypes with rounding noise.
 
 Under `Wide` every float is a float64. Under `Noise` each result that was rounded is moved by a few
-units in its last place. How far the runs differ is how well a program is conditioned: a found
-value that lies among them is right, and a branch that they take differently decides nothing.
+units in its last place, and sums of products that overflow on the way are what another order could
+make of them. How far the runs differ is how well a program is conditioned: a found value that lies
+among them is right, and a branch that they take differently decides nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_aten = torch.ops.aten
+_CONTRACTIONS: tuple[Any, ...] = (
+    _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot,
+    _aten.linear, _aten.convolution,
+)  # fmt: skip
+"""Sums of products, whose order and rounding the shapes and the processor decide in eager."""
+_EXTREMES = (float("nan"), float("inf"), -float("inf"))
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 MOST_OPERATORS = 30_000
 """Operators of one run after which a program is taken to be endless."""
@@ -85,6 +93,8 @@ class Noise(Counting):
         for one, other in zip(pytree.tree_leaves(result), pytree.tree_leaves(exact), strict=True):
             if isinstance(one, torch.Tensor) and one.dtype.is_floating_point and one.numel():
                 self.disturb(one, other)
+                if func.overloadpacket in _CONTRACTIONS and not one.isfinite().all():
+                    self.overflow(one, self.exact(func, *_magnitudes(args, kwargs)))
         return result
 
     def exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -112,6 +122,21 @@ class Noise(Counting):
             (error == 0) | ~value.isfinite() | ~true.isfinite(), value, value + noise
         )
         result.copy_(moved)
+
+    def overflow(self, result: torch.Tensor, magnitude: torch.Tensor) -> None:
+        """Special values of which the order decides: eager's own `x @ y` of overflowing products
+        is NaN for vectors and an infinity for matrices."""
+        overflows = magnitude.abs() > torch.finfo(result.dtype).max
+        drawn = torch.randint(len(_EXTREMES), result.shape, generator=self.generator)
+        other = torch.tensor(_EXTREMES, dtype=result.dtype)[drawn]
+        result.copy_(torch.where(overflows & ~result.isfinite(), other, result))
+
+
+def _magnitudes(args: Any, kwargs: Any) -> Any:
+    """The arguments with magnitudes, of what is finite, in the place of tensors."""
+    return pytree.tree_map_only(
+        torch.Tensor, lambda t: t.abs().nan_to_num(posinf=0.0), (args, kwargs)
+    )
 
 
 def run_in(mode: Counting, run: Callable[[], Any]) -> Any:
