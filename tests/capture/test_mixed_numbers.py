@@ -258,12 +258,24 @@ def tensor_of_recursion(x: Tensor) -> Any:
     return visit(x.sum().long().item())
 
 
+def tensor_or_int_of_a_call(x: Tensor) -> Any:
+    def visit(a: Tensor, n: Any) -> Any:
+        if n <= 0:
+            return a
+        if a.argmax() == 0:
+            n = min(n, 3)
+        return visit(a * 0.5, n - 1) + visit(a + 1, n - 2)
+
+    return visit(x, x.sum().long() % 5)
+
+
 PROGRAMS: tuple[Program, ...] = (
     largest, largest_of_nan, largest_tensor, assigned_in_an_arm, several_kinds, arithmetic,
     two_of_them, large_int, with_tensors, in_place, bool_or_int, bool_or_float, tensor_or_int,
     of_a_list, appended, returned_early, sum_of_floats, sum_of_static_loop, scaled_until_small,
     best_so_far, int_and_float_rounds, nested_loops, until_break, swapped, counted_from_true,
     bound_in_a_loop, tensor_or_int_of_a_loop, of_a_dict, of_recursion, tensor_of_recursion,
+    tensor_or_int_of_a_call,
 )  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from stretto.capture.either import Either, first_either
+from stretto.capture.either import Either, first_either, replaced
 from stretto.capture.facts import possible
-from stretto.capture.leaves import kind_of
-from stretto.capture.scalars import is_number, number_kind
+from stretto.capture.leaves import kind_of, materialize, wrap
+from stretto.capture.scalars import Kind, is_number, number_kind, unify
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
 from stretto.ir.types import DType
@@ -65,6 +65,34 @@ def of_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             place = function if number == 0 else lambda option, other: function(other, option)
             return of_operator(name, place, value, (args[1 - number],))
     return NotImplemented
+
+
+def with_tensors(given: Any) -> Any:
+    """Arguments with one tensor in the place of each value that is a number or a 0-d tensor."""
+    while (found := _number_or_tensor(given)) is not None:
+        either, kind = found
+        pairs = [(flag, materialize(option, kind)) for flag, option in possible(either)]
+        state, value = tracer(), pairs[-1][1]
+        for flag, other in pairs[:-1]:
+            arguments = (state.read(flag), other, value)
+            value = state.tensor_op("aten.where.self", arguments, value.tensor)
+        given = replaced(given, either, wrap(value, kind))
+    return given
+
+
+def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
+    """One value of the arguments that is a number or a tensor, and the kind of tensor for both."""
+    args, kwargs = given
+    for leaf in (*args, *kwargs.values()):
+        if isinstance(leaf, Either):
+            kind = reduce(_unified, map(kind_of, leaf.stretto_options))
+            if kind is not None and not kind.number:
+                return leaf, kind
+    return None
+
+
+def _unified(first: Kind | None, second: Kind | None) -> Kind | None:
+    return None if first is None or second is None else unify(first, second, promote=False)
 
 
 def _merged(pairs: list[tuple[Any, Any]], other: torch.Tensor) -> Any:

@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from stretto.capture.either import first_either
+from stretto.capture.mixed_numbers import with_tensors
 from stretto.capture.outline import ByIdentity, Entry, Outline
 from stretto.capture.signals import (
     RecursionFound,
@@ -37,6 +38,8 @@ def call_user(
 ) -> Any:
     """Trace a call of a user function inline, or as a CallOp if it recurses."""
     state = tracer()
+    if any(other.code is function.__code__ for other in state.calls):
+        args, kwargs = with_tensors((args, kwargs))
     entry = _entry(function, args, kwargs)
     for key in (entry.by_content, entry.by_identity):
         outline = state.outlines.get(key)
