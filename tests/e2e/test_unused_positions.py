@@ -100,3 +100,42 @@ def test_an_unused_position_out_of_range(function: Function, backend: str) -> No
         assert isinstance(found.value, RunError)
         if function is not slice_of_one:
             assert str(wanted.value).splitlines()[0] in str(found.value)
+
+
+def popped_in_a_loop(x: Tensor, i: Tensor) -> Tensor:
+    items = [x, x + 1]
+    for _ in range(int(i)):
+        x = x * 2
+        items.pop()
+    return x
+
+
+def popped_in_arms(x: Tensor, i: Tensor) -> Tensor:
+    items = [x]
+    if i > 0:
+        items.pop()
+    if i > 2:
+        items.pop()
+    return x + 1
+
+
+def popped_in_recursion(x: Tensor, i: Tensor) -> Tensor:
+    def visit(items: list[Tensor], n: Tensor) -> Tensor:
+        if n <= 0:
+            return x
+        items.pop()
+        return visit(items, n - 1) + 1
+
+    return visit([x, x + 1], i)
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
+@pytest.mark.parametrize("function", [popped_in_a_loop, popped_in_arms, popped_in_recursion])
+def test_an_unused_item_of_an_empty_list(function: Function, backend: str) -> None:
+    compiled = stretto.compile(function, backend=backend)
+    x = torch.arange(1.0, 5.0)
+    for number in (0, 1, 2):
+        assert torch.equal(compiled(x, torch.tensor(number)), function(x, torch.tensor(number)))
+    for run in (function, compiled):
+        with pytest.raises(IndexError, match="pop from empty list"):
+            run(x, torch.tensor(5))

@@ -20,7 +20,7 @@ from typing import ClassVar
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.effects import checking_functions, effectful
 from stretto.ir.failure import Failure
-from stretto.ir.ops import CheckOp, ForOp, ListGetOp, ListLengthOp, ListSetOp, TensorOp
+from stretto.ir.ops import CheckOp, ForOp, ListGetOp, ListLengthOp, ListPopOp, ListSetOp, TensorOp
 from stretto.ir.types import FLAG, INDEX, TensorType
 from stretto.ops.positions import CHECK, Positions, positions_of
 from stretto.passes.dce import live_values
@@ -67,6 +67,8 @@ def _checks_for(op: Op, known: set[Key], bounds: Bounds) -> list[Op]:
     """The checks that are needed of a check, or of a dead op."""
     if isinstance(op, ListGetOp | ListSetOp):
         return _check_of_list(op)
+    if isinstance(op, ListPopOp):
+        return _check_of_pop(op)
     if not isinstance(op, TensorOp):
         return []
     needed = [one for one in positions_of(op) if _is_needed(one, known, bounds)]
@@ -90,6 +92,16 @@ def _check_of_list(op: ListGetOp | ListSetOp) -> list[Op]:
     holds = result(TensorOp("aten.logical_and.default", (above, below)), FLAG)
     made.append(_placed(CheckOp(holds, Failure("IndexError", "list index out of range")), op))
     return made
+
+
+def _check_of_pop(op: ListPopOp) -> list[Op]:
+    """length > 0, of a list."""
+    length = ListLengthOp(op.list)
+    length.results = (Value(INDEX),)
+    holds = TensorOp("aten.gt.Scalar", (length.result, 0))
+    holds.results = (Value(FLAG),)
+    check = CheckOp(holds.result, Failure("IndexError", "pop from empty list"))
+    return [_placed(new, op) for new in (length, holds, check)]
 
 
 def _is_needed(positions: Positions, known: set[Key], bounds: Bounds) -> bool:
