@@ -3,8 +3,9 @@
 Eager PyTorch raises for `x[i]` out of range, also where the result is not used. Capture emits a
 check of each position that is known at run time only. Here those are dropped whose position is
 checked anyhow, by a live op of the same block or one around it, or is the index of a loop of known
-bounds. Dead ops with positions get checks, as `dce` drops them without. Comes first: later passes
-make ops dead that they have replaced. Needs nothing; guarantees that each check left is needed.
+bounds. Dead ops with positions, and dead pops from lists, get checks, as `dce` drops them without.
+Comes first: later passes make ops dead that they have replaced. Needs nothing; guarantees that each
+check left is needed.
 
     stretto.check_positions(%i, 8)                %a = aten.select.int(%x, 0, %i)
     %a = aten.select.int(%x, 0, %i)         ->    stretto.check_positions(%k, 5)
