@@ -22,7 +22,7 @@ from stretto.capture.either import Either
 from stretto.capture.frames import UNDEFINED, Frame, is_internal
 from stretto.capture.stores import Store
 from stretto.capture.tensor import Hooks, Storage, TracedTensor
-from stretto.capture.tracer import Tracer, tracer
+from stretto.capture.tracer import Tracer, active, tracer
 
 
 @dataclass(eq=False)
@@ -65,9 +65,17 @@ def is_box(value: Any) -> bool:
     """Whether `value` is a mutable container whose contents are part of the state."""
     if isinstance(value, list | dict | set | deque | Store):
         return True
-    if isinstance(value, type | torch.Tensor | nn.Module | TracedList | FunctionType | Either):
+    if isinstance(value, nn.Module):
+        return _is_new(value)
+    if isinstance(value, type | torch.Tensor | TracedList | FunctionType | Either):
         return False
     return _is_record(value)
+
+
+def _is_new(module: nn.Module) -> bool:
+    """Whether the traced function has made a module. `heap` follows those of the user."""
+    state = active()
+    return state is not None and not state.heap.knows(module)
 
 
 def _is_record(value: Any) -> bool:
