@@ -47,3 +47,11 @@ def test_an_unlike_loop_is_another_function() -> None:
     outside = {"ok", "base", "b_h", "b_g", "at_2", "stop_2", "unit"}
     changed = LOOP.replace("base += 1", "base += 2")
     assert outline(LOOP, outside).text != outline(changed, outside).text
+
+
+def test_infinities_and_not_a_number_are_no_variables() -> None:
+    """They are printed as words in quotes."""
+    text = 'b_h = tl.where(b_h > 0, float("inf"), float("-inf"))\nb_h = b_h + float("nan")\n'
+    piece = outline(text, {"b_h"})
+    assert piece.takes == ("b_h",)
+    assert all(word in piece.text for word in ('float("inf")', 'float("-inf")', 'float("nan")'))

@@ -12,7 +12,7 @@ import keyword
 import re
 from dataclasses import dataclass
 
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*\()(?!\w)")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*\()(?![\w\"])")
 _ASSIGNED = re.compile(r"^\s*((?:[A-Za-z_]\w*, )*[A-Za-z_]\w*) [+-]?= ", re.MULTILINE)
 _LOOP = re.compile(r"^\s*for ([A-Za-z_]\w*) in ", re.MULTILINE)
 _NO_VARIABLES = {*keyword.kwlist, "tl", "range", "mask", "other", "float"}
