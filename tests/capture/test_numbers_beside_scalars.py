@@ -63,3 +63,15 @@ def test_in_place() -> None:
 
     args = torch.arange(4.0), torch.tensor(2.7).double()
     torch.testing.assert_close(stretto.compile(scaled)(*args), scaled(*args))
+
+
+def test_a_constant() -> None:
+    one = torch.tensor(1.5).half()
+
+    def function(y: Tensor) -> tuple[Tensor, ...]:
+        n = y.item()
+        return one * n, n - one, one > n
+
+    y = torch.tensor(2.7).double()
+    for found, wanted in zip(stretto.compile(function)(y), function(y), strict=True):
+        torch.testing.assert_close(found, wanted)

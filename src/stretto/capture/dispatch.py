@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import Tracer, tracer
 from stretto.capture.view_rules import RULES as VIEW_RULES
-from stretto.capture.wrapped_numbers import with_number
+from stretto.capture.wrapped_numbers import is_beside_scalar, with_number
 from stretto.errors import StrettoError
 from stretto.ir.ops import Argument, TensorOp
 
@@ -93,10 +94,10 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         outcome = _replaced(mode, value_checks.RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
-    with mode:
-        outcome = with_number(func, args, kwargs)
-    if outcome is not NotImplemented:
-        return outcome
+    if is_beside_scalar(func, args):
+        outcome = _replaced(mode, partial(with_number, func), func, args, kwargs)
+        if outcome is not NotImplemented:
+            return outcome
     if func in RULES:
         outcome = _replaced(mode, RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:

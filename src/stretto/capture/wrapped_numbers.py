@@ -11,32 +11,33 @@ from typing import Any
 import torch
 
 from stretto.capture.scalars import is_number, python_kind
-from stretto.capture.tensor import TracedTensor
 from stretto.ir.types import DType
 
 aten = torch.ops.aten
 
 _QUOTIENTS = (aten.div, aten.true_divide)
-_OPERATORS = (
-    *(aten.add, aten.sub, aten.rsub, aten.mul, *_QUOTIENTS, aten.pow, aten.remainder, aten.fmod),
-    *(aten.lt, aten.le, aten.gt, aten.ge, aten.eq, aten.ne),
-    *(aten.floor_divide, aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor),
+_OPERATORS = frozenset(
+    (
+        *(aten.add, aten.sub, aten.rsub, aten.mul, *_QUOTIENTS, aten.pow, aten.remainder),
+        *(aten.lt, aten.le, aten.gt, aten.ge, aten.eq, aten.ne, aten.fmod, aten.floor_divide),
+        *(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor),
+    )
 )
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def with_number(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an operator of a 0-d tensor and a traced number whose dtype must not count;
-    NotImplemented for any other call."""
+def is_beside_scalar(func: Any, args: Any) -> bool:
+    """Whether an operator has two operands, one a traced number and one a 0-d tensor."""
     if func.overloadpacket not in _OPERATORS or len(args) != 2:
-        return NotImplemented
-    numbers = [is_number(item) for item in args]
-    if sum(numbers) != 1:
-        return NotImplemented
-    place = numbers.index(True)
+        return False
+    scalars = [item for item in args if not is_number(item)]
+    return len(scalars) == 1 and isinstance(scalars[0], torch.Tensor) and not scalars[0].dim()
+
+
+def with_number(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result of such an operator; NotImplemented where the dtypes need no care."""
+    place = 0 if is_number(args[0]) else 1
     number, other = args[place], args[1 - place]
-    if not isinstance(other, TracedTensor) or other.dim():
-        return NotImplemented
     kind = python_kind(DType.from_torch(number.dtype))
     dtype = torch.result_type(torch.empty((), dtype=other.dtype), kind(1))
     if number.dtype == dtype:
