@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from stretto.errors import BuildError, RunError
+from stretto.options import Options
 from stretto.runtime import native, pool
 from stretto.runtime.native import NativeProgram, ProgramStopped, Status
 
@@ -33,7 +34,7 @@ def check_still_works(build: Build, units: int) -> None:
 def test_layout_is_that_of_abi_h(build: Build):
     build(ADD_ONE)  # loads the pool
     out = (ctypes.c_int64 * 7)()
-    pool._loaded[0].stretto_pool_layout(out)
+    pool.load(Options()).stretto_pool_layout(out)
     context = native._Context
     assert list(out) == [
         ctypes.sizeof(context),

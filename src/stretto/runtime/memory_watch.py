@@ -15,10 +15,8 @@ from pathlib import Path
 
 import torch
 
-from stretto.locks import ForkSafeLock
 from stretto.options import Options
-from stretto.runtime.compiler import compile_shared
-from stretto.runtime.pool import load_library
+from stretto.runtime.support import Support
 
 _SMALL = 1 << 15
 """Bytes that are compared faster than the system is asked, as in memory_watch.cpp."""
@@ -144,29 +142,17 @@ def tracks_pages(options: Options) -> bool:
     return bool(load(options).stretto_watch_tracks())
 
 
-_loading = ForkSafeLock()
-_loaded: list[ctypes.PyDLL] = []
+def _prepare(library: ctypes.PyDLL) -> None:
+    library.stretto_watch_open.restype = ctypes.c_void_p
+    library.stretto_watch_open.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
+    library.stretto_watch_close.argtypes = [ctypes.c_void_p]
+    library.stretto_watch_close.restype = None
+    library.stretto_watch_generation.argtypes = [ctypes.c_void_p]
+    library.stretto_watch_generation.restype = ctypes.c_int64
+    library.stretto_watch_is_tracked.argtypes = [ctypes.c_void_p]
+    # Of stretto_watch_look: no argtypes, the arguments need no conversion.
+    library.stretto_watch_look.restype = ctypes.c_int64
 
 
-def built(options: Options) -> Path:
-    """memory_watch.cpp as a shared object of the cache that the options name."""
-    source = Path(__file__).with_name("memory_watch.cpp").read_text()
-    return compile_shared(source, Options(cache_dir=options.cache_path())).path
-
-
-def load(options: Options) -> ctypes.PyDLL:
-    """memory_watch.cpp; the first call in a process builds and loads it. Raises BuildError."""
-    with _loading:
-        if not _loaded:
-            library = load_library(built(options))
-            library.stretto_watch_open.restype = ctypes.c_void_p
-            library.stretto_watch_open.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
-            library.stretto_watch_close.argtypes = [ctypes.c_void_p]
-            library.stretto_watch_close.restype = None
-            library.stretto_watch_generation.argtypes = [ctypes.c_void_p]
-            library.stretto_watch_generation.restype = ctypes.c_int64
-            library.stretto_watch_is_tracked.argtypes = [ctypes.c_void_p]
-            # Of stretto_watch_look: no argtypes, the arguments need no conversion.
-            library.stretto_watch_look.restype = ctypes.c_int64
-            _loaded.append(library)
-    return _loaded[0]
+_support = Support("memory_watch.cpp", _prepare)
+built, load = _support.built, _support.load

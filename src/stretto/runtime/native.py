@@ -16,7 +16,8 @@ from stretto.deadline import TIMED_OUT, TIMED_OUT_REMEDY
 from stretto.errors import RunError
 from stretto.ir.failure import Stop, unpacked_detail
 from stretto.options import Options
-from stretto.runtime.pool import launcher, load_library
+from stretto.runtime.pool import launcher
+from stretto.runtime.support import load_library
 
 LibraryCall = Callable[[int, int], object]
 """`library(call, operands)`: the number of the call and the address of its array of pointers. Runs

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 
-from stretto.locks import ForkSafeLock
-from stretto.options import Options
-from stretto.runtime.compiler import compile_shared
-from stretto.runtime.pool import load_library, python_functions
+from stretto.runtime.support import Support, python_functions
 
 # probes.cpp: struct Python, in its order.
 _PYTHON_FUNCTIONS = (
@@ -23,8 +19,6 @@ _PYTHON_FUNCTIONS = (
     "Py_DecRef",
     "PyErr_Clear",
 )
-_loading = ForkSafeLock()
-_loaded: list[ctypes.PyDLL] = []
 
 
 class ProbeTable:
@@ -47,22 +41,10 @@ class ProbeTable:
         return self._hold(self._rows, self._count) != 0
 
 
-def load(options: Options) -> ctypes.PyDLL:
-    """probes.cpp; the first call in a process builds and loads it. Raises BuildError."""
-    with _loading:
-        if not _loaded:
-            _loaded.append(_load(options))
-    return _loaded[0]
-
-
-def built(options: Options) -> Path:
-    """probes.cpp as a shared object of the cache that the options name."""
-    source = Path(__file__).with_name("probes.cpp").read_text()
-    return compile_shared(source, Options(cache_dir=options.cache_path())).path
-
-
-def _load(options: Options) -> ctypes.PyDLL:
-    library = load_library(built(options))
-    library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
+def _prepare(library: ctypes.PyDLL) -> None:
     # Of stretto_probes_hold: no argtypes, the arguments need no conversion.
-    return library
+    library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
+
+
+_support = Support("probes.cpp", _prepare)
+built, load = _support.built, _support.load

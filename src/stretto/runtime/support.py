@@ -1,0 +1,56 @@
+"""The runtime's own C++ sources: each is built once for a cache, and loaded once for a process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stretto.errors import BuildError
+from stretto.locks import ForkSafeLock
+from stretto.options import Options
+from stretto.runtime.compiler import compile_shared
+
+
+class Support:
+    """The library of one source in this folder. `prepare`: called once it has been loaded."""
+
+    def __init__(self, source: str, prepare: Callable[[ctypes.PyDLL], None]) -> None:
+        self._source = Path(__file__).with_name(source)
+        self._prepare = prepare
+        self._loading = ForkSafeLock()
+        self._loaded: ctypes.PyDLL | None = None
+
+    def built(self, options: Options) -> Path:
+        """The shared object, in the cache that the options name; not a profiled build, so that all
+        programs of a process share one."""
+        return compile_shared(
+            self._source.read_text(), Options(cache_dir=options.cache_path())
+        ).path
+
+    def load(self, options: Options) -> ctypes.PyDLL:
+        """The library; the first call in a process builds and loads it. Raises BuildError."""
+        with self._loading:
+            if self._loaded is None:
+                library = load_library(self.built(options))
+                self._prepare(library)
+                self._loaded = library
+            return self._loaded
+
+
+def load_library(path: Path) -> ctypes.PyDLL:
+    """Loads a shared object of the cache. Raises BuildError where the system refuses."""
+    try:
+        return ctypes.PyDLL(str(path))
+    except OSError as error:
+        raise BuildError(
+            f"a compiled program cannot be loaded: {error}",
+            remedy=f"remove {path.parent} and try again; the folder must be on a file system "
+            "that allows execution",
+        ) from error
+
+
+def python_functions(names: Sequence[str]) -> ctypes.Array[ctypes.c_void_p]:
+    """The addresses of functions of Python's C interface."""
+    found = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
+    return (ctypes.c_void_p * len(names))(*found)
