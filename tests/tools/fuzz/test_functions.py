@@ -17,7 +17,7 @@ from stretto.tools.fuzz.reduce import reduce_source
 from stretto.tools.fuzz.reference import Noise, Wide, run_in
 from stretto.tools.fuzz.source import Source, load
 from stretto.tools.fuzz.trial import Made, Program, try_program
-from stretto.tools.fuzz.writer import write_source
+from stretto.tools.fuzz.writer import ModuleWriter, write_source
 
 SEEDS = range(26)
 
@@ -55,6 +55,25 @@ def test_verdicts() -> None:
     assert verdict(endless) == ("skipped", "eager does not end")
 
 
+def test_special_values_of_any_size() -> None:
+    writer = ModuleWriter(0)
+    for shape in ((0,), (3, 33, 33), (1,)):
+        for dtype in ("float32", "int64"):
+            text = writer.tensor_of(shape, dtype, special=True)
+            tensor = eval(text, {"torch": torch, "inf": torch.inf, "nan": torch.nan})
+            assert tensor.shape == shape and str(tensor.dtype) == f"torch.{dtype}"
+
+
+def test_an_error_that_rounding_decides() -> None:
+    """Whether a product that overflows is NaN, eager's own order and rounding decide."""
+    head = "import torch\n\n\ndef calls():\n    yield (torch.tensor([[-3.5, 3e38]]),)\n"
+    body = "def f(x):\n    return int((x @ torch.full((2, 1), 3e38)).sum().clamp(-9, 9))\n"
+    found = try_program(Source("case", head + body, machines=("emulator",)).program())
+    assert found.verdict in ("equal", "skipped")
+    found = try_program(Program("case", Raising().make, machines=("interpreter",)))
+    assert (found.verdict, found.reason) == ("wrong", "needless RunError")
+
+
 def test_what_eager_raises_must_be_raised() -> None:
     assert verdict("def f(x):\n    raise ValueError\n") == ("equal", "raises")
 
@@ -69,6 +88,15 @@ class Unlike:
         self.made += 1
         scale = 2.0 if self.made == 2 else 1.0
         return Made(lambda x: x * scale, [((torch.ones(3),), {})])
+
+
+class Raising(Unlike):
+    """Raises compiled alone."""
+
+    def make(self, _: Path) -> Made:
+        self.made += 1
+        value = torch.tensor(torch.nan if self.made == 2 else 1.0)
+        return Made(lambda x: int((x * value).sum()), [((torch.ones(3),), {})])
 
 
 def test_a_wrong_result_is_found() -> None:
@@ -134,6 +162,16 @@ def test_the_order_decides_of_products_that_overflow(
     x = torch.tensor([-torch.inf, 3.0, -3.0])
     runs = [run_in(Noise(seed), lambda: product(x, y)) for seed in range(24)]
     assert {run.item() for run in runs} == {-torch.inf}
+
+
+@pytest.mark.parametrize("total", [torch.sum, torch.mean])
+def test_the_order_decides_of_sums_that_overflow(total: Callable[[Tensor], Tensor]) -> None:
+    x = torch.tensor([3e38, -3e38, 3e38, 3e38, -3e38, -3e38, -1e38])
+    assert not torch.cumsum(x, 0).isfinite().all()
+    runs = [run_in(Noise(seed), lambda: total(x.repeat(40))) for seed in range(24)]
+    assert len({str(run.item()) for run in runs}) > 1
+    runs = [run_in(Noise(seed), lambda: total(torch.tensor([3.0, torch.inf]))) for seed in range(9)]
+    assert {run.item() for run in runs} == {torch.inf}
 
 
 def test_wide() -> None:

@@ -16,11 +16,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
-_CONTRACTIONS: tuple[Any, ...] = (
+_SUMS: tuple[Any, ...] = (
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot,
-    _aten.linear, _aten.convolution,
+    _aten.linear, _aten.convolution, _aten.sum, _aten.mean, _aten.cumsum,
 )  # fmt: skip
-"""Sums of products, whose order and rounding the shapes and the processor decide in eager."""
+"""Sums, whose order and rounding the shapes and the processor decide in eager."""
 _EXTREMES = (float("nan"), float("inf"), -float("inf"))
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 MOST_OPERATORS = 30_000
@@ -93,8 +93,11 @@ class Noise(Counting):
         for one, other in zip(pytree.tree_leaves(result), pytree.tree_leaves(exact), strict=True):
             if isinstance(one, torch.Tensor) and one.dtype.is_floating_point and one.numel():
                 self.disturb(one, other)
-                if func.overloadpacket in _CONTRACTIONS and not one.isfinite().all():
-                    self.overflow(one, self.exact(func, *_magnitudes(args, kwargs)))
+                if func.overloadpacket in _SUMS and not one.isfinite().all():
+                    magnitude = self.exact(func, *_magnitudes(args, kwargs))
+                    if func.overloadpacket is _aten.mean:
+                        magnitude = magnitude * (args[0].numel() / one.numel())
+                    self.overflow(one, other, magnitude)
         return result
 
     def exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,17 +121,17 @@ class Noise(Counting):
         noise = (
             torch.rand(result.shape, generator=self.generator, dtype=torch.float64) - 0.5
         ) * size
-        moved = torch.where(
-            (error == 0) | ~value.isfinite() | ~true.isfinite(), value, value + noise
-        )
+        in_range = value.isfinite() & (true.abs() <= torch.finfo(result.dtype).max)
+        moved = torch.where((error != 0) & in_range, value + noise, value)
         result.copy_(moved)
 
-    def overflow(self, result: torch.Tensor, magnitude: torch.Tensor) -> None:
+    def overflow(self, result: torch.Tensor, exact: torch.Tensor, magnitude: torch.Tensor) -> None:
         """Special values of which the order decides: eager's own `x @ y` of overflowing products
-        is NaN for vectors and an infinity for matrices."""
+        is NaN for vectors and an infinity for matrices. Another order may stay finite."""
         overflows = magnitude.abs() > torch.finfo(result.dtype).max
-        drawn = torch.randint(len(_EXTREMES), result.shape, generator=self.generator)
-        other = torch.tensor(_EXTREMES, dtype=result.dtype)[drawn]
+        extremes = [torch.full_like(result, value) for value in _EXTREMES]
+        drawn = torch.randint(len(_EXTREMES) + 1, result.shape, generator=self.generator)
+        other = torch.stack([*extremes, exact.to(result.dtype)]).gather(0, drawn[None])[0]
         result.copy_(torch.where(overflows & ~result.isfinite(), other, result))
 
 

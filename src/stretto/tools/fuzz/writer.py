@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,10 +43,8 @@ class Cache:
 C = Cache()
 """
 
-SPECIAL = "torch.tensor([1.0, -0.0, inf, nan, -inf, 0.0, -2.5, 3e38]).repeat(150)"
-EXTREMES = (
-    "torch.tensor([0, -1, 9223372036854775807, -9223372036854775808, 2147483648, 3]).repeat(200)"
-)
+SPECIAL = ("1.0", "-0.0", "inf", "nan", "-inf", "0.0", "-2.5", "3e38")
+EXTREMES = ("0", "-1", "9223372036854775807", "-9223372036854775808", "2147483648", "3")
 SIZES = (1, 2, 3, 3, 4, 4, 5, 7, 8)
 RARE_SIZES = (0, 16, 17, 33)
 DTYPES = ("float32", "float32", "float32", "float32", "float64", "float16", "bfloat16")
@@ -94,14 +93,12 @@ class ModuleWriter:
     def tensor_of(self, shape: tuple[int, ...], dtype: str, *, special: bool = False) -> str:
         seed = self.random.randint(0, 99)
         dims = "".join(f"{size}, " for size in shape)
-        count = int(torch.Size(shape).numel())
         if dtype == "bool":
             return f"rand({dims}seed={seed}) > 0"
         if "int" in dtype:
             text = f"ints({dims}seed={seed})"
             if special:
-                start = self.random.randint(0, 5)
-                text = f"{EXTREMES}[{start}:{start + count}].view({shape})"
+                text = _repeated(EXTREMES, self.random.randint(0, 5), shape)
             return (
                 f"{text}.abs().to(torch.{dtype})"
                 if dtype == "uint8"
@@ -109,8 +106,7 @@ class ModuleWriter:
             )
         text = f"rand({dims}seed={seed})"
         if special:
-            start = self.random.randint(0, 7)
-            text = f"{SPECIAL}[{start}:{start + count}].view({shape})"
+            text = _repeated(SPECIAL, self.random.randint(0, 7), shape)
         scale = self.random.choice(("", "", " * 3", " * 0.1", " + 1", " - 1"))
         if len(shape) == 2 and self.random.random() < 0.1 and not special:
             text = f"rand({shape[1]}, {shape[0]}, seed={seed}).t()"
@@ -349,6 +345,13 @@ class ModuleWriter:
         self.constants()
         self.function()
         return "\n\n".join(self.parts)
+
+
+def _repeated(values: Sequence[str], start: int, shape: tuple[int, ...]) -> str:
+    """The text of a tensor of the values in turn, from the one at `start` on."""
+    stop = start + int(torch.Size(shape).numel())
+    repeats = -(-stop // len(values))
+    return f"torch.tensor([{', '.join(values)}]).repeat({repeats})[{start}:{stop}].view({shape})"
 
 
 def write_source(seed: int) -> str:
