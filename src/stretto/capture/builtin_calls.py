@@ -6,6 +6,7 @@ import builtins
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -375,7 +376,9 @@ RULES.update(dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_sca
 _LIST_METHODS: dict[str, Rule] = {
     "append": lists.push,
     "extend": lists.extend,
+    "insert": lists.insert,
     "pop": lists.pop,
+    "reverse": lists.reverse,
     "clear": lists.clear,
     "copy": lists.copied,
 }
@@ -397,22 +400,35 @@ def _pop(items: list[Any]) -> Rule:
     return rule
 
 
+@dataclass(frozen=True, slots=True)
+class _ListMethod:
+    """A bound method of a traced list; its arguments may be traced lists, too."""
+
+    items: TracedList
+    rule: Rule
+
+    def __call__(self, *args: Any) -> Any:
+        return self.rule(self.items, *args)
+
+
 def traced_list_attribute(items: TracedList, name: str) -> Any:
     """A bound method of a traced list."""
+    if not hasattr(list, name):
+        raise AttributeError(f"'list' object has no attribute '{name}'")
     if name not in _LIST_METHODS:
         fail(
             f"list.{name} on a list that grows in a traced loop is not captured",
-            "use append, pop, indexing, len() and torch.stack",
+            "use append, insert, pop, reverse, indexing, len() and torch.stack",
         )
-    method = _LIST_METHODS[name]
-    return lambda *args: method(items, *args)
+    return _ListMethod(items, _LIST_METHODS[name])
 
 
 def needs_items(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments for a function that knows nothing of traced lists."""
-    if not any(isinstance(item, TracedList) for item in (*args, *kwargs.values())):
+    has_list = any(isinstance(item, TracedList) for item in (*args, *kwargs.values()))
+    if not has_list or isinstance(function, _ListMethod):
         return args, kwargs
 
     def convert(item: Any) -> Any:
@@ -427,5 +443,6 @@ def _static_length(items: TracedList) -> int:
 
 
 Hooks.list_method = traced_list_attribute
+Hooks.list_operator = lists.operator
 Hooks.list_items = lists.to_python
 Hooks.list_length = _static_length

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from stretto.capture import list_methods
 from stretto.capture.aliases import link
 from stretto.capture.copies import check_change
 from stretto.capture.leaves import fake_of_type, kind_of, materialize, wrap
-from stretto.capture.scalars import Kind, unify
+from stretto.capture.rewrite import rewritten
+from stretto.capture.scalars import Kind, number_kind, unify
 from stretto.capture.signals import fail
 from stretto.capture.state import TracedList, describe
 from stretto.capture.tensor import Length, TracedTensor
@@ -67,11 +69,33 @@ def push(items: TracedList, item: Any) -> None:
 
 
 def extend(items: TracedList, others: Any) -> None:
+    if isinstance(others, TracedList):
+        _method(list_methods.extend, items, others)
+        return
     for item in others:
         push(items, item)
 
 
+def _method(function: Any, items: TracedList, *args: Any) -> Any:
+    return rewritten(function)(items, *args)
+
+
+_NO_INDEX = "list indices must be integers or slices, not {}"
+_NO_INTEGER = "'{}' object cannot be interpreted as an integer"
+
+
+def _check_position(index: Any, message: str = _NO_INDEX) -> None:
+    """What Python refuses as a position in a list."""
+    if isinstance(index, torch.Tensor) and number_kind(index) is None:
+        if index.numel() != 1 or index.dtype.is_floating_point or index.dtype.is_complex:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+    elif number_kind(index) is float or not hasattr(index, "__index__"):
+        kind = "float" if number_kind(index) is float else type(index).__name__
+        raise TypeError(message.format(kind))
+
+
 def _position(items: TracedList, index: Any) -> Value:
+    _check_position(index)
     if isinstance(index, TracedTensor):
         wide: Any = index if index.dtype == torch.int64 else index.to(torch.int64)
         return tracer().read(wide)
@@ -97,17 +121,35 @@ def _taken(items: TracedList, item: Any) -> Any:
     return item
 
 
-def _slice(items: TracedList, index: slice) -> list[Any]:
-    static = _length(items).static
-    if static is None:
+def _slice(items: TracedList, index: slice) -> Any:
+    static, parts = _length(items).static, (index.start, index.stop, index.step)
+    if static is not None and not any(isinstance(part, TracedTensor) for part in parts):
+        return [get_item(items, position) for position in range(static)[index]]
+    step = 1 if index.step is None else index.step
+    if not isinstance(step, int):
+        fail("the step of a slice is a traced value", "use a Python int as step")
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    bounds = [
+        bound if bound is None else _method(list_methods.bounded, items, bound, step)
+        for bound in (index.start, index.stop)
+    ]
+    made = copied(items)
+    clear(made)
+    _method(list_methods.part, items, *bounds, step, made)
+    return made
+
+
+def _check_no_slice(index: Any) -> None:
+    if isinstance(index, slice):
         fail(
-            "a slice of a list whose length depends on a tensor",
-            "stack the list and use masks, or loop over its items",
+            "a slice is set or deleted of a list that grows in a traced branch or loop",
+            "set or delete single items, or make a new list",
         )
-    return [get_item(items, position) for position in range(static)[index]]
 
 
 def set_item(items: TracedList, index: Any, item: Any) -> None:
+    _check_no_slice(index)
     check_change(items)
     state = tracer()
     value = _item_value(items, item)
@@ -117,9 +159,27 @@ def set_item(items: TracedList, index: Any, item: Any) -> None:
     link(items, [item])
 
 
+def delete_item(items: TracedList, index: Any) -> None:
+    _check_no_slice(index)
+    _check_position(index)
+    _method(list_methods.delete, items, index, "list assignment index out of range")
+
+
+def insert(items: TracedList, index: Any, item: Any) -> None:
+    _check_position(index, _NO_INTEGER)
+    _method(list_methods.insert, items, index, item)
+
+
+def reverse(items: TracedList) -> None:
+    _method(list_methods.reverse, items)
+
+
 def pop(items: TracedList, index: Any = -1) -> Any:
-    if index != -1:
-        fail("pop() of a position other than the last", "pop the last item, or use a tensor")
+    if isinstance(index, torch.Tensor) or index != -1:
+        _check_position(index, _NO_INTEGER)
+        item = _method(list_methods.item_to_pop, items, index)
+        _method(list_methods.delete, items, index, "pop index out of range")
+        return item
     check_change(items)
     state = tracer()
     kind = element_kind(items)
@@ -143,6 +203,45 @@ def copied(items: TracedList) -> TracedList:
     made = wrap(base, Kind(base.type, items.numbers), length=items.memory.state.length)
     made.fake = items.fake
     return made
+
+
+def contains(items: TracedList, item: Any) -> Any:
+    """`item in items`."""
+    kind = number_kind(item)
+    is_tensor = kind is None and isinstance(item, torch.Tensor | TracedList)
+    if is_tensor or (kind is not None and not items.numbers):
+        fail(
+            "a list that grows in a traced branch or loop is searched for a tensor or list",
+            "keep numbers in the list, or compare what you need in a loop",
+        )
+    return kind is not None and _method(list_methods.contains, items, item)
+
+
+def operator(items: TracedList, symbol: str, operand: Any) -> Any:
+    """A binary operator of Python's lists."""
+    match symbol:
+        case "+" | "r+" if isinstance(operand, list | TracedList):
+            made = copied(items)
+            if symbol == "r+":
+                clear(made)
+                extend(made, operand)
+            extend(made, items if symbol == "r+" else operand)
+            return made
+        case "*" | "*=" if number_kind(operand) in (int, bool):
+            once = copied(items)
+            made = items if symbol == "*=" else copied(items)
+            _method(list_methods.repeat, made, operand, once)
+            return made
+        case "+":
+            kind = getattr(number_kind(operand), "__name__", type(operand).__name__)
+            raise TypeError(f'can only concatenate list (not "{kind}") to list')
+        case "==" | "<" if isinstance(operand, list | TracedList):
+            fail(
+                "a list that grows in a traced branch or loop is compared with another one",
+                "compare their lengths, and their items in a loop",
+            )
+        case _:
+            return NotImplemented
 
 
 def stack(items: TracedList, dim: int = 0) -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 from stretto.capture import liveness
 from stretto.capture.jumps import VALUE, JumpLowering, name
 from stretto.capture.liveness import Names
+from stretto.capture.targets import TargetLowering
 
 STAGING = "__stretto"
 FRAME = "__stretto_frame"
@@ -160,7 +161,7 @@ class ExpressionLowering(ast.NodeTransformer):
         return self._assigned(node)
 
     def _assigned(self, node: ast.Assign) -> ast.stmt:
-        """Stores into attributes and items are staged, also inside of tuples."""
+        """Stores into attributes and items are staged; each is a statement of its own."""
         node.value = self.visit(node.value)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute | ast.Subscript):
             call = self._stored(node.targets[0], node.value)
@@ -174,6 +175,17 @@ class ExpressionLowering(ast.NodeTransformer):
             return staged("setattr", [holder, _text(target.attr, target), value], target)
         return staged("setitem", [holder, _index(self.visit(target.slice)), value], target)
 
+    def visit_Delete(self, node: ast.Delete) -> ast.stmt:
+        (target,) = node.targets
+        match target:
+            case ast.Subscript(value=holder, slice=index):
+                call = staged("delitem", [self.visit(holder), _index(self.visit(index))], node)
+            case ast.Attribute(value=holder, attr=attribute):
+                call = staged("delattr", [self.visit(holder), _text(attribute, node)], node)
+            case _:
+                return node
+        return ast.copy_location(ast.Expr(call), node)
+
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
         node.value = self.visit(node.value)
         operator = _text(type(node.op).__name__, node)
@@ -184,6 +196,11 @@ class ExpressionLowering(ast.NodeTransformer):
             case ast.Attribute(value=holder, attr=attribute):
                 arguments = [self.visit(holder), _text(attribute, node), operator, node.value]
                 return ast.copy_location(ast.Expr(staged("augment_attr", arguments, node)), node)
+            case ast.Name(id=target) if isinstance(node.op, ast.Add):
+                read = self.visit(name(target, node))
+                value = staged("augment", [read, node.value], node)
+                assign = ast.Assign([name(target, node, store=True)], value)
+                return ast.copy_location(assign, node)
             case ast.Name(id=target):
                 if target not in self.unsure:
                     return node
@@ -357,7 +374,8 @@ def lower_function(
     if _is_generator(node):
         return node
     names = parameters(node.args)
-    body = _without_docstring(node.body)
+    targets = TargetLowering()
+    body = _flat([targets.visit(statement) for statement in _without_docstring(node.body)])
     body = JumpLowering().function(body, node)
     declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
     local = (liveness.stores(body) | set(names)) - declared

@@ -220,6 +220,27 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
         holder[concrete(index, "int") if isinstance(index, TracedTensor) else index] = value
 
 
+def delitem(holder: Any, index: Any) -> None:
+    """`del holder[index]`."""
+    found = _either_of(holder, index)
+    if found is not None:
+        _at_options(found, holder, index, delitem)
+    elif isinstance(holder, TracedList):
+        lists.delete_item(holder, index)
+    else:
+        changes(holder)
+        del holder[concrete(index, "int") if isinstance(index, TracedTensor) else index]
+
+
+def delattr(holder: Any, name: str) -> None:
+    """`del holder.name`."""
+    if isinstance(holder, Either):
+        branches.use(holder, lambda option: delattr(option, name))
+        return
+    changes(holder)
+    builtins.delattr(holder, name)
+
+
 def setattr(holder: Any, name: str, value: Any) -> None:
     """`holder.name = value`."""
     if isinstance(holder, Either):
@@ -229,6 +250,15 @@ def setattr(holder: Any, name: str, value: Any) -> None:
         check_tensor_attribute(holder, name)
     changes(holder)
     builtins.setattr(holder, name, value)
+
+
+def augment(value: Any, other: Any) -> Any:
+    """`value += other`: a list gets the items itself."""
+    if isinstance(value, builtins.list) and isinstance(other, TracedList):
+        call(value.extend, other)
+        return value
+    value += other
+    return value
 
 
 _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
@@ -284,6 +314,8 @@ def contains(container: Any, item: Any) -> Any:
         return branches.use(
             found, lambda option: contains(*replaced((container, item), found, option))
         )
+    if isinstance(container, TracedList):
+        return lists.contains(container, item)
     if isinstance(container, dict):
         entry = container.get(item, UNDEFINED)
         if isinstance(entry, Either):
@@ -386,9 +418,10 @@ def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
 
 
 __all__ = [
-    "and_", "assert_", "augment_attr", "augment_item", "bound", "call", "chain", "contains",
-    "enter", "enter_try", "for_", "getitem", "if_", "ifexp", "is_", "leave", "leave_try", "local",
-    "not_", "or_", "plain", "setattr", "setitem", "slice", "while_", "wrote_outer",
+    "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "call", "chain",
+    "contains", "delattr", "delitem", "enter", "enter_try", "for_", "getitem", "if_", "ifexp",
+    "is_", "leave", "leave_try", "local", "not_", "or_", "plain", "setattr", "setitem", "slice",
+    "while_", "wrote_outer",
 ]  # fmt: skip
 
 Hooks.staging = sys.modules[__name__]

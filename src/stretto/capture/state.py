@@ -25,7 +25,7 @@ from stretto.capture.tensor import Hooks, Storage, TracedTensor
 from stretto.capture.tracer import Tracer, active, tracer
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class TracedList:
     """A list whose length may depend on the run. `memory` holds a value of ListType.
 
@@ -43,7 +43,16 @@ class TracedList:
         return Hooks.list_method(self, name)
 
     def __getitem__(self, index: Any) -> Any:
-        return Hooks.list_items(self)[index]
+        return Hooks.staging.getitem(self, index)
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        Hooks.staging.setitem(self, index, item)
+
+    def __delitem__(self, index: Any) -> None:
+        Hooks.staging.delitem(self, index)
+
+    def __contains__(self, item: object) -> bool:
+        return bool(Hooks.staging.contains(self, item))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(Hooks.list_items(self))
@@ -51,14 +60,40 @@ class TracedList:
     def __len__(self) -> int:
         return Hooks.list_length(self)
 
+    def __add__(self, others: Any) -> TracedList:
+        return _operator(self, "+", others)
+
+    def __radd__(self, others: Any) -> TracedList:
+        return _operator(self, "r+", others)
+
     def __iadd__(self, others: Any) -> TracedList:
         Hooks.list_method(self, "extend")(others)
         return self
 
-    def __add__(self, others: Any) -> TracedList:
-        made = Hooks.list_method(self, "copy")()
-        made += others
-        return made
+    def __mul__(self, times: Any) -> TracedList:
+        return _operator(self, "*", times)
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: Any) -> TracedList:
+        return _operator(self, "*=", times)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or _operator(self, "==", other)
+
+    def __lt__(self, other: Any) -> bool:
+        return _operator(self, "<", other)
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+    __hash__ = object.__hash__
+
+
+TracedList.__name__ = "list"  # so that errors of Python name what the user has
+
+
+def _operator(items: TracedList, symbol: str, operand: Any) -> Any:
+    return Hooks.list_operator(items, symbol, operand)
 
 
 def is_box(value: Any) -> bool:

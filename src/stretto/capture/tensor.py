@@ -241,6 +241,7 @@ class Hooks:
     item: Hook
     concrete: Hook
     list_method: Hook
+    list_operator: Hook
     list_items: Hook
     list_length: Hook
     written: Hook
@@ -368,6 +369,11 @@ class TracedTensor(torch.Tensor):
         """PyTorch's own method returns a contiguous tensor itself before anyone is asked."""
         return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
 
+    def new_tensor(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """The data may have traced numbers among others."""
+        kinds = {"dtype": self.dtype, "device": self.device}
+        return Hooks.call(torch.tensor, data, *args, **{**kinds, **kwargs})
+
     def tolist(self) -> Any:
         if not self.shape:
             return Hooks.item(self)
@@ -416,3 +422,6 @@ class TracedTensor(torch.Tensor):
     __iand__ = _numeric("__and__", "__iand__")  # pyright: ignore[reportAssignmentType]
     __ior__ = _numeric("__or__", "__ior__")  # pyright: ignore[reportAssignmentType]
     __ixor__ = _numeric("__xor__", "__ixor__")  # pyright: ignore[reportAssignmentType]
+
+
+TracedTensor.__name__ = "Tensor"  # so that errors of Python name what the user has

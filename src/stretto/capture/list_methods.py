@@ -1,0 +1,103 @@
+"""What Python's lists do beyond the operators of the Program, in terms of these.
+
+The functions are traced as the user's are: their branches and loops become part of the Program
+where lengths or positions depend on the run.
+"""
+
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# what is passed here is traced
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def extend(items: Any, others: Any) -> None:
+    for position in range(len(others)):
+        items.append(others[position])
+
+
+def insert(items: Any, index: Any, item: Any) -> None:
+    length = len(items)
+    if index < 0:
+        index = index + length
+        if index < 0:
+            index = 0
+    if index > length:
+        index = length
+    items.append(item)
+    for position in range(length, index, -1):
+        items[position] = items[position - 1]
+    items[index] = item
+
+
+def delete(items: Any, index: Any, message: str) -> None:
+    length = len(items)
+    if index < 0:
+        index = index + length
+    if index < 0 or index >= length:
+        raise IndexError(message)
+    for position in range(index, length - 1):
+        items[position] = items[position + 1]
+    items.pop()
+
+
+def item_to_pop(items: Any, index: Any) -> Any:
+    length = len(items)
+    if length == 0:
+        raise IndexError("pop from empty list")
+    if index < -length or index >= length:
+        raise IndexError("pop index out of range")
+    return items[index]
+
+
+def reverse(items: Any) -> None:
+    length = len(items)
+    for position in range(length // 2):
+        other = length - 1 - position
+        first = items[position]
+        items[position] = items[other]
+        items[other] = first
+
+
+def repeat(items: Any, times: Any, once: Any) -> None:
+    """`items *= times`, of items that `once` is a copy of."""
+    if times <= 0:
+        items.clear()
+    for _ in range(times - 1):
+        for position in range(len(once)):
+            items.append(once[position])
+
+
+def bounded(items: Any, position: Any, step: int) -> Any:
+    """The bound of a slice as a position between the ends."""
+    length = len(items)
+    lowest, highest = (0, length) if step > 0 else (-1, length - 1)
+    if position < 0:
+        position = position + length
+        if position < lowest:
+            position = lowest
+    if position > highest:
+        position = highest
+    return position
+
+
+def part(items: Any, start: Any, stop: Any, step: int, made: Any) -> None:
+    """Appends `items[start:stop:step]`."""
+    if start is None:
+        start = 0 if step > 0 else len(items) - 1
+    if stop is None:
+        stop = len(items) if step > 0 else -1
+    for position in range(start, stop, step):
+        made.append(items[position])
+
+
+def contains(items: Any, number: Any) -> Any:
+    """`number in items`, of a list of numbers."""
+    found = False
+    for position in range(len(items)):
+        if items[position] == number:
+            found = True
+    return found
