@@ -191,5 +191,5 @@ class _Trial:
         )
 
 
-def _is_expected(found: Exception, wanted: Exception | None) -> bool:
+def _is_expected(found: BaseException, wanted: BaseException | None) -> bool:
     return wanted is not None and isinstance(found, (type(wanted), RunError))
