@@ -142,8 +142,9 @@ class UnitMemory:
         return data[pointer.offset : end].view(buffer.dtype.torch)
 
     def read(self, buffer: Buffer, offsets: Tensor) -> Tensor:
+        """A copy: a tensor without dims as index would give a view of the memory."""
         self.note(buffer, offsets, write=False)
-        return self.tensor(buffer)[offsets]
+        return self.tensor(buffer)[offsets.reshape(-1)].reshape(offsets.shape)
 
     def write(self, buffer: Buffer, offsets: Tensor, values: Tensor) -> None:
         self.note(buffer, offsets, write=True)

@@ -303,7 +303,7 @@ def _loose_buffers(
         changed = False
         for function in tree.functions:
             mine, own = loose[function.name], summaries[function.name].loose
-            before = len(mine)
+            before = len(mine) + len(own)
             for call in function_calls(function):
                 theirs = summaries[call.function].loose
                 mine |= {access.buffer.name for param, access in call.tensors if param in theirs}
@@ -314,7 +314,7 @@ def _loose_buffers(
                     names = {buffer.name for buffer in pair}
                     mine |= names if names & mine else set()
             own |= {param for param in function.written if param.name in mine}
-            changed = changed or len(mine) > before
+            changed = changed or len(mine) + len(own) > before
     return {name: frozenset(found) for name, found in loose.items()}
 
 

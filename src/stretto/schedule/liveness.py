@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import stores_anywhere
 from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While
 from stretto.schedule.dependence import Statement, item_regions
+from stretto.schedule.touched import stores_all
 from stretto.schedule.wavefront import LeafPlan
 
 
@@ -67,6 +67,20 @@ class Life:
 
 
 @dataclass(slots=True)
+class _Loop:
+    """A loop from its first to its last event.
+
+    written: names of buffers that the part of a round walked so far writes, surely or in the arm
+    that is walked. exposed: those that some way through a round reads or adds to before that.
+    """
+
+    start: Event
+    end: Event
+    written: set[str] = field(default_factory=set[str])
+    exposed: set[str] = field(default_factory=set[str])
+
+
+@dataclass(slots=True)
 class Liveness:
     """Events by buffer name, and the pairs of buffers that rotate."""
 
@@ -79,8 +93,8 @@ def liveness(body: Node[LeafPlan], units: int) -> Liveness:
     timeline = _Timeline(units)
     timeline.visit(body)
     for loop in timeline.loops:
-        for events in timeline.events.values():
-            _extend(events, loop)
+        for name, events in timeline.events.items():
+            _extend(name, events, loop)
     return Liveness(timeline.events, timeline.pairs)
 
 
@@ -91,15 +105,15 @@ def _union(events: list[Event]) -> int:
     return units
 
 
-def _extend(events: list[Event], loop: tuple[Event, Event]) -> None:
+def _extend(name: str, events: list[Event], loop: _Loop) -> None:
     """Over the whole loop if the buffer is used outside of it, or read before it is written."""
-    start, end = loop
+    start, end = loop.start, loop.end
     inside = [event for event in events if start.position < event.position < end.position]
     if not inside:
         return
     first = min(inside, key=lambda event: event.position)
-    if len(inside) < len(events) or not first.fresh:
-        events.extend(loop)
+    if len(inside) < len(events) or not first.fresh or name in loop.exposed:
+        events.extend((start, end))
 
 
 class _Timeline:
@@ -111,7 +125,8 @@ class _Timeline:
         self._leaf = 0
         self.events: dict[str, list[Event]] = {}
         self.pairs: list[tuple[Buffer, Buffer]] = []
-        self.loops: list[tuple[Event, Event]] = []
+        self.loops: list[_Loop] = []
+        self._open: list[_Loop] = []
 
     def visit(self, node: Node[LeafPlan]) -> None:
         match node:
@@ -125,8 +140,14 @@ class _Timeline:
             case While():
                 self._visit_loop((node.head, node.body), node.rotate)
             case If():
+                before = [loop.written.copy() for loop in self._open]
                 self.visit(node.then)
+                then = [loop.written for loop in self._open]
+                for loop, written in zip(self._open, before, strict=True):
+                    loop.written = written
                 self.visit(node.orelse)
+                for loop, written in zip(self._open, then, strict=True):
+                    loop.written |= written
             case Call(_, _, tensors, _):
                 event = self._control()
                 for _, access in tensors:
@@ -145,10 +166,13 @@ class _Timeline:
         self, parts: tuple[Node[LeafPlan], ...], rotate: tuple[tuple[Buffer, Buffer], ...]
     ) -> None:
         start = self._control()
+        loop = _Loop(start, start)
+        self._open.append(loop)
         for part in parts:
             self.visit(part)
-        end = self._control()
-        self.loops.append((start, end))
+        self._open.pop()
+        loop.end = end = self._control()
+        self.loops.append(loop)
         self.pairs.extend(rotate)
         for pair in rotate:
             for buffer in pair:
@@ -162,6 +186,11 @@ class _Timeline:
 
     def _note(self, name: str, event: Event) -> None:
         self.events.setdefault(name, []).append(event)
+        for loop in self._open:
+            if event.fresh:
+                loop.written.add(name)
+            elif name not in loop.written:
+                loop.exposed.add(name)
 
 
 def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
@@ -172,9 +201,9 @@ def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
             operator = stage.operator
             for load in operator.reads():
                 fresh.setdefault(load.access.buffer.name, False)
-            # A push to a list keeps the items of earlier iterations.
-            keeps = operator.accumulate or stores_anywhere(operator)
-            fresh.setdefault(operator.out.buffer.name, not keeps)
+            # A push to a list keeps the items of earlier iterations, a copy of a list the rest.
+            writes_all = stores_all(stage) and not operator.accumulate
+            fresh.setdefault(operator.out.buffer.name, writes_all)
         yield from fresh.items()
     else:
         regions = item_regions(item)
