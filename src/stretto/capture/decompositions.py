@@ -131,6 +131,11 @@ def _fill_(target: Any, value: Any) -> Any:
         if refused is not None:
             raise refused
         value = aten.full.default([], value, dtype=target.dtype)
+    elif value.dim():
+        raise RuntimeError(
+            "fill_ only supports 0-dimension value tensor but got tensor with "
+            f"{value.dim()} dimensions."
+        )
     overwrite(target, value)
     return target
 

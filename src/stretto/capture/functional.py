@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.eager import eager_error
 from stretto.capture.signals import fail
 from stretto.capture.tensor import TracedTensor
 from stretto.capture.tracer import tracer
@@ -32,6 +33,14 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
     outcome = pure(*args, **kwargs)
     outcomes = outcome if isinstance(outcome, tuple | list) else (outcome,)
     for target, new in zip(targets, outcomes, strict=False):
+        if by_out and tuple(target.shape) != tuple(new.shape):
+            fail(
+                f"{func} gives a tensor of shape {list(new.shape)} for `out`, whose shape is "
+                f"{list(target.shape)}: eager PyTorch would resize it",
+                "give `out` a tensor of the shape of the result",
+            )
+        if not torch.can_cast(new.dtype, target.dtype) and eager_error(func, args, kwargs) is None:
+            new = aten._to_copy.default(new, dtype=target.dtype)  # of no elements
         _check_result(target, new)
         overwrite(target, new)
     return targets[0] if len(targets) == 1 else tuple(targets)
