@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stretto.capture.eager import eager_error
 from stretto.capture.raises import check, require
 from stretto.capture.scalars import flag_of
 from stretto.capture.tensor import TracedTensor
@@ -84,6 +85,22 @@ def _max_unpool(x: Any, places: Any, size: Any, *rest: Any) -> Any:
     return NotImplemented
 
 
+def _index_add(x: Any, dim: int, index: Any, source: Any, **kwargs: Any) -> Any:
+    """The shape of the source, of which torch's own rule knows nothing."""
+    shapes = [list(item.shape) for item in (x, source)]
+    if any(isinstance(size, torch.SymInt) for shape in shapes for size in shape):
+        return NotImplemented
+    own, other = (
+        shape[: dim % len(shape)] + shape[dim % len(shape) + 1 :] if shape else []
+        for shape in shapes
+    )
+    if x.dim() and own != other:
+        refused = eager_error(aten.index_add.default, (x, dim, index, source), kwargs)
+        if refused is not None:
+            raise refused
+    return NotImplemented
+
+
 def check_classes(index: Any, classes: int) -> None:
     """What `one_hot` checks."""
     check_all(index >= 0, "RuntimeError", "Class values must be non-negative.")
@@ -98,6 +115,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.nll_loss2d_forward.default: _nll_loss,
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
+    aten.index_add.default: _index_add,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
 }
 

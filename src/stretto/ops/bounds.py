@@ -18,6 +18,9 @@ def out_of_range(target: str, dim: int, size: object, wraps: bool = False) -> Fa
     """
     name = target.split(".")[1]
     added = size if wraps and isinstance(size, int) else 0
+    if name == "index_select" and dim > 0:
+        bounds = f", id={{}} axis_dim={size}" if isinstance(size, int) else ""
+        return Failure("RuntimeError", f"INDICES element is out of DATA bounds{bounds}")
     if name in _NO_VALUE:
         return Failure("IndexError", "index out of range in self")
     known = f" with size {size}" if isinstance(size, int) else ""

@@ -81,6 +81,12 @@ def _along(name: str, *, wraps: bool) -> Callable[[Named], Iterator[Range]]:
     return rule
 
 
+def _written(*, wraps: bool) -> Callable[[Named], Iterator[Range]]:
+    """Positions along a dim; those in a tensor of no elements are not looked at."""
+    along = _along("index", wraps=wraps)
+    return lambda named: iter(()) if 0 in _type(named["self"]).shape else along(named)
+
+
 def _narrow(named: Named) -> Iterator[Range]:
     dim, size = _dim_of(named)
     length = named["length"] if "length" in named else _type(named["src"]).shape[dim]
@@ -101,6 +107,10 @@ def _take(named: Named) -> Iterator[Range]:
 def _tables(named: Named) -> Iterator[Range]:
     shape = _type(named["self"]).shape
     tables = named["indices"]
+    sizes = [shape[dim] for dim, table in enumerate(tables) if table is None]
+    sizes += [size for table in tables if table is not None for size in _type(table).shape]
+    if 0 in (*sizes, *shape[len(tables) :]):
+        return  # of a selection without elements no position is looked at
     if all(table is None or _type(table).dtype.is_integer for table in tables):
         for dim, table in enumerate(tables):
             yield table, shape[dim], 1, dim, True
@@ -108,11 +118,12 @@ def _tables(named: Named) -> Iterator[Range]:
 
 _RULES: dict[str, Callable[[Named], Iterator[Range]]] = {
     **dict.fromkeys(("aten.select", "aten.select_scatter"), _along("index", wraps=True)),
-    **dict.fromkeys(("aten.index_fill",), _along("index", wraps=True)),
+    "aten.index_fill": _written(wraps=True),
+    **dict.fromkeys(("aten.index_add", "aten.index_copy"), _written(wraps=False)),
     **dict.fromkeys(
         (
             *("aten.index_select", "aten.gather", "aten.scatter", "aten.scatter_add"),
-            *("aten.scatter_reduce", "aten.index_add", "aten.index_copy"),
+            "aten.scatter_reduce",
         ),
         _along("index", wraps=False),
     ),

@@ -71,6 +71,11 @@ def _embedding(call: Call) -> Lazy:
     return weight.view(call.shape, as_index(positions, *lead), column)
 
 
+def _empty(call: Call) -> Lazy:
+    """A result without elements, which reads nothing."""
+    return Lazy(call.dtype, call.shape, cast(Const(0, DType.I64), call.dtype))
+
+
 def _positions(call: Call, name: str, dim: int, size: Extent, wraps: bool = True) -> Lazy:
     return position_of(call, call.arguments[name], call.tensor(name), dim, size, wraps)
 
@@ -79,6 +84,7 @@ def _positions(call: Call, name: str, dim: int, size: Extent, wraps: bool = True
 def _index_select(call: Call) -> Lazy:
     lazy = call.tensor("self")
     if lazy.rank == 0:
+        _positions(call, "index", 0, 1, wraps=False)  # there is one, and it is checked
         return lazy
     dim = call.axis(lazy.rank)
     positions = _positions(call, "index", dim, lazy.shape[dim], wraps=False)
@@ -89,7 +95,10 @@ def _index_select(call: Call) -> Lazy:
 
 @rule("aten.gather.default")
 def _gather(call: Call) -> Lazy:
+    """An index without elements may have any number of dims."""
     lazy = call.tensor("self")
+    if 0 in call.shape:
+        return _empty(call)
     if lazy.rank == 0 or call.tensor("index").rank == 0:
         raise Decline("no dims")
     dim = call.axis(lazy.rank)
@@ -122,7 +131,10 @@ class Selection:
 
 @rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def _index(call: Call) -> Lazy:
+    """Of a selection without elements eager looks at no position."""
     lazy = call.tensor("self")
+    if 0 in call.shape:
+        return _empty(call)
     selection = selected(call, lazy.shape)
     return call.cheap("self").view(selection.shape, *selection.indices)
 
@@ -162,6 +174,8 @@ def _arranged(
         indices[dim] = place
     for dim, place in zip(tail, places[len(lead) + len(common) :], strict=True):
         indices[dim] = place
+    if 0 in region:
+        return Selection(region, tuple(indices))  # no position is looked at
     for number, dim in enumerate(placed):  # ATen counts the dims that are indexed
         lazy = call.low.tensor(arguments[dim])
         positions = position_of(call, arguments[dim], lazy, number, shape[dim])

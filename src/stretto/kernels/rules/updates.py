@@ -125,6 +125,8 @@ def _diagonal_scatter(call: Call) -> Lazy:
 @rule("aten.index_put.default", "aten._unsafe_index_put.default")
 def _index_put(call: Call) -> Lazy:
     selection = selected(call, call.shape)
+    if 0 in selection.shape:
+        return call.tensor("self")
 
     def values() -> Lazy:
         return broadcast(call.tensor("values"), selection.shape)
@@ -133,8 +135,11 @@ def _index_put(call: Call) -> Lazy:
 
 
 def _scattered(call: Call, source: Callable[[], Lazy], accumulate: bool) -> Lazy:
-    """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`."""
+    """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`.
+    An index without elements may have any number of dims."""
     index = call.tensor("index")
+    if 0 in index.shape:
+        return call.tensor("self")
     rank = len(call.shape)
     if rank == 0 or index.rank == 0:
         raise Decline("no dims")
@@ -178,14 +183,17 @@ def _scatter_reduce(call: Call) -> Lazy:
     return _scattered(call, lambda: call.tensor("src"), accumulate=True)
 
 
-def _along(call: Call, source: Callable[[], Lazy], accumulate: bool) -> Lazy:
-    """self[..., index[i], ...] along `dim` (index_copy, index_add, index_fill)."""
+def _along(call: Call, source: Callable[[], Lazy], accumulate: bool, wraps: bool = False) -> Lazy:
+    """self[..., index[i], ...] along `dim` (index_copy, index_add, index_fill).
+    Positions in a tensor of no elements are not looked at, as in eager."""
+    if 0 in call.shape:
+        return call.tensor("self")
     rank = len(call.shape)
     index = call.tensor("index")
     if rank == 0 or index.rank != 1:
         raise Decline("no dims")
     dim = call.axis(rank)
-    positions = position_of(call, call.arguments["index"], index, dim, call.shape[dim], wraps=False)
+    positions = position_of(call, call.arguments["index"], index, dim, call.shape[dim], wraps)
     shape = (*call.shape[:dim], index.shape[0], *call.shape[dim + 1 :])
     indices = list(variables(shape))
     indices[dim] = as_index(positions, indices[dim])
@@ -214,4 +222,4 @@ def _scaled(call: Call) -> Lazy:
 
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def _index_fill(call: Call) -> Lazy:
-    return _along(call, lambda: _number(call), accumulate=False)
+    return _along(call, lambda: _number(call), accumulate=False, wraps=True)
