@@ -132,6 +132,21 @@ def test_a_list_keeps_the_items_of_earlier_iterations() -> None:
     assert not any(shared(frame, items, other) for other in (A, B, C))
 
 
+def test_what_one_arm_writes_in_part_lives_all_the_time() -> None:
+    """The arm that comes first in the text writes all of `items`, the other one a part."""
+    items = buffer("items", 3, WIDE)
+    row = (Index.of(I), Index.of(Var(0)))
+    every = map_kernel("every", items, load(D, Var(1)), 16)
+    one = map_kernel("one", items, load(D, Var(0)), 16, index=row)
+    flag = Reg("flag", DType.BOOL)
+    head = Leaf((step("kb", B), step("kd", D, B), Let(flag, condition("lt", at(I), number(1)))))
+    last = map_kernel("ko", OUT, load(items, 0, Index.of(Var(0))), 4)
+    body = Seq((head, If(flag, Leaf((every,)), Leaf((one,))), Leaf((last,))))
+    loop = For(I, number(0), number(3), 1, body)
+    frame, _ = planned(loop, items, B, D)
+    assert not shared(frame, items, B)
+
+
 def test_rotating_buffers_share_nothing_with_each_other() -> None:
     now, following = wide("now"), wide("next")
     before, after = step("ka", A), step("ko", OUT, D)
