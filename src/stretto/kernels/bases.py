@@ -13,7 +13,7 @@ from dataclasses import replace
 from stretto.ir.types import DType
 from stretto.kernels.expr import Buffer, Const, Expr, Index, Position
 from stretto.kernels.lower import Items, base_register
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, walk
+from stretto.kernels.tree import Call, Leaf, Node, TreeFunction, children, rebuilt, walk
 
 
 def pass_bases(
@@ -71,15 +71,7 @@ def _map_calls(node: Node[Items], change: Callable[[Call[Items]], Call[Items]]) 
     match node:
         case Leaf():
             return node
-        case Seq(children):
-            return Seq(tuple(_map_calls(child, change) for child in children))
-        case For():
-            return replace(node, body=_map_calls(node.body, change))
-        case While():
-            head, body = (_map_calls(part, change) for part in (node.head, node.body))
-            return replace(node, head=head, body=body)
-        case If():
-            then, orelse = (_map_calls(part, change) for part in (node.then, node.orelse))
-            return replace(node, then=then, orelse=orelse)
         case Call():
             return change(node)
+        case _:
+            return rebuilt(node, [_map_calls(child, change) for child in children(node)])

@@ -128,7 +128,7 @@ def expr_regions(expr: Expr) -> tuple[Region, ...]:
     return _merged(_read_regions(expr, ()))
 
 
-def kernel_regs(kernel: Kernel) -> set[Reg]:
+def kernel_reads(kernel: Kernel) -> set[Reg]:
     """The registers that the tasks read."""
     found = {r for dim in kernel.grid for r in _extent_registers(dim.extent)}
     for stage in kernel.stages:
@@ -140,11 +140,6 @@ def kernel_regs(kernel: Kernel) -> set[Reg]:
     if kernel.call is not None:
         found |= {item for item in kernel.call.operands if isinstance(item, Reg)}
     return found
-
-
-def kernel_registers(kernel: Kernel) -> set[str]:
-    """Names of the registers that the tasks read."""
-    return {reg.name for reg in kernel_regs(kernel)}
 
 
 def written_buffers(kernel: Kernel) -> set[Buffer]:
@@ -162,9 +157,9 @@ def statement_regions(item: Let | Check) -> tuple[Region, ...]:
     return tuple(region for expr in _statement_exprs(item) for region in expr_regions(expr))
 
 
-def statement_registers(item: Let | Check) -> set[str]:
-    """Names of the registers that a statement reads."""
-    return {r.name for expr in _statement_exprs(item) for r in expr_regs(expr)}
+def statement_reads(item: Let | Check) -> set[Reg]:
+    """The registers that a statement reads."""
+    return {reg for expr in _statement_exprs(item) for reg in expr_regs(expr)}
 
 
 def _statement_exprs(item: Let | Check) -> tuple[Expr, ...]:

@@ -9,14 +9,17 @@ an iteration the two trade places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
-from stretto.kernels.expr import Access, Buffer, Const, Expr, Position, Reg
+from stretto.kernels.expr import Access, Buffer, Const, Expr, Position, Reg, expr_regs
 
 L = TypeVar("L")
 M = TypeVar("M")
+
+Rotation = tuple[tuple[Buffer, Buffer], ...]
+"""Pairs of buffers that trade places at the end of an iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class For(Generic[L]):
     stop: Expr
     step: int
     body: Node[L]
-    rotate: tuple[tuple[Buffer, Buffer], ...] = ()
+    rotate: Rotation = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class While(Generic[L]):
     head: Node[L]
     condition: Reg
     body: Node[L]
-    rotate: tuple[tuple[Buffer, Buffer], ...] = ()
+    rotate: Rotation = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,11 @@ class TreeFunction(Generic[L]):
     locals: tuple[Buffer, ...]
     body: Node[L]
 
+    def with_body(self, body: Node[M]) -> TreeFunction[M]:
+        return TreeFunction(
+            self.name, self.params, self.tensors, self.written, self.results, self.locals, body
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Tree(Generic[L]):
@@ -137,37 +145,78 @@ class Tree(Generic[L]):
         return self.function("main")
 
 
+def children(node: Node[L]) -> tuple[Node[L], ...]:
+    """The nodes below a node, in the order of the run."""
+    match node:
+        case Leaf() | Call():
+            return ()
+        case Seq(items):
+            return items
+        case For(body=body):
+            return (body,)
+        case While(head=head, body=body):
+            return head, body
+        case If(then=then, orelse=orelse):
+            return then, orelse
+
+
+def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
+    """An inner node with other nodes below it."""
+    match node:
+        case Seq():
+            return Seq(tuple(parts))
+        case For(index, start, stop, step, _, rotate):
+            return For(index, start, stop, step, parts[0], rotate)
+        case While(_, condition, _, rotate):
+            return While(parts[0], condition, parts[1], rotate)
+        case If(condition):
+            return If(condition, parts[0], parts[1])
+        case Leaf() | Call():
+            raise TypeError(f"a {type(node).__name__} has nothing below it")
+
+
+def joined(nodes: Sequence[Node[L]]) -> Node[L]:
+    """The nodes in order, inner sequences dissolved."""
+    flat: list[Node[L]] = []
+    for node in nodes:
+        flat.extend(node.children if isinstance(node, Seq) else (node,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
 def map_leaves(node: Node[L], change: Callable[[L], M]) -> Node[M]:
     """The same tree with every leaf replaced."""
     match node:
         case Leaf(body):
             return Leaf(change(body))
-        case Seq(children):
-            return Seq(tuple(map_leaves(child, change) for child in children))
-        case For(index, start, stop, step, body, rotate):
-            return For(index, start, stop, step, map_leaves(body, change), rotate)
-        case While(head, condition, body, rotate):
-            return While(map_leaves(head, change), condition, map_leaves(body, change), rotate)
-        case If(condition, then, orelse):
-            return If(condition, map_leaves(then, change), map_leaves(orelse, change))
-        case Call(function, registers, tensors, results):
-            return Call(function, registers, tensors, results)
+        case Call():
+            return cast("Call[M]", node)
+        case _:
+            return rebuilt(node, [map_leaves(child, change) for child in children(node)])
 
 
-def children(node: Node[L]) -> tuple[Node[L], ...]:
+def rotation(node: Node[L]) -> Rotation:
+    """The buffers that trade places at the end of an iteration of the node."""
+    return node.rotate if isinstance(node, For | While) else ()
+
+
+def swaps(pairs: Rotation) -> dict[str, Buffer]:
+    """For each name the buffer that has its place in the next iteration."""
+    return {a.name: b for pair in pairs for a, b in (pair, pair[::-1])}
+
+
+def reads(node: Node[L]) -> frozenset[Reg]:
+    """The registers that a control node itself reads, without what is below it."""
     match node:
-        case Seq(items):
-            return items
-        case For() | While() | If():
-            match node:
-                case For():
-                    return (node.body,)
-                case While():
-                    return (node.head, node.body)
-                case If():
-                    return (node.then, node.orelse)
-        case Leaf() | Call():
-            return ()
+        case For(start=start, stop=stop):
+            return frozenset(expr_regs(start) | expr_regs(stop))
+        case While(condition=condition) | If(condition=condition):
+            return frozenset({condition})
+        case Call(registers=registers, tensors=tensors):
+            values = [value for _, value in registers]
+            values += [Position(index) for _, access in tensors for index in access.index]
+            return frozenset(reg for value in values for reg in expr_regs(value))
+        case Leaf() | Seq():
+            return frozenset()
 
 
 def walk(node: Node[L]) -> Iterator[Node[L]]:
@@ -198,10 +247,5 @@ def leaves(node: Node[L]) -> Iterator[L]:
 
 
 def map_tree(tree: Tree[L], change: Callable[[L], M]) -> Tree[M]:
-    functions = tuple(
-        TreeFunction(
-            f.name, f.params, f.tensors, f.written, f.results, f.locals, map_leaves(f.body, change)
-        )
-        for f in tree.functions
-    )
+    functions = tuple(f.with_body(map_leaves(f.body, change)) for f in tree.functions)
     return Tree(functions, tree.externals)

@@ -1,15 +1,66 @@
-"""Registers are assigned before they are used, on every way through the tree."""
+"""Which registers are surely assigned, on every way through a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stretto.errors import VerifyError
-from stretto.kernels.expr import Access, Buffer, Expr, Reg, expr_regs, limit_register
-from stretto.kernels.regions import statement_registers
-from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
+from stretto.kernels.expr import Buffer, Reg, limit_register
+from stretto.kernels.flow import Facts, Loop
+from stretto.kernels.regions import statement_reads
+from stretto.kernels.tree import Call, Check, For, If, Let, Node, TreeFunction, reads
 from stretto.schedule.program import Run, Schedule
 from stretto.schedule.touched import Touched
+
+Assigned = frozenset[str]
+"""Names of registers that are surely assigned."""
+
+Use = Callable[[Iterable[Reg], Assigned, str], None]
+"""Told what is read, what is assigned by then, and who reads it."""
+
+
+class Assignment(Facts[Schedule, Assigned]):
+    """Carries the registers that are surely assigned through a tree.
+
+    kernel_reads: the registers that the tasks of a kernel read, by its name.
+    """
+
+    def __init__(self, kernel_reads: Callable[[str], Iterable[Reg]], use: Use) -> None:
+        super().__init__()
+        self._kernel_reads = kernel_reads
+        self._use = use
+
+    def after(self, body: Schedule, state: Assigned) -> Assigned:
+        ends = [self._items(items, state) for items in dict.fromkeys(body.units)]
+        return ends[-1] if ends else state
+
+    def _items(self, items: Iterable[object], state: Assigned) -> Assigned:
+        for item in items:
+            match item:
+                case Run(kernel=name):
+                    self._use(self._kernel_reads(name), state, f"kernel {name}")
+                case Let(reg=register):
+                    self._use(statement_reads(item), state, f"let {register.name}")
+                    state |= {register.name}
+                case Check():
+                    self._use(statement_reads(item), state, "a check")
+                case _:
+                    pass
+        return state
+
+    def call(self, call: Call[Schedule], state: Assigned) -> tuple[Node[Schedule], Assigned]:
+        self._use(reads(call), state, f"call of {call.function}")
+        return call, state | {mine.name for mine, _ in call.results}
+
+    def decide(self, node: Loop[Schedule] | If[Schedule], state: Assigned) -> None:
+        what = "bounds of a loop" if isinstance(node, For) else "a condition"
+        self._use(reads(node), state, what)
+
+    def begin(self, node: For[Schedule], state: Assigned) -> Assigned:
+        return state | {node.index.name}
+
+    def merge(self, a: Assigned, b: Assigned) -> Assigned:
+        return a & b
 
 
 def check_registers(
@@ -22,75 +73,14 @@ def check_registers(
     The machine sets those that hold the capacity of a list.
     """
     limits = {limit_register(buffer.slot).name for buffer in externals if buffer.kind == "list"}
-    checker = _Checker(function.name, touched, frozenset(limits))
-    end = checker.visit(function.body, frozenset(r.name for r in function.params))
-    checker.require(end, (r.name for r in function.results), "the end of the function")
 
+    def require(registers: Iterable[Reg], assigned: Assigned, where: str) -> None:
+        for name in sorted({reg.name for reg in registers} - assigned - limits):
+            raise VerifyError(
+                f"register {name} may be used before it is assigned: {where} "
+                f"(function {function.name})"
+            )
 
-class _Checker:
-    def __init__(self, function: str, touched: Touched, limits: frozenset[str]) -> None:
-        self._function = function
-        self._limits = limits
-        self._touched = touched
-
-    def require(self, assigned: frozenset[str], names: Iterable[str], where: str) -> None:
-        for name in names:
-            if name not in assigned and name not in self._limits:
-                raise VerifyError(
-                    f"register {name} may be used before it is assigned: {where} "
-                    f"(function {self._function})"
-                )
-
-    def visit(self, node: Node[Schedule], assigned: frozenset[str]) -> frozenset[str]:
-        """The registers that are assigned after the node."""
-        match node:
-            case Leaf(schedule):
-                return self._leaf(schedule, assigned)
-            case Seq(children):
-                for child in children:
-                    assigned = self.visit(child, assigned)
-                return assigned
-            case For(index, start, stop, _, body, _):
-                self._require_expr(assigned, start, "start of a loop")
-                self._require_expr(assigned, stop, "end of a loop")
-                self.visit(body, assigned | {index.name})
-                return assigned
-            case While(head, condition, body, _):
-                tested = self.visit(head, assigned)
-                self.require(tested, (condition.name,), "condition of a loop")
-                self.visit(body, tested)
-                return tested
-            case If(condition, then, orelse):
-                self.require(assigned, (condition.name,), "condition of a branch")
-                return self.visit(then, assigned) & self.visit(orelse, assigned)
-            case Call(function, registers, tensors, results):
-                for _, value in registers:
-                    self._require_expr(assigned, value, f"call of {function}")
-                for _, access in tensors:
-                    self.require(assigned, _access_registers(access), f"call of {function}")
-                return assigned | {mine.name for mine, _ in results}
-
-    def _require_expr(self, assigned: frozenset[str], expr: Expr, where: str) -> None:
-        self.require(assigned, (r.name for r in expr_regs(expr)), where)
-
-    def _leaf(self, schedule: Schedule, assigned: frozenset[str]) -> frozenset[str]:
-        end = assigned
-        for items in schedule.units:
-            current = assigned
-            for item in items:
-                match item:
-                    case Run(kernel=name):
-                        self.require(current, self._touched.registers(name), f"kernel {name}")
-                    case Let(reg=register):
-                        self.require(current, statement_registers(item), f"let {register.name}")
-                        current = current | {register.name}
-                    case Check():
-                        self.require(current, statement_registers(item), "a check")
-                    case _:
-                        pass
-            end = current
-        return end
-
-
-def _access_registers(access: Access) -> set[str]:
-    return {atom.name for i in access.index for atom in i.atoms() if isinstance(atom, Reg)}
+    start = frozenset(register.name for register in function.params)
+    end = Assignment(touched.registers, require).end(function.body, start)
+    require(function.results, end, "the end of the function")

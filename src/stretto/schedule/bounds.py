@@ -77,7 +77,7 @@ def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
 
 def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
     """Kernels are looked at once, whatever the ranges of registers that they do not read."""
-    names = touched.registers(kernel.name)
+    names = {reg.name for reg in touched.registers(kernel.name)}
     mine = {reg: interval for reg, interval in known.items() if reg.name in names}
     key = kernel.name, tuple(mine.items())
     if key not in touched.inside:

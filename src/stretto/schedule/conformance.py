@@ -165,7 +165,7 @@ def _needed(body: Body, touched: Touched) -> dict[str, _Needed]:
     for item in body:
         match item:
             case Kernel(name=name):
-                read = touched.registers(name)
+                read = {reg.name for reg in touched.registers(name)}
                 needed[name] = _Needed({reg: versions[reg] for reg in read}, checks)
             case Let(reg=reg):
                 versions[reg.name] += 1

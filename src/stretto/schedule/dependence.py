@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import (
     Region,
+    kernel_reads,
     kernel_regions,
-    kernel_registers,
+    statement_reads,
     statement_regions,
-    statement_registers,
 )
 from stretto.kernels.tree import Check, Let
 from stretto.schedule.hazards import Layout
@@ -68,17 +68,18 @@ class _Finder:
         if self._check is not None:
             found.add(self._check)
         if isinstance(item, Kernel):
-            reads = kernel_registers(item)
+            reads = kernel_reads(item)
         else:
-            reads = statement_registers(item)
+            reads = statement_reads(item)
             # Every unit has the statements in one order.
             if self._statement is not None:
                 found.add(self._statement)
             self._statement = index
             if isinstance(item, Check):
                 self._check = index
-        found |= {self._assigned[name] for name in reads if name in self._assigned}
-        for name in reads:
+        names = {reg.name for reg in reads}
+        found |= {self._assigned[name] for name in names if name in self._assigned}
+        for name in names:
             self._readers.setdefault(name, []).append(index)
         if isinstance(item, Let):
             found |= set(self._readers.pop(item.reg.name, ())) - {index}

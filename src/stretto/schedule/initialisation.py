@@ -10,26 +10,24 @@ unordered (`races`), it is enough to look at a leaf in one order that its waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Access, Buffer
+from stretto.kernels.flow import Facts
 from stretto.kernels.regions import Region
 from stretto.kernels.tree import (
     Call,
-    For,
-    If,
-    Leaf,
     Node,
-    Seq,
+    Rotation,
     Tree,
     TreeFunction,
-    While,
     leaves,
-    trip_count,
+    rotation,
+    swaps,
     walk,
 )
 from stretto.schedule.boxes import Mask, part
@@ -40,46 +38,72 @@ from stretto.schedule.program import DeviceProgram, Run, Schedule
 from stretto.schedule.touched import Touched
 from stretto.schedule.writes import function_calls
 
+Masks = dict[str, Mask]
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class State:
     """By name of a buffer, flat, for each element: is it surely written, may it have been, may
-    what was written be lost? Of loose buffers the latter two, of others the first."""
+    what was written be lost? Of loose buffers the latter two, of others the first.
 
-    written: dict[str, Mask]
-    touched: dict[str, Mask]
-    lost: dict[str, Mask]
+    Masks are never changed, so that states share those that are the same in both.
+    """
 
-    def copy(self) -> State:
+    written: Masks
+    touched: Masks
+    lost: Masks
+
+    def meet(self, other: State) -> State:
+        """What holds in both."""
         return State(
-            {name: mask.copy() for name, mask in self.written.items()},
-            {name: mask.copy() for name, mask in self.touched.items()},
-            {name: mask.copy() for name, mask in self.lost.items()},
+            _merged(self.written, other.written, np.logical_and),
+            _merged(self.touched, other.touched, np.logical_or),
+            _merged(self.lost, other.lost, np.logical_or),
         )
 
-    def meet(self, other: State) -> bool:
-        """Keeps what holds in both; True if that changed anything."""
-        changed = False
-        for name, mask in self.written.items():
-            theirs = other.written[name]
-            if theirs is not mask and (mask & ~theirs).any():
-                mask &= theirs
-                changed = True
-        for ours, others in ((self.touched, other.touched), (self.lost, other.lost)):
-            for name, mask in ours.items():
-                theirs = others[name]
-                if theirs is not mask and (theirs & ~mask).any():
-                    mask |= theirs
-                    changed = True
-        return changed
-
-    def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> State:
+    def rotate(self, pairs: Rotation) -> State:
         """After the buffers of each pair have traded places."""
-        for a, b in pairs:
-            for masks in (self.written, self.touched, self.lost):
-                if a.name in masks:
-                    masks[a.name], masks[b.name] = masks[b.name], masks[a.name]
-        return self
+        names = {name: buffer.name for name, buffer in swaps(pairs).items()}
+        return State(
+            *(
+                {names.get(name, name): mask for name, mask in masks.items()}
+                for masks in (self.written, self.touched, self.lost)
+            )
+        )
+
+    def same(self, other: State) -> bool:
+        return all(
+            mask is theirs[name] or np.array_equal(mask, theirs[name])
+            for ours, theirs in (
+                (self.written, other.written),
+                (self.touched, other.touched),
+                (self.lost, other.lost),
+            )
+            for name, mask in ours.items()
+        )
+
+
+class _Draft:
+    """What one leaf or one call makes of a state."""
+
+    def __init__(self, state: State) -> None:
+        self.state = State(dict(state.written), dict(state.touched), dict(state.lost))
+        self._own: set[tuple[int, str]] = set()
+
+    def mask(self, masks: Masks, name: str) -> Mask:
+        """A mask of the state, for changing it."""
+        key = id(masks), name
+        if key not in self._own:
+            self._own.add(key)
+            masks[name] = masks[name].copy()
+        return masks[name]
+
+
+def _merged(ours: Masks, theirs: Masks, both: Callable[[Mask, Mask], Mask]) -> Masks:
+    return {
+        name: mask if mask is theirs[name] else both(mask, theirs[name])
+        for name, mask in ours.items()
+    }
 
 
 @dataclass(slots=True)
@@ -111,14 +135,11 @@ def check_initialisation(
         _Checker(f, outputs, loose[f.name], places[f.name], summaries, orders, touched)
         for f in functions
     ]
-    changed = True
-    while changed:
-        changed = False
-        for checker in checkers:
-            changed = checker.check() or changed
+    while any(checker.check() for checker in checkers):
+        pass
 
 
-class _Checker:
+class _Checker(Facts[Schedule, State]):
     """Checks one function, given summaries of all; `check` refines the function's own summary."""
 
     def __init__(
@@ -131,6 +152,7 @@ class _Checker:
         orders: Orders,
         touched: Touched,
     ) -> None:
+        super().__init__()
         self._function = function
         self._places = places
         self._summaries = summaries
@@ -144,63 +166,46 @@ class _Checker:
         """Raises VerifyError for a read of unwritten memory; True if the summary changed."""
         before = set(self._own.needs), set(self._own.gives)
         nothing = {name: np.zeros(b.elements, np.bool_) for name, b in self._buffers.items()}
+        loose = {name: mask for name, mask in nothing.items() if name in self._loose}
         start = State(
-            {name: mask for name, mask in nothing.items() if name not in self._loose},
-            {name: mask for name, mask in nothing.items() if name in self._loose},
-            {name: mask.copy() for name, mask in nothing.items() if name in self._loose},
+            {name: mask for name, mask in nothing.items() if name not in self._loose}, loose, loose
         )
-        end = self._visit(self._function.body, start)
+        end = self.end(self._function.body, start)
         for buffer in list(self._own.gives):
             if buffer.name in self._loose or not end.written[buffer.name].all():
                 self._own.gives.discard(buffer)
         return before != (self._own.needs, self._own.gives)
 
-    def _visit(self, node: Node[Schedule], state: State) -> State:
-        """What holds after the node; changes `state`."""
-        match node:
-            case Leaf(schedule):
-                self._leaf(schedule, state)
-            case Seq(children):
-                for child in children:
-                    state = self._visit(child, state)
-            case For(body=body, rotate=rotate):
-                while True:
-                    end = self._visit(body, state.copy()).rotate(rotate)
-                    if not state.meet(end):
-                        return end if trip_count(node) else state
-            case While(head=head, body=body, rotate=rotate):
-                while True:
-                    tested = self._visit(head, state.copy())
-                    end = self._visit(body, tested.copy()).rotate(rotate)
-                    if not state.meet(end):
-                        return tested
-            case If(then=then, orelse=orelse):
-                other = self._visit(orelse, state.copy())
-                state = self._visit(then, state)
-                state.meet(other)
-            case Call():
-                self._call(node, state)
-        return state
+    def merge(self, a: State, b: State) -> State:
+        return a.meet(b)
+
+    def same(self, a: State, b: State) -> bool:
+        return a.same(b)
+
+    def rotate(self, state: State, pairs: Rotation) -> State:
+        return state.rotate(pairs)
 
     # ---- leaves --------------------------------------------------------------------------------
-    def _leaf(self, schedule: Schedule, state: State) -> None:
-        for unit, index in self._orders(schedule).sequence:
-            item = schedule.units[unit][index]
+    def after(self, body: Schedule, state: State) -> State:
+        draft = _Draft(state)
+        for unit, index in self._orders(body).sequence:
+            item = body.units[unit][index]
             if not (self._touched.exposed(item) or isinstance(item, Run)):
                 continue
             for region in self._touched.exposed(item):
-                self._require(region, what_of(item), state)
+                self._require(region, what_of(item), draft)
             if isinstance(item, Run):
-                self._written_by(item, state)
+                self._written_by(item, draft)
+        return draft.state
 
-    def _written_by(self, run: Run, state: State) -> None:
+    def _written_by(self, run: Run, draft: _Draft) -> None:
         partly = self._touched.partly_written(run.kernel)
         for region in self._touched.regions(run):
             if region.write:
-                self._write(region, region.buffer.name not in partly, state)
+                self._write(region, region.buffer.name not in partly, draft)
 
-    def _require(self, region: Region, what: str, state: State) -> None:
-        name = region.buffer.name
+    def _require(self, region: Region, what: str, draft: _Draft) -> None:
+        name, state = region.buffer.name, draft.state
         lost = state.lost.get(name)
         if lost is not None:
             if part(lost, region).any():
@@ -215,48 +220,51 @@ class _Checker:
         if self._function.name != "main" and region.buffer.kind != "local":
             # Whoever calls must have written it.
             self._own.needs.add(region.buffer)
-            mask[:] = True
+            draft.mask(state.written, name)[:] = True
             return
         raise VerifyError(
             f"{what} reads {name}, of which a part may not be written before "
             f"(function {self._function.name})"
         )
 
-    def _write(self, region: Region, surely: bool, state: State) -> None:
+    def _write(self, region: Region, surely: bool, draft: _Draft) -> None:
+        state = draft.state
         for other, first, last in self._places.destroyed(region):
             size = self._buffers[other].dtype.itemsize
             span = slice(first // size, -(-last // size))
             if other in state.written:
-                state.written[other][span] = False
+                draft.mask(state.written, other)[span] = False
             else:
-                state.lost[other][span] |= state.touched[other][span]
+                draft.mask(state.lost, other)[span] |= state.touched[other][span]
         name = region.buffer.name
         if name in state.written:
             if surely:
-                part(state.written[name], region)[...] = True
+                part(draft.mask(state.written, name), region)[...] = True
         elif name in state.touched:
-            part(state.touched[name], region)[...] = True
+            part(draft.mask(state.touched, name), region)[...] = True
             if surely:
-                part(state.lost[name], region)[...] = False
+                part(draft.mask(state.lost, name), region)[...] = False
 
     # ---- calls ---------------------------------------------------------------------------------
-    def _call(self, call: Call[Schedule], state: State) -> None:
+    def call(self, call: Call[Schedule], state: State) -> tuple[Node[Schedule], State]:
+        draft = _Draft(state)
         summary = self._summaries[call.function]
         callee_params = {param for param, _ in call.tensors}
         what = f"call {call.function}"
         for param, access in call.tensors:
             if param in summary.needs or param in summary.loose:
-                self._require(bound_region(param, access, write=False), what, state)
+                self._require(bound_region(param, access, write=False), what, draft)
         for buffer in summary.needs - callee_params:
-            self._require(_whole(buffer, write=False), what, state)
+            self._require(_whole(buffer, write=False), what, draft)
         for param, access in call.tensors:
             region = bound_region(param, access, write=True)
             if param in summary.gives:
-                self._write(region, access.offset.is_const, state)
+                self._write(region, access.offset.is_const, draft)
             elif param in summary.loose:
-                self._write(region, False, state)
+                self._write(region, False, draft)
         for buffer in summary.gives - callee_params:
-            self._write(_whole(buffer, write=True), True, state)
+            self._write(_whole(buffer, write=True), True, draft)
+        return call, draft.state
 
 
 def bound_region(param: Buffer, access: Access, write: bool) -> Region:
@@ -310,7 +318,7 @@ def _loose_buffers(
             everywhere |= mine & externals
             mine |= everywhere
             for node in walk(function.body):
-                for pair in node.rotate if isinstance(node, For | While) else ():
+                for pair in rotation(node):
                     names = {buffer.name for buffer in pair}
                     mine |= names if names & mine else set()
             own |= {param for param in function.written if param.name in mine}

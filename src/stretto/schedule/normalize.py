@@ -8,10 +8,25 @@ loads from a buffer moves into a `Let` of a leaf before the node.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.kernels.expr import Access, Apply, Expr, Index, Position, Reg, index_loads, loads
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, TreeFunction, While
+from stretto.kernels.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    While,
+    children,
+    rebuilt,
+)
 from stretto.schedule.dependence import Body
 
 BodyNode = Node[Body]
@@ -36,16 +51,7 @@ def sequence(nodes: list[BodyNode]) -> BodyNode:
 
 
 def _function(function: TreeFunction[Body]) -> TreeFunction[Body]:
-    body = _Normalizer().node(function.body)
-    return TreeFunction(
-        function.name,
-        function.params,
-        function.tensors,
-        function.written,
-        function.results,
-        function.locals,
-        body,
-    )
+    return function.with_body(_Normalizer().node(function.body))
 
 
 class _Normalizer:
@@ -57,15 +63,13 @@ class _Normalizer:
         match node:
             case Leaf():
                 return node
-            case Seq(children):
-                return sequence([self.node(child) for child in children])
-            case For(index, start, stop, step, body, rotate):
+            case Seq(parts):
+                return sequence([self.node(part) for part in parts])
+            case For(start=start, stop=stop):
                 start, stop = self._without_loads(start, lets), self._without_loads(stop, lets)
-                changed = For(index, start, stop, step, self.node(body), rotate)
-            case While(head, condition, body, rotate):
-                changed = While(self.node(head), condition, self.node(body), rotate)
-            case If(condition, then, orelse):
-                changed = If(condition, self.node(then), self.node(orelse))
+                changed = replace(node, start=start, stop=stop, body=self.node(node.body))
+            case While() | If():
+                changed = rebuilt(node, [self.node(part) for part in children(node)])
             case Call(function, registers, tensors, results):
                 registers = tuple((r, self._without_loads(value, lets)) for r, value in registers)
                 tensors = tuple((b, self._access(access, lets)) for b, access in tensors)

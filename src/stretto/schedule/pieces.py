@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stretto.kernels.expr import Buffer, Position, Reg, expr_regs
+from stretto.kernels.expr import Buffer, Reg
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import kernel_regs
-from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, walk
+from stretto.kernels.regions import kernel_reads
+from stretto.kernels.tree import Call, For, Leaf, Let, Node, rotation, walk
+from stretto.schedule.assignment import Assigned, Assignment
 from stretto.schedule.merge import Step
-from stretto.schedule.program import Item, Run, Schedule, Signal, Wait
+from stretto.schedule.program import Item, Schedule, Signal, Wait
 
 
 def rotating(node: Node[Any]) -> set[Buffer]:
     """The buffers that loops let trade places."""
-    return {
-        buffer
-        for item in walk(node)
-        if isinstance(item, For | While)
-        for pair in item.rotate
-        for buffer in pair
-    }
+    return {buffer for item in walk(node) for pair in rotation(item) for buffer in pair}
 
 
 def piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
@@ -74,62 +68,31 @@ def _signalled(units: Sequence[Sequence[Item]]) -> set[tuple[int, int]]:
     }
 
 
-@dataclass(slots=True)
-class PieceRegisters:
-    """Registers of a piece: `read` before the piece has surely assigned them, and `assigned`."""
+def piece_registers(
+    body: Node[Schedule], kernels: Mapping[str, Kernel], limits: frozenset[Reg]
+) -> tuple[set[Reg], set[Reg]]:
+    """The registers that a piece takes, and those that it assigns.
 
-    kernels: dict[str, Kernel]
-    limits: frozenset[Reg]
-    read: set[Reg] = field(default_factory=set[Reg])
-    assigned: set[Reg] = field(default_factory=set[Reg])
+    It takes what it may read before it has assigned it, and what it assigns on some ways only.
+    """
+    taken: set[Reg] = set()
 
-    def use(self, regs: Iterable[Reg], sure: frozenset[Reg]) -> None:
-        self.read |= {reg for reg in regs if reg not in sure and reg not in self.limits}
+    def note(registers: Iterable[Reg], assigned: Assigned, _: str) -> None:
+        taken.update(reg for reg in registers if reg.name not in assigned and reg not in limits)
 
-    def visit(self, node: Node[Schedule], sure: frozenset[Reg]) -> frozenset[Reg]:
-        """`sure`: what is assigned on every way to the node; gives the same after it."""
+    sure = Assignment(lambda name: kernel_reads(kernels[name]), note).end(body, frozenset())
+    assigned = set(_assigned(body))
+    return taken | {reg for reg in assigned if reg.name not in sure}, assigned
+
+
+def _assigned(body: Node[Schedule]) -> Iterator[Reg]:
+    for node in walk(body):
         match node:
             case Leaf(schedule):
-                ends = [self.items(items, sure) for items in dict.fromkeys(schedule.units)]
-                return ends[0] if ends else sure
-            case Seq(children):
-                for child in children:
-                    sure = self.visit(child, sure)
-                return sure
-            case For(index, start, stop, _, body, _):
-                self.use(expr_regs(start) | expr_regs(stop), sure)
-                self.assigned.add(index)
-                self.visit(body, sure | {index})
-                return sure
-            case While(head, condition, body, _):
-                tested = self.visit(head, sure)
-                self.use((condition,), tested)
-                self.visit(body, tested)
-                return tested
-            case If(condition, then, orelse):
-                self.use((condition,), sure)
-                return self.visit(then, sure) & self.visit(orelse, sure)
-            case Call(_, registers, tensors, results):
-                for _, expr in registers:
-                    self.use(expr_regs(expr), sure)
-                for _, access in tensors:
-                    self.use(expr_regs(Position(access.offset)), sure)
-                mine = frozenset(reg for reg, _ in results)
-                self.assigned |= mine
-                return sure | mine
-
-    def items(self, items: Iterable[Item], sure: frozenset[Reg]) -> frozenset[Reg]:
-        for item in items:
-            match item:
-                case Let(reg, value):
-                    self.use(expr_regs(value), sure)
-                    self.assigned.add(reg)
-                    sure |= {reg}
-                case Check():
-                    for expr in item.exprs:
-                        self.use(expr_regs(expr), sure)
-                case Run(kernel=name):
-                    self.use(kernel_regs(self.kernels[name]), sure)
-                case _:
-                    pass
-        return sure
+                yield from (item.reg for item in schedule.statements if isinstance(item, Let))
+            case For(index=index):
+                yield index
+            case Call(results=results):
+                yield from (mine for mine, _ in results)
+            case _:
+                pass

@@ -41,7 +41,7 @@ from stretto.kernels.tree import (
     walk,
 )
 from stretto.schedule.merge import RunStep, Step, merge
-from stretto.schedule.pieces import PieceRegisters, piece, rotating
+from stretto.schedule.pieces import piece, piece_registers, rotating
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule
 
 MOST_KERNELS = 400
@@ -363,10 +363,9 @@ class _Cutter:
             takes = source.params
         else:
             limits = frozenset(limit_register(b.slot) for b in program.lists)
-            found = PieceRegisters(self.planner.kernels, limits)
-            sure = found.visit(body, frozenset())
-            results = tuple(sorted(found.assigned, key=lambda r: r.name))
-            takes = tuple(sorted(found.read | (found.assigned - sure), key=lambda r: r.name))
+            taken, assigned = piece_registers(body, self.planner.kernels, limits)
+            results = tuple(sorted(assigned, key=lambda r: r.name))
+            takes = tuple(sorted(taken, key=lambda r: r.name))
             for reg in (*takes, *results):
                 self.word(reg)
         functions = self.planner.reached(body)

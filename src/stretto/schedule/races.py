@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Buffer
+from stretto.kernels.flow import Facts
 from stretto.kernels.regions import Region
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While, trip_count
+from stretto.kernels.tree import Call, Node, Rotation, swaps
 from stretto.schedule.boxes import Boxes, Mask
 from stretto.schedule.conformance import Origins, what_of
 from stretto.schedule.later import Names, later_names
@@ -75,7 +76,7 @@ class _Leaf:
     end_start: Mask
 
 
-class RaceFinder:
+class RaceFinder(Facts[Schedule, Pending]):
     """`relevant`: can a region take part in a race at all? (What nobody writes cannot.)"""
 
     def __init__(
@@ -86,6 +87,7 @@ class RaceFinder:
         touched: Touched,
         origins: Origins,
     ) -> None:
+        super().__init__()
         self._origins = origins
         self._places = places
         self._relevant = relevant
@@ -101,7 +103,7 @@ class RaceFinder:
     def check(self, body: Node[Schedule], name: str) -> None:
         """Raises VerifyError for a race; nothing may be pending when a function returns."""
         self._later = later_names(body, self._names, returns=name != "main")
-        pending = self._visit(body, {})
+        pending = self.end(body, {})
         if name != "main":
             self._require_quiet(pending, f"function {name} returns")
 
@@ -113,33 +115,20 @@ class RaceFinder:
         names = {region.buffer.name for region in regions}
         return {near for name in names for near in self._places.near(name)}
 
-    def _visit(self, node: Node[Schedule], pending: Pending) -> Pending:
-        match node:
-            case Leaf(schedule):
-                return self._leaf(schedule, pending)
-            case Seq(children):
-                for child in children:
-                    pending = self._visit(child, pending)
-                return pending
-            case For(body=body, rotate=rotate):
-                while True:
-                    end = self._rotate(self._visit(body, pending), rotate)
-                    around = _merge(pending, end)
-                    if _same(around, pending):
-                        return end if trip_count(node) else pending
-                    pending = around
-            case While(head=head, body=body, rotate=rotate):
-                while True:
-                    tested = self._visit(head, pending)
-                    around = _merge(pending, self._rotate(self._visit(body, tested), rotate))
-                    if _same(around, pending):
-                        return tested
-                    pending = around
-            case If(then=then, orelse=orelse):
-                return _merge(self._visit(then, pending), self._visit(orelse, pending))
-            case Call(function=name):
-                self._require_quiet(pending, f"function {name} is called")
-                return {}
+    def call(self, call: Call[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
+        self._require_quiet(state, f"function {call.function} is called")
+        return call, {}
+
+    def same(self, a: Pending, b: Pending) -> bool:
+        return a.keys() == b.keys() and all(
+            np.array_equal(seen, b[key][1]) for key, (_, seen) in a.items()
+        )
+
+    def merge(self, a: Pending, b: Pending) -> Pending:
+        merged = dict(a)
+        for accesses, seen in b.values():
+            _keep(merged, accesses, seen)
+        return merged
 
     def _require_quiet(self, pending: Pending, when: str) -> None:
         for accesses, seen in pending.values():
@@ -150,13 +139,13 @@ class RaceFinder:
             )
 
     # ---- leaves --------------------------------------------------------------------------------
-    def _leaf(self, schedule: Schedule, pending: Pending) -> Pending:
-        if id(schedule) not in self._leaves:
-            self._leaves[id(schedule)] = self._leaf_facts(schedule)
-            self._check_inside(self._leaves[id(schedule)])
-        leaf = self._leaves[id(schedule)]
-        self._check_against(leaf, pending)
-        return self._after(leaf, pending, self._later(schedule))
+    def after(self, body: Schedule, state: Pending) -> Pending:
+        if id(body) not in self._leaves:
+            self._leaves[id(body)] = self._leaf_facts(body)
+            self._check_inside(self._leaves[id(body)])
+        leaf = self._leaves[id(body)]
+        self._check_against(leaf, state)
+        return self._after(leaf, state, self._later(body))
 
     def _leaf_facts(self, schedule: Schedule) -> _Leaf:
         order = self._orders(schedule)
@@ -263,11 +252,11 @@ class RaceFinder:
             self._met[key] = a, b, met
         return self._met[key][2]
 
-    def _rotate(self, pending: Pending, pairs: tuple[tuple[Buffer, Buffer], ...]) -> Pending:
+    def rotate(self, state: Pending, pairs: Rotation) -> Pending:
         """The accesses under the names that their buffers have in the next iteration."""
-        names = dict(_swaps(pairs))
+        names = swaps(pairs)
         turned: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
-        for accesses, seen in pending.values():
+        for accesses, seen in state.values():
             if accesses.name in names:
                 accesses = self._under(accesses, names[accesses.name])
             turned[accesses.key] = accesses, seen
@@ -295,22 +284,3 @@ def _keep(
     key = accesses.key
     if not seen.all():
         pending[key] = accesses, (seen & pending[key][1] if key in pending else seen)
-
-
-def _merge(a: Pending, b: Pending) -> Pending:
-    merged = dict(a)
-    for accesses, seen in b.values():
-        _keep(merged, accesses, seen)
-    return merged
-
-
-def _same(a: Pending, b: Pending) -> bool:
-    return a.keys() == b.keys() and all(
-        np.array_equal(seen, b[key][1]) for key, (_, seen) in a.items()
-    )
-
-
-def _swaps(pairs: tuple[tuple[Buffer, Buffer], ...]) -> Iterator[tuple[str, Buffer]]:
-    for current, following in pairs:
-        yield current.name, following
-        yield following.name, current

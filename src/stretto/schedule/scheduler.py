@@ -5,21 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from stretto.errors import ScheduleError
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import Region
 from stretto.kernels.tree import (
     Call,
-    For,
-    If,
     Leaf,
     Node,
-    Seq,
     Tree,
     TreeFunction,
-    While,
+    children,
     leaves,
+    rebuilt,
+    rotation,
 )
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Body
@@ -136,20 +136,12 @@ def _plan_node(node: Node[Body], policy: WavefrontPolicy | TeamPolicy) -> Node[L
     match node:
         case Leaf(body):
             return Leaf(policy.plan(body))
-        case Seq(children):
-            return Seq(tuple(_plan_node(child, policy) for child in children))
-        case For(index, start, stop, step, body, rotate):
-            planned = _plan_node(body, policy)
-            policy.rotate(rotate)
-            return For(index, start, stop, step, planned, rotate)
-        case While(head, condition, body, rotate):
-            first, planned = _plan_node(head, policy), _plan_node(body, policy)
-            policy.rotate(rotate)
-            return While(first, condition, planned, rotate)
-        case If(condition, then, orelse):
-            return If(condition, _plan_node(then, policy), _plan_node(orelse, policy))
-        case Call(function, registers, tensors, results):
-            return Call(function, registers, tensors, results)
+        case Call():
+            return cast("Call[LeafPlan]", node)
+        case _:
+            planned = rebuilt(node, [_plan_node(child, policy) for child in children(node)])
+            policy.rotate(rotation(node))
+            return planned
 
 
 def _realise(
@@ -165,7 +157,7 @@ def _realise(
         memory = plan_frame(function, planned, plan.units, plan.separate(costs))
         frames.append((function.name, memory))
         body, more = plan.synchronized(function, memory, relevant(function))
-        functions.append(_with_body(function, body))
+        functions.append(function.with_body(body))
         implied += more
     program = DeviceProgram(
         plan.units,
@@ -193,18 +185,6 @@ def _realise(
 
 def _number_of(kind: type[Item], items: list[Item]) -> int:
     return sum(isinstance(item, kind) for item in items)
-
-
-def _with_body(function: TreeFunction[Body], body: Node[Schedule]) -> TreeFunction[Schedule]:
-    return TreeFunction(
-        function.name,
-        function.params,
-        function.tensors,
-        function.written,
-        function.results,
-        function.locals,
-        body,
-    )
 
 
 def _kernels(tree: Tree[Body]) -> tuple[Kernel, ...]:

@@ -10,31 +10,21 @@ for everything: what comes then may touch anything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from stretto.kernels.flow import Flow, Loop
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import Region
-from stretto.kernels.tree import (
-    Call,
-    For,
-    If,
-    Leaf,
-    Node,
-    Seq,
-    While,
-    leaves,
-    trip_count,
-    walk,
-)
+from stretto.kernels.tree import Call, Leaf, Node, Rotation, joined, leaves, rotation, swaps, walk
 from stretto.schedule.builder import LeafBuilder
-from stretto.schedule.hazards import Layout, State, Touch
+from stretto.schedule.hazards import Layout, State
 from stretto.schedule.program import Schedule, Wait
 from stretto.schedule.wavefront import LeafPlan, plan_regions
 
 Walked = tuple[Node[Schedule], State]
 
 
-class Synchronizer:
+class Synchronizer(Flow[LeafPlan, Schedule, State]):
     """Walks one function. `relevant`: can a region take part in a conflict at all?
 
     `implied` maps each planned leaf (by `id`) to the number of its conflicts that needed no wait.
@@ -43,49 +33,24 @@ class Synchronizer:
     def __init__(
         self, is_main: bool, units: int, layout: Layout, relevant: Callable[[Region], bool]
     ) -> None:
+        super().__init__()
         self._units = units
         self._layout = layout
         self._is_main = is_main
         self._relevant = relevant
         self.implied: dict[int, int] = {}
-        # Loops inside loops are walked from the same state many times.
-        self._walked: dict[tuple[int, frozenset[tuple[Touch, int]]], Walked] = {}
 
     def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
         """The body with waits. When a function other than `main` returns, nothing is pending."""
-        node, state = self._node(body, State())
+        node, state = self.visit(body, State())
         if self._is_main:
             return node
         barrier, _ = self._everything(state)
-        return _sequence([node, *barrier])
+        return joined([node, *barrier])
 
-    def _node(self, node: Node[LeafPlan], state: State) -> Walked:
-        match node:
-            case Leaf(plan):
-                return self._leaf(plan, state)
-            case Seq(children):
-                nodes: list[Node[Schedule]] = []
-                for child in children:
-                    walked, state = self._node(child, state)
-                    nodes.append(walked)
-                return _sequence(nodes), state
-            case For() | While():
-                key = id(node), frozenset(state.pending.items())
-                if key not in self._walked:
-                    self._walked[key] = self._loop(node, state)
-                return self._walked[key]
-            case If(condition, then, orelse):
-                first, end = self._node(then, state)
-                second, other_end = self._node(orelse, state)
-                return If(condition, first, second), state.join(end, other_end)
-            case Call(function, registers, tensors, results):
-                barrier, _ = self._everything(state)
-                call: Node[Schedule] = Call(function, registers, tensors, results)
-                return _sequence([*barrier, call]), State()
-
-    def _leaf(self, plan: LeafPlan, state: State) -> Walked:
+    def leaf(self, body: LeafPlan, state: State) -> tuple[Schedule, State]:
         builder = LeafBuilder(state, self._units, self._layout, self._is_relevant)
-        for wave in plan.waves:
+        for wave in body.waves:
             for placed in wave:
                 if isinstance(placed.item, Kernel):
                     builder.append(placed.item, placed.parts)
@@ -93,45 +58,46 @@ class Synchronizer:
                     builder.state(placed.item)
             builder.close_wave()
         schedule, after = builder.finish()
-        self.implied[id(plan)] = builder.implied
-        return Leaf(schedule), after
+        self.implied[id(body)] = builder.implied
+        return schedule, after
 
-    def _loop(self, node: For[LeafPlan] | While[LeafPlan], state: State) -> Walked:
+    def call(self, call: Call[LeafPlan], state: State) -> Walked:
+        barrier, _ = self._everything(state)
+        return joined([*barrier, super().call(call, state)[0]]), State()
+
+    def sequence(self, children: Sequence[Node[LeafPlan]], state: State) -> Walked:
+        node, state = super().sequence(children, state)
+        return joined([node]), state
+
+    def merge(self, a: State, b: State) -> State:
+        return a.merge(b)
+
+    def join(self, before: State, then: State, orelse: State) -> State:
+        return before.join(then, orelse)
+
+    def rotate(self, state: State, pairs: Rotation) -> State:
+        return state.rotate(pairs)
+
+    def key(self, state: State) -> Hashable:
+        return frozenset(state.pending.items())
+
+    def loop(self, node: Loop[LeafPlan], state: State) -> Walked:
         """A loop, after those waits that would otherwise stand in its body."""
         matters = self._touched_by(node)
         waits = {unit: state.unseen(unit, matters) for unit in range(self._units)}
         if not any(waits.values()):
-            return self._turns(node, state)
+            return super().loop(node, state)
         barrier, quiet = self._barrier(state, waits)
-        loop, after = self._turns(node, quiet)
+        loop, after = super().loop(node, quiet)
         # Waits that the body makes in every iteration anyway need not be made before the loop.
-        more = _wait_pairs(self._turns(node, state)[0]) - _wait_pairs(loop)
+        more = _wait_pairs(super().loop(node, state)[0]) - _wait_pairs(loop)
         fewer = {u: tuple(v for v in others if more[u, v]) for u, others in waits.items()}
         if fewer != waits:
             some, less_quiet = self._barrier(state, fewer)
-            same, later = self._turns(node, less_quiet)
+            same, later = super().loop(node, less_quiet)
             if same == loop:
-                return _sequence([*some, same]), later
-        return _sequence([*barrier, loop]), after
-
-    def _turns(self, node: For[LeafPlan] | While[LeafPlan], start: State) -> Walked:
-        """Walks the body until the state at its start no longer grows."""
-        while True:
-            match node:
-                case For(index, first, stop, step, body, rotate):
-                    walked, end = self._node(body, start)
-                    end = end.rotate(rotate)
-                    loop: Node[Schedule] = For(index, first, stop, step, walked, rotate)
-                    after = end if trip_count(node) else start.merge(end)
-                case While(head, condition, body, rotate):
-                    tested, after = self._node(head, start)
-                    walked, end = self._node(body, after)
-                    end = end.rotate(rotate)
-                    loop = While(tested, condition, walked, rotate)
-            joined = start.merge(end)
-            if joined == start:
-                return loop, after
-            start = joined
+                return joined([*some, same]), later
+        return joined([*barrier, loop]), after
 
     def _everything(self, state: State) -> tuple[list[Node[Schedule]], State]:
         """A barrier for all that is pending."""
@@ -152,22 +118,12 @@ class Synchronizer:
         schedule, after = builder.finish()
         return [Leaf(schedule)], after
 
-    def _touched_by(self, loop: For[LeafPlan] | While[LeafPlan]) -> Callable[[Region], bool]:
+    def _touched_by(self, loop: Loop[LeafPlan]) -> Callable[[Region], bool]:
         """May an access outside of the loop conflict with one inside?"""
-        nodes = list(walk(loop))
-        if any(isinstance(node, Call) for node in nodes):
+        found = loop_accesses(loop)
+        if found is None:
             return lambda region: True
-        writes = {
-            buffer.name
-            for node in nodes
-            if isinstance(node, For | While)
-            for pair in node.rotate
-            for buffer in pair
-        }
-        reads: set[str] = set()
-        for plan in leaves(loop):
-            for region in plan_regions(plan):
-                (writes if region.write else reads).add(region.buffer.name)
+        reads, writes = found
 
         def matters(region: Region) -> bool:
             names = {region.buffer.name, *self._layout.sharing.get(region.buffer.name, ())}
@@ -190,8 +146,15 @@ def _wait_pairs(node: Node[Schedule]) -> Counter[tuple[int, int]]:
     )
 
 
-def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:
-    flat: list[Node[Schedule]] = []
-    for node in nodes:
-        flat.extend(node.children if isinstance(node, Seq) else (node,))
-    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+def loop_accesses(loop: Loop[LeafPlan]) -> tuple[set[str], set[str]] | None:
+    """Names of the buffers that a loop reads, and of those that it writes or lets trade places;
+    None where it calls a function, which may access anything."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for node in walk(loop):
+        if isinstance(node, Call):
+            return None
+        writes.update(swaps(rotation(node)))
+    for region in (region for plan in leaves(loop) for region in plan_regions(plan)):
+        (writes if region.write else reads).add(region.buffer.name)
+    return reads, writes

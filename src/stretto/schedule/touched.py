@@ -13,8 +13,8 @@ from stretto.kernels.regions import (
     Region,
     block_regions,
     covers,
+    kernel_reads,
     kernel_regions,
-    kernel_registers,
     stage_regions,
     statement_regions,
 )
@@ -33,7 +33,7 @@ class Touched:
         self.kernels = kernels
         self.inside: set[tuple[str, tuple[tuple[Reg, Interval], ...]]] = set()
         self._whole: dict[str, tuple[Region, ...]] = {}
-        self._registers: dict[str, frozenset[str]] = {}
+        self._registers: dict[str, frozenset[Reg]] = {}
         self._exposed: dict[Run, tuple[Region, ...]] = {}
         self._regions: dict[Run, tuple[Region, ...]] = {}
         self._tasks: dict[tuple[str, int], tuple[tuple[Region, ...], ...]] = {}
@@ -47,10 +47,10 @@ class Touched:
             self._whole[name] = kernel_regions(self.kernels[name])
         return self._whole[name]
 
-    def registers(self, name: str) -> frozenset[str]:
-        """Names of the registers that a kernel reads."""
+    def registers(self, name: str) -> frozenset[Reg]:
+        """The registers that a kernel reads."""
         if name not in self._registers:
-            self._registers[name] = frozenset(kernel_registers(self.kernels[name]))
+            self._registers[name] = frozenset(kernel_reads(self.kernels[name]))
         return self._registers[name]
 
     def partly_written(self, name: str) -> frozenset[str]:
