@@ -20,6 +20,7 @@ from stretto.kernels.tree import (
     Rotation,
     Seq,
     While,
+    joined,
     rebuilt,
     trip_count,
 )
@@ -96,7 +97,7 @@ class Flow(Generic[L, M, S]):
         for child in children:
             one, state = self.visit(child, state)
             made.append(one)
-        return Seq(tuple(made)), state
+        return joined(made), state
 
     def loop(self, node: Loop[L], state: S) -> tuple[Node[M], S]:
         """The loop, and what holds after it."""

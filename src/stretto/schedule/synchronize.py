@@ -10,7 +10,7 @@ for everything: what comes then may touch anything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 
 from stretto.kernels.flow import Flow, Loop
 from stretto.kernels.operator import Kernel
@@ -64,10 +64,6 @@ class Synchronizer(Flow[LeafPlan, Schedule, State]):
     def call(self, call: Call[LeafPlan], state: State) -> Walked:
         barrier, _ = self._everything(state)
         return joined([*barrier, super().call(call, state)[0]]), State()
-
-    def sequence(self, children: Sequence[Node[LeafPlan]], state: State) -> Walked:
-        node, state = super().sequence(children, state)
-        return joined([node]), state
 
     def merge(self, a: State, b: State) -> State:
         return a.merge(b)
