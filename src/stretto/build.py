@@ -23,6 +23,7 @@ from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
 from stretto.kernels.lowered import Lowered, lower
 from stretto.kernels.panels import Packing
+from stretto.kernels.regions import Body
 from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
 from stretto.kernels.tree import Tree
@@ -51,7 +52,6 @@ from stretto.runtime.results import Result
 from stretto.runtime.triton_compile import CompiledTriton, compile_source
 from stretto.runtime.triton_toolchain import Target, require_triton
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
-from stretto.schedule.dependence import Body
 from stretto.schedule.plan import Plan, make_plan
 from stretto.schedule.printer import print_program as device_text
 from stretto.schedule.program import DeviceProgram

@@ -21,8 +21,7 @@ from stretto.options import Options
 from stretto.placement import device_of
 from stretto.runtime.cuda_device import emulated_cuda_executable
 from stretto.runtime.cuda_plan import PlanExecutable
-from stretto.runtime.emulator import DeadlockError
-from stretto.runtime.native import ProgramStopped, Status
+from stretto.runtime.stops import DeadlockError, ProgramStopped, Status
 from stretto.schedule.plan import make_plan
 from stretto.schedule.program import DeviceProgram, Schedule, Signal
 from stretto.schedule.verifier import verify

@@ -11,7 +11,7 @@ import torch
 
 from stretto.errors import RunError
 from stretto.runtime.cuda_plan import PlanExecutable
-from stretto.runtime.native import ProgramStopped, Status
+from stretto.runtime.stops import ProgramStopped, Status
 from tests.backends import assert_close, built_cuda
 from tests.e2e.cases.case import Case, expected, why_stopped
 from tests.e2e.test_programs import CASES, DEEP

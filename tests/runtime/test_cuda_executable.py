@@ -15,7 +15,7 @@ from stretto.options import Options
 from stretto.runtime import cuda_executable
 from stretto.runtime.cuda_executable import CudaExecutable
 from stretto.runtime.cuda_machine import InterpretedMachine
-from stretto.runtime.native import ProgramStopped, Status
+from stretto.runtime.stops import ProgramStopped, Status
 from stretto.runtime.triton_interpreter import InterpretedKernel
 from tests.runtime.cuda_fakes import SIDE_STREAM, FakeCuda, FakeGpu
 from tests.runtime.cuda_programs import (

@@ -16,7 +16,8 @@ import torch
 from stretto.errors import BuildError, RunError
 from stretto.options import Options
 from stretto.runtime import native, pool
-from stretto.runtime.native import NativeProgram, ProgramStopped, Status
+from stretto.runtime.native import NativeProgram
+from stretto.runtime.stops import ProgramStopped, Status
 
 Build = Callable[..., NativeProgram]
 

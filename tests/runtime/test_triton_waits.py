@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stretto.codegen.status import Status
 from stretto.codegen.triton_source import DETAIL, ERROR, TritonSource
-from stretto.runtime.emulator import DeadlockError
+from stretto.runtime.stops import DeadlockError, Status
 from stretto.runtime.triton_interpreter import InterpretedKernel
 from tests.runtime.triton_text import control_block, number, pointer, program, progress
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from stretto.kernels.evaluate import Number, evaluate, run_task, task_count
 from stretto.kernels.expr import Buffer, Position
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, While
-from stretto.schedule.dependence import Body
 
 
 @dataclass

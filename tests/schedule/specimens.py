@@ -21,6 +21,7 @@ from stretto.build import build
 from stretto.capture import Captured
 from stretto.ir.core import Program
 from stretto.kernels.lowered import Lowered, lower
+from stretto.kernels.regions import Body
 from stretto.kernels.select import Packing, select
 from stretto.kernels.select_cuda import select_cuda
 from stretto.kernels.tree import Tree
@@ -28,7 +29,6 @@ from stretto.options import Options
 from stretto.runtime.emulated import EmulatedExecutable
 from stretto.runtime.emulator import Emulator
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
-from stretto.schedule.dependence import Body
 from stretto.schedule.normalize import normalize
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import schedule

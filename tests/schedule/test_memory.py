@@ -8,8 +8,8 @@ from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.kernels.expr import Access, Buffer, Index, Reg, Var
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram, Frame
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from stretto.schedule.verifier import verify

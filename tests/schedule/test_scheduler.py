@@ -12,10 +12,10 @@ from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.kernels.expr import Access, Const, Index, Load, Reg, Var
 from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, leaves, walk
 from stretto.runtime.emulator import Emulator
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from stretto.schedule.verifier import verify

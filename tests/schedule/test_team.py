@@ -21,6 +21,7 @@ from stretto.ir.types import DType
 from stretto.kernels.expr import Const, Index, Reg, Var
 from stretto.kernels.lowered import lower
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Body
 from stretto.kernels.select import select
 from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, leaves
 from stretto.options import Options
@@ -28,7 +29,6 @@ from stretto.passes.manager import run_passes
 from stretto.runtime.emulator import Emulator
 from stretto.schedule.builder import Part
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Body
 from stretto.schedule.parser import parse_program
 from stretto.schedule.printer import print_program
 from stretto.schedule.program import DeviceProgram, Run, Signal, Wait

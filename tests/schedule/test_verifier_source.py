@@ -10,8 +10,8 @@ import pytest
 from stretto.errors import VerifyError
 from stretto.ir.types import DType
 from stretto.kernels.expr import Reg
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Check, For, If, Leaf, Let, Node, Seq, Tree
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.schedule.verifier import verify
 from tests.schedule.programs import NEXT, NOW, OUT, A, B, T, X, device, kernel, leaf, with_body

@@ -5,9 +5,9 @@ from __future__ import annotations
 from stretto.ir.types import DType
 from stretto.kernels.expr import Access, Apply, Buffer, Const, Expr, Index, Load, Position, Reg, Var
 from stretto.kernels.operator import Kernel, Operator, Span, Stage, TileDim
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Node, Tree, TreeFunction
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Body
 
 F32 = DType.F32
 EAGER = MachineCosts(wait_seconds=0, wake_seconds=0, small_waits=0, share_bytes=0)

@@ -36,6 +36,10 @@ from stretto.kernels.operator import (
 )
 from stretto.kernels.tree import Check, Let
 
+Statement = Kernel | Let | Check
+Body = tuple[Statement, ...]
+"""A leaf before it is scheduled: straight-line code."""
+
 Interval = tuple[int, int]
 """first .. last + 1"""
 Box = tuple[Interval | None, ...]
@@ -151,6 +155,11 @@ def written_buffers(kernel: Kernel) -> set[Buffer]:
 def call_buffers(call: LibraryCall) -> tuple[Buffer, ...]:
     """The buffers that a library call reads."""
     return tuple(item for item in call.inputs if isinstance(item, Buffer))
+
+
+def item_regions(item: Statement) -> tuple[Region, ...]:
+    """All that an item touches."""
+    return kernel_regions(item) if isinstance(item, Kernel) else statement_regions(item)
 
 
 def statement_regions(item: Let | Check) -> tuple[Region, ...]:

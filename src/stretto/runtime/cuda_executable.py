@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from stretto.codegen.status import Status
 from stretto.codegen.triton_source import TritonSource
 from stretto.errors import BuildError, RunError
 from stretto.kernels.expr import Buffer
@@ -36,8 +35,8 @@ from stretto.runtime.cuda_state import (
     make_state,
 )
 from stretto.runtime.memory_watch import regions_of
-from stretto.runtime.native import ProgramStopped, explained
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
+from stretto.runtime.stops import ProgramStopped, Status, explained
 from stretto.schedule.program import DeviceProgram
 
 FIRST_FRAMES = 64

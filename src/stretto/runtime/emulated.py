@@ -11,8 +11,8 @@ from stretto.kernels.panels import Packing
 from stretto.options import Options
 from stretto.runtime.constants import ConstantTable
 from stretto.runtime.emulator import EmulatedRun, Emulator
-from stretto.runtime.native import ProgramStopped, explained, stopped
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
+from stretto.runtime.stops import ProgramStopped, explained, stopped
 from stretto.schedule.program import DeviceProgram
 
 

@@ -33,8 +33,8 @@ from stretto.kernels.panels import read_packed
 from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.runtime.emulated_memory import Pointer, SharedMemory, UnitMemory
 from stretto.runtime.library import run_call
-from stretto.runtime.native import ProgramStopped, Status
 from stretto.runtime.shadow import Clocks
+from stretto.runtime.stops import DeadlockError, ProgramStopped, Status
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Wait
 
 _CHECKS = {
@@ -48,10 +48,6 @@ Steps = Generator["Steps | None"]
 
 
 NO_DEADLINE = Deadline()
-
-
-class DeadlockError(RunError):
-    """Every unit that is not done waits for a step that will not come."""
 
 
 @dataclass(frozen=True, slots=True)

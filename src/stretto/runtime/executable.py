@@ -17,16 +17,10 @@ from stretto.runtime.constants import ConstantTable
 from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
 from stretto.runtime.memory_watch import load as load_memory_watch
-from stretto.runtime.native import (
-    Interface,
-    NativeProgram,
-    ProgramStopped,
-    Status,
-    TaskEvent,
-    explained,
-)
+from stretto.runtime.native import Interface, NativeProgram, TaskEvent
 from stretto.runtime.probes import load as load_probes
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
+from stretto.runtime.stops import ProgramStopped, Status, explained
 from stretto.schedule.program import DeviceProgram
 
 MOST_ARENA = 1 << 34

@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stretto.codegen.status import Status
-from stretto.deadline import TIMED_OUT, TIMED_OUT_REMEDY
 from stretto.errors import RunError
-from stretto.ir.failure import Stop, unpacked_detail
 from stretto.options import Options
 from stretto.runtime.pool import launcher
+from stretto.runtime.stops import ProgramStopped, Status, stopped
 from stretto.runtime.support import load_library
 
 LibraryCall = Callable[[int, int], object]
@@ -25,18 +23,6 @@ on the thread of the unit that calls, with the GIL."""
 
 _FIRST_EVENTS = 1 << 14
 _HUGE_PAGE_BYTES = 2 << 20
-
-
-class ProgramStopped(RunError):
-    """A program ended early. `detail` is what abi.h says for the status: which list, ..."""
-
-    def __init__(self, status: Status, detail: int, message: str, remedy: str | None) -> None:
-        super().__init__(message, remedy=remedy)
-        self.status = status
-        self.detail = detail
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.status, self.detail, self.message, self.remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,56 +274,3 @@ def _events(frame: _Frame) -> list[TaskEvent]:
 def _stopped(frame: _Frame, interface: Interface) -> ProgramStopped:
     status, detail = Status(frame.context.status), int(frame.context.detail)
     return stopped(status, detail, interface.max_depth, frame.arena.size)
-
-
-def stopped(status: Status, detail: int, max_depth: int, arena_bytes: int) -> ProgramStopped:
-    """The error for a status, with its message and remedy."""
-    message, remedy = _explain(status, detail, max_depth, arena_bytes)
-    return ProgramStopped(status, detail, message, remedy)
-
-
-def explained(stop: ProgramStopped, stops: Sequence[Stop]) -> Exception:
-    """What a run raises that ended early: for a check that does not hold, its own error."""
-    if stop.status not in (Status.ASSERTION, Status.INDEX):
-        return stop
-    number, detail = unpacked_detail(stop.detail)
-    return stops[number].exception(detail) if number < len(stops) else stop
-
-
-def _explain(
-    status: Status, detail: int, max_depth: int, arena_bytes: int
-) -> tuple[str, str | None]:
-    recursion = "check that the recursion reaches its base case"
-    match status:
-        case Status.LIST_FULL:
-            return f"list {detail} is longer than the room made for it", None
-        case Status.ARENA_FULL:
-            room = f"{arena_bytes / 2**20:.0f} MiB"
-            return f"the intermediate values of the program need more than {room}", recursion
-        case Status.LIBRARY_FAILED:
-            return f"library call {detail} failed", None
-        case Status.ASSERTION:
-            return f"assertion {detail} of the program does not hold", None
-        case Status.STACK_FULL:
-            return "the recursion has used up the stack of an execution unit", recursion
-        case Status.TOO_DEEP:
-            return f"the recursion is deeper than {max_depth} calls", (
-                f"{recursion}, or raise Options(max_depth=...)"
-            )
-        case Status.STUCK:
-            unit, step = divmod(detail, 1 << 40)
-            return f"a wait for unit {unit} to reach step {step} took too long", (
-                "see that nothing else keeps the machine busy; if so, please report this"
-            )
-        case Status.NO_THREADS:
-            return f"the system allows only {detail} worker threads", (
-                "use fewer units: Options(threads=...)"
-            )
-        case Status.NO_MEMORY:
-            return "the system allows no more memory", "free some, or raise the limit (ulimit -v)"
-        case Status.INDEX:
-            return "an index is out of range", "check the values of index tensors"
-        case Status.TIMEOUT:
-            return TIMED_OUT, TIMED_OUT_REMEDY
-        case Status.OK | Status.INTERRUPTED | Status.CROWDED:
-            return f"the program ended with status {status.name}", None

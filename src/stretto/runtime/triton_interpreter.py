@@ -19,7 +19,7 @@ from torch import Tensor
 
 from stretto.codegen.triton_source import ENTRY, ERROR, PROGRESS, TritonSource
 from stretto.errors import RunError, SourceLocation
-from stretto.runtime.emulator import DeadlockError
+from stretto.runtime.stops import DeadlockError
 from stretto.runtime.triton_memory import Array, Buffer, Memory, OutOfBounds
 from stretto.runtime.triton_toolchain import file_name, require_greenlet, require_triton
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from stretto.errors import VerifyError
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, overlap
+from stretto.kernels.regions import Body, Region, Statement, overlap
 from stretto.kernels.tree import (
     Call,
     Check,
@@ -30,7 +30,6 @@ from stretto.kernels.tree import (
     TreeFunction,
     While,
 )
-from stretto.schedule.dependence import Body, Statement
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule
 from stretto.schedule.touched import Touched
 

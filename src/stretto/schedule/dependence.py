@@ -6,18 +6,15 @@ from dataclasses import dataclass
 
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import (
+    Body,
     Region,
+    Statement,
+    item_regions,
     kernel_reads,
-    kernel_regions,
     statement_reads,
-    statement_regions,
 )
 from stretto.kernels.tree import Check, Let
 from stretto.schedule.hazards import Layout
-
-Statement = Kernel | Let | Check
-Body = tuple[Statement, ...]
-"""A leaf before it is scheduled: straight-line code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +26,6 @@ class Node:
     regions: tuple[Region, ...]
     before: tuple[int, ...]
     depth: int
-
-
-def item_regions(item: Statement) -> tuple[Region, ...]:
-    """All that an item touches."""
-    return kernel_regions(item) if isinstance(item, Kernel) else statement_regions(item)
 
 
 def leaf_nodes(body: Body) -> tuple[Node, ...]:

@@ -10,11 +10,16 @@ from numpy.typing import NDArray
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, kernel_regions, statement_regions, task_regions
+from stretto.kernels.regions import (
+    Region,
+    Statement,
+    kernel_regions,
+    statement_regions,
+    task_regions,
+)
 from stretto.kernels.tree import Check, Let
 from stretto.schedule.boxes import MOST_TASKS, Boxes, Mask, grouped
 from stretto.schedule.builder import Part
-from stretto.schedule.dependence import Statement
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Statement, item_regions
 from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While
-from stretto.schedule.dependence import Statement, item_regions
 from stretto.schedule.touched import stores_all
 from stretto.schedule.wavefront import LeafPlan
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from stretto.errors import ScheduleError
 from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.regions import Interval
+from stretto.kernels.regions import Body, Interval
 from stretto.kernels.tree import Node, TreeFunction
-from stretto.schedule.dependence import Body
 from stretto.schedule.hazards import Layout
 from stretto.schedule.liveness import Life, liveness
 from stretto.schedule.program import Frame, Placement

@@ -13,6 +13,7 @@ from dataclasses import replace
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.kernels.expr import Access, Apply, Expr, Index, Position, Reg, index_loads, loads
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import (
     Call,
     For,
@@ -27,7 +28,6 @@ from stretto.kernels.tree import (
     children,
     rebuilt,
 )
-from stretto.schedule.dependence import Body
 
 BodyNode = Node[Body]
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from stretto.errors import ScheduleError
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region
+from stretto.kernels.regions import Body, Region
 from stretto.kernels.tree import (
     Call,
     Leaf,
@@ -22,7 +22,6 @@ from stretto.kernels.tree import (
     rotation,
 )
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Body
 from stretto.schedule.estimate import tree_seconds
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.memory import FramePlan, plan_frame

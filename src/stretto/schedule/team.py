@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Body
 from stretto.schedule.boxes import Mask
 from stretto.schedule.builder import Part
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Body, Node, leaf_nodes
+from stretto.schedule.dependence import Node, leaf_nodes
 from stretto.schedule.footprint import Footprint, Footprints
 from stretto.schedule.wavefront import LeafPlan, Parts, Placed, expected_tasks, task_seconds
 

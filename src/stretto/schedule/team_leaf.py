@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Statement
 from stretto.schedule.boxes import Mask
-from stretto.schedule.dependence import Statement
 from stretto.schedule.footprint import Footprint, Footprints
 from stretto.schedule.program import Item, Schedule, Signal, Wait
 from stretto.schedule.relation import compose

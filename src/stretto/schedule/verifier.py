@@ -13,12 +13,12 @@ docs/verifier.md says precisely what follows from it, and what does not.
 
 from __future__ import annotations
 
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Tree, leaves
 from stretto.schedule.aliases import check_aliases
 from stretto.schedule.assignment import check_registers
 from stretto.schedule.bounds import check_bounds
 from stretto.schedule.conformance import Origins, origins
-from stretto.schedule.dependence import Body
 from stretto.schedule.form import check_form
 from stretto.schedule.initialisation import check_initialisation
 from stretto.schedule.normalize import normalize

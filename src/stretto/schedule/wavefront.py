@@ -15,11 +15,11 @@ from itertools import groupby
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region
+from stretto.kernels.regions import Body, Region, Statement, item_regions
 from stretto.schedule.affinity import Producers, favourites
 from stretto.schedule.builder import Part, part_regions
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Body, Node, Statement, item_regions, leaf_nodes
+from stretto.schedule.dependence import Node, leaf_nodes
 from stretto.schedule.hazards import Layout
 
 Parts = tuple[Part, ...]

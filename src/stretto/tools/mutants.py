@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from stretto.errors import StrettoError, VerifyError
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Tree
-from stretto.runtime.emulator import DeadlockError
 from stretto.runtime.shadow import RaceError, UninitialisedRead
-from stretto.schedule.dependence import Body
+from stretto.runtime.stops import DeadlockError
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.verifier import verify
 from stretto.tools.mutation import Mutant, mutate

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Tree
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram
 from stretto.tools.mutation import control, items, memory
 from stretto.tools.mutation.parts import Mutant, NotApplicable

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from stretto.kernels.expr import Const, Reg
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Call, For, If, Node, Seq, Tree, While
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram, Schedule
 from stretto.tools.mutation.parts import (
     Change,

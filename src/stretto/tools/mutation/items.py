@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stretto.kernels.expr import Reg
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Tree
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.tools.mutation.parts import (
     Change,

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from stretto.kernels.expr import Buffer
 from stretto.kernels.operator import Kernel
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Tree
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram, Frame, Placement
 from stretto.tools.mutation.parts import (
     Change,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 from stretto.kernels.expr import Buffer, Reg
+from stretto.kernels.regions import Body
 from stretto.kernels.tree import Tree
-from stretto.schedule.dependence import Body
 from stretto.schedule.program import DeviceProgram
 
 V = TypeVar("V")
