@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_kernel import print_kernel
 from stretto.ir.core import Program
 from stretto.kernels.operator import Kernel
-from stretto.runtime.stops import Status
 from tests.codegen.triton_runner import kernels_of, run_straight
 from tests.kernels import straight_line
 from tests.kernels.lowering import lowered

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stretto
+from stretto.codegen.status import Status
 from stretto.codegen.triton_program import print_plan, print_program
 from stretto.codegen.triton_source import HOST
 from stretto.errors import BuildError, CaptureError, RunError, ScheduleError, VerifyError
@@ -21,7 +22,7 @@ from stretto.options import Options
 from stretto.placement import device_of
 from stretto.runtime.cuda_device import emulated_cuda_executable
 from stretto.runtime.cuda_plan import PlanExecutable
-from stretto.runtime.stops import DeadlockError, ProgramStopped, Status
+from stretto.runtime.stops import DeadlockError, ProgramStopped
 from stretto.schedule.plan import make_plan
 from stretto.schedule.program import DeviceProgram, Schedule, Signal
 from stretto.schedule.verifier import verify

@@ -8,13 +8,13 @@ from textwrap import dedent, indent
 import torch
 from torch import Tensor
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_program import library_text
 from stretto.codegen.triton_source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.ir.types import DType
 from stretto.kernels.expr import Buffer, Reg
 from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
 from stretto.kernels.tree import Seq, Tree, TreeFunction
-from stretto.runtime.stops import Status
 from stretto.schedule.program import DeviceProgram, Frame
 
 UNITS = 3

@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_source import PROGRESS
 from stretto.errors import BuildError, RunError
 from stretto.options import Options
 from stretto.runtime import cuda_executable
 from stretto.runtime.cuda_executable import CudaExecutable
 from stretto.runtime.cuda_machine import InterpretedMachine
-from stretto.runtime.stops import ProgramStopped, Status
+from stretto.runtime.stops import ProgramStopped
 from stretto.runtime.triton_interpreter import InterpretedKernel
 from tests.runtime.cuda_fakes import SIDE_STREAM, FakeCuda, FakeGpu
 from tests.runtime.cuda_programs import (

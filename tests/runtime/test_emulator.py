@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stretto.codegen.status import Status
 from stretto.errors import RunError
 from stretto.ir.types import DType
 from stretto.kernels.expr import Access, Apply, Buffer, Const, Index, Load, Reg, Var
@@ -15,7 +16,7 @@ from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage,
 from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Seq, Tree, While
 from stretto.runtime.emulator import EmulatedRun, Emulator
 from stretto.runtime.shadow import Clocks, RaceError, Shadow, UninitialisedRead
-from stretto.runtime.stops import DeadlockError, ProgramStopped, Status
+from stretto.runtime.stops import DeadlockError, ProgramStopped
 from stretto.schedule.program import DeviceProgram, Run, Signal, Wait
 from stretto.schedule.scheduler import schedule
 from tests.schedule.programs import OUT, A, X, chain, device, kernel, leaf, loop, reuse

@@ -13,11 +13,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from stretto.codegen.status import Status
 from stretto.errors import BuildError, RunError
 from stretto.options import Options
 from stretto.runtime import native, pool
 from stretto.runtime.native import NativeProgram
-from stretto.runtime.stops import ProgramStopped, Status
+from stretto.runtime.stops import ProgramStopped
 
 Build = Callable[..., NativeProgram]
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_source import DETAIL, ERROR, TritonSource
-from stretto.runtime.stops import DeadlockError, Status
+from stretto.runtime.stops import DeadlockError
 from stretto.runtime.triton_interpreter import InterpretedKernel
 from tests.runtime.triton_text import control_block, number, pointer, program, progress
 

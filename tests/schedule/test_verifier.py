@@ -9,7 +9,7 @@ import pytest
 
 from stretto.errors import VerifyError
 from stretto.ir.types import DType
-from stretto.kernels.expr import Access, Buffer, Index, Reg
+from stretto.kernels.expr import Access, Buffer, Index, Reg, Var
 from stretto.kernels.operator import Kernel
 from stretto.kernels.tree import Call, For, If, Leaf, Let, Seq, Tree, TreeFunction
 from stretto.schedule.program import (
@@ -107,6 +107,20 @@ def test_steps_and_units_of_waits_must_exist() -> None:
     rejected(edited(lambda units: units[0].insert(0, Wait(1, -1))), "step -1, which no leaf")
     rejected(edited(lambda units: units[0].insert(0, Wait(0, 0))), "unit 0 waits for unit 0")
     rejected(edited(lambda units: units[0].insert(0, Wait(2, 0))), "unit 0 waits for unit 2")
+
+
+def test_a_unit_without_items_publishes_the_end_of_the_leaf() -> None:
+    program = with_body(chain(), leaf(1, (Wait(1, 1),), ()))
+    verify(program)
+
+
+def test_a_position_has_no_term_of_factor_0() -> None:
+    program = chain()
+    (stage,) = program.kernels[0].stages
+    nowhere = Access(stage.operator.out.buffer, (8,), (Index(((Var(0), 0),)),))
+    operator = replace(stage.operator, out=nowhere)
+    broken = replace(program.kernels[0], stages=(replace(stage, operator=operator),))
+    rejected(replace(program, kernels=(broken, *program.kernels[1:])), "a term of factor 0")
 
 
 def test_a_wait_may_be_for_several_units() -> None:

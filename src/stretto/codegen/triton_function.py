@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_expr import ExprPrinter, Names, Text
 from stretto.codegen.triton_outline import assigned, outline
 from stretto.codegen.triton_parts import Parts
@@ -19,7 +20,6 @@ from stretto.kernels.expr import Buffer, Expr, Reg, loads
 from stretto.kernels.operator import Kernel
 from stretto.kernels.regions import statement_regions
 from stretto.kernels.tree import Check, For, If, Leaf, Let, Node, Seq, While
-from stretto.runtime.stops import Status
 from stretto.schedule.merge import (
     RunStep,
     SignalStep,

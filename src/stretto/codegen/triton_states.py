@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_function import FunctionPrinter
 from stretto.codegen.triton_parts import Parts
 from stretto.codegen.triton_scalar import MEMORY_TYPES, VALUE_TYPES
 from stretto.codegen.usage import used
 from stretto.kernels.expr import Access, Buffer, Index, Position
 from stretto.kernels.tree import Call, For, If, Node, Seq, TreeFunction, While, walk
-from stretto.runtime.stops import Status
 from stretto.schedule.program import Schedule
 from stretto.text import Writer
 

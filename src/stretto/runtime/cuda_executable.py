@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_source import TritonSource
 from stretto.errors import BuildError, RunError
 from stretto.kernels.expr import Buffer
@@ -36,7 +37,7 @@ from stretto.runtime.cuda_state import (
 )
 from stretto.runtime.memory_watch import regions_of
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
-from stretto.runtime.stops import ProgramStopped, Status, explained
+from stretto.runtime.stops import ProgramStopped, explained
 from stretto.schedule.program import DeviceProgram
 
 FIRST_FRAMES = 64

@@ -12,6 +12,7 @@ from math import prod
 
 import torch
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_source import TritonSource
 from stretto.kernels.expr import Access, Buffer, Const, Expr, Position, Reg
 from stretto.kernels.lowered import Lowered
@@ -22,7 +23,7 @@ from stretto.runtime.cuda_executable import CudaExecutable
 from stretto.runtime.cuda_machine import Machine
 from stretto.runtime.cuda_state import State
 from stretto.runtime.library import Number, Operand, extents, run_call
-from stretto.runtime.stops import Status, stopped
+from stretto.runtime.stops import stopped
 from stretto.schedule.pieces import rotating
 from stretto.schedule.plan import (
     Action,

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from stretto.codegen.status import Status
 from stretto.codegen.triton_source import DETAIL, ERROR, HOST, PROGRESS, TritonSource
 from stretto.errors import RunError
 from stretto.runtime.cuda_launch import Argument, Invocation
 from stretto.runtime.cuda_machine import Machine, Words, words_of
-from stretto.runtime.stops import ProgramStopped, Status, stopped
+from stretto.runtime.stops import ProgramStopped, stopped
 from stretto.text import bytes_text
 
 ALIGNMENT = 16

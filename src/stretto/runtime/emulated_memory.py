@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stretto.errors import RunError
 from stretto.kernels.expr import Buffer
-from stretto.runtime.shadow import Clocks, Places, RaceError, Shadow
+from stretto.runtime.shadow import Clocks, Places, RaceError, Shadow, UninitialisedRead
 from stretto.schedule.program import DeviceProgram
 from stretto.schedule.writes import written_externals
 
@@ -158,7 +158,11 @@ class UnitMemory:
             return
         places = self._places(buffer, pointer, storage.piece, offsets)
         check = storage.shadow.write if write else storage.shadow.read
-        found = check(self._unit, places, self._event)
+        try:
+            found = check(self._unit, places, self._event)
+        except UninitialisedRead as error:
+            error.buffer = buffer.name
+            raise
         if found is not None:
             place, event = found
             element = (place * storage.piece - pointer.offset) // buffer.dtype.itemsize

@@ -16,6 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from stretto.codegen.status import Status
 from stretto.deadline import Deadline
 from stretto.errors import RunError
 from stretto.ir.failure import packed_detail
@@ -34,7 +35,7 @@ from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, Tre
 from stretto.runtime.emulated_memory import Pointer, SharedMemory, UnitMemory
 from stretto.runtime.library import run_call
 from stretto.runtime.shadow import Clocks
-from stretto.runtime.stops import DeadlockError, ProgramStopped, Status
+from stretto.runtime.stops import DeadlockError, ProgramStopped
 from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Wait
 
 _CHECKS = {

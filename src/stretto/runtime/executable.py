@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from stretto.codegen.cpp_program import Source
+from stretto.codegen.status import Status
 from stretto.deadline import Deadline
 from stretto.kernels.expr import Buffer, Reg
 from stretto.kernels.lowered import Lowered, OutputList, OutputTensor
@@ -20,7 +21,7 @@ from stretto.runtime.memory_watch import load as load_memory_watch
 from stretto.runtime.native import Interface, NativeProgram, TaskEvent
 from stretto.runtime.probes import load as load_probes
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
-from stretto.runtime.stops import ProgramStopped, Status, explained
+from stretto.runtime.stops import ProgramStopped, explained
 from stretto.schedule.program import DeviceProgram
 
 MOST_ARENA = 1 << 34

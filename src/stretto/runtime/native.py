@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stretto.codegen.status import Status
 from stretto.errors import RunError
 from stretto.options import Options
 from stretto.runtime.pool import launcher
-from stretto.runtime.stops import ProgramStopped, Status, stopped
+from stretto.runtime.stops import ProgramStopped, stopped
 from stretto.runtime.support import load_library
 
 LibraryCall = Callable[[int, int], object]

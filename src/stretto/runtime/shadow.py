@@ -25,7 +25,9 @@ class RaceError(RunError):
 
 
 class UninitialisedRead(RunError):
-    """A task reads memory that nothing has written."""
+    """A task reads memory that nothing has written. buffer: the name by which it does."""
+
+    buffer = ""
 
 
 @dataclass(slots=True)

@@ -1,35 +1,13 @@
-"""How a run can end: the numbers that printed programs use, and what is raised for them.
-
-The C++ side is enum Status of abi.h.
-"""
+"""What is raised when a run ends early."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 
+from stretto.codegen.status import Status
 from stretto.deadline import TIMED_OUT, TIMED_OUT_REMEDY
 from stretto.errors import RunError
 from stretto.ir.failure import Stop, unpacked_detail
-
-
-class Status(IntEnum):
-    """`detail` of a stop says more: which list, how many bytes, ..."""
-
-    OK = 0
-    LIST_FULL = 1
-    ARENA_FULL = 2
-    INTERRUPTED = 3
-    LIBRARY_FAILED = 4
-    ASSERTION = 5
-    STACK_FULL = 6
-    STUCK = 7
-    TOO_DEEP = 8
-    NO_THREADS = 9
-    INDEX = 10
-    TIMEOUT = 11
-    CROWDED = 12
-    NO_MEMORY = 13
 
 
 class ProgramStopped(RunError):

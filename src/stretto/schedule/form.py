@@ -332,6 +332,8 @@ def _check_access(access: Access, what: str) -> None:
     buffer, shape = access.buffer, access.shape
     if len(access.index) != len(shape):
         raise VerifyError(f"{what} accesses {buffer.name} with {len(access.index)} indices")
+    if any(factor == 0 for index in access.index for _, factor in index.terms):
+        raise VerifyError(f"{what} accesses {buffer.name} with a term of factor 0")
     if not all(isinstance(dim, int) and dim >= 0 for dim in shape[1:]):
         raise VerifyError(f"{what} sees {buffer.name} with a dim of no size")
     lead = shape[:1]

@@ -10,7 +10,7 @@ unordered (`races`), it is enough to look at a leaf in one order that its waits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,9 +18,10 @@ import numpy as np
 from stretto.errors import VerifyError
 from stretto.kernels.expr import Access, Buffer
 from stretto.kernels.flow import Facts
-from stretto.kernels.regions import Region
+from stretto.kernels.regions import Interval, Region
 from stretto.kernels.tree import (
     Call,
+    Leaf,
     Node,
     Rotation,
     Tree,
@@ -30,7 +31,8 @@ from stretto.kernels.tree import (
     swaps,
     walk,
 )
-from stretto.schedule.boxes import Mask, part
+from stretto.schedule.boxes import Mask
+from stretto.schedule.cells import Cells
 from stretto.schedule.conformance import what_of
 from stretto.schedule.ordering import Orders
 from stretto.schedule.places import Places
@@ -43,7 +45,7 @@ Masks = dict[str, Mask]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """By name of a buffer, flat, for each element: is it surely written, may it have been, may
+    """By name of a buffer, for each of its cells: is it surely written, may it have been, may
     what was written be lost? Of loose buffers the latter two, of others the first.
 
     Masks are never changed, so that states share those that are the same in both.
@@ -161,11 +163,12 @@ class _Checker(Facts[Schedule, State]):
         self._loose = loose
         self._orders = orders
         self._touched = touched
+        self._cells = self._cut()
 
     def check(self) -> bool:
         """Raises VerifyError for a read of unwritten memory; True if the summary changed."""
         before = set(self._own.needs), set(self._own.gives)
-        nothing = {name: np.zeros(b.elements, np.bool_) for name, b in self._buffers.items()}
+        nothing = {name: cells.none() for name, cells in self._cells.items()}
         loose = {name: mask for name, mask in nothing.items() if name in self._loose}
         start = State(
             {name: mask for name, mask in nothing.items() if name not in self._loose}, loose, loose
@@ -175,6 +178,46 @@ class _Checker(Facts[Schedule, State]):
             if buffer.name in self._loose or not end.written[buffer.name].all():
                 self._own.gives.discard(buffer)
         return before != (self._own.needs, self._own.gives)
+
+    def _cut(self) -> dict[str, Cells]:
+        """The cells of each buffer; those of buffers that trade places are cut in the same way."""
+        regions: dict[str, set[Region]] = {name: set() for name in self._buffers}
+        spans: dict[str, set[Interval]] = {name: set() for name in self._buffers}
+        for region in self._accesses():
+            if region.buffer.name in regions:
+                regions[region.buffer.name].add(region)
+            if region.write:
+                for name, span in self._destroyed(region):
+                    spans[name].add(span)
+        for group in self._places.groups():
+            together = set().union(*(regions[name] for name in group))
+            pieces = set().union(*(spans[name] for name in group))
+            for name in group:
+                regions[name], spans[name] = together, pieces
+        return {
+            name: Cells.of(buffer, regions[name], spans[name])
+            for name, buffer in self._buffers.items()
+        }
+
+    def _accesses(self) -> Iterator[Region]:
+        for node in walk(self._function.body):
+            match node:
+                case Leaf(schedule):
+                    for item in {item for items in schedule.units for item in items}:
+                        yield from self._touched.exposed(item)
+                        yield from (r for r in self._touched.regions(item) if r.write)
+                case Call(tensors=tensors):
+                    for param, access in tensors:
+                        yield bound_region(param, access, write=False)
+                        yield bound_region(param, access, write=True)
+                case _:
+                    pass
+
+    def _destroyed(self, region: Region) -> Iterator[tuple[str, Interval]]:
+        """Elements of other buffers that a write to the region may destroy."""
+        for name, first, last in self._places.destroyed(region):
+            size = self._buffers[name].dtype.itemsize
+            yield name, (first // size, -(-last // size))
 
     def merge(self, a: State, b: State) -> State:
         return a.meet(b)
@@ -208,14 +251,14 @@ class _Checker(Facts[Schedule, State]):
         name, state = region.buffer.name, draft.state
         lost = state.lost.get(name)
         if lost is not None:
-            if part(lost, region).any():
+            if lost[self._cells[name].region(region)].any():
                 raise VerifyError(
                     f"{what} reads {name}, of which a part may be overwritten before "
                     f"(function {self._function.name})"
                 )
             return
         mask = state.written.get(name)
-        if mask is None or part(mask, region).all():
+        if mask is None or mask[self._cells[name].region(region)].all():
             return
         if self._function.name != "main" and region.buffer.kind != "local":
             # Whoever calls must have written it.
@@ -229,21 +272,21 @@ class _Checker(Facts[Schedule, State]):
 
     def _write(self, region: Region, surely: bool, draft: _Draft) -> None:
         state = draft.state
-        for other, first, last in self._places.destroyed(region):
-            size = self._buffers[other].dtype.itemsize
-            span = slice(first // size, -(-last // size))
+        for other, span in self._destroyed(region):
+            cells = self._cells[other].span(span)
             if other in state.written:
-                draft.mask(state.written, other)[span] = False
+                draft.mask(state.written, other)[cells] = False
             else:
-                draft.mask(state.lost, other)[span] |= state.touched[other][span]
+                draft.mask(state.lost, other)[cells] |= state.touched[other][cells]
         name = region.buffer.name
         if name in state.written:
             if surely:
-                part(draft.mask(state.written, name), region)[...] = True
+                draft.mask(state.written, name)[self._cells[name].region(region)] = True
         elif name in state.touched:
-            part(draft.mask(state.touched, name), region)[...] = True
+            cells = self._cells[name].region(region)
+            draft.mask(state.touched, name)[cells] = True
             if surely:
-                part(draft.mask(state.lost, name), region)[...] = False
+                draft.mask(state.lost, name)[cells] = False
 
     # ---- calls ---------------------------------------------------------------------------------
     def call(self, call: Call[Schedule], state: State) -> tuple[Node[Schedule], State]:
@@ -287,6 +330,14 @@ def _whole(buffer: Buffer, write: bool) -> Region:
 
 def _is_static(buffer: Buffer) -> bool:
     return all(isinstance(dim, int) for dim in buffer.shape)
+
+
+def loose_names(program: DeviceProgram) -> frozenset[str]:
+    """Names of the buffers of which a read is not proved to find something written."""
+    touched = Touched({kernel.name: kernel for kernel in program.kernels})
+    summaries = {function.name: Summary() for function in program.tree.functions}
+    found = _loose_buffers(program.tree, touched, summaries)
+    return frozenset(name for names in found.values() for name in names)
 
 
 def _loose_buffers(

@@ -129,6 +129,7 @@ class _Runner:
         none = np.zeros(units, np.int32)
         self._known = [Knowledge(none, np.arange(units) == unit) for unit in range(units)]
         self._at = [0] * units
+        self._ended = [False] * units
         self._last = [0] * units
         self._before: list[list[Knowledge]] = [[] for _ in range(units)]
         self._sequence: list[tuple[int, int]] = []
@@ -165,7 +166,7 @@ class _Runner:
         return f"unit {unit} waits for unit {other} to publish step {item.step}"
 
     def _advance(self, unit: int) -> bool:
-        """Runs the unit until it must wait; True if it came forward."""
+        """Runs the unit until it must wait; True if it came forward, or to its end."""
         items = self._schedule.units[unit]
         start = self._at[unit]
         while self._at[unit] < len(items):
@@ -180,8 +181,10 @@ class _Runner:
             self._before[unit].append(self._known[unit])
             self._sequence.append((unit, self._at[unit]))
             self._at[unit] += 1
-        if self._at[unit] == len(items):
+        if self._at[unit] == len(items) and not self._ended[unit]:
             self._publish(unit, self._schedule.steps)
+            self._ended[unit] = True
+            return True
         return self._at[unit] > start
 
     def _publish(self, unit: int, step: int) -> None:

@@ -42,6 +42,10 @@ class Places:
         """The buffer itself and those that may have bytes in common with it."""
         return self._near.get(name, (name,))
 
+    def groups(self) -> list[list[str]]:
+        """Names of the local buffers, those that may trade places together."""
+        return list({id(group): group for group in self._group.values()}.values())
+
     def share(self, a: Boxes, b: Boxes) -> Mask:
         """[r, s]: may regions of two local buffers that are near have a byte in common?"""
         common = np.zeros((len(a), len(b)), np.bool_)
