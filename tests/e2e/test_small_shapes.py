@@ -122,3 +122,25 @@ def test_dtypes_that_eager_refuses(function: Callable[[Tensor, Tensor], Tensor])
     with pytest.raises(type(wanted.value)) as found:
         stretto.compile(function, backend="interpreter")(*arguments)
     assert str(wanted.value).splitlines()[0] in str(found.value)
+
+
+@pytest.mark.parametrize("value", [(1, 3, 8), (1, 8, 8), (1, 3, 0), (1, 0, 8)])
+@pytest.mark.parametrize("key", [(1, 0, 8), (1, 3, 8), (1, 3, 0)])
+@pytest.mark.parametrize("query", [(1, 0, 8), (1, 3, 0)])
+def test_attention_of_nothing(
+    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
+) -> None:
+    """Eager looks at no other size where the result is empty."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+    given = torch.ones(query), torch.ones(key), torch.ones(value)
+    compiled = stretto.compile(attend, backend="interpreter")
+    try:
+        wanted = attend(*given)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            compiled(*given)
+        return
+    torch.testing.assert_close(compiled(*given), wanted)

@@ -288,9 +288,19 @@ def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """scaled_dot_product_attention as two products and a softmax."""
+    """scaled_dot_product_attention as two products and a softmax; where the query is empty,
+    or an operand is and the sizes do not fit, zeros in the shape of the query, as in eager."""
     if dropout_p > 0:
         return _dropout(query, dropout_p, True)
+    fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
+    empty = any(0 in item.shape for item in (query, key, value))
+    if empty and (not fits or 0 in query.shape[:-1]):
+        function = aten.scaled_dot_product_attention.default
+        options: Any = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        refused = eager_refusal(function, (query, key, value, attn_mask), options)
+        if refused is not None:
+            raise refused
+        return query.new_zeros([*query.shape[:-1], value.shape[-1]])
     if enable_gqa:
         repeats = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
