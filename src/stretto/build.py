@@ -63,10 +63,16 @@ CPU = torch.device("cpu")
 
 def pipeline(options: Options) -> tuple[Pass, ...]:
     """Every pass over a Program, in order."""
-    tidy = Repeat(
-        (FoldConstants(), Simplify(), EliminateCommonSubexpressions(), EliminateDeadCode())
+    tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
+    return (
+        InlineFunctions(),
+        Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
+        CheckUnused(),
+        Repeat((*tidy, EliminateDeadCode())),
+        HoistInvariants(),
+        *loop_passes(),
+        Repeat((*tidy, EliminateDeadCode())),
     )
-    return (CheckUnused(), InlineFunctions(), tidy, HoistInvariants(), *loop_passes(), tidy)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import stretto
 from stretto.errors import RunError
+from tests.sampling import sampled
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -100,6 +101,165 @@ def test_an_unused_position_out_of_range(function: Function, backend: str) -> No
         assert isinstance(found.value, RunError)
         if function is not slice_of_one:
             assert str(wanted.value).splitlines()[0] in str(found.value)
+
+
+Read = Callable[[Tensor, Tensor], Tensor]
+
+
+def item(x: Tensor, i: Tensor) -> Tensor:
+    return [x, x + 1, x * 2, x - 1][i]
+
+
+def overwritten(x: Tensor, i: Tensor) -> Tensor:
+    y = x.clone()
+    y[i] = 3.0
+    return y
+
+
+READS: dict[str, Read] = {
+    "index_select": lambda x, i: x.index_select(0, i[None]),
+    "gather": lambda x, i: x.gather(0, i.expand(3)),
+    "item": item,
+    "overwritten": overwritten,
+}
+
+
+def in_an_arm(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    if x.sum() > 0:
+        read(x, i)
+    return x + 1
+
+
+def in_both_arms(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    if x.sum() > 0:
+        read(x, i)
+    else:
+        read(x + 1, i)
+    return x + 1
+
+
+def deciding_nothing(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    y = x
+    if read(x, i).sum() > 0:
+        y = x * 2  # noqa: F841
+    return x + 1
+
+
+def deciding_between_what_turns_out_equal(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    known = torch.tensor([1, 2]).sum().item()
+    if read(x, i).sum() > 0:
+        n = 1
+    elif known % 2 == 0:
+        n = 2
+    else:
+        n = 1
+    return x + n
+
+
+def deciding_whether_to_continue(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    k = 0
+    while k < 3:
+        k += 1
+        if read(x, i).sum() < 0:
+            continue
+    return x + k
+
+
+def selecting_between_equals(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    return torch.where(read(x, i).sum() > 0, x, x)
+
+
+def with_what_absorbs_it(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    never = torch.tensor([1, 2]).sum() > 4
+    return x + torch.logical_and(read(x, i).sum() > 0, never)
+
+
+def for_its_shape(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    return x + torch.zeros_like(read(x, i)).sum()
+
+
+def carried_by_a_loop(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    y, n = x, x.sum()
+    while n < 20:
+        n = n + 4
+        y = y * 2 + read(x, i).sum()
+    return x + n
+
+
+def pushed(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    items = list[Tensor]()
+    for _ in range(3):
+        items.append(read(x, i))
+    return x + len(items)
+
+
+def returned_by_recursion(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    def visit(x: Tensor, n: Tensor) -> Tensor:
+        if n <= 0:
+            return read(x, i).sum()
+        return visit(x + 1, n - 1) + 1
+
+    visit(x, x.sum() - 6)
+    return x + 1
+
+
+def returned_by_recursion_that_is_used_elsewhere(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    def visit(x: Tensor, k: Tensor, n: Tensor) -> Tensor:
+        if n <= 0:
+            return read(x, k).sum()
+        return visit(x + 1, k, n - 1) + 1
+
+    visit(x, i, x.sum() - 6)
+    return x + visit(x, i * 0, x.sum() - 6)
+
+
+def an_argument_of_recursion(read: Read, x: Tensor, i: Tensor) -> Tensor:
+    def visit(x: Tensor, unused: Tensor, n: Tensor) -> Tensor:
+        if n <= 0:
+            return x
+        return visit(x + 1, unused, n - 1) + 1
+
+    return visit(x, read(x, i), x.sum() - 6)
+
+
+USELESS: list[Callable[[Read, Tensor, Tensor], Tensor]] = [
+    *(in_an_arm, in_both_arms, deciding_nothing, deciding_between_what_turns_out_equal),
+    *(deciding_whether_to_continue, selecting_between_equals, with_what_absorbs_it),
+    *(for_its_shape, carried_by_a_loop, pushed, returned_by_recursion),
+    *(returned_by_recursion_that_is_used_elsewhere, an_argument_of_recursion),
+]
+PLACES = [("interpreter", name) for name in READS] + [("emulator", "index_select")]
+PLACES += [("emulator", "item"), ("cpu", "index_select")]
+CASES = [(use, *place) for use in USELESS for place in PLACES]
+NATIVE = (deciding_between_what_turns_out_equal, returned_by_recursion)
+
+
+def is_sampled(use: Callable[..., Tensor], backend: str) -> bool:
+    return backend != "cpu" or use in NATIVE
+
+
+@pytest.mark.parametrize(
+    ("use", "backend", "name"),
+    sampled(CASES, [case for case in CASES if is_sampled(*case[:2])]),
+)
+def test_a_read_that_turns_out_to_be_needless(
+    use: Callable[[Read, Tensor, Tensor], Tensor], backend: str, name: str
+) -> None:
+    """What a simplification makes dead later is checked, too."""
+
+    def function(x: Tensor, i: Tensor) -> Tensor:
+        return use(READS[name], x, i)
+
+    compiled = stretto.compile(function, backend=backend)
+    x = torch.arange(1.0, 5.0)
+    inside = torch.tensor(1)
+    assert torch.equal(compiled(x, inside), function(x, inside))
+    for outside in (torch.tensor(7), torch.tensor(-9)):
+        with pytest.raises((IndexError, RuntimeError)) as wanted:
+            function(x, outside)
+        with pytest.raises(type(wanted.value)) as found:
+            compiled(x, outside)
+        assert isinstance(found.value, RunError)
 
 
 def popped_in_a_loop(x: Tensor, i: Tensor) -> Tensor:

@@ -129,3 +129,32 @@ def test_a_check_in_a_recursive_function_stays() -> None:
         """,
         CheckUnused(),
     )
+
+
+def test_the_results_of_a_function_that_a_dead_call_is_to_are_dead() -> None:
+    text = """
+        func @down(%x: f32[4], %n: i64[]) -> (f32[]) {{
+          %go = aten.gt.Scalar(%n, 0) : bool[]
+          %r = if %go {{
+            %m = aten.sub.Tensor(%n, 1) : i64[]
+            %s = call @down(%x, %m) : f32[]
+            yield %s
+          }} else {{
+            %k = aten.mul.Tensor(%n, 3) : i64[]{check}
+            %a = aten.select.int(%x, 0, %k) : f32[]
+            yield %a
+          }} : f32[]
+          return %r
+        }}
+        func @main(%x: f32[4], %c: bool[]) -> (f32[]) {{
+          %n = aten.sum.default(%c) : i64[]
+          %r = call @down(%x, %n) : f32[]
+          %s = call @down(%x, %n) : f32[]
+          return %{result}
+        }}
+        """
+    check = f'\n            {CHECK}(%k, 4, 1, "aten.select.int", 0, True)'
+    once = text.replace("%r = call @down(%x, %n) : f32[]\n          %s", "%s", 1)
+    check_unchanged(once.format(check="", result="s"), CheckUnused())
+    before, after = text.format(check="", result="r"), text.format(check=check, result="r")
+    check_pass(before, CheckUnused(), after)

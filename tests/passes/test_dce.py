@@ -311,3 +311,56 @@ def test_an_op_with_one_live_result_is_kept_whole() -> None:
         """,
         DCE,
     )
+
+
+def test_positions_are_kept_until_they_have_checks() -> None:
+    before = """
+        func @main(%x: f32[8], %k: i64[2], %c: bool[]) -> (f32[]) {
+          %n = aten.sum.default(%c) : i64[]
+          %z = aten.mul.Tensor(%k, 0) : i64[2]
+          %a = aten.index_select.default(%x, 0, %z) : f32[2]
+          %l = list.new(%c, %c) : list<bool[]>
+          %s = aten.sum.default(%a) : f32[]
+          if %c {
+            %b = aten.select.int(%x, 0, %n) : f32[]
+            %d = list.get(%l, %n) : bool[]
+            yield
+          } else {
+            %e = aten.select.int(%x, 0, 3) : f32[]
+            yield
+          }
+          %r = aten.sum.default(%x) : f32[]
+          return %r
+        }
+        """
+    check_pass(
+        before,
+        EliminateDeadCode(keep_positions=True),
+        """
+        func @main(%x: f32[8], %k: i64[2], %c: bool[]) -> (f32[]) {
+          %n = aten.sum.default(%c) : i64[]
+          %z = aten.mul.Tensor(%k, 0) : i64[2]
+          %a = aten.index_select.default(%x, 0, %z) : f32[2]
+          %l = list.new(%c, %c) : list<bool[]>
+          if %c {
+            %b = aten.select.int(%x, 0, %n) : f32[]
+            %d = list.get(%l, %n) : bool[]
+            yield
+          } else {
+            yield
+          }
+          %r = aten.sum.default(%x) : f32[]
+          return %r
+        }
+        """,
+    )
+    check_pass(
+        before,
+        EliminateDeadCode(),
+        """
+        func @main(%x: f32[8], %k: i64[2], %c: bool[]) -> (f32[]) {
+          %r = aten.sum.default(%x) : f32[]
+          return %r
+        }
+        """,
+    )

@@ -6,23 +6,14 @@ import pytest
 import torch
 
 from benchmarks.models import deepspeech2, lstm, nasrnn
+from stretto.build import pipeline
 from stretto.capture import capture
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.ops import ForOp
 from stretto.options import Options
-from stretto.passes.check_unused import CheckUnused
-from stretto.passes.cse import EliminateCommonSubexpressions
-from stretto.passes.dce import EliminateDeadCode
-from stretto.passes.fold import FoldConstants
-from stretto.passes.hoist import HoistInvariants
-from stretto.passes.inline import InlineFunctions
-from stretto.passes.loop_pipeline import loop_passes
-from stretto.passes.manager import Repeat, run_passes
-from stretto.passes.simplify import Simplify
+from stretto.passes.manager import run_passes
 from tests.passes.loops import contractions
-
-TIDY = Repeat((FoldConstants(), Simplify(), EliminateCommonSubexpressions(), EliminateDeadCode()))
 
 
 def optimised(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Program:
@@ -30,8 +21,7 @@ def optimised(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Progr
     with torch.no_grad():
         captured = capture(model, inputs, {}, Options()).program
         expected = copy.deepcopy(model).double()(*(item.double() for item in inputs))
-    passes = (CheckUnused(), InlineFunctions(), TIDY, HoistInvariants(), *loop_passes(), TIDY)
-    after = run_passes(captured, passes)
+    after = run_passes(captured, pipeline(Options()))
     (found,) = run(after, inputs, dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     return after

@@ -43,10 +43,11 @@ from stretto.capture.state import (
 )
 from stretto.capture.tensor import Length, Storage, StorageState, TracedTensor
 from stretto.capture.tracer import Region, tracer
-from stretto.ir.core import Value
+from stretto.ir.core import Op, Value
 from stretto.ir.effects import may_have_effect
 from stretto.ir.ops import IfOp
 from stretto.ir.types import ListType
+from stretto.ops.positions import may_be_out_of_range
 
 
 @dataclass(eq=False, slots=True)
@@ -398,7 +399,7 @@ class Joiner:
 
     def _emit(self, condition: Value) -> IfOp | None:
         arms = (self.first.region.scope.block, self.second.region.scope.block)
-        if not self.pairs and not any(may_have_effect(op) for arm in arms for op in arm.walk()):
+        if not self.pairs and not any(_must_run(op) for arm in arms for op in arm.walk()):
             return None
         for world, side in ((self.first, 0), (self.second, 1)):
             with tracer().reopened(world.region, world.states):
@@ -408,6 +409,11 @@ class Joiner:
         op = IfOp(condition, *arms)
         tracer().place(op, tuple(pair.value for pair in self.pairs))
         return op
+
+
+def _must_run(op: Op) -> bool:
+    """Whether something may be raised or run on for ever where the op runs."""
+    return may_have_effect(op) or may_be_out_of_range(op)
 
 
 def _origin(value: Any) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stretto.ir.core import Function, Op, Program
 from stretto.ir.ops import CallOp, CheckOp, TensorOp, WhileOp
+
+Predicate = Callable[[Op], bool]
 
 
 def is_check(op: Op) -> bool:
@@ -22,27 +26,29 @@ def may_have_effect(op: Op) -> bool:
     return is_check(op) or isinstance(op, WhileOp | CallOp)
 
 
-def checking_functions(program: Program) -> frozenset[str]:
+def checking_functions(program: Program, checks: Predicate = is_check) -> frozenset[str]:
     """The functions in which a check or a `while` loop may run, also in what they call."""
     found: set[str] = set()
     before = -1
     while before != len(found):
         before = len(found)
         for name, function in program.functions.items():
-            if name not in found and effectful(function, frozenset(found)):
+            if name not in found and effectful(function, frozenset(found), checks):
                 found.add(name)
     return frozenset(found)
 
 
-def effectful(function: Function, checking: frozenset[str]) -> set[Op]:
+def effectful(
+    function: Function, checking: frozenset[str], checks: Predicate = is_check
+) -> set[Op]:
     """The ops of a function that must stay: checks, `while` loops, which may not end, calls of
-    `checking` functions, and the control ops around them."""
+    `checking` functions, and the control ops around them. `checks` says what counts as a check."""
     found: set[Op] = set()
 
     def visit(op: Op) -> bool:
         inside = [visit(inner) for block in op.blocks for inner in block.ops]
         calls = isinstance(op, CallOp) and op.function in checking
-        if is_check(op) or isinstance(op, WhileOp) or calls or any(inside):
+        if checks(op) or isinstance(op, WhileOp) or calls or any(inside):
             found.add(op)
             return True
         return False

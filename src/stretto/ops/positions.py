@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.ir.core import Value
-from stretto.ir.ops import TensorOp
+from stretto.ir.core import Op, Value
+from stretto.ir.effects import is_check
+from stretto.ir.ops import ListGetOp, ListPopOp, ListSetOp, TensorOp
 from stretto.ir.types import TensorType
 from stretto.ops.infer import named_arguments
 
@@ -54,6 +55,13 @@ def positions_of(op: TensorOp) -> Iterator[Positions]:
     for values, size, length, dim, wraps in rule(named):
         if isinstance(values, Value) and values.tensor.dtype.is_integer and isinstance(size, int):
             yield Positions(values, size, length, op.target, dim, wraps)
+
+
+def may_be_out_of_range(op: Op) -> bool:
+    """Whether the op checks something, or reads or writes where eager would check a position."""
+    if isinstance(op, TensorOp):
+        return is_check(op) or any(True for _ in positions_of(op))
+    return is_check(op) or isinstance(op, ListGetOp | ListSetOp | ListPopOp)
 
 
 Range = tuple[Any, Any, int, int, bool]

@@ -4,8 +4,9 @@ Eager PyTorch raises for `x[i]` out of range, also where the result is not used.
 check of each position that is known at run time only. Here those are dropped whose position is
 checked anyhow, by a live op of the same block or one around it, or is the index of a loop of known
 bounds. Dead ops with positions, and dead pops from lists, get checks, as `dce` drops them without.
-Comes first: later passes make ops dead that they have replaced. Needs nothing; guarantees that each
-check left is needed.
+Needs a Program in which what is used has been simplified, as what a simplification makes dead
+later gets no check, and in which `dce` has kept all positions. Comes before the passes that replace
+ops by others, of which the first ones are dead then. Guarantees that each check left is needed.
 
     stretto.check_positions(%i, 8)                %a = aten.select.int(%x, 0, %i)
     %a = aten.select.int(%x, 0, %i)         ->    stretto.check_positions(%k, 5)
@@ -21,7 +22,16 @@ from typing import ClassVar
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.effects import checking_functions, effectful
 from stretto.ir.failure import Failure
-from stretto.ir.ops import CheckOp, ForOp, ListGetOp, ListLengthOp, ListPopOp, ListSetOp, TensorOp
+from stretto.ir.ops import (
+    CallOp,
+    CheckOp,
+    ForOp,
+    ListGetOp,
+    ListLengthOp,
+    ListPopOp,
+    ListSetOp,
+    TensorOp,
+)
 from stretto.ir.types import FLAG, INDEX, TensorType
 from stretto.ops.positions import CHECK, Positions, positions_of
 from stretto.passes.dce import live_values
@@ -36,12 +46,27 @@ class CheckUnused:
     name: ClassVar[str] = "check_unused"
 
     def apply(self, program: Program) -> bool:
-        checking = checking_functions(program)
         changed = False
-        for function in program.functions.values():
-            live = live_values(function, effectful(function, checking))
-            changed |= _visit(function.body, live, frozenset(), {})
+        for name, live in _live_by_function(program).items():
+            changed |= _visit(program.functions[name].body, live, frozenset(), {})
         return changed
+
+
+def _live_by_function(program: Program) -> dict[str, set[Value]]:
+    """The live values of each function; where a dead call is to one, its results are dead."""
+    checking = checking_functions(program)
+    unused: set[str] = set()
+    while True:
+        live: dict[str, set[Value]] = {}
+        found: set[str] = set()
+        for name, function in program.functions.items():
+            effects = effectful(function, checking)
+            live[name] = live_values(function, effects, results=name not in unused)
+            calls = (op for op in function.body.walk() if isinstance(op, CallOp))
+            found.update(op.function for op in calls if live[name].isdisjoint(op.results))
+        if found <= unused:
+            return live
+        unused |= found
 
 
 def _visit(block: Block, live: set[Value], around: frozenset[Key], bounds: Bounds) -> bool:

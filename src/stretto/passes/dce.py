@@ -6,7 +6,9 @@ they run. Results of an `if` and
 carried values of a loop are judged one by one: a carried value that only feeds itself goes, and
 all that computes it too, and so does a list that is pushed to but never read. Functions that are
 not called and constants that are not named go too; parameters of functions stay. Any other dead op
-is dropped, even if it would stop the run, as a recursion without end does.
+is dropped, even if it would stop the run, as a recursion without end does. With `keep_positions` an
+op that reads or writes at a position known at run time only counts as a check: so it is until
+`check_unused` has put a check in its place.
 
     %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
         carry (%a = %x, %b = %l) {                carry (%a = %x) {
@@ -24,29 +26,38 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.ir.core import Block, Function, Op, Program, Value
-from stretto.ir.effects import checking_functions, effectful
+from stretto.ir.effects import checking_functions, effectful, is_check
 from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, WhileOp
 from stretto.ir.rewrite import all_blocks, narrow
+from stretto.ops.positions import may_be_out_of_range
 
 
 @dataclass(frozen=True, slots=True)
 class EliminateDeadCode:
+    keep_positions: bool = False
     name: ClassVar[str] = "dce"
 
     def apply(self, program: Program) -> bool:
         changed = False
-        checking = checking_functions(program)
+        checks = may_be_out_of_range if self.keep_positions else is_check
+        checking = checking_functions(program, checks)
         for function in program.functions.values():
-            effects = effectful(function, checking)
+            effects = effectful(function, checking, checks)
             changed |= _prune(function.body, live_values(function, effects), effects)
         return _drop_functions(program) | _drop_constants(program) | changed
 
 
-def live_values(function: Function, effects: Iterable[Op] = ()) -> set[Value]:
-    """The values that the function's results and effects depend on, inside loops and arms too."""
+def live_values(
+    function: Function, effects: Iterable[Op] = (), *, results: bool = True
+) -> set[Value]:
+    """The values that the function's results and effects depend on, inside loops and arms too.
+
+    results: whether anything reads the function's results.
+    """
     sources = _sources(function.body)
     live: set[Value] = set()
-    waiting = [*function.body.yields, *(value for op in effects for value in _decides(op))]
+    waiting = [value for op in effects for value in _decides(op)]
+    waiting += function.body.yields if results else ()
     while waiting:
         value = waiting.pop()
         if value not in live:
