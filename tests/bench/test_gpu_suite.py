@@ -32,12 +32,17 @@ BLOCKER = "import sys\nfor name in {names}: sys.modules[name] = None\n"
 
 @pytest.fixture(scope="module")
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_dry(tmp_path_factory)
+
+
+def run_dry(tmp_path_factory: pytest.TempPathFactory, *arguments: str) -> Path:
+    """The folder of a dry run's results."""
     folder = tmp_path_factory.mktemp("gpu")
     blocker = tmp_path_factory.mktemp("path")
     (blocker / "sitecustomize.py").write_text(BLOCKER.format(names=BLOCKED))
     path = os.pathsep.join([str(blocker), str(ROOT / "src")])
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--out", str(folder), "--dry-run"],
+        [sys.executable, "-m", "benchmarks.gpu", "--out", str(folder), "--dry-run", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -49,7 +54,15 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_dry_run_of_what_comes_first(tmp_path_factory: pytest.TempPathFactory) -> None:
+    record = read_part(run_dry(tmp_path_factory, "--part", "correctness"), "correctness")
+    assert record is not None and record.complete and record.dry_run
+    assert {row.name: row.reason for row in record.rows if row.status in ("failed", "wrong")} == {}
+    assert any(row.status == "ok" for row in record.rows)
+
+
 @pytest.mark.slow
+@pytest.mark.whole
 def test_a_dry_run_of_everything(dry_run: Path) -> None:
     for part in summary.PARTS:
         record = read_part(dry_run, part)
@@ -66,6 +79,7 @@ def test_a_dry_run_of_everything(dry_run: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_what_is_missing_is_skipped_with_its_reason(dry_run: Path) -> None:
     traces = read_part(dry_run, "traces")
     assert traces is not None
@@ -77,6 +91,7 @@ def test_what_is_missing_is_skipped_with_its_reason(dry_run: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_parts_with_results_are_not_run_again(
     dry_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +100,7 @@ def test_parts_with_results_are_not_run_again(
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_pictures(dry_run: Path, tmp_path: Path) -> None:
     pictures = pytest.importorskip("benchmarks.gpu.pictures")
     for part, draw in (("models", pictures.ratios), ("ceilings", pictures.gemv)):
@@ -93,6 +109,7 @@ def test_pictures(dry_run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_a_dry_run_is_no_result(dry_run: Path, tmp_path: Path) -> None:
     assert summary.section(dry_run) == ""
     with pytest.raises(ValueError, match="no results of a GPU"):

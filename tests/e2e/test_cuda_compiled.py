@@ -51,6 +51,7 @@ def beams(scores: torch.Tensor, table: torch.Tensor, steps: torch.Tensor) -> tor
     return scores
 
 
+@pytest.mark.whole
 def test_sorting_in_a_loop_for_hopper(tmp_path: Path) -> None:
     options = Options(cache_dir=tmp_path)
     arguments = (torch.zeros(4), torch.zeros(4, 1000), torch.tensor(3))
@@ -65,8 +66,8 @@ def params(names: Sequence[str], preset: str) -> list[tuple[str, str]]:
 
 
 CASES = [*params(SMALL, "small"), *params(FULL, "full")]
-LONG = ("skipnet", "blockdrop_policy", "lstm")
-"""Several seconds each."""
+LONG = ("skipnet", "blockdrop", "blockdrop_policy", "lstm", "nasrnn", "seq2seq")
+"""Seconds each."""
 
 
 @pytest.mark.parametrize(

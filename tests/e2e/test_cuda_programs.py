@@ -16,20 +16,21 @@ from stretto.runtime.stops import ProgramStopped
 from tests.backends import assert_close, built_cuda
 from tests.e2e.cases.case import Case, expected, why_stopped
 from tests.e2e.test_programs import CASES, DEEP
+from tests.sampling import every
 from tests.support import program_of
 
 
-@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("case", every(2, CASES), ids=repr)
 def test_program(case: Case) -> None:
     check(case, built_cuda(case.program(), 5).cuda(seed=5))
 
 
-@pytest.mark.parametrize("case", CASES[::3], ids=repr)
+@pytest.mark.parametrize("case", every(2, CASES[1::3]), ids=repr)
 def test_not_fused(case: Case) -> None:
     check(case, built_cuda(case.program(), 2, fuse=False).cuda())
 
 
-@pytest.mark.parametrize("case", CASES[1::6], ids=repr)
+@pytest.mark.parametrize("case", every(2, CASES[1::6]), ids=repr)
 def test_as_for_a_device(case: Case) -> None:
     """Cut as the costs of a GPU say: mostly one task for everything."""
     check(case, built_cuda(case.program(), 3, spread=False).cuda())
@@ -53,7 +54,7 @@ CUT = [
 ]
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in CUT], ids=repr)
+@pytest.mark.parametrize("case", every(2, [c for c in CASES if c.name in CUT]), ids=repr)
 def test_cut_into_launches_of_one_kernel(case: Case) -> None:
     built = built_cuda(case.program(), 3)
     executable = built.cuda(most_kernels=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -19,9 +21,8 @@ SHORT = [name for name in MODELS if name not in ("lstm100", "skipnet", "blockdro
 LONG = ("skipnet", "blockdrop_policy")
 """Seconds each; one number of units is tried of them."""
 ONE = [
-    *((name, units) for name in SHORT[::2] for units in (1, 5)),
-    *((name, units) for name in SHORT[1::2] for units in (2, 16)),
-    *((name, 2) for name in LONG),
+    *((name, units) for name, units in zip(SHORT, cycle((1, 5, 2, 16)), strict=False)),
+    (LONG[0], 2),
 ]
 ALL = [(name, units) for name in (*SHORT, *LONG) for units in (1, 2, 5, 16)]
 

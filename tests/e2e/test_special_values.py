@@ -16,11 +16,12 @@ from torch import Tensor
 
 import stretto
 from stretto.tools.fuzz.outcome import FAILURES
+from tests.sampling import every
 
 LARGE = 3e38
 
 
-def sampled() -> list[str]:
+def chosen() -> list[str]:
     """Names of operators whose rules compute with what may leave a dtype's range."""
     return [
         *("var", "std", "var_mean", "std_mean", "norm", "linalg.vector_norm", "logsumexp"),
@@ -33,7 +34,7 @@ def sampled() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", sampled())
+@pytest.mark.parametrize("name", every(2, chosen()))
 def test_sample(name: str) -> None:
     pytest.importorskip("expecttest", reason="torch's sample inputs need the package expecttest")
     from stretto.tools.fuzz.operators import operators, special_samples

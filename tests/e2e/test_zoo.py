@@ -74,7 +74,7 @@ NATIVE = [(name, units) for units in (1, 2) for name in MODELS]
 FEW_NATIVE = [
     (name, units)
     for name, units in NATIVE
-    if (units == 2 and name != "blockdrop_policy") or name in ("lstm", "seq2seq", "rae")
+    if units == (1 if name in ("lstm", "rae") else 2) and name != "blockdrop_policy"
 ]
 
 

@@ -43,7 +43,7 @@ def test_schedules_are_right(seed: int, count: int) -> None:
 
 
 @given(seeds, st.sampled_from([2, 3]))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_a_missing_wait_is_found(seed: int, count: int) -> None:
     """The verifier rejects the program, or the wait was redundant: then no run finds a race."""
     program = schedule(random_tree(seed), count, EAGER)
