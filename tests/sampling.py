@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,6 +22,11 @@ def sampled(cases: Sequence[Any], sample: Collection[Any]) -> list[Any]:
     ]
 
 
-def every(step: int, cases: Sequence[Any]) -> list[Any]:
-    """The same, where every `step`-th case, from the first one on, is the sample."""
-    return sampled(cases, cases[::step])
+def every(step: int, *cases: Sequence[Any]) -> list[Any]:
+    """The same, where every `step`-th case, from the first one on, is the sample; of several
+    sequences, every combination is a case.
+
+    With a step that shares no factor with the lengths the sample has each item of each sequence.
+    """
+    tuples = list(product(*cases)) if len(cases) > 1 else list(cases[0])
+    return sampled(tuples, tuples[::step])

@@ -9,7 +9,7 @@ import torch
 
 from stretto.ir.core import Value
 from tests.codegen.operators import Operators
-from tests.sampling import sampled
+from tests.sampling import every, sampled
 
 SIZES = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 48, 63, 64, 65, 70)
 
@@ -59,7 +59,7 @@ def test_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32]
+    "dtype", every(2, [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64])
 )
 def test_dtypes(dtype: torch.dtype) -> None:
     ops = Operators()

@@ -16,6 +16,7 @@ from tests.codegen.triton_runner import kernels_of, run_straight
 from tests.kernels import straight_line
 from tests.kernels.lowering import lowered
 from tests.kernels.straight_line import Number, Stacked, check
+from tests.sampling import every
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -81,7 +82,7 @@ def test_reductions_over_any_dims(dims: list[int]) -> None:
     check("aten.all.dims", x > -3, dims)
 
 
-@pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS), ids=str)
+@pytest.mark.parametrize("dtype", every(2, (*FLOATS, *INTEGERS)), ids=str)
 def test_reductions_of_each_dtype(dtype: torch.dtype) -> None:
     x = random(4, 300, dtype=dtype)
     for dim in (0, 1):
@@ -121,16 +122,22 @@ def test_softmax_and_norms() -> None:
 # ---- products --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("m, n, k", [(1, 40, 33), (3, 70, 130), (4, 9, 5), (50, 1, 70), (1, 1, 9)])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_products_with_few_rows(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    every(3, [(1, 40, 33), (3, 70, 130), (4, 9, 5), (50, 1, 70), (1, 1, 9)], FLOATS),
+    ids=str,
+)
+def test_products_with_few_rows(size: tuple[int, int, int], dtype: torch.dtype) -> None:
+    m, n, k = size
     check("aten.mm.default", random(m, k, dtype=dtype), random(k, n, dtype=dtype))
     check("aten.linear.default", random(m, k, dtype=dtype), random(n, k, dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("m, n, k", [(17, 33, 70), (70, 20, 17), (9, 9, 9)])
-def test_products_of_matrices(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("size", "dtype"), every(2, [(17, 33, 70), (70, 20, 17), (9, 9, 9)], FLOATS), ids=str
+)
+def test_products_of_matrices(size: tuple[int, int, int], dtype: torch.dtype) -> None:
+    m, n, k = size
     check("aten.mm.default", random(m, k, dtype=dtype), random(k, n, dtype=dtype))
     check("aten.linear.default", random(m, k, dtype=dtype), random(n, k, dtype=dtype))
     check("aten.bmm.default", random(3, m, k, dtype=dtype), random(3, k, n, dtype=dtype))

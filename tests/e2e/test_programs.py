@@ -61,11 +61,16 @@ STOPS = [
 """Cases with runs that stop; to ask the interpreter takes seconds, at each collection."""
 WAYS = tuple(itertools.product((1, 2, 3), (True, False)))
 """(units, fuse)."""
-FEW_WAYS = ((1, False), (3, True))
+FEW_WAYS = (((3, True),), ((1, False), (2, True)))
+"""Those of one program, and those of the next."""
+ON_EMULATOR = [
+    pytest.param(case, ways, marks=marks, id=f"{case}-{name}")
+    for number, case in enumerate(CASES)
+    for name, ways, marks in (("few", FEW_WAYS[number % 2], ()), ("all", WAYS, pytest.mark.whole))
+]
 
 
-@pytest.mark.parametrize("ways", sampled([(FEW_WAYS,), (WAYS,)], [(FEW_WAYS,)]), ids=["few", "all"])
-@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize(("case", "ways"), ON_EMULATOR)
 def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]

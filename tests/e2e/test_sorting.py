@@ -18,7 +18,7 @@ import stretto
 from stretto.kernels import split_sorts
 from stretto.options import Options
 from tests.e2e.machines import CUDA, spread
-from tests.sampling import sampled
+from tests.sampling import every, sampled
 
 Function = Callable[[Tensor], object]
 BACKENDS = ("interpreter", "emulator", "cpu", CUDA)
@@ -69,18 +69,17 @@ def assert_order(found: object, wanted: object, x: Tensor, dim: int, backend: st
         assert bool((distinct > 0).all()), backend
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("dtype", "backend"), every(3, DTYPES, BACKENDS), ids=str)
 def test_every_dtype(dtype: torch.dtype, backend: str) -> None:
     x = elements((5, 37), dtype)
 
-    def every(x: Tensor) -> tuple[object, ...]:
+    def results(x: Tensor) -> tuple[object, ...]:
         found = x.sort(), x.sort(0, descending=True), x.sort(dim=1, stable=True, descending=True)
         if dtype == torch.bool:
             return found
         return *found, x.topk(4), x.topk(2, 0), x.topk(7, largest=False), x.topk(3, sorted=False)
 
-    found, wanted = compiled(every, x, backend), every(x)
+    found, wanted = compiled(results, x, backend), results(x)
     assert isinstance(found, tuple)
     dims = (1, 0, 1, 1, 0, 1)
     for one, other, dim in zip(found, wanted, dims, strict=False):
@@ -98,7 +97,7 @@ def test_every_dtype(dtype: torch.dtype, backend: str) -> None:
 def test_every_shape(shape: tuple[int, ...], backend: str) -> None:
     x = elements(shape, torch.float32)
 
-    def every(x: Tensor) -> list[object]:
+    def results(x: Tensor) -> list[object]:
         found: list[object] = []
         for dim in range(x.dim()):
             size = x.size(dim)
@@ -106,7 +105,7 @@ def test_every_shape(shape: tuple[int, ...], backend: str) -> None:
             found += [x.topk((size + 1) // 2, dim - x.dim(), largest=False)]
         return found
 
-    found, wanted = compiled(every, x, backend), every(x)
+    found, wanted = compiled(results, x, backend), results(x)
     assert isinstance(found, list)
     for one, other in zip(found, wanted, strict=True):
         if isinstance(other, tuple):
@@ -118,22 +117,21 @@ def test_every_shape(shape: tuple[int, ...], backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_dims(backend: str) -> None:
-    def every(x: Tensor) -> tuple[object, ...]:
+    def results(x: Tensor) -> tuple[object, ...]:
         return x.sort(), x.topk(1), x.argsort(), x.kthvalue(1), x.median(), x.median(0)
 
     x = torch.tensor(2.5)
-    assert repr(compiled(every, x, backend)) == repr(every(x))
+    assert repr(compiled(results, x, backend)) == repr(results(x))
 
 
-@pytest.mark.parametrize("backend", ("emulator", "cpu", CUDA))
-@pytest.mark.parametrize(
-    "view",
-    (
-        lambda x: x.t(), lambda x: x[1::2, ::3], lambda x: x.flip(1),
-        lambda x: x[:, 3].expand(4, -1), lambda x: x.unfold(1, 5, 2), lambda x: (x * 2).t() + 1,
-        lambda x: torch.exp(x).t(),
-    ),
+VIEWS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda x: x.t(), lambda x: x[1::2, ::3], lambda x: x.flip(1),
+    lambda x: x[:, 3].expand(4, -1), lambda x: x.unfold(1, 5, 2), lambda x: (x * 2).t() + 1,
+    lambda x: torch.exp(x).t(),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(("view", "backend"), every(2, VIEWS, ("emulator", "cpu", CUDA)))
 def test_views_and_what_is_computed(view: Callable[[Tensor], Tensor], backend: str) -> None:
     x = torch.randn(6, 23, generator=torch.Generator().manual_seed(1))
     for dim in range(view(x).dim()):
@@ -146,9 +144,16 @@ def test_views_and_what_is_computed(view: Callable[[Tensor], Tensor], backend: s
             assert torch.allclose(view(x).gather(dim, found[1]), found[0])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.int32, torch.uint8, torch.float16), ids=str)
-@pytest.mark.parametrize("largest", (True, False))
-@pytest.mark.parametrize("backend", ("emulator", "cpu", CUDA))
+@pytest.mark.parametrize(
+    ("dtype", "largest", "backend"),
+    every(
+        5,
+        (torch.float32, torch.int32, torch.uint8, torch.float16),
+        (True, False),
+        ("emulator", "cpu", CUDA),
+    ),
+    ids=str,
+)
 def test_selecting_from_long_rows_in_slices(
     dtype: torch.dtype, largest: bool, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +206,7 @@ def test_quantiles(function: Callable[..., Tensor], interpolation: str) -> None:
     x[0, 1, 2] = x[:, 2, 1] = torch.nan
     x[1, :2, 0], x[2, 0, 0] = torch.inf, -torch.inf
 
-    def every(x: Tensor, several: Tensor, one: Tensor) -> list[Any]:
+    def results(x: Tensor, several: Tensor, one: Tensor) -> list[Any]:
         found = [function(x[0, 0, 0], q, dim, True) for q in (several, 0.5) for dim in (0, None)]
         for dim in (None, 0, 1, -1):
             for keepdim in (False, True):
@@ -210,8 +215,8 @@ def test_quantiles(function: Callable[..., Tensor], interpolation: str) -> None:
         return found
 
     args = (x, torch.tensor([0.0, 0.25, 0.7, 1.0]), torch.tensor(0.4))
-    found: list[Any] = stretto.compile(every, backend="cpu")(*args)
-    for number, (one, other) in enumerate(zip(found, every(*args), strict=True)):
+    found: list[Any] = stretto.compile(results, backend="cpu")(*args)
+    for number, (one, other) in enumerate(zip(found, results(*args), strict=True)):
         torch.testing.assert_close(one, other, equal_nan=True, msg=lambda m, n=number: f"{n}: {m}")
 
 
@@ -238,24 +243,25 @@ def test_what_quantiles_refuse(function: Callable[..., Tensor], args: tuple[Any,
 
 
 @pytest.mark.parametrize(
-    "dtype", (torch.float32, torch.float64, torch.bfloat16, torch.int64), ids=str
+    ("dtype", "backend"),
+    every(3, (torch.float32, torch.float64, torch.bfloat16, torch.int64), BACKENDS),
+    ids=str,
 )
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_medians_and_the_kth(dtype: torch.dtype, backend: str) -> None:
     x = elements((6, 9), dtype, 3)
     if dtype.is_floating_point:
         x[0], x[1] = torch.nan, torch.arange(9)
 
-    def every(x: Tensor) -> list[object]:
+    def results(x: Tensor) -> list[object]:
         return [
             x.median(), x[1].median(), x.nanmedian(), x.median(1), x.median(0, keepdim=True),
             x.nanmedian(1), x.nanmedian(0, keepdim=True), x.kthvalue(2), x.kthvalue(5, 0),
             x.kthvalue(9, 1, keepdim=True), x.quantile(0.3, 1) if dtype == torch.float32 else x[0],
         ]  # fmt: skip
 
-    found = compiled(every, x, backend)
+    found = compiled(results, x, backend)
     assert isinstance(found, list)
-    for number, (one, other) in enumerate(zip(found, every(x), strict=True)):
+    for number, (one, other) in enumerate(zip(found, results(x), strict=True)):
         if isinstance(other, Tensor):
             assert same(one, other), number
             continue
