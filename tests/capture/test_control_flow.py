@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch._higher_order_ops.map import map as torch_map
 
 import stretto
 from stretto.errors import CaptureError
@@ -519,6 +520,23 @@ def test_everything_nested() -> None:
 
     cases = [(torch.randn(3) * 3, torch.tensor(k)) for k in (0, 1, 4, 7)]
     check(f, *cases)
+
+
+def test_map_over_rows() -> None:
+    def body(row: list[Tensor], y: Tensor) -> dict[str, Tensor]:
+        one, other = row
+        return {"sum": one + y, "product": one * other if one.sum() > 0 else other}
+
+    def f(x: Tensor, z: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return torch_map(body, [x, z], y)
+
+    args = torch.tensor([[1.0, 2.0], [-3.0, 1.0]]), torch.ones(2, 2) * 3, torch.ones(2)
+    found = stretto.compile(f, backend="emulator")(*args)
+    rows = [body([one, other], args[2]) for one, other in zip(*args[:2], strict=True)]
+    for key in ("sum", "product"):
+        assert torch.equal(found[key], torch.stack([row[key] for row in rows]))
+    with pytest.raises(RuntimeError, match="must be consistent"):
+        stretto.compile(f, backend="emulator")(torch.ones(3, 2), torch.ones(2, 2), torch.ones(2))
 
 
 def test_torch_cond_and_while_loop() -> None:

@@ -144,3 +144,13 @@ def test_attention_of_nothing(
             compiled(*given)
         return
     torch.testing.assert_close(compiled(*given), wanted)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
+def test_the_loss_of_a_single_row_has_no_dims(shape: tuple[int, ...], reduction: str) -> None:
+    loss = torch.nn.MultiLabelMarginLoss(reduction=reduction)
+    x, target = torch.rand(shape), torch.zeros(shape, dtype=torch.long)
+    found, wanted = stretto.compile(loss, backend="emulator")(x, target), loss(x, target)
+    assert found.shape == wanted.shape
+    assert torch.allclose(found, wanted)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._higher_order_ops.map import map as torch_map
 from torch.utils._pytree import tree_any, tree_map
 
 from stretto.capture import lists, sources, torch_control
@@ -353,6 +354,7 @@ RULES: dict[Any, Rule] = {
     torch.allclose: _compared("allclose"),
     torch.cond: torch_control.cond,
     torch.while_loop: torch_control.while_loop,
+    torch_map: torch_control.map_rows,
 }
 
 

@@ -315,6 +315,14 @@ def _attention(
     return torch.matmul(torch.softmax(scores, -1), value)
 
 
+def _multilabel_margin_loss(input: Any, target: Any, reduction: int) -> Any:
+    """Eager gives a tensor without dims for a single row, where the operator's own shape rule says
+    one dim."""
+    if input.dim() > 1 or reduction != 0:
+        return NotImplemented
+    return aten.multilabel_margin_loss_forward.default(input, target, 1)
+
+
 def _one_hot(index: Any, classes: int = -1) -> Any:
     if classes < 0:
         fail(
@@ -410,6 +418,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten._softmax_backward_data.default: _softmax_backward,
     aten.pow.Tensor_Scalar: _flag_to_the_power,
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.one_hot.default: _one_hot,
     aten._to_copy.default: _to_copy,
     aten.softmax.int: _softmax(aten._softmax.default),

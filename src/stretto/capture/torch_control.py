@@ -1,9 +1,12 @@
-"""`torch.cond` and `torch.while_loop` as branches and loops."""
+"""`torch.cond`, `torch.while_loop` and `map` as branches and loops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
 
 from stretto.capture.branches import stage_ifexp
 from stretto.capture.frames import Frame
@@ -38,3 +41,23 @@ def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_input
     finally:
         tracer().frames.remove(frame)
     return values
+
+
+def map_rows(f: Any, xs: Any, *args: Any) -> Any:
+    """`f` of each row of tensors, the results stacked. The rows are unrolled."""
+    tensors, spec = pytree.tree_flatten(xs)
+    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        raise RuntimeError(f"Mapped xs can only consist of tensors. Got xs {tensors}.")
+    sizes = {tensor.shape[0] for tensor in tensors}
+    if sizes == {0}:
+        raise RuntimeError("Leading dimensions of mapped xs cannot be 0.")
+    if len(sizes) > 1:
+        shapes = [tensor.shape for tensor in tensors]
+        raise RuntimeError(
+            f"Leading dimensions of mapped xs must be consistent. Got shapes {shapes}."
+        )
+    rows = [
+        Hooks.call(f, pytree.tree_unflatten([tensor[row] for tensor in tensors], spec), *args)
+        for row in range(sizes.pop())
+    ]
+    return pytree.tree_map(lambda *parts: torch.stack(parts), *rows)
