@@ -154,3 +154,17 @@ def test_the_loss_of_a_single_row_has_no_dims(shape: tuple[int, ...], reduction:
     found, wanted = stretto.compile(loss, backend="emulator")(x, target), loss(x, target)
     assert found.shape == wanted.shape
     assert torch.allclose(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("offsets", [[0, 3, 6], [0, 0, 2, 6], [0, 2, 5]])
+def test_bags_up_to_the_last_offset(offsets: list[int], mode: str, dtype: torch.dtype) -> None:
+    def f(ids: Tensor, offsets: Tensor) -> Tensor:
+        return F.embedding_bag(ids, weight, offsets, mode=mode, include_last_offset=True)
+
+    weight = torch.arange(20.0).reshape(5, 4).to(dtype)
+    args = torch.tensor([4, 1, 0, 2, 2, 3]), torch.tensor(offsets)
+    found, wanted = stretto.compile(f, backend="emulator")(*args), f(*args)
+    assert found.dtype == dtype and found.shape == wanted.shape
+    assert torch.equal(found, wanted)

@@ -335,17 +335,32 @@ def _one_hot(index: Any, classes: int = -1) -> Any:
     )
 
 
+_OF_BAGS = (
+    *("scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset"),
+    "padding_idx",
+)
+
+
 def _embedding_bag(packet: Any) -> Callable[..., Any]:
-    """In float32 for bfloat16, for which torch's shape rule has other results than its kernel."""
+    """Where torch's shape rule has other results than its kernel: for bfloat16, in float32; where
+    the end of the last bag is among the offsets, without it. What lies behind that end belongs to
+    the last bag, except of sums, of which it is one more bag, which is left out."""
 
     def rule(weight: Any, indices: Any, offsets: Any, *args: Any, **kwargs: Any) -> Any:
+        options = dict(zip(_OF_BAGS, args, strict=False)) | kwargs
+        infer(tracer(), packet.default, (weight, indices, offsets), options)
+        if options.get("include_last_offset"):
+            options["include_last_offset"] = False
+            if options.get("mode", 0) != 0:
+                return packet.default(weight, indices, offsets[:-1], **options)
+            found, *rest = packet.default(weight, indices, offsets, **options)
+            return found[:-1], *rest
         if weight.dtype is not torch.bfloat16:
             return NotImplemented
-        infer(tracer(), packet.default, (weight, indices, offsets, *args), kwargs)
-        args = tuple(
-            item.float() if isinstance(item, torch.Tensor) else item for item in args
-        )  # the weights of the samples
-        found, *rest = packet.default(weight.float(), indices, offsets, *args, **kwargs)
+        samples = options.get("per_sample_weights")
+        if samples is not None:
+            options["per_sample_weights"] = samples.float()
+        found, *rest = packet.default(weight.float(), indices, offsets, **options)
         return found.to(torch.bfloat16), *rest
 
     return rule
