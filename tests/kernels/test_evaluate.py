@@ -139,6 +139,44 @@ def test_an_index_out_of_range_is_an_error() -> None:
         compute(operator, x=torch.zeros(4), out=torch.zeros(5))
 
 
+AFFINE = {
+    "before the first": Index.of(Var(0)) + -1,
+    "behind the last": Index.of(Var(0)) + 1,
+    "strided": Index.of(Var(0)) * 2,
+    "reversed": Index.of(Var(0)) * -1 + 2,
+    "a constant": Index.of(4),
+    "a register": Index.of(Reg("n")),
+    "a quotient": (Index.of(Var(0)) * 3 + 4) // 2,
+    "a remainder": (Index.of(Var(0)) + 5) % 9,
+    "computed": Index.of(Dynamic(Position(Index.of(Var(0)) + 1))),
+}
+
+
+@pytest.mark.parametrize("index", AFFINE.values(), ids=AFFINE)
+def test_every_index_is_looked_at_where_an_arm_is_taken(index: Index) -> None:
+    """An arm that no point takes may be out of range."""
+    x, out = buffer("x", 4), buffer("out", 4)
+    memory = Tensors({"x": torch.arange(4.0), "out": torch.empty(4)})
+    registers = {"n": 2**63 - 1}
+
+    def run(value: Expr) -> Tensor:
+        operator = Operator("o", (4,), (), "", value, access(out, Var(0)))
+        run_operator(operator, ((0, 4),), registers, memory)
+        return memory.read(out, torch.arange(4))
+
+    with pytest.raises(RunError, match="out of range"):
+        run(load(x, index))
+    position = Position(Index.of(Var(0)))
+    for below, other in ((0, False), (4, True)):
+        all_or_none = Apply("lt", (position, Const(below, DType.I64)), DType.BOOL)
+        for condition in (all_or_none, Const(other, DType.BOOL)):
+            arms = (load(x, Var(0)), load(x, index))[:: 1 if other else -1]
+            never = Apply("where", (condition, *arms), DType.F32)
+            assert torch.equal(run(never), torch.arange(4.0))
+            with pytest.raises(RunError, match="out of range"):
+                run(Apply("where", (condition, *arms[::-1]), DType.F32))
+
+
 def test_dynamic_stores_happen_in_order() -> None:
     places = buffer("p", 4, dtype=DType.I64)
     target = access(buffer("out", 3), Dynamic(load(places, Var(0))))

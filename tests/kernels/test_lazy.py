@@ -35,7 +35,8 @@ def values(lazy: Lazy) -> torch.Tensor:
     """Every element of a lazy tensor over `DATA`."""
     shape = [dim for dim in lazy.shape if isinstance(dim, int)]
     variables = torch.meshgrid(*(torch.arange(size) for size in shape), indexing="ij")
-    scope = Scope(tuple(variables), {}, Tensors({"x": DATA}))
+    ranges = tuple((0, size) for size in shape)
+    scope = Scope(tuple(variables), ranges, {}, Tensors({"x": DATA}))
     return evaluate_tensor(lazy.expr, scope).expand(shape)
 
 

@@ -6,8 +6,10 @@ numbers by name; memory is read and written through an object that may look at e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Protocol
 
@@ -43,6 +45,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 LARGEST_GRID = 1 << 22
 """Points evaluated at once; a larger box is cut."""
+
+SMALL_RANGE = 256
+"""The variables of ranges up to this long are kept: most tasks are small, and run often."""
 
 
 class CheckFailed(RunError):
@@ -87,7 +92,10 @@ class Tensors:
 
 def evaluate(expr: Expr, registers: Registers, memory: Memory) -> Number:
     """The value of an expression without iteration variables, as a Python number."""
-    return evaluate_tensor(expr, Scope((), registers, memory)).item()
+    scope = Scope((), (), registers, memory)
+    if isinstance(expr, Position) and isinstance(index := _index(expr.index, scope, None), int):
+        return index
+    return evaluate_tensor(expr, scope).item()
 
 
 def resolve(extent: Extent, registers: Registers) -> int:
@@ -142,9 +150,11 @@ def run_operator(operator: Operator, box: Ranges, registers: Registers, memory: 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The iteration variables (tensors that broadcast against each other), registers, memory."""
+    """The iteration variables (tensors that broadcast against each other) and the ranges they run
+    over, registers, memory."""
 
     variables: tuple[Tensor, ...]
+    ranges: Ranges
     registers: Registers
     memory: Memory
 
@@ -157,10 +167,9 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
     depths = tuple(resolve(extent, registers) for extent in operator.reduce)
     ranges = (*box, *((0, depth) for depth in depths))
     variables = tuple(
-        torch.arange(first, last).reshape([-1 if d == dim else 1 for d in range(len(ranges))])
-        for dim, (first, last) in enumerate(ranges)
+        _variable(first, last, dim, len(ranges)) for dim, (first, last) in enumerate(ranges)
     )
-    scope = Scope(variables, registers, memory)
+    scope = Scope(variables, ranges, registers, memory)
     outer = tuple(last - first for first, last in box)
     grid = (*outer, *depths)
     value = evaluate_tensor(operator.value, scope)
@@ -177,11 +186,28 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
     else:
         shape, value = outer, value.expand(grid)
         # Without the reduction's variables the others have too many dims of size 1.
-        parallel = (v.reshape(v.shape[: len(box)]) for v in variables[: len(box)])
-        stores = Scope(tuple(parallel), registers, memory)
+        parallel = (
+            variables
+            if not depths
+            else (_variable(first, last, dim, len(box)) for dim, (first, last) in enumerate(box))
+        )
+        stores = Scope(tuple(parallel), box, registers, memory)
         if operator.combine:
             value = _reduce(operator.combine, value.reshape(*outer, prod(depths, start=1)))
     _store(operator, value, shape, stores)
+
+
+def _variable(first: int, last: int, dim: int, dims: int) -> Tensor:
+    """The numbers from `first` to `last`, exclusive, along one of several dims."""
+    small = last - first <= SMALL_RANGE
+    return (_known_range if small else _range)(first, last, dim, dims)
+
+
+def _range(first: int, last: int, dim: int, dims: int) -> Tensor:
+    return torch.arange(first, last).view([-1 if d == dim else 1 for d in range(dims)])
+
+
+_known_range = lru_cache(4096)(_range)
 
 
 def _reduce(combine: str, value: Tensor) -> Tensor:
@@ -252,6 +278,10 @@ def evaluate_tensor(expr: Expr, scope: Scope, mask: Tensor | None = None) -> Ten
             chosen = evaluate_tensor(condition, scope, mask)
             inside = chosen if mask is None else chosen & mask
             outside = ~chosen if mask is None else ~chosen & mask
+            if not outside.any():
+                return evaluate_tensor(then, scope, mask)
+            if not inside.any():
+                return evaluate_tensor(orelse, scope, mask)
             return torch.where(
                 chosen,
                 evaluate_tensor(then, scope, inside),
@@ -280,7 +310,7 @@ def computed_dtype(dtype: DType) -> torch.dtype:
 
 
 def _computed(value: Tensor) -> Tensor:
-    return value.to(computed_dtype(DType.from_torch(value.dtype)))
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
 def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
@@ -298,35 +328,73 @@ def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
                 value = _index(inner, scope, mask) % divisor
             case Dynamic(expr):
                 value = evaluate_tensor(expr, scope, mask).to(torch.int64)
-        total = total + value * coefficient
+        value = value if coefficient == 1 else value * coefficient
+        total = value if isinstance(total, int) and not total else total + value
     return total if isinstance(total, Tensor) else wrapped(total, DType.I64)
 
 
 def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor:
     """Positions in the flat buffer, where `mask` holds. Raises RunError for one out of range."""
-    total = torch.zeros((), dtype=torch.int64)
-    elements = scope.memory.elements(access.buffer)
+    constant = 0
+    varying: Tensor | int = 0
     strides = row_major(access.shape)
     for dim, (index, stride) in enumerate(zip(access.index, strides, strict=True)):
-        extent = access.shape[dim]
-        limit = extent if isinstance(extent, int) else elements // max(stride, 1)
-        position = torch.as_tensor(_index(index, scope, mask), dtype=torch.int64)
-        wrong = (position < 0) | (position >= limit)
-        if mask is not None:
-            wrong = wrong & mask
-        if bool(wrong.any()):
-            bad = position.expand(wrong.shape)[wrong][0].item()
-            raise RunError(f"index {bad} of dim {dim} is out of range in {access}")
-        total = total + position * stride
-    return total
+        position = _index(index, scope, mask)
+        first, last = _bounds(index, scope)
+        limit = _limit(access, dim, scope)
+        if first < 0 or last >= limit:
+            _check_positions(access, dim, torch.as_tensor(position), limit, mask)
+        if isinstance(position, int):
+            constant += position * stride
+        else:
+            varying = varying + (position if stride == 1 else position * stride)
+    constant = wrapped(constant, DType.I64)  # where `mask` does not hold, it may be any number
+    if isinstance(varying, int):
+        return torch.tensor(constant)
+    return varying + constant if constant else varying
+
+
+def _limit(access: Access, dim: int, scope: Scope) -> int:
+    extent = access.shape[dim]
+    if isinstance(extent, int):
+        return extent
+    return scope.memory.elements(access.buffer) // max(row_major(access.shape)[dim], 1)
+
+
+def _bounds(index: Index, scope: Scope) -> tuple[float, float]:
+    """Numbers that no value of the index is below or above; infinite where it takes looking."""
+    first = last = index.const
+    for atom, coefficient in index.terms:
+        match atom:
+            case Var(number):
+                low, end = scope.ranges[number]
+                high = end - 1
+            case Reg(name):
+                low = high = int(scope.registers[name])
+            case _:
+                return -math.inf, math.inf
+        if coefficient < 0:
+            low, high = high, low
+        first, last = first + low * coefficient, last + high * coefficient
+    return first, last
+
+
+def _check_positions(
+    access: Access, dim: int, position: Tensor, limit: int, mask: Tensor | None
+) -> None:
+    wrong = (position < 0) | (position >= limit)
+    if mask is not None:
+        wrong = wrong & mask
+    if bool(wrong.any()):
+        bad = position.expand(wrong.shape)[wrong][0].item()
+        raise RunError(f"index {bad} of dim {dim} is out of range in {access}")
 
 
 def _load(access: Access, scope: Scope, mask: Tensor | None) -> Tensor:
     offsets = _offsets(access, scope, mask)
     if mask is None:
         return _computed(scope.memory.read(access.buffer, offsets))
-    shape = torch.broadcast_shapes(offsets.shape, mask.shape)
-    inside = mask.expand(shape)
-    value = torch.zeros(shape, dtype=computed_dtype(access.buffer.dtype))
-    value[inside] = _computed(scope.memory.read(access.buffer, offsets.expand(shape)[inside]))
+    offsets, inside = torch.broadcast_tensors(offsets, mask)
+    value = torch.zeros(inside.shape, dtype=computed_dtype(access.buffer.dtype))
+    value[inside] = _computed(scope.memory.read(access.buffer, offsets[inside]))
     return value

@@ -113,6 +113,15 @@ class SharedMemory:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a buffer was when it was looked at last: `flat` is the place at `pointer` of `data`."""
+
+    pointer: Pointer
+    data: Tensor
+    flat: Tensor
+
+
 class UnitMemory:
     """Memory as one unit sees it in one activation of a function (a `kernels.evaluate.Memory`)."""
 
@@ -121,6 +130,7 @@ class UnitMemory:
         self._unit = unit
         self._pointers = pointers
         self._event = -1
+        self._views: dict[str, _View] = {}
 
     def begin(self, what: str) -> None:
         """What follows is done by `what`."""
@@ -138,8 +148,13 @@ class UnitMemory:
         """The whole buffer, flat, as a view."""
         pointer = self._pointers[buffer.name]
         data = self._shared.storage(pointer).data
+        known = self._views.get(buffer.name)
+        if known is not None and known.pointer is pointer and known.data is data:
+            return known.flat
         end = pointer.offset + self.elements(buffer) * buffer.dtype.itemsize
-        return data[pointer.offset : end].view(buffer.dtype.torch)
+        flat = data[pointer.offset : end].view(buffer.dtype.torch)
+        self._views[buffer.name] = _View(pointer, data, flat)
+        return flat
 
     def read(self, buffer: Buffer, offsets: Tensor) -> Tensor:
         """A copy: a tensor without dims as index would give a view of the memory."""
@@ -170,5 +185,5 @@ class UnitMemory:
 
     def _places(self, buffer: Buffer, pointer: Pointer, piece: int, offsets: Tensor) -> Places:
         size = buffer.dtype.itemsize // piece
-        first = offsets.reshape(-1).numpy().astype(np.int64) * size + pointer.offset // piece
-        return (first[:, None] + np.arange(size)).reshape(-1)
+        first = offsets.reshape(-1).numpy() * size + pointer.offset // piece
+        return first if size == 1 else (first[:, None] + np.arange(size)).reshape(-1)
