@@ -343,18 +343,14 @@ _OF_BAGS = (
 
 def _embedding_bag(packet: Any) -> Callable[..., Any]:
     """Where torch's shape rule has other results than its kernel: for bfloat16, in float32; where
-    the end of the last bag is among the offsets, without it. What lies behind that end belongs to
-    the last bag, except of sums, of which it is one more bag, which is left out."""
+    the end of the last bag, which is that of the indices, is among the offsets, without it."""
 
     def rule(weight: Any, indices: Any, offsets: Any, *args: Any, **kwargs: Any) -> Any:
         options = dict(zip(_OF_BAGS, args, strict=False)) | kwargs
         infer(tracer(), packet.default, (weight, indices, offsets), options)
         if options.get("include_last_offset"):
             options["include_last_offset"] = False
-            if options.get("mode", 0) != 0:
-                return packet.default(weight, indices, offsets[:-1], **options)
-            found, *rest = packet.default(weight, indices, offsets, **options)
-            return found[:-1], *rest
+            return packet.default(weight, indices, offsets[:-1], **options)
         if weight.dtype is not torch.bfloat16:
             return NotImplemented
         samples = options.get("per_sample_weights")
