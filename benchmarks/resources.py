@@ -19,9 +19,9 @@ from typing import Any
 
 from stretto.build import Stages
 from stretto.errors import StrettoError
+from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.toolchain import require_triton
 from stretto.options import Options
-from stretto.runtime.triton_compile import compile_source
-from stretto.runtime.triton_toolchain import require_triton
 from stretto.text import bytes_text
 from stretto.tools.launches import LaunchRow, host_rows, launch_rows
 from stretto.tools.models import find_model

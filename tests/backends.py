@@ -9,27 +9,27 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from stretto.codegen.cpp_program import print_program
-from stretto.codegen.triton_program import print_plan
+from stretto.device.program import DeviceProgram
+from stretto.device.verifier import verify
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
 from stretto.kernels import fuse as fusion
 from stretto.kernels import select as selection
-from stretto.kernels.lowered import Lowered, lower
 from stretto.kernels.panels import Packing
 from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
+from stretto.lowering.program import Lowered, lower
+from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cpu.printer.program import print_program
+from stretto.machines.cuda.device import emulated_cuda_executable
+from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.printer.program import print_plan
+from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
-from stretto.runtime.cuda_device import emulated_cuda_executable
-from stretto.runtime.cuda_plan import PlanExecutable
-from stretto.runtime.emulated import EmulatedExecutable
-from stretto.runtime.executable import CpuExecutable
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
 from stretto.schedule.plan import MOST_KERNELS, make_plan
-from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import schedule_with_report
-from stretto.schedule.verifier import verify
-from tests.codegen import triton_runner
+from tests.machines.cuda import triton_runner
 from tests.support import program_of, random_inputs
 
 EAGER = MachineCosts(wait_seconds=1e-12, wake_seconds=-1e9, small_waits=0.0, share_bytes=0)

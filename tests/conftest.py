@@ -11,6 +11,8 @@ import hypothesis
 import pytest
 import torch
 
+pytest_plugins = ("tests.native",)
+
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
 # Property tests compile; how long one takes says nothing about its being right.

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from stretto.build import pipeline
-from stretto.capture import capture
-from stretto.codegen.triton_program import Style, print_plan
-from stretto.kernels.lowered import lower
-from stretto.kernels.operator import Kernel, Method, TileDim
+from stretto.device.operator import Kernel, Method, TileDim
+from stretto.device.tree import map_tree
+from stretto.frontends.python import capture
 from stretto.kernels.select_cuda import KernelItems, select_cuda
-from stretto.kernels.tree import map_tree
+from stretto.lowering.program import lower
+from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.device import cuda_executable, emulated_cuda_executable
+from stretto.machines.cuda.printer.program import Style, print_plan
 from stretto.options import Options
 from stretto.passes.manager import run_passes
-from stretto.runtime.cuda_device import cuda_executable, emulated_cuda_executable
-from stretto.runtime.triton_compile import compile_source
 from stretto.schedule.costs import GPU_COSTS
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule_with_report

@@ -271,7 +271,7 @@ def deadlock(bench: Bench, reporter: Reporter) -> dict[str, Any]:
 
     if not (ROOT / "tests" / "runtime" / "cuda_programs.py").is_file():
         raise Skipped("its program is one of the tests', which are not here")
-    programs = importlib.import_module("tests.runtime.cuda_programs")
+    programs = importlib.import_module("tests.machines.cuda.cuda_programs")
     execute = _executable(bench, reporter, programs.stuck_case())
     bad, good = (programs.inputs(first)[0].to(bench.device) for first in (-1.0, 1.0))
     longest = 0.0
@@ -294,21 +294,21 @@ def deadlock(bench: Bench, reporter: Reporter) -> dict[str, Any]:
 
 def _executable(bench: Bench, reporter: Reporter, case: Any) -> Any:
     """A program written by hand, made ready."""
+    from stretto.machines.cuda.executable import CudaExecutable
+    from stretto.machines.cuda.interpreter import InterpretedKernel
+    from stretto.machines.cuda.machine import InterpretedMachine
     from stretto.options import Options
-    from stretto.runtime.cuda_executable import CudaExecutable
-    from stretto.runtime.cuda_machine import InterpretedMachine
-    from stretto.runtime.triton_interpreter import InterpretedKernel
 
     options = Options(cache_dir=str(reporter.scratch / "programs"))
     sources = (case.source,)
     if bench.dry_run:
         machine: Any = InterpretedMachine([InterpretedKernel(case.source)])
     else:
-        from stretto.runtime.cuda_device import find_gpu
-        from stretto.runtime.cuda_driver import load_driver
-        from stretto.runtime.cuda_launch import load_kernel, require_resident
-        from stretto.runtime.cuda_machine import CudaMachine, TorchMemory
-        from stretto.runtime.triton_compile import compile_source
+        from stretto.machines.cuda.compile import compile_source
+        from stretto.machines.cuda.device import find_gpu
+        from stretto.machines.cuda.driver import load_driver
+        from stretto.machines.cuda.launch import load_kernel, require_resident
+        from stretto.machines.cuda.machine import CudaMachine, TorchMemory
 
         gpu, driver = find_gpu(bench.device), load_driver()
         compiled = compile_source(case.source, bench.target, options)

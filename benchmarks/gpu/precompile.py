@@ -17,7 +17,7 @@ UNITS = 132
 def precompile(folder: Path, chosen: tuple[str, ...] = ()) -> dict[str, float]:
     """Seconds by model. A program found in `folder` later is one whose text is the same."""
     from stretto.build import compile_for_target
-    from stretto.capture import capture
+    from stretto.frontends.python import capture
     from stretto.options import Options
 
     found: dict[str, float] = {}

@@ -12,10 +12,10 @@ from textwrap import dedent, indent
 import torch
 from torch import Tensor
 
-from stretto.codegen.triton_program import HEADER, library_text
-from stretto.codegen.triton_source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.compile import CompiledTriton, compile_source
+from stretto.machines.cuda.printer.program import HEADER, library_text
+from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.options import Options
-from stretto.runtime.triton_compile import CompiledTriton, compile_source
 
 from .device import Bench
 from .worker import WrongValue
@@ -75,7 +75,7 @@ class Loaded:
         )
         arguments = [self.control, POLLS, 1, *self.memory]
         if bench.dry_run:
-            from stretto.runtime.triton_interpreter import InterpretedKernel
+            from stretto.machines.cuda.interpreter import InterpretedKernel
 
             kernel = InterpretedKernel(self.source)
 
@@ -84,8 +84,8 @@ class Loaded:
                 kernel.launch(arguments)
 
         else:
-            from stretto.runtime.cuda_driver import load_driver
-            from stretto.runtime.cuda_launch import load_kernel
+            from stretto.machines.cuda.driver import load_driver
+            from stretto.machines.cuda.launch import load_kernel
 
             kernel = load_kernel(load_driver(), bench.device.index, self.compiled, self.units)
             self.resident = kernel.resident

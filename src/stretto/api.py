@@ -15,17 +15,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.build import InterpretedExecutable, build
-from stretto.capture import Reading, capture, capturing, is_structural
-from stretto.capture.admission import active_transformation, check_inputs, foreign_input
-from stretto.capture.signature import key_of
 from stretto.entry import Entry, check_written
 from stretto.errors import BuildError, CaptureError, StrettoWarning
+from stretto.frontends.python import Reading, capture, capturing, is_structural
+from stretto.frontends.python.admission import active_transformation, check_inputs, foreign_input
+from stretto.frontends.python.signature import key_of
 from stretto.keys import BY_STRUCTURE, Key, is_by_structure, varying
 from stretto.locks import ForkSafeLock
+from stretto.machines.cuda.executable import CudaExecutable
 from stretto.options import Options
 from stretto.placement import choose_backend, device_of, is_capturing_stream
 from stretto.runtime.check import Checker
-from stretto.runtime.cuda_executable import CudaExecutable
 
 if TYPE_CHECKING:
     from pathlib import Path

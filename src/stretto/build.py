@@ -12,21 +12,36 @@ from pathlib import Path
 
 import torch
 
-from stretto.capture import Captured
-from stretto.codegen.cpp_program import Source, print_program
-from stretto.codegen.triton_program import EARLY_REGISTERS, Style, print_plan
-from stretto.codegen.triton_program import print_program as print_program_for_gpu
-from stretto.codegen.triton_source import TritonSource
+from stretto.device.printer import print_program as device_text
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
+from stretto.device.verifier import verify as verify_device
 from stretto.errors import BuildError
+from stretto.frontends.python import Captured
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
-from stretto.kernels.lowered import Lowered, lower
 from stretto.kernels.panels import Packing
-from stretto.kernels.regions import Body
 from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
-from stretto.kernels.tree import Tree
+from stretto.lowering.program import Lowered, lower
+from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cpu.printer.program import Source, print_program
+from stretto.machines.cuda.compile import CompiledTriton, compile_source
+from stretto.machines.cuda.device import (
+    cuda_executable,
+    emulated_cuda_executable,
+    find_gpu,
+    resident_units,
+    units_for,
+)
+from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.printer.program import EARLY_REGISTERS, Style, print_plan
+from stretto.machines.cuda.printer.program import print_program as print_program_for_gpu
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.toolchain import Target, require_triton
+from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
 from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
@@ -38,25 +53,10 @@ from stretto.passes.loop_pipeline import loop_passes
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.simplify import Simplify
 from stretto.runtime.constants import Copy
-from stretto.runtime.cuda_device import (
-    cuda_executable,
-    emulated_cuda_executable,
-    find_gpu,
-    resident_units,
-    units_for,
-)
-from stretto.runtime.cuda_executable import CudaExecutable
-from stretto.runtime.emulated import EmulatedExecutable
-from stretto.runtime.executable import CpuExecutable
 from stretto.runtime.results import Result
-from stretto.runtime.triton_compile import CompiledTriton, compile_source
-from stretto.runtime.triton_toolchain import Target, require_triton
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
 from stretto.schedule.plan import Plan, make_plan
-from stretto.schedule.printer import print_program as device_text
-from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report, schedule_with_report
-from stretto.schedule.verifier import verify as verify_device
 
 CPU = torch.device("cpu")
 

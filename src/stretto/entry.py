@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from stretto.build import Executable, Stages
-from stretto.capture import (
+from stretto.errors import CaptureError
+from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
     Fetched,
@@ -19,8 +20,7 @@ from stretto.capture import (
     Watch,
     build_output,
 )
-from stretto.capture.admission import overlaps
-from stretto.errors import CaptureError
+from stretto.frontends.python.admission import overlaps
 from stretto.keys import Key
 from stretto.options import Options
 from stretto.runtime.check import Checker

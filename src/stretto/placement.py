@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from stretto.build import CPU
-from stretto.capture import ArgumentLeaf, Captured, Fetched
-from stretto.capture.admission import check_inputs
 from stretto.errors import BuildError
-from stretto.runtime.cuda_device import find_gpu
+from stretto.frontends.python import ArgumentLeaf, Captured, Fetched
+from stretto.frontends.python.admission import check_inputs
+from stretto.machines.cuda.device import find_gpu
 
 
 def choose_backend(backend: str, tensors: Sequence[torch.Tensor]) -> str:

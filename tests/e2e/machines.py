@@ -14,13 +14,13 @@ import stretto
 from stretto import api
 from stretto.api import Compiled
 from stretto.build import build
-from stretto.capture import Captured
+from stretto.frontends.python import Captured
+from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cuda.plan import PlanExecutable
 from stretto.options import Options
-from stretto.runtime.cuda_plan import PlanExecutable
-from stretto.runtime.executable import CpuExecutable
 from tests.backends import EAGER, many_tasks
-from tests.capture.checks import assert_same
-from tests.codegen import triton_runner
+from tests.frontends.python.checks import assert_same
+from tests.machines.cuda import triton_runner
 
 CUDA = "cuda-emulated"
 

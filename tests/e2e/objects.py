@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from tests.capture.checks import assert_same
+from tests.frontends.python.checks import assert_same
 
 Step = Callable[[Any, Tensor], Any]
 

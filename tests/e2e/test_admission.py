@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import stretto
 from stretto.errors import CaptureError, StrettoWarning
 from stretto.options import Options
-from tests.capture.checks import assert_same
+from tests.frontends.python.checks import assert_same
 
 X = torch.tensor([[1.0, -2.0, 3.0], [0.5, 4.0, -1.0]])
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 import stretto
 from stretto.errors import BuildError, CaptureError, RunError, StrettoWarning
 from stretto.options import Options
-from tests.capture.checks import assert_same
 from tests.e2e.machines import check, check_call
+from tests.frontends.python.checks import assert_same
 
 A, B = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([-1.0, -2.0, 0.5])
 MACHINES = ["cpu", "emulator"]

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.capture import guard_layout, guards
+from stretto.frontends.python import guard_layout, guards
 from stretto.options import Options
 from stretto.runtime.probes import ProbeTable, load
-from tests.capture.checks import assert_same
 from tests.e2e.changes import containers, functions, modules, objects
 from tests.e2e.changes.case import CASES, RESTORED, X
 from tests.e2e.changes.modules import Affine, doubled, shifted, two_layers
+from tests.frontends.python.checks import assert_same
 
 PARTS = (modules, functions, containers, objects)
 """Importing them fills `CASES`."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import stretto
 from stretto.options import Options
 from stretto.runtime import memory_watch, pool, probes
-from tests.capture.checks import assert_same
+from tests.frontends.python.checks import assert_same
 
 A = torch.tensor([1.0, 2.0, 3.0])
 OPTIONS = Options(threads=1, unroll=2)

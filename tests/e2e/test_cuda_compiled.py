@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.models import ZOO, build
 from stretto.build import Stages, compile_for_target
-from stretto.capture import capture
+from stretto.frontends.python import capture
 from stretto.options import Options
 from tests.e2e.test_zoo import MODELS
 from tests.sampling import sampled

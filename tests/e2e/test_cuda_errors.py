@@ -13,22 +13,22 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stretto
-from stretto.codegen.status import Status
-from stretto.codegen.triton_program import print_plan, print_program
-from stretto.codegen.triton_source import HOST
+from stretto.device.program import DeviceProgram, Schedule, Signal
+from stretto.device.tree import map_tree
+from stretto.device.verifier import verify
 from stretto.errors import BuildError, CaptureError, RunError, ScheduleError, VerifyError
-from stretto.kernels.tree import map_tree
+from stretto.machines.cuda.device import emulated_cuda_executable
+from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.printer.program import print_plan, print_program
+from stretto.machines.cuda.printer.source import HOST
 from stretto.options import Options
 from stretto.placement import device_of
-from stretto.runtime.cuda_device import emulated_cuda_executable
-from stretto.runtime.cuda_plan import PlanExecutable
+from stretto.runtime.status import Status
 from stretto.runtime.stops import DeadlockError, ProgramStopped
 from stretto.schedule.plan import make_plan
-from stretto.schedule.program import DeviceProgram, Schedule, Signal
-from stretto.schedule.verifier import verify
 from tests.backends import built_cuda
-from tests.capture.checks import assert_same
 from tests.e2e.machines import CUDA, on_cuda, spread
+from tests.frontends.python.checks import assert_same
 from tests.support import program_of
 
 A = torch.tensor([1.0, 2.0, 3.0])

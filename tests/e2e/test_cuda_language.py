@@ -10,10 +10,10 @@ from torch import Tensor
 
 import stretto
 from stretto.options import Options
-from tests.capture.checks import assert_same
 from tests.e2e.machines import CUDA, check, on_cuda
 from tests.e2e.test_language import FUNCTIONS
 from tests.e2e.test_semantics import A, B, Counter, countdown, in_threads, structured
+from tests.frontends.python.checks import assert_same
 from tests.sampling import every, sampled
 
 WITH_LIBRARY = {"built_in_functions_on_numbers"}

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import stretto
+from stretto.machines.cuda.plan import PlanExecutable
 from stretto.options import Options
-from stretto.runtime.cuda_plan import PlanExecutable
 from stretto.schedule.plan import make_plan
 from tests.e2e.machines import CUDA, check, on_cuda, spread
 from tests.e2e.test_zoo import assert_close, made, tensors

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stretto.codegen.status import Status
 from stretto.errors import RunError
-from stretto.runtime.cuda_plan import PlanExecutable
+from stretto.machines.cuda.plan import PlanExecutable
+from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped
 from tests.backends import assert_close, built_cuda
 from tests.e2e.cases.case import Case, expected, why_stopped

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import stretto
+from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
-from stretto.runtime.emulated import EmulatedExecutable
 from tests.e2e.machines import CUDA, spread
 from tests.sampling import sampled
 

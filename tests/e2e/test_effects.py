@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.capture.tensor import TracedTensor
-from tests.capture.checks import assert_same
+from stretto.frontends.python.tensor import TracedTensor
+from tests.frontends.python.checks import assert_same
 
 Step = Callable[[Any, Tensor], Any]
 

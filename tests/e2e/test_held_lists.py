@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from tests.capture.checks import assert_same
 from tests.e2e.objects import INPUTS, State, Step, content
+from tests.frontends.python.checks import assert_same
 
 
 def append_in_branch(s: Any, x: Tensor) -> Any:

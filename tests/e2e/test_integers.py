@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import stretto
-from tests.capture.checks import assert_same
 from tests.e2e.machines import CUDA, check
+from tests.frontends.python.checks import assert_same
 
 BACKENDS = ("interpreter", "emulator", "cpu", CUDA)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)

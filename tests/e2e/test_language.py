@@ -14,10 +14,10 @@ import stretto
 from stretto.errors import CaptureError
 from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
 from stretto.options import Options
-from tests.capture.checks import assert_same
 from tests.e2e import language
 from tests.e2e.language import CASES, Case
 from tests.e2e.machines import check, spread, units_of
+from tests.frontends.python.checks import assert_same
 
 FUNCTIONS = {
     function.__name__: (function, found)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stretto.tools.fuzz.machines import MACHINES, spread
-from tests.capture.checks import assert_same
+from tests.frontends.python.checks import assert_same
 
 
 def first_item_again(a: Tensor, rows: Tensor) -> Any:

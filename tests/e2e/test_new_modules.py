@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from tests.capture.checks import assert_same
+from tests.frontends.python.checks import assert_same
 
 X = torch.tensor([0.5, 1.5])
 CALLS = (X, -X, X * 4)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import stretto
-from tests.capture.checks import assert_same
 from tests.e2e.objects import State, content
+from tests.frontends.python.checks import assert_same
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from tests.capture.checks import assert_same
 from tests.e2e.objects import INPUTS, State, Step, check
+from tests.frontends.python.checks import assert_same
 
 
 def masked(x: Tensor, mask: Tensor | None = None) -> Tensor:

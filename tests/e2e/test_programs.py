@@ -12,11 +12,11 @@ import threading
 import pytest
 import torch
 
-from stretto.codegen.status import Status
 from stretto.errors import CodegenError, RunError
 from stretto.interp.interpreter import Datum
 from stretto.ir.verifier import verify
-from stretto.kernels.lowered import lower
+from stretto.lowering.program import lower
+from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped
 from tests.backends import assert_close, built
 from tests.e2e.cases import (

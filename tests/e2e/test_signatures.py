@@ -13,7 +13,7 @@ import torch
 
 import stretto
 from stretto.options import Options
-from tests.capture.checks import assert_same
+from tests.frontends.python.checks import assert_same
 
 A = torch.tensor([1.0, 2.0, 3.0])
 

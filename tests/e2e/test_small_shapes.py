@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import stretto
-from tests.capture.checks import assert_same
+from tests.frontends.python.checks import assert_same
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(degrees of freedom|deprecated)")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.device.operator import Operator
 from stretto.kernels.contraction import Contraction, analyse, analyse_convolution
-from stretto.kernels.operator import Operator
-from tests.kernels.lowering import items_of, lowered
+from tests.lowering.programs import items_of, lowered
 
 
 def only(text: str, name: str) -> Operator:

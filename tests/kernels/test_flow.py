@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg
+from stretto.device.flow import Backward, Facts
+from stretto.device.tree import Call, For, If, Leaf, Node, Rotation, Seq, While, swaps, trip_count
 from stretto.ir.types import DType
-from stretto.kernels.expr import Buffer, Const, Expr, Index, Position, Reg
-from stretto.kernels.flow import Backward, Facts
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Rotation, Seq, While, swaps, trip_count
 
 Names = frozenset[str]
 BUFFERS = tuple(Buffer(name, DType.F32, (4,)) for name in "abcd")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from stretto.device.evaluate import span_range
+from stretto.device.operator import Kernel, Operator, Stage, TileDim
+from stretto.device.tree import Check, Let, leaves
 from stretto.kernels import fuse as fusion
-from stretto.kernels.evaluate import span_range
 from stretto.kernels.fuse import fuse, independent, split
 from stretto.kernels.groups import Group, Grouped, single
-from stretto.kernels.operator import Kernel, Operator, Stage, TileDim
-from stretto.kernels.tree import Check, Let, leaves
-from tests.kernels.lowering import lowered
+from tests.lowering.programs import lowered
 
 
 def grouped(text: str, units: int = 4) -> list[Grouped]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stretto.kernels.operator import Kernel
+from stretto.device.operator import Kernel
+from stretto.device.tree import leaves
 from stretto.kernels.panels import Packing
 from stretto.kernels.select import select
-from stretto.kernels.tree import leaves
 from stretto.runtime.packing import pack
 from tests.backends import many_tasks
-from tests.kernels.lowering import lowered
+from tests.lowering.programs import lowered
 
 
 def kernels(text: str, units: int = 2, fuse: bool = True) -> tuple[list[Kernel], list[Packing]]:

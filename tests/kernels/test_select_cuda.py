@@ -6,12 +6,12 @@ from math import prod
 
 import pytest
 
+from stretto.device.operator import Kernel, Operator
+from stretto.device.tree import leaves
 from stretto.kernels.cuda_templates import Stencil, choose
-from stretto.kernels.operator import Kernel, Operator
 from stretto.kernels.products import narrow_dtype, product_of
 from stretto.kernels.select_cuda import select_cuda
-from stretto.kernels.tree import leaves
-from tests.kernels.lowering import items_of, lowered
+from tests.lowering.programs import items_of, lowered
 
 
 def kernels(text: str, units: int = 132, fused: bool = True) -> list[Kernel]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stretto.device.evaluate import Tensors, run_operator
+from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Load, Reg, Var
+from stretto.device.operator import Kernel, Operator
+from stretto.device.tree import leaves
 from stretto.ir.types import DType
-from stretto.kernels.evaluate import Tensors, run_operator
-from stretto.kernels.expr import Access, Apply, Buffer, Expr, Index, Load, Reg, Var
-from stretto.kernels.operator import Kernel, Operator
 from stretto.kernels.products import product_of
 from stretto.kernels.select_cuda import select_cuda
 from stretto.kernels.split_reductions import SPLIT, may_split, slices_of, split
-from stretto.kernels.tree import leaves
-from tests.kernels.lowering import lowered
+from tests.lowering.programs import lowered
 
 
 def load(name: str, dtype: DType, shape: tuple[int, ...], *numbers: int) -> Load:

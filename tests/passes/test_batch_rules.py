@@ -5,14 +5,7 @@ import torch
 
 from stretto.interp.interpreter import run
 from stretto.ir.core import Block, Function, Op, Program, Value
-from stretto.ir.ops import (
-    ConstantOp,
-    ForOp,
-    ListNewOp,
-    ListPushOp,
-    ListStackOp,
-    TensorOp,
-)
+from stretto.ir.ops import ConstantOp, ForOp, ListNewOp, ListPushOp, ListStackOp, TensorOp
 from stretto.ir.types import INDEX, DType, ListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.ops.infer import tensor_op

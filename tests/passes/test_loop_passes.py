@@ -5,14 +5,7 @@ import random
 import pytest
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import (
-    Argument,
-    ForOp,
-    IfOp,
-    ListNewOp,
-    ListPushOp,
-    ListStackOp,
-)
+from stretto.ir.ops import Argument, ForOp, IfOp, ListNewOp, ListPushOp, ListStackOp
 from stretto.ir.printer import print_program
 from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType
 from stretto.ir.verifier import verify

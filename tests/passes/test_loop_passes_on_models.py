@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.models import deepspeech2, lstm, nasrnn
 from stretto.build import pipeline
-from stretto.capture import capture
+from stretto.frontends.python import capture
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.ops import ForOp

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from stretto.errors import RunError
+from stretto.machines.cpu.native import NativeProgram
 from stretto.options import Options
-from stretto.runtime.native import NativeProgram
 
 Build = Callable[..., NativeProgram]
 
@@ -114,7 +114,7 @@ def test_process_ends_while_workers_sleep_or_spin(options: Options, tmp_path: Pa
 import sys
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
-from stretto.runtime.native import Interface, NativeProgram
+from stretto.machines.cpu.native import Interface, NativeProgram
 
 options = Options(cache_dir={str(options.cache_path())!r})
 source = '#include "abi.h"\\nextern "C" void stretto_run(stretto::Context*, int) {{}}'

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto.kernels.expr import Buffer, Expr, Index, Reg, Var
-from stretto.kernels.operator import Kernel
-from stretto.kernels.tree import For, Leaf, Let, Node, Seq, Tree, TreeFunction
-from stretto.schedule.program import (
+from stretto.device.expr import Buffer, Expr, Index, Reg, Var
+from stretto.device.operator import Kernel
+from stretto.device.program import (
     DeviceProgram,
     Frame,
     Item,
@@ -17,6 +16,7 @@ from stretto.schedule.program import (
     Signal,
     Wait,
 )
+from stretto.device.tree import For, Leaf, Let, Node, Seq, Tree, TreeFunction
 from tests.schedule.trees import at, buffer, call, load, map_kernel, number
 
 X = buffer("x", 8, kind="input", slot=0)

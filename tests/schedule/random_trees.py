@@ -7,11 +7,11 @@ import random
 import torch
 from torch import Tensor
 
+from stretto.device.expr import Access, Buffer, Const, Expr, Index, Load, Reg, Var
+from stretto.device.operator import Kernel, Operator, Span, Stage, TileDim
+from stretto.device.regions import Body, Statement
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, TreeFunction, While
 from stretto.ir.types import DType
-from stretto.kernels.expr import Access, Buffer, Const, Expr, Index, Load, Reg, Var
-from stretto.kernels.operator import Kernel, Operator, Span, Stage, TileDim
-from stretto.kernels.regions import Body, Statement
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, TreeFunction, While
 from tests.schedule.trees import F32, at, buffer, call, condition, function, load, number
 
 ROWS, WIDTH, ITEMS = 3, 12, 4

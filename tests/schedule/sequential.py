@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stretto.kernels.evaluate import Number, evaluate, run_task, task_count
-from stretto.kernels.expr import Buffer, Position
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, While
+from stretto.device.evaluate import Number, evaluate, run_task, task_count
+from stretto.device.expr import Buffer, Position
+from stretto.device.operator import Kernel
+from stretto.device.regions import Body
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, While
 
 
 @dataclass

@@ -18,24 +18,24 @@ from benchmarks.models import CORE
 from benchmarks.models import build as build_model
 from stretto import api
 from stretto.build import build
-from stretto.capture import Captured
+from stretto.device.normalize import normalize
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
+from stretto.frontends.python import Captured
 from stretto.ir.core import Program
-from stretto.kernels.lowered import Lowered, lower
-from stretto.kernels.regions import Body
 from stretto.kernels.select import Packing, select
 from stretto.kernels.select_cuda import select_cuda
-from stretto.kernels.tree import Tree
+from stretto.lowering.program import Lowered, lower
+from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.run import Emulator
 from stretto.options import Options
-from stretto.runtime.emulated import EmulatedExecutable
-from stretto.runtime.emulator import Emulator
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
-from stretto.schedule.normalize import normalize
-from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import schedule
 from stretto.tools.mutants import Outcome, Specimen
 from tests.backends import EAGER, many_tasks
-from tests.codegen import triton_runner
 from tests.e2e.language import CASES
+from tests.machines.cuda import triton_runner
 from tests.schedule.random_trees import random_memory, random_tree
 
 UNITS = (1, 2, 3, 5)

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
+from stretto.device.boxes import part
+from stretto.device.expr import Buffer, Extent, Reg
+from stretto.device.regions import Interval, Region
+from stretto.device.verifier.cells import Cells
 from stretto.ir.types import DType
-from stretto.kernels.expr import Buffer, Extent, Reg
-from stretto.kernels.regions import Interval, Region
-from stretto.schedule.boxes import part
-from stretto.schedule.cells import Cells
 
 BUFFER = Buffer("b", DType.F32, (4, 6, 5))
 SHAPES: tuple[tuple[Extent, ...], ...] = (

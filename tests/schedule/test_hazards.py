@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.kernels.regions import Region
+from stretto.device.regions import Region
 from stretto.schedule.hazards import Layout, LeafHazards, State, Touch, covering
 from tests.schedule.trees import buffer
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.device.expr import Access, Buffer, Index, Reg, Var
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Frame
+from stretto.device.regions import Body
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq
+from stretto.device.verifier import verify
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
-from stretto.kernels.expr import Access, Buffer, Index, Reg, Var
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq
-from stretto.schedule.program import DeviceProgram, Frame
 from stretto.schedule.scheduler import schedule, schedule_with_report
-from stretto.schedule.verifier import verify
 from tests.schedule.programs import OUT, X
 from tests.schedule.trees import (
     EAGER,
@@ -173,7 +173,7 @@ def test_the_arms_of_a_branch_share() -> None:
 def test_arguments_of_calls_live() -> None:
     from dataclasses import replace
 
-    from stretto.kernels.tree import Tree
+    from stretto.device.tree import Tree
     from tests.schedule.trees import function
 
     p = buffer("p", WIDE, kind="param")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stretto.device.program import Item, Run, Schedule, Signal, Wait
+from stretto.device.tree import leaves
 from stretto.errors import ScheduleError
-from stretto.kernels.tree import leaves
 from stretto.schedule.merge import RunStep, SignalStep, WaitStep, dealt_from, merge
-from stretto.schedule.program import Item, Run, Schedule, Signal, Wait
 from stretto.schedule.scheduler import schedule
 from tests.schedule.random_trees import random_tree
 from tests.schedule.trees import EAGER

@@ -9,16 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stretto.device.parser import parse_program
+from stretto.device.printer import print_program
+from stretto.device.program import DeviceProgram, Schedule, Wait
+from stretto.device.tree import Tree, leaves, map_tree
+from stretto.device.verifier import verify
 from stretto.errors import VerifyError
-from stretto.kernels.tree import Tree, leaves, map_tree
-from stretto.runtime.emulator import Emulator
+from stretto.machines.emulator.run import Emulator
 from stretto.runtime.shadow import RaceError, UninitialisedRead
 from stretto.schedule import scheduler
-from stretto.schedule.parser import parse_program
-from stretto.schedule.printer import print_program
-from stretto.schedule.program import DeviceProgram, Schedule, Wait
 from stretto.schedule.scheduler import schedule
-from stretto.schedule.verifier import verify
 from tests.schedule.random_trees import random_memory, random_tree
 from tests.schedule.sequential import run_tree
 from tests.schedule.trees import EAGER

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from stretto.device.expr import Access, Const, Index, Load, Reg, Var
+from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.regions import Body
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, leaves, walk
+from stretto.device.verifier import verify
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
-from stretto.kernels.expr import Access, Const, Index, Load, Reg, Var
-from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, leaves, walk
-from stretto.runtime.emulator import Emulator
+from stretto.machines.emulator.run import Emulator
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.schedule.scheduler import schedule, schedule_with_report
-from stretto.schedule.verifier import verify
 from stretto.schedule.wavefront import equal_blocks
 from tests.schedule.programs import OUT, A, B, X, kernel, mixing
 from tests.schedule.trees import (

@@ -13,28 +13,28 @@ from hypothesis import strategies as st
 
 from benchmarks.models import CORE, build
 from stretto.build import pipeline
-from stretto.capture import capture
+from stretto.device.expr import Const, Index, Reg, Var
+from stretto.device.operator import Kernel
+from stretto.device.parser import parse_program
+from stretto.device.printer import print_program
+from stretto.device.program import DeviceProgram, Run, Signal, Wait
+from stretto.device.regions import Body
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, leaves
+from stretto.device.verifier import verify
 from stretto.errors import VerifyError
+from stretto.frontends.python import capture
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.types import DType
-from stretto.kernels.expr import Const, Index, Reg, Var
-from stretto.kernels.lowered import lower
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Body
 from stretto.kernels.select import select
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, leaves
+from stretto.lowering.program import lower
+from stretto.machines.emulator.run import Emulator
 from stretto.options import Options
 from stretto.passes.manager import run_passes
-from stretto.runtime.emulator import Emulator
 from stretto.schedule.builder import Part
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.parser import parse_program
-from stretto.schedule.printer import print_program
-from stretto.schedule.program import DeviceProgram, Run, Signal, Wait
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from stretto.schedule.team import deal
-from stretto.schedule.verifier import verify
 from tests.backends import Built, assert_close, many_tasks
 from tests.schedule.random_trees import Generator, random_memory, random_tree
 from tests.schedule.sequential import run_tree

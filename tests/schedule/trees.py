@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Index, Load, Position, Reg, Var
+from stretto.device.operator import Kernel, Operator, Span, Stage, TileDim
+from stretto.device.regions import Body
+from stretto.device.tree import Node, Tree, TreeFunction
 from stretto.ir.types import DType
-from stretto.kernels.expr import Access, Apply, Buffer, Const, Expr, Index, Load, Position, Reg, Var
-from stretto.kernels.operator import Kernel, Operator, Span, Stage, TileDim
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Node, Tree, TreeFunction
 from stretto.schedule.costs import MachineCosts
 
 F32 = DType.F32

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.device.expr import Const, Expr, Index, Position, Reg
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Frame, Run, Schedule, Wait
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, Tree, TreeFunction, While
 from stretto.ir.types import DType
-from stretto.kernels.expr import Const, Expr, Index, Position, Reg
-from stretto.kernels.operator import Kernel
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, Tree, TreeFunction, While
-from stretto.schedule.program import DeviceProgram, Frame, Run, Schedule, Wait
 from stretto.tools.control import (
     Runs,
     function_runs,

@@ -10,8 +10,8 @@ import torch
 
 import stretto
 from stretto.errors import BuildError
+from stretto.machines.cuda.device import Gpu
 from stretto.runtime import compiler
-from stretto.runtime.cuda_device import Gpu
 from stretto.tools import doctor
 from stretto.tools.cache import CacheFolder
 

@@ -12,15 +12,7 @@ import torch
 import stretto
 from stretto.tools import explain as explain_module
 from tests.tools.masks import mask_times
-from tests.tools.programs import (
-    DECAY,
-    DEPTH,
-    blocks,
-    decay,
-    depth,
-    inverted,
-    until_small,
-)
+from tests.tools.programs import DECAY, DEPTH, blocks, decay, depth, inverted, until_small
 
 OPTIONS = stretto.Options(threads=2)
 

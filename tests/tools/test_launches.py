@@ -11,10 +11,10 @@ import torch
 
 import stretto
 from stretto.build import Stages, compile_for_target
-from stretto.capture import capture
 from stretto.errors import BuildError
-from stretto.runtime import triton_toolchain
-from stretto.runtime.cuda_plan import PlanExecutable
+from stretto.frontends.python import capture
+from stretto.machines.cuda import toolchain as triton_toolchain
+from stretto.machines.cuda.plan import PlanExecutable
 from stretto.tools import targets
 from stretto.tools.explain import explain_target
 from stretto.tools.launches import host_rows, launch_rows, launch_runs, why_calls_wait

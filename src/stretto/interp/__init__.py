@@ -1,1 +1,1 @@
-
+"""The interpreter of Programs, on plain torch calls: the oracle of the tests."""

@@ -1,1 +1,1 @@
-
+"""The Program: SSA values, ops with regions, functions; printed, parsed, verified, rewritten."""

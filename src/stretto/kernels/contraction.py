@@ -10,19 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Extent, Index, Load, Var
+from stretto.device.operator import Operator
 from stretto.ir.types import DType
-from stretto.kernels.expr import (
-    Access,
-    Apply,
-    Buffer,
-    Const,
-    Expr,
-    Extent,
-    Index,
-    Load,
-    Var,
-)
-from stretto.kernels.operator import Operator
 
 FLOATS = (DType.F32, DType.F64)
 

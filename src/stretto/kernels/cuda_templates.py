@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
+from stretto.device.expr import Access, Apply, Expr, Extent, Load, Var
+from stretto.device.operator import Method, Operator
 from stretto.ir.types import DType
-from stretto.kernels.expense import count_applies
-from stretto.kernels.expr import Access, Apply, Expr, Extent, Load, Var
-from stretto.kernels.operator import Method, Operator
 from stretto.kernels.products import Product, expr_vars, narrow_dtype, product_of
+from stretto.lowering.expense import count_applies
 
 BANDWIDTH = 4.0e10
 """Bytes per second that one unit reads while all do."""

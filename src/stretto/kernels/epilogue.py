@@ -6,8 +6,8 @@ what the stages before it made only the element that it is at itself.
 
 from __future__ import annotations
 
+from stretto.device.operator import Operator, Stage
 from stretto.kernels.groups import divisible
-from stretto.kernels.operator import Operator, Stage
 
 
 def epilogue(stages: tuple[Stage, ...], place: int) -> tuple[Stage, ...]:

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from stretto.device.expr import Buffer, Reg, Var, expr_regs, limit_register, loads
+from stretto.device.operator import SORTS, LibraryCall, Operator
+from stretto.device.tree import Check, Let
 from stretto.kernels.contraction import analyse
-from stretto.kernels.expense import count_applies, sort_steps
-from stretto.kernels.expr import Buffer, Reg, Var, expr_regs, limit_register, loads
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.join import join
-from stretto.kernels.lower import Items
-from stretto.kernels.operator import SORTS, LibraryCall, Operator
-from stretto.kernels.tree import Check, Let
+from stretto.lowering.expense import count_applies, sort_steps
+from stretto.lowering.function import Items
 
 Judge = Callable[[list[Group], Operator, Group], bool]
 """`judge(groups, operator, joined)`: is the operator better in one kernel with its producers?"""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.kernels.expr import Buffer, Extent, Reg, Var
-from stretto.kernels.operator import LibraryCall, Operator, Span
-from stretto.kernels.tree import Check, Let
+from stretto.device.expr import Buffer, Extent, Reg, Var
+from stretto.device.operator import LibraryCall, Operator, Span
+from stretto.device.tree import Check, Let
 
 Box = tuple[Span, ...]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from stretto.kernels.expr import Access, Extent, Index, Load, Var, row_major
+from stretto.device.expr import Access, Extent, Index, Load, Var, row_major
+from stretto.device.operator import Operator, Span
 from stretto.kernels.groups import Box, Group, Member, divisible
-from stretto.kernels.operator import Operator, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
+from stretto.device.expr import Access, Apply, Buffer, Extent, Index, Load, Var, row_major
+from stretto.device.operator import Kernel, Stage
 from stretto.kernels.contraction import analyse, analyse_convolution, factors
-from stretto.kernels.expr import Access, Apply, Buffer, Extent, Index, Load, Var, row_major
-from stretto.kernels.operator import Kernel, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd
 
-from stretto.ir.types import DType
-from stretto.kernels.contraction import factors
-from stretto.kernels.expr import (
+from stretto.device.expr import (
     Apply,
     Const,
     Dynamic,
@@ -23,8 +21,10 @@ from stretto.kernels.expr import (
     Var,
     expr_atoms,
 )
+from stretto.device.operator import Operator
+from stretto.ir.types import DType
+from stretto.kernels.contraction import factors
 from stretto.kernels.groups import divisible
-from stretto.kernels.operator import Operator
 
 HALVES = (DType.F16, DType.BF16)
 

@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
+from stretto.device.expr import Access, Buffer, Extent, loads
+from stretto.device.operator import SORTS, Kernel, LibraryCall, Method, Operator, Stage, TileDim
+from stretto.device.tree import Check, Let, Tree, map_tree
 from stretto.kernels.contraction import (
     Contraction,
     Convolution,
@@ -20,15 +23,12 @@ from stretto.kernels.contraction import (
     flat_stride,
     stride,
 )
-from stretto.kernels.expr import Access, Buffer, Extent, loads
 from stretto.kernels.fuse import fuse, split, work
 from stretto.kernels.groups import Group, Grouped, Member
-from stretto.kernels.lower import Items, count_applies
-from stretto.kernels.lowered import Lowered
-from stretto.kernels.operator import SORTS, Kernel, LibraryCall, Method, Operator, Stage, TileDim
 from stretto.kernels.panels import Layout, Packing, layout_of
 from stretto.kernels.split_sorts import split_sorts
-from stretto.kernels.tree import Check, Let, Tree, map_tree
+from stretto.lowering.function import Items, count_applies
+from stretto.lowering.program import Lowered
 
 FLOPS = 220e9
 """Sustained float32 operations per second of one core in a register-tiled contraction."""

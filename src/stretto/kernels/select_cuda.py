@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
+from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
+from stretto.device.tree import Check, Let, Tree, map_tree
 from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed, whole_seconds
 from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped, single
-from stretto.kernels.lower import Items
-from stretto.kernels.lowered import Lowered
-from stretto.kernels.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
-from stretto.kernels.tree import Check, Let, Tree, map_tree
+from stretto.lowering.function import Items
+from stretto.lowering.program import Lowered
 
 TASK = 5e-8
 """Seconds to start a task."""

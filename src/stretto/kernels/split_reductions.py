@@ -20,9 +20,7 @@ from math import ceil, inf
 
 import torch
 
-from stretto.ir.types import DType
-from stretto.kernels.contraction import factors
-from stretto.kernels.expr import (
+from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
@@ -34,10 +32,12 @@ from stretto.kernels.expr import (
     Var,
     substitute_vars,
 )
+from stretto.device.operator import Operator
+from stretto.device.tree import Tree, TreeFunction, map_leaves
+from stretto.ir.types import DType
+from stretto.kernels.contraction import factors
 from stretto.kernels.groups import divisible
-from stretto.kernels.lower import Items, LeafItem
-from stretto.kernels.operator import Operator
-from stretto.kernels.tree import Tree, TreeFunction, map_leaves
+from stretto.lowering.function import Items, LeafItem
 
 SPLIT = ("sum", "prod", "max", "min", "any", "all")
 GAIN = 1.3

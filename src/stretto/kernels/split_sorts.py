@@ -23,9 +23,7 @@ from math import ceil, inf, nan, prod
 
 import torch
 
-from stretto.ir.types import DType
-from stretto.kernels.expense import SELECTED
-from stretto.kernels.expr import (
+from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
@@ -41,10 +39,12 @@ from stretto.kernels.expr import (
     substitute_index,
     substitute_vars,
 )
-from stretto.kernels.lazy import cast, placed, placed_at, variables
-from stretto.kernels.lower import Items, LeafItem
-from stretto.kernels.operator import SORTS, LibraryCall, Operator
-from stretto.kernels.tree import Tree, TreeFunction, map_leaves
+from stretto.device.operator import SORTS, LibraryCall, Operator
+from stretto.device.tree import Tree, TreeFunction, map_leaves
+from stretto.ir.types import DType
+from stretto.lowering.expense import SELECTED
+from stretto.lowering.function import Items, LeafItem
+from stretto.lowering.lazy import cast, placed, placed_at, variables
 
 SHORTEST = 8192
 """Elements that one unit looks through before another one could begin."""

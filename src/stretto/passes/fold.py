@@ -27,16 +27,7 @@ import torch
 from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import evaluate
 from stretto.ir.core import Op, Program, Value
-from stretto.ir.ops import (
-    Argument,
-    CheckOp,
-    ConstantOp,
-    ForOp,
-    IfOp,
-    LiteralOp,
-    TensorOp,
-    WhileOp,
-)
+from stretto.ir.ops import Argument, CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.infer import infer, named_arguments

@@ -16,7 +16,7 @@ from stretto.errors import BuildError
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, disk_full_error
 
-HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
+HEADERS = Path(__file__).with_name("include")
 """The folder of the headers that a printed program includes."""
 
 TIMEOUT_SECONDS = 900.0

@@ -13,9 +13,9 @@ from functools import partial
 
 import torch
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.lowered import Lowered
+from stretto.device.expr import Buffer
 from stretto.kernels.panels import Packing
+from stretto.lowering.program import Lowered
 from stretto.runtime.memory_watch import Look, Region, regions_of
 from stretto.runtime.packing import pack
 

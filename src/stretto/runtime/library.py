@@ -8,11 +8,11 @@ from math import prod
 
 import torch
 
+from stretto.device.expr import Buffer, Reg
+from stretto.device.operator import LibraryArgument, LibraryCall
 from stretto.errors import SourceLocation
 from stretto.ir.failure import run_error
 from stretto.ir.types import DType
-from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.operator import LibraryArgument, LibraryCall
 from stretto.ops.infer import resolve
 
 Number = bool | int | float

@@ -7,9 +7,9 @@ from math import prod
 
 import torch
 
-from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.lazy import memory_order
-from stretto.kernels.lowered import OutputList, OutputTensor
+from stretto.device.expr import Buffer, Reg
+from stretto.lowering.lazy import memory_order
+from stretto.lowering.program import OutputList, OutputTensor
 
 FIRST_CAPACITY = 64
 """Items that a list of unknown length has room for at first."""

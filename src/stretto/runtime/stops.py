@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.codegen.status import Status
 from stretto.deadline import TIMED_OUT, TIMED_OUT_REMEDY
 from stretto.errors import RunError
 from stretto.ir.failure import Stop, unpacked_detail
+from stretto.runtime.status import Status
 
 
 class ProgramStopped(RunError):

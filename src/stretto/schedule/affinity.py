@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, covers, overlap, task_regions
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel
+from stretto.device.regions import Region, covers, overlap, task_regions
 
 MOST_TASKS = 256
 """Kernels with more tasks are not looked at task by task."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from stretto.device.operator import Kernel
+from stretto.device.program import Item, Run, Schedule, Signal, Wait
+from stretto.device.regions import Region, block_regions, kernel_regions, statement_regions
+from stretto.device.tree import Check, Let
 from stretto.errors import ScheduleError
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region, block_regions, kernel_regions, statement_regions
-from stretto.kernels.tree import Check, Let
 from stretto.schedule.hazards import Layout, LeafHazards, State
-from stretto.schedule.program import Item, Run, Schedule, Signal, Wait
 
 
 @dataclass(frozen=True, slots=True)

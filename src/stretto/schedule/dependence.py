@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import (
+from stretto.device.operator import Kernel
+from stretto.device.regions import (
     Body,
     Region,
     Statement,
@@ -13,7 +13,7 @@ from stretto.kernels.regions import (
     kernel_reads,
     statement_reads,
 )
-from stretto.kernels.tree import Check, Let
+from stretto.device.tree import Check, Let
 from stretto.schedule.hazards import Layout
 
 

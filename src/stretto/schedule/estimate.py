@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While, trip_count
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, While, trip_count
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.wavefront import LeafPlan
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import (
+from stretto.device.boxes import MOST_TASKS, Boxes, Mask, grouped
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel
+from stretto.device.regions import (
     Region,
     Statement,
     kernel_regions,
     statement_regions,
     task_regions,
 )
-from stretto.kernels.tree import Check, Let
-from stretto.schedule.boxes import MOST_TASKS, Boxes, Mask, grouped
+from stretto.device.tree import Check, Let
 from stretto.schedule.builder import Part
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.regions import Interval, Region, covers, overlap
+from stretto.device.expr import Buffer
+from stretto.device.regions import Interval, Region, covers, overlap
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Statement, item_regions
-from stretto.kernels.tree import Call, For, If, Leaf, Node, Seq, While
-from stretto.schedule.touched import stores_all
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel
+from stretto.device.regions import Statement, item_regions
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, While
+from stretto.device.verifier.touched import stores_all
 from stretto.schedule.wavefront import LeafPlan
 
 

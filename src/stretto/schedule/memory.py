@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stretto.device.expr import Buffer, Reg
+from stretto.device.program import Frame, Placement
+from stretto.device.regions import Body, Interval
+from stretto.device.tree import Node, TreeFunction
 from stretto.errors import ScheduleError
-from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.regions import Body, Interval
-from stretto.kernels.tree import Node, TreeFunction
 from stretto.schedule.hazards import Layout
 from stretto.schedule.liveness import Life, liveness
-from stretto.schedule.program import Frame, Placement
 from stretto.schedule.wavefront import LeafPlan
 
 ALIGNMENT = 64

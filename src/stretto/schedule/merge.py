@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stretto.device.operator import Kernel
+from stretto.device.program import Item, Run, Schedule, Signal, Wait
+from stretto.device.tree import Check, Let
 from stretto.errors import ScheduleError
-from stretto.kernels.operator import Kernel
-from stretto.kernels.tree import Check, Let
-from stretto.schedule.program import Item, Run, Schedule, Signal, Wait
 
 
 @dataclass(frozen=True, slots=True)

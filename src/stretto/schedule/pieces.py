@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import kernel_reads
-from stretto.kernels.tree import Call, For, Leaf, Let, Node, rotation, walk
-from stretto.schedule.assignment import Assigned, Assignment
+from stretto.device.expr import Buffer, Reg
+from stretto.device.operator import Kernel
+from stretto.device.program import Item, Schedule, Signal, Wait
+from stretto.device.regions import kernel_reads
+from stretto.device.tree import Call, For, Leaf, Let, Node, rotation, walk
+from stretto.device.verifier.assignment import Assigned, Assignment
 from stretto.schedule.merge import Step
-from stretto.schedule.program import Item, Schedule, Signal, Wait
 
 
 def rotating(node: Node[Any]) -> set[Buffer]:

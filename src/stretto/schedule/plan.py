@@ -16,33 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stretto.kernels.expr import (
-    Access,
-    Buffer,
-    Const,
-    Expr,
-    Index,
-    Position,
-    Reg,
-    limit_register,
-)
-from stretto.kernels.operator import LibraryCall
-from stretto.kernels.tree import (
-    Call,
-    For,
-    If,
-    Leaf,
-    Let,
-    Node,
-    Seq,
-    Tree,
-    TreeFunction,
-    While,
-    walk,
-)
+from stretto.device.expr import Access, Buffer, Const, Expr, Index, Position, Reg, limit_register
+from stretto.device.operator import LibraryCall
+from stretto.device.program import DeviceProgram, Item, Run, Schedule
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, TreeFunction, While, walk
 from stretto.schedule.merge import RunStep, Step, merge
 from stretto.schedule.pieces import piece, piece_registers, rotating
-from stretto.schedule.program import DeviceProgram, Item, Run, Schedule
 
 MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""

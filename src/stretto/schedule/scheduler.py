@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from stretto.errors import ScheduleError
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Body, Region
-from stretto.kernels.tree import (
+from stretto.device.normalize import normalize
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
+from stretto.device.regions import Body, Region
+from stretto.device.tree import (
     Call,
     Leaf,
     Node,
@@ -21,17 +22,16 @@ from stretto.kernels.tree import (
     rebuilt,
     rotation,
 )
+from stretto.device.verifier.writes import relevance
+from stretto.errors import ScheduleError
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.estimate import tree_seconds
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.memory import FramePlan, plan_frame
-from stretto.schedule.normalize import normalize
-from stretto.schedule.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.schedule.synchronize import Synchronizer
 from stretto.schedule.team import TeamPolicy
 from stretto.schedule.team_sync import TeamSynchronizer
 from stretto.schedule.wavefront import LeafPlan, WavefrontPolicy
-from stretto.schedule.writes import relevance
 
 MOST_SINGLE_UNITS = 8
 """More units than this are scheduled as a team.

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 
-from stretto.kernels.flow import Flow, Loop
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Region
-from stretto.kernels.tree import Call, Leaf, Node, Rotation, joined, leaves, rotation, swaps, walk
+from stretto.device.flow import Flow, Loop
+from stretto.device.operator import Kernel
+from stretto.device.program import Schedule, Wait
+from stretto.device.regions import Region
+from stretto.device.tree import Call, Leaf, Node, Rotation, joined, leaves, rotation, swaps, walk
 from stretto.schedule.builder import LeafBuilder
 from stretto.schedule.hazards import Layout, State
-from stretto.schedule.program import Schedule, Wait
 from stretto.schedule.wavefront import LeafPlan, plan_regions
 
 Walked = tuple[Node[Schedule], State]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Body
-from stretto.schedule.boxes import Mask
+from stretto.device.boxes import Mask
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel
+from stretto.device.regions import Body
 from stretto.schedule.builder import Part
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Node, leaf_nodes

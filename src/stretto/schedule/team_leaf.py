@@ -15,12 +15,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Statement
-from stretto.schedule.boxes import Mask
+from stretto.device.boxes import Mask
+from stretto.device.operator import Kernel
+from stretto.device.program import Item, Schedule, Signal, Wait
+from stretto.device.regions import Statement
+from stretto.device.relation import compose
 from stretto.schedule.footprint import Footprint, Footprints
-from stretto.schedule.program import Item, Schedule, Signal, Wait
-from stretto.schedule.relation import compose
 from stretto.schedule.wavefront import Parts
 
 Steps = NDArray[np.int32]

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.flow import Flow, Loop
-from stretto.kernels.regions import Region
-from stretto.kernels.tree import Call, For, Leaf, Node, Rotation, Seq, While, joined, swaps
-from stretto.schedule.boxes import Mask
+from stretto.device.boxes import Mask
+from stretto.device.expr import Buffer
+from stretto.device.flow import Flow, Loop
+from stretto.device.later import Names, later_names
+from stretto.device.program import Schedule
+from stretto.device.regions import Region
+from stretto.device.tree import Call, For, Leaf, Node, Rotation, Seq, While, joined, swaps
 from stretto.schedule.footprint import Footprint, Footprints
-from stretto.schedule.later import Names, later_names
-from stretto.schedule.program import Schedule
 from stretto.schedule.synchronize import loop_accesses
 from stretto.schedule.team_leaf import Pending, TeamLeaf, Touch, TouchKey
 from stretto.schedule.wavefront import LeafPlan, plan_regions

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Body, Region, Statement, item_regions
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel
+from stretto.device.regions import Body, Region, Statement, item_regions
 from stretto.schedule.affinity import Producers, favourites
 from stretto.schedule.builder import Part, part_regions
 from stretto.schedule.costs import MachineCosts

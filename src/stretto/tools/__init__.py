@@ -1,1 +1,1 @@
-
+"""What people see: the command line, `explain`, timelines, profiles, fuzzing."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from stretto.device.expr import Const, Expr, Position
+from stretto.device.program import DeviceProgram, Run, Schedule, Wait
+from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, walk
 from stretto.errors import SourceLocation
 from stretto.ir.core import Block, Op, Program
 from stretto.ir.ops import CallOp, ForOp, IfOp, TensorOp, WhileOp
-from stretto.kernels.expr import Const, Expr, Position
-from stretto.kernels.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, walk
-from stretto.schedule.program import DeviceProgram, Run, Schedule, Wait
 
 INDENT = "  "
 MOST_UNITS = 8

@@ -14,9 +14,9 @@ from rich.table import Table
 from torch.utils import _pytree as pytree
 
 import stretto
+from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cuda.executable import CudaExecutable
 from stretto.options import Options
-from stretto.runtime.cuda_executable import CudaExecutable
-from stretto.runtime.executable import CpuExecutable
 from stretto.text import seconds_text
 from stretto.tools.models import Model, on_gpu, zoo_module
 

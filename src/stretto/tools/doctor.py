@@ -16,12 +16,12 @@ import torch
 
 import stretto
 from stretto.errors import BuildError, StrettoError
+from stretto.machines.cuda.device import find_gpu
+from stretto.machines.cuda.driver import load_driver
+from stretto.machines.cuda.toolchain import require_greenlet, require_triton
 from stretto.options import Options
 from stretto.runtime.compiler import build_flags, cpu, find_compiler
-from stretto.runtime.cuda_device import find_gpu
-from stretto.runtime.cuda_driver import load_driver
 from stretto.runtime.memory_watch import tracks_pages
-from stretto.runtime.triton_toolchain import require_greenlet, require_triton
 from stretto.text import bytes_text
 from stretto.tools.cache import CacheFolder
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from stretto.build import Executable, Stages
-from stretto.capture import ArgumentLeaf, Fetched
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram
+from stretto.frontends.python import ArgumentLeaf, Fetched
 from stretto.ir.ops import TensorOp
-from stretto.kernels.operator import Kernel
-from stretto.runtime.cuda_device import find_gpu
-from stretto.runtime.cuda_executable import CudaExecutable
-from stretto.runtime.cuda_plan import PlanExecutable
-from stretto.runtime.executable import CpuExecutable
+from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cuda.device import find_gpu
+from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.plan import PlanExecutable
 from stretto.schedule.plan import Plan
-from stretto.schedule.program import DeviceProgram
 from stretto.schedule.scheduler import Report
 from stretto.text import Writer, bytes_text, seconds_text, table
 from stretto.tools.arguments import tensor_names

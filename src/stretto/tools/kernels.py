@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stretto.kernels.expr import Apply, Expr, Extent, Reg
-from stretto.kernels.operator import Kernel, Method
+from stretto.device.expr import Apply, Expr, Extent, Reg
+from stretto.device.operator import Kernel, Method
 from stretto.text import seconds_text
 from stretto.tools.control import Runs
 

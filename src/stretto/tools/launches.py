@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stretto.build import Stages
-from stretto.codegen.triton_source import ENTRY, TritonSource
-from stretto.kernels.expr import Expr, Reg, expr_regs
-from stretto.kernels.operator import LibraryCall
-from stretto.kernels.tree import Call, For, If, Leaf, Let, Node, Seq, While, trip_count, walk
+from stretto.device.expr import Expr, Reg, expr_regs
+from stretto.device.operator import LibraryCall
+from stretto.device.program import DeviceProgram, Wait
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, While, trip_count, walk
+from stretto.machines.cuda.compile import CompiledTriton
+from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.runtime.library import extents
-from stretto.runtime.triton_compile import CompiledTriton
 from stretto.schedule.plan import Action, Launch, Library, Plan, constant
-from stretto.schedule.program import DeviceProgram, Wait
 from stretto.text import bytes_text, seconds_text
 from stretto.tools.control import NEVER, Runs, reached
 

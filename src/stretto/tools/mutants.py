@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
+from stretto.device.verifier import verify
+from stretto.device.verifier.initialisation import loose_names
 from stretto.errors import StrettoError, VerifyError
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Tree
 from stretto.runtime.shadow import RaceError, UninitialisedRead
 from stretto.runtime.stops import DeadlockError
-from stretto.schedule.initialisation import loose_names
-from stretto.schedule.program import DeviceProgram
-from stretto.schedule.verifier import verify
 from stretto.tools.mutation import Mutant, mutate
 
 VERIFY_SECONDS = 5.0

@@ -11,9 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.errors import BuildError
+from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cpu.native import TaskEvent
 from stretto.options import Options
-from stretto.runtime.executable import CpuExecutable
-from stretto.runtime.native import TaskEvent
 from stretto.tools.kernels import kernel_lines, operators_text, templates_text, tile_text
 
 if TYPE_CHECKING:

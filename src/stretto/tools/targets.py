@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from stretto.build import Stages, compile_for_target
-from stretto.capture import capture
 from stretto.errors import BuildError
+from stretto.frontends.python import capture
+from stretto.machines.cuda.device import find_gpu
+from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
 from stretto.options import Options
-from stretto.runtime.cuda_device import find_gpu
-from stretto.runtime.triton_toolchain import TARGETS, Target, require_triton
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError, suggestion
 

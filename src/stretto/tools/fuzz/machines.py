@@ -11,7 +11,7 @@ import stretto
 from stretto import api
 from stretto.api import Compiled
 from stretto.build import build
-from stretto.capture import Captured
+from stretto.frontends.python import Captured
 from stretto.kernels import fuse as fusion
 from stretto.kernels import select as selection
 from stretto.options import Options

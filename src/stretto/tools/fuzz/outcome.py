@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stretto.errors import (
-    BuildError,
-    CaptureError,
-    CodegenError,
-    ScheduleError,
-    StrettoError,
-)
+from stretto.errors import BuildError, CaptureError, CodegenError, ScheduleError, StrettoError
 
 Verdict = Literal["equal", "refused", "wrong", "internal error", "hang", "skipped"]
 

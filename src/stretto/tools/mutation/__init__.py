@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Tree
-from stretto.schedule.program import DeviceProgram
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
 from stretto.tools.mutation import control, items, memory
 from stretto.tools.mutation.parts import Mutant, NotApplicable
 

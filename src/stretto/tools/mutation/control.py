@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from stretto.kernels.expr import Const, Reg
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Call, For, If, Node, Seq, Tree, While
-from stretto.schedule.program import DeviceProgram, Schedule
+from stretto.device.expr import Const, Reg
+from stretto.device.program import DeviceProgram, Schedule
+from stretto.device.regions import Body
+from stretto.device.tree import Call, For, If, Node, Seq, Tree, While
 from stretto.tools.mutation.parts import (
     Change,
     Mutant,

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from stretto.kernels.expr import Reg
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Tree
-from stretto.schedule.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.expr import Reg
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
 from stretto.tools.mutation.parts import (
     Change,
     Mutant,

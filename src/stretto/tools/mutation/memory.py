@@ -6,11 +6,11 @@ import random
 from dataclasses import replace
 from typing import Any, cast
 
-from stretto.kernels.expr import Buffer
-from stretto.kernels.operator import Kernel
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Tree
-from stretto.schedule.program import DeviceProgram, Frame, Placement
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Frame, Placement
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
 from stretto.tools.mutation.parts import (
     Change,
     Mutant,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
-from stretto.kernels.expr import Buffer, Reg
-from stretto.kernels.regions import Body
-from stretto.kernels.tree import Tree
-from stretto.schedule.program import DeviceProgram
+from stretto.device.expr import Buffer, Reg
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
 
 V = TypeVar("V")
 

@@ -1,0 +1,113 @@
+"""Many regions of one buffer as arrays: which of these meet which of those, in a few operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.device.expr import Buffer, Extent
+from stretto.device.regions import Box, Region, refine, refined_strides
+
+Mask = NDArray[np.bool_]
+Limits = NDArray[np.int64]
+
+MOST_TASKS = 1024
+"""Where the tasks of a kernel with more are dealt among the units, every unit is taken to touch
+what all tasks touch: comparing them pair by pair would take seconds."""
+
+ALL = 1 << 62
+"""The end of a dim that is taken whole."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """Regions of one buffer that have one shape and one kind: row r is region r.
+
+    limits[r, d]: first and last + 1 of dim d.
+    """
+
+    buffer: Buffer
+    shape: tuple[Extent, ...]
+    write: bool
+    regions: tuple[Region, ...]
+    limits: Limits
+    _refined: dict[tuple[int, ...], Limits] = field(default_factory=dict[tuple[int, ...], Limits])
+
+    @staticmethod
+    def of(regions: Sequence[Region]) -> Boxes:
+        first = regions[0]
+        limits = _limits([region.box for region in regions], len(first.shape))
+        return Boxes(first.buffer, first.shape, first.write, tuple(regions), limits)
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def under(self, buffer: Buffer) -> Boxes:
+        """The same places of another buffer."""
+        return replace(self, buffer=buffer)
+
+    def overlap(self, other: Boxes) -> Mask:
+        """[r, s]: may region r and region s of `other` have an element in common, as `overlap`?"""
+        if self.shape == other.shape:
+            return _meet(self.limits, other.limits)
+        strides = refined_strides(self.shape, other.shape)
+        if strides is None:
+            return _meet(self.spans(), other.spans())
+        return _meet(self._cut(strides), other._cut(strides))
+
+    def spans(self) -> Limits:
+        """[r, 0]: the elements from the first to the last one + 1."""
+        if () not in self._refined:
+            spans = [(region.span,) for region in self.regions]
+            self._refined[()] = _limits(spans, 1)
+        return self._refined[()]
+
+    def _cut(self, strides: tuple[int, ...]) -> Limits:
+        if strides not in self._refined:
+            boxes = [refine(region, strides) for region in self.regions]
+            self._refined[strides] = _limits(boxes, len(strides))
+        return self._refined[strides]
+
+
+def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[np.int64]]]:
+    """Regions by buffer, shape and kind, each row with the number that came with it."""
+    groups: dict[tuple[str, tuple[Extent, ...], bool], list[tuple[int, Region]]] = {}
+    for number, region in regions:
+        key = region.buffer.name, region.shape, region.write
+        groups.setdefault(key, []).append((number, region))
+    return [
+        (
+            Boxes.of([region for _, region in group]),
+            np.array([number for number, _ in group], np.int64),
+        )
+        for group in groups.values()
+    ]
+
+
+def part(mask: Mask, region: Region) -> Mask:
+    """The elements of a region, as a view."""
+    shape = tuple(dim if isinstance(dim, int) else -1 for dim in region.shape)
+    size = prod(shape)
+    if 0 in shape or 0 <= size < len(mask):
+        # A view of fewer elements than the buffer has.
+        mask = mask[:size]
+        shape = tuple(max(dim, 0) for dim in shape)
+    box = tuple(slice(None) if one is None else slice(*one) for one in region.box)
+    return mask.reshape(shape)[(*box, ...)]
+
+
+def _limits(boxes: Sequence[Box], dims: int) -> Limits:
+    rows = [[(0, ALL) if part is None else part for part in box] for box in boxes]
+    return np.array(rows, np.int64).reshape(len(boxes), dims, 2)
+
+
+def _meet(a: Limits, b: Limits) -> Mask:
+    met = np.ones((len(a), len(b)), np.bool_)
+    for dim in range(a.shape[1]):
+        met &= a[:, dim, 0, None] < b[None, :, dim, 1]
+        met &= b[None, :, dim, 0] < a[:, dim, 1, None]
+    return met

@@ -1,0 +1,238 @@
+"""Tokens, names, indices and expressions in the text of a DeviceProgram."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Never, TypeVar
+
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Atom,
+    Buffer,
+    Const,
+    Dynamic,
+    Expr,
+    Extent,
+    Index,
+    Load,
+    Position,
+    Quotient,
+    Reg,
+    Remainder,
+    Var,
+)
+from stretto.errors import ScheduleError
+from stretto.ir.types import DType
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d+)?(?:e[-+]?\d+)?))
+      | (?P<word>[A-Za-z_][A-Za-z0-9_.]*(?:'\d+)?)
+      | (?P<sign>->|\.\.|//|[$&@(){}\[\]<>,:=+*/%])
+      | (?P<end>$)
+    )""",
+    re.VERBOSE,
+)
+_WORDS: dict[str, bool | float] = {
+    "true": True,
+    "false": False,
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "nan": float("nan"),
+}
+
+
+class ExprParser:
+    """Reads token by token; `buffers` are those declared so far, by their name in the text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[tuple[str, str, int]] = []
+        self._at = 0
+        self.buffers: dict[str, Buffer] = {}
+        position = 0
+        while not self._tokens or self._tokens[-1][0] != "end":
+            match = _TOKEN.match(text, position)
+            if match is None:
+                self._tokens.append(("end", "", position))
+                self._at = len(self._tokens) - 1
+                self.fail("cannot read this")
+            kind = match.lastgroup
+            assert kind is not None
+            self._tokens.append((kind, match[kind], match.start(kind)))
+            position = match.end()
+
+    def fail(self, message: str) -> Never:
+        """Raises for the token at hand."""
+        position = self._tokens[self._at][2]
+        line = self._text.count("\n", 0, position)
+        lines = self._text.splitlines() or [""]
+        source = lines[min(line, len(lines) - 1)].strip()
+        raise ScheduleError(f"line {line + 1}: {message}: {source}")
+
+    def peek(self) -> str:
+        return self._tokens[self._at][1]
+
+    def at_string(self) -> bool:
+        return self._tokens[self._at][0] == "string"
+
+    def at_integer(self) -> bool:
+        return self._tokens[self._at][0] == "number"
+
+    def end(self) -> None:
+        if self._tokens[self._at][0] != "end":
+            self.fail("expected the end of the text")
+
+    def accept(self, token: str) -> bool:
+        kind, text, _ = self._tokens[self._at]
+        if kind == "string" or text != token:
+            return False
+        self._at += 1
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.accept(token):
+            self.fail(f"expected `{token}`")
+
+    def word(self, *choices: str) -> str:
+        if self.peek() not in choices:
+            self.fail(f"expected one of {', '.join(choices)}")
+        return self._next("word")
+
+    def handle(self) -> str:
+        return self._next("word")
+
+    def string(self) -> str:
+        return json.loads(self._next("string"))
+
+    def name(self) -> str:
+        return self.string() if self.at_string() else self._next("word")
+
+    def integer(self) -> int:
+        try:
+            return int(self._next("number"))
+        except ValueError:
+            self._at -= 1
+            self.fail("expected an integer")
+
+    def number(self) -> bool | int | float:
+        text = self.peek()
+        if text in _WORDS:
+            self._at += 1
+            return _WORDS[text]
+        text = self._next("number")
+        return int(text) if text.lstrip("-").isdecimal() else float(text)
+
+    def _next(self, kind: str) -> str:
+        found, text, _ = self._tokens[self._at]
+        if found != kind:
+            self.fail(f"expected a {kind}")
+        self._at += 1
+        return text
+
+    def items(self, item: Callable[[], A], opening: str = "(", closing: str = ")") -> tuple[A, ...]:
+        """Items between brackets, separated by commas."""
+        self.expect(opening)
+        found: list[A] = []
+        while not self.accept(closing):
+            if found:
+                self.expect(",")
+            found.append(item())
+        return tuple(found)
+
+    def assigned(self, left: Callable[[], A], right: Callable[[], B]) -> tuple[A, B]:
+        """left = right"""
+        first = left()
+        self.expect("=")
+        return first, right()
+
+    def dtype(self) -> DType:
+        try:
+            return DType(self._next("word"))
+        except ValueError:
+            self._at -= 1
+            self.fail("expected a dtype")
+
+    def buffer(self) -> Buffer:
+        handle = self._next("word")
+        if handle not in self.buffers:
+            self._at -= 1
+            self.fail(f"no buffer {handle} is declared")
+        return self.buffers[handle]
+
+    def register(self) -> Reg:
+        self.expect("$")
+        name = self.name()
+        return Reg(name, self.dtype()) if self.accept(":") else Reg(name)
+
+    def extent(self) -> Extent:
+        return self.register() if self.peek() == "$" else self.integer()
+
+    def index(self) -> Index:
+        terms: list[tuple[Atom, int]] = []
+        const = 0
+        while True:
+            if self.at_integer():
+                coefficient = self.integer()
+                if self.accept("*"):
+                    terms.append((self._atom(), coefficient))
+                else:
+                    const = coefficient
+            else:
+                terms.append((self._atom(), 1))
+            if not self.accept("+"):
+                return Index(tuple(terms), const)
+
+    def _atom(self) -> Atom:
+        if self.peek() == "$":
+            return self.register()
+        if self.accept("["):
+            value = self.expr()
+            self.expect("]")
+            return Dynamic(value)
+        if self.accept("("):
+            index = self.index()
+            kind = Quotient if self.accept("//") else Remainder
+            if kind is Remainder:
+                self.expect("%")
+            atom = kind(index, self.integer())
+            self.expect(")")
+            return atom
+        word = self._next("word")
+        if not re.fullmatch(r"i\d+", word):
+            self._at -= 1
+            self.fail("expected an iteration variable")
+        return Var(int(word[1:]))
+
+    def access(self) -> Access:
+        buffer = self.buffer()
+        shape = self.items(self.extent, "{", "}") if self.peek() == "{" else buffer.shape
+        return Access(buffer, shape, self.items(self.index, "[", "]"))
+
+    def expr(self) -> Expr:
+        if self.accept("<"):
+            index = self.index()
+            self.expect(">")
+            return Position(index)
+        following = self._tokens[self._at + 1][1]
+        if self.peek() in self.buffers and following in ("[", "{"):
+            return Load(self.access())
+        if self.at_integer() or self.peek() in ("true", "false"):
+            value = self.number()
+            self.expect(":")
+            return Const(value, self.dtype())
+        function = self._next("word")
+        dtype = self.dtype() if self.accept(":") else None
+        args = self.items(self.expr)
+        if dtype is None:
+            if not args:
+                self.fail("a function without arguments needs a dtype")
+            dtype = args[0].dtype
+        return Apply(function, args, dtype)

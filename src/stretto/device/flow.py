@@ -1,0 +1,193 @@
+"""The walk that all analyses of a control tree share: what is known goes through it, to a fixpoint.
+
+`Flow` goes in the order of the run, `Backward` against it. An analysis says what a leaf and a call
+do to its state, what holds where two ways meet, and what it means that buffers trade places at the
+end of an iteration; a loop is walked until the state at its head no longer changes. States are
+values: a rule gives a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar, cast
+
+from stretto.device.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Node,
+    Rotation,
+    Seq,
+    While,
+    joined,
+    rebuilt,
+    trip_count,
+)
+
+L = TypeVar("L")
+M = TypeVar("M")
+S = TypeVar("S")
+
+Loop = For[L] | While[L]
+
+
+class Flow(Generic[L, M, S]):
+    """An analysis in the order of the run, which may make other leaves of those that it sees."""
+
+    def __init__(self) -> None:
+        self._turned: dict[tuple[int, Hashable], tuple[Node[M], S]] = {}
+
+    # ---- what an analysis says -----------------------------------------------------------------
+    def leaf(self, body: L, state: S) -> tuple[M, S]:
+        """The leaf, and what holds after it."""
+        raise NotImplementedError
+
+    def call(self, call: Call[L], state: S) -> tuple[Node[M], S]:
+        """The call, and what holds when it has returned."""
+        return cast("Call[M]", call), state
+
+    def merge(self, a: S, b: S) -> S:
+        """What holds when either may be true."""
+        raise NotImplementedError
+
+    def join(self, before: S, then: S, orelse: S) -> S:
+        """What holds after the arms of a branch at which `before` held."""
+        return self.merge(then, orelse)
+
+    def rotate(self, state: S, pairs: Rotation) -> S:
+        """What holds when the buffers of each pair have traded places."""
+        return state
+
+    def same(self, a: S, b: S) -> bool:
+        return a == b
+
+    def key(self, state: S) -> Hashable | None:
+        """Equal for equal states, so that no loop is walked twice from one; None: unknown."""
+        return None
+
+    def decide(self, node: Loop[L] | If[L], state: S) -> None:
+        """The units read the bounds or the condition of a node."""
+
+    def begin(self, node: For[L], state: S) -> S:
+        """What holds when an iteration has its index."""
+        return state
+
+    # ---- the walk ------------------------------------------------------------------------------
+    def visit(self, node: Node[L], state: S) -> tuple[Node[M], S]:
+        """The node with its leaves, and what holds after it."""
+        match node:
+            case Leaf(body):
+                made, state = self.leaf(body, state)
+                return Leaf(made), state
+            case Seq(children):
+                return self.sequence(children, state)
+            case For() | While():
+                return self.loop(node, state)
+            case If(_, then, orelse):
+                self.decide(node, state)
+                first, one = self.visit(then, state)
+                second, other = self.visit(orelse, state)
+                return rebuilt(node, (first, second)), self.join(state, one, other)
+            case Call():
+                return self.call(node, state)
+
+    def sequence(self, children: Sequence[Node[L]], state: S) -> tuple[Node[M], S]:
+        made: list[Node[M]] = []
+        for child in children:
+            one, state = self.visit(child, state)
+            made.append(one)
+        return joined(made), state
+
+    def loop(self, node: Loop[L], state: S) -> tuple[Node[M], S]:
+        """The loop, and what holds after it."""
+        found = self.key(state)
+        if found is None:
+            return self._turns(node, state)
+        key = id(node), found
+        if key not in self._turned:
+            self._turned[key] = self._turns(node, state)
+        return self._turned[key]
+
+    def _turns(self, node: Loop[L], start: S) -> tuple[Node[M], S]:
+        while True:
+            made, after, end = self._turn(node, start)
+            joined = self.merge(start, self.rotate(end, node.rotate))
+            if self.same(joined, start):
+                return made, after
+            start = joined
+
+    def _turn(self, node: Loop[L], start: S) -> tuple[Node[M], S, S]:
+        """One iteration: the loop, what holds after it, and at the end of the body."""
+        match node:
+            case For(body=body):
+                self.decide(node, start)
+                walked, end = self.visit(body, self.begin(node, start))
+                after = self.rotate(end, node.rotate) if trip_count(node) else start
+                return rebuilt(node, (walked,)), after, end
+            case While(head=head, body=body):
+                tested, after = self.visit(head, start)
+                self.decide(node, after)
+                walked, end = self.visit(body, after)
+                return rebuilt(node, (tested, walked)), after, end
+
+
+class Facts(Flow[L, L, S]):
+    """An analysis that leaves the tree as it is."""
+
+    def leaf(self, body: L, state: S) -> tuple[L, S]:
+        return body, self.after(body, state)
+
+    def after(self, body: L, state: S) -> S:
+        """What holds after a leaf."""
+        raise NotImplementedError
+
+    def end(self, node: Node[L], state: S) -> S:
+        """What holds after a node."""
+        return self.visit(node, state)[1]
+
+
+class Backward(Generic[L, S]):
+    """An analysis against the order of the run: what will happen from a node on."""
+
+    def leaf(self, body: L, after: S) -> S:
+        raise NotImplementedError
+
+    def call(self, call: Call[L], after: S) -> S:
+        raise NotImplementedError
+
+    def merge(self, a: S, b: S) -> S:
+        raise NotImplementedError
+
+    def rotate(self, state: S, pairs: Rotation) -> S:
+        return state
+
+    def visit(self, node: Node[L], after: S) -> S:
+        """What holds before a node, given what holds after it."""
+        match node:
+            case Leaf(body):
+                return self.leaf(body, after)
+            case Seq(children):
+                for child in reversed(children):
+                    after = self.visit(child, after)
+                return after
+            case For(body=body, rotate=pairs):
+                return self._fixpoint(after, lambda now: self.visit(body, self.rotate(now, pairs)))
+            case While(head=head, body=body, rotate=pairs):
+
+                def turn(now: S) -> S:
+                    again = self.visit(body, self.rotate(now, pairs))
+                    return self.visit(head, self.merge(again, after))
+
+                return self._fixpoint(self.visit(head, after), turn)
+            case If(then=then, orelse=orelse):
+                return self.merge(self.visit(then, after), self.visit(orelse, after))
+            case Call():
+                return self.call(node, after)
+
+    def _fixpoint(self, start: S, turn: Callable[[S], S]) -> S:
+        while True:
+            joined = self.merge(start, turn(start))
+            if joined == start:
+                return start
+            start = joined

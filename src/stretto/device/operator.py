@@ -1,0 +1,175 @@
+"""Operators, kernels and tasks.
+
+An *operator* computes one buffer (or a part of it): parallel dims, reduction dims, a scalar
+expression. A *kernel* is one or more operators cut into tiles by a common grid; a *task* is one
+tile: it runs the kernel's stages in order, each restricted to its box. Tasks of one kernel are
+independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from stretto.device.expr import Access, Buffer, Expr, Extent, Load, Reg, index_loads, loads
+from stretto.ir.ops import Argument
+
+SCANS = ("cumsum", "cumprod")
+SORTS = ("argsort", "argsort_descending")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """out[dims] = combine over `reduce` of value.
+
+    combine: "" (no reduction), or "sum", "prod", "max", "min", "any", "all", "argmax", "argmin"
+    (the latter two give the i64 position in the row-major order of the reduction dims, first one
+    wins, NaN wins as in torch), or "cumsum" / "cumprod": the single reduction dim is scanned and
+    `out` may use its variable, or "argsort" / "argsort_descending". Those sort what `value` is over
+    the first of two reduction dims, equal ones in their order, NaN as the largest, and store the
+    positions there of the first elements, as many as the second dim has: `value` uses the variable
+    of the first of the two, `out` that of the second. Floating sums accumulate in f32 for f16, bf16
+    and f32 operands, in f64 for f64. `out.index` uses parallel variables only (scans and sorts
+    excepted). A store with `Dynamic` positions may hit one element twice; such an operator runs as
+    a single task, in order.
+    `accumulate` adds to what is there.
+    """
+
+    name: str
+    dims: tuple[Extent, ...]
+    reduce: tuple[Extent, ...]
+    combine: str
+    value: Expr
+    out: Access
+    accumulate: bool = False
+    source: str = ""
+
+    def reads(self) -> tuple[Load, ...]:
+        found = list(loads(self.value))
+        for index in self.out.index:
+            found.extend(index_loads(index))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """An ATen operator run by torch on whole buffers.
+
+    In `args` a Buffer stands for its tensor, a Reg for a number.
+    """
+
+    name: str
+    target: str
+    args: tuple[LibraryArgument, ...]
+    kwargs: tuple[tuple[str, LibraryArgument], ...]
+    outs: tuple[Buffer, ...]
+    reason: str
+    source: str = ""
+
+    @property
+    def inputs(self) -> tuple[Buffer | Reg, ...]:
+        """What the call reads, in order: buffers and numbers inside its arguments.
+
+        A buffer of dynamic size is followed by the register that holds its leading dim.
+        """
+        return (*_operands(self.args), *_operands(tuple(value for _, value in self.kwargs)))
+
+    @property
+    def operands(self) -> tuple[Buffer | Reg, ...]:
+        """What a machine hands over: the inputs, then the results in the same way."""
+        return (*self.inputs, *_operands(self.outs))
+
+
+def _operands(argument: LibraryArgument) -> Iterator[Buffer | Reg]:
+    match argument:
+        case Buffer():
+            yield argument
+            yield from (dim for dim in argument.shape[:1] if isinstance(dim, Reg))
+        case Reg():
+            yield argument
+        case tuple():
+            for item in argument:
+                yield from _operands(item)
+        case _:
+            pass
+
+
+LibraryArgument = Buffer | Reg | Argument | tuple["LibraryArgument", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileDim:
+    """A grid dim: `extent` values cut into tiles of `tile` (the last may be smaller)."""
+
+    extent: Extent
+    tile: int
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles; the extent must be static."""
+        if not isinstance(self.extent, int):
+            raise TypeError("a dynamic grid dim has no static number of tiles")
+        return -(-self.extent // self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The range of one parallel dim of an operator that a task computes.
+
+    With `grid` = g: offset + (the task's range in grid dim g). With `grid` None: offset .. offset +
+    extent.
+    """
+
+    extent: Extent
+    grid: int | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How a stage is computed: a template's name and its integer parameters, the tile shape."""
+
+    template: str
+    parameters: tuple[tuple[str, int], ...] = ()
+    packed: Buffer | None = None
+
+    def __getitem__(self, key: str) -> int:
+        return dict(self.parameters)[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    operator: Operator
+    box: tuple[Span, ...]
+    method: Method = Method("loops")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Stages over a common grid. `seconds` is the estimated time of one full task on one unit."""
+
+    name: str
+    grid: tuple[TileDim, ...]
+    stages: tuple[Stage, ...]
+    seconds: float = 0.0
+    call: LibraryCall | None = None
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(dim.extent, int) for dim in self.grid)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks (static grids only)."""
+        return prod((dim.tiles for dim in self.grid), start=1)
+
+    def tile(self, task: int) -> tuple[tuple[int, int], ...]:
+        """(first, last + 1) of each grid dim for task number `task`, last grid dim fastest."""
+        ranges: list[tuple[int, int]] = []
+        for dim in reversed(self.grid):
+            extent = dim.extent
+            assert isinstance(extent, int)
+            task, position = divmod(task, dim.tiles)
+            ranges.append((position * dim.tile, min((position + 1) * dim.tile, extent)))
+        return tuple(reversed(ranges))

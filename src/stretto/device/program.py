@@ -1,0 +1,114 @@
+"""The DeviceProgram: what every front half produces and every machine runs.
+
+A control tree whose leaves are *schedules*: for each unit a list of items. Synchronisation is one
+progress counter per unit, written by its owner only. Every unit keeps a register `base`; in a
+leaf, `Signal(s)` publishes base + s, `Wait(u, s)` lasts until unit u has published at least
+base + s (a wait may be for several neighbouring units), and at the end of the leaf every unit
+publishes base + steps and adds `steps` to its base. Step 0 is what lies before the leaf: the wait
+(u, 0) is for all that unit u did before. All units go the same way through the tree, so their bases
+agree without talking, and counters only grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel
+from stretto.device.tree import Check, Let, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Runs tasks first, first + stride, ... below the kernel's number, at most `count` of them.
+
+    `count` is None for a kernel with a dynamic grid: all tasks of that stride.
+    """
+
+    kernel: str
+    first: int
+    count: int | None = 1
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until each of the `count` units from `unit` on has published base + step.
+
+    Who waits for several units may be one of them: nobody waits for itself.
+    """
+
+    unit: int
+    step: int
+    count: int = 1
+
+    def others(self, own: int) -> tuple[int, ...]:
+        """The units that unit `own` waits for."""
+        return tuple(u for u in range(self.unit, self.unit + self.count) if u != own)
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Publishes base + step: everything of this unit before it is visible to who waits for it."""
+
+    step: int
+
+
+Item = Run | Wait | Signal | Let | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """units[u]: the items of unit u. Every unit has the same Lets and Checks in the same order.
+
+    `steps` is at least 1 unless the leaf is empty.
+    """
+
+    units: tuple[tuple[Item, ...], ...]
+    steps: int
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the kernels that any unit runs."""
+        return frozenset(i.kernel for items in self.units for i in items if isinstance(i, Run))
+
+    @property
+    def statements(self) -> tuple[Let | Check, ...]:
+        """What every unit executes."""
+        return tuple(item for item in self.units[0] if isinstance(item, Let | Check))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a local buffer lies in its function's frame, in bytes."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The memory of one activation of a function: placements by buffer name, bytes (aligned)."""
+
+    nbytes: int
+    placements: tuple[tuple[str, Placement], ...]
+
+    def __getitem__(self, name: str) -> Placement:
+        return dict(self.placements)[name]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProgram:
+    """`units` units run `tree`; `kernels` by name; `frames` by function name."""
+
+    units: int
+    tree: Tree[Schedule]
+    kernels: tuple[Kernel, ...]
+    frames: tuple[tuple[str, Frame], ...]
+    lists: tuple[Buffer, ...] = ()
+
+    def kernel(self, name: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.name == name)
+
+    def frame(self, function: str) -> Frame:
+        return dict(self.frames)[function]

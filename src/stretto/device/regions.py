@@ -1,0 +1,403 @@
+"""What a task, a register statement or a library call reads and writes.
+
+A region is a box of a buffer, found by interval arithmetic over index expressions; it may be larger
+than what is really touched, never smaller. A dim whose index depends on a register is taken whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+
+from stretto.device.expr import (
+    Access,
+    Buffer,
+    Dynamic,
+    Expr,
+    Extent,
+    Index,
+    Quotient,
+    Reg,
+    Remainder,
+    Var,
+    expr_regs,
+    loads,
+    row_major,
+)
+from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
+from stretto.device.tree import Check, Let
+
+Statement = Kernel | Let | Check
+Body = tuple[Statement, ...]
+"""A leaf before it is scheduled: straight-line code."""
+
+Interval = tuple[int, int]
+"""first .. last + 1"""
+Box = tuple[Interval | None, ...]
+"""An interval per dim; None is the whole dim."""
+Ranges = tuple[Interval | None, ...]
+"""What is known of iteration variables; None is nothing."""
+
+NOTHING: Mapping[Reg, Interval] = {}
+"""No register has a known range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part `box` of `buffer` seen with dims `shape`."""
+
+    buffer: Buffer
+    shape: tuple[Extent, ...]
+    box: Box
+    write: bool
+
+    @property
+    def span(self) -> Interval | None:
+        """The elements from the first to the last one + 1; None when the end is not known."""
+        first = last = 0
+        for interval, extent, stride in zip(
+            self.box, self.shape, row_major(self.shape), strict=True
+        ):
+            if interval is not None:
+                first += interval[0] * stride
+                last += (interval[1] - 1) * stride
+            elif isinstance(extent, int):
+                last += (extent - 1) * stride
+            else:
+                return None
+        return first, last + 1
+
+
+def whole(buffer: Buffer, write: bool) -> Region:
+    return Region(buffer, buffer.shape, (None,) * len(buffer.shape), write)
+
+
+def task_regions(kernel: Kernel, task: int) -> tuple[Region, ...]:
+    """What one task of a kernel with a static grid touches."""
+    return tile_regions(kernel, kernel.tile(task))
+
+
+def stage_regions(kernel: Kernel, task: int | None = None) -> Iterator[tuple[Region, ...]]:
+    """What one task of a kernel with a static grid touches, stage by stage; or all tasks."""
+    tile = tuple((0, _static(dim.extent)) for dim in kernel.grid)
+    if task is not None:
+        tile = kernel.tile(task)
+    for stage in kernel.stages:
+        yield _merged(_stage_regions(stage, tile))
+
+
+def kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
+    """What all tasks together touch."""
+    if not kernel.is_static or kernel.call is not None:
+        return _merged(whole(region.buffer, region.write) for region in _touched(kernel))
+    return tile_regions(kernel, tuple((0, _static(dim.extent)) for dim in kernel.grid))
+
+
+def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
+    """What the tasks first .. first + count - 1 touch."""
+    if kernel.call is not None or not kernel.is_static:
+        return kernel_regions(kernel)
+    tiles = tuple(dim.tiles for dim in kernel.grid)
+    found: list[Region] = []
+    for block in _blocks(tiles, first, first + count):
+        ranges = tuple(
+            (low * dim.tile, min(high * dim.tile, _static(dim.extent)))
+            for (low, high), dim in zip(block, kernel.grid, strict=True)
+        )
+        found.extend(tile_regions(kernel, ranges))
+    return _merged(found)
+
+
+def tile_regions(kernel: Kernel, tile: tuple[Interval, ...]) -> tuple[Region, ...]:
+    """What the stages touch for the given range of each grid dim."""
+    return _merged(region for stage in kernel.stages for region in _stage_regions(stage, tile))
+
+
+def stores_anywhere(operator: Operator) -> bool:
+    """Does the place of the result depend on a register or on memory, as in a push to a list?"""
+    return any(isinstance(a, Reg | Dynamic) for index in operator.out.index for a in index.atoms())
+
+
+def expr_regions(expr: Expr) -> tuple[Region, ...]:
+    """What an expression without iteration variables reads."""
+    return _merged(_read_regions(expr, ()))
+
+
+def kernel_reads(kernel: Kernel) -> set[Reg]:
+    """The registers that the tasks read."""
+    found = {r for dim in kernel.grid for r in _extent_registers(dim.extent)}
+    for stage in kernel.stages:
+        operator = stage.operator
+        extents = (*operator.dims, *operator.reduce, *(span.extent for span in stage.box))
+        found |= {r for extent in extents for r in _extent_registers(extent)}
+        found |= expr_regs(operator.value)
+        found |= {a for i in operator.out.index for a in i.atoms() if isinstance(a, Reg)}
+    if kernel.call is not None:
+        found |= {item for item in kernel.call.operands if isinstance(item, Reg)}
+    return found
+
+
+def written_buffers(kernel: Kernel) -> set[Buffer]:
+    """The buffers that the tasks write."""
+    found = {stage.operator.out.buffer for stage in kernel.stages}
+    return found if kernel.call is None else found.union(kernel.call.outs)
+
+
+def call_buffers(call: LibraryCall) -> tuple[Buffer, ...]:
+    """The buffers that a library call reads."""
+    return tuple(item for item in call.inputs if isinstance(item, Buffer))
+
+
+def item_regions(item: Statement) -> tuple[Region, ...]:
+    """All that an item touches."""
+    return kernel_regions(item) if isinstance(item, Kernel) else statement_regions(item)
+
+
+def statement_regions(item: Let | Check) -> tuple[Region, ...]:
+    return tuple(region for expr in _statement_exprs(item) for region in expr_regions(expr))
+
+
+def statement_reads(item: Let | Check) -> set[Reg]:
+    """The registers that a statement reads."""
+    return {reg for expr in _statement_exprs(item) for reg in expr_regs(expr)}
+
+
+def _statement_exprs(item: Let | Check) -> tuple[Expr, ...]:
+    return (item.value,) if isinstance(item, Let) else item.exprs
+
+
+def overlap(a: Region, b: Region) -> bool:
+    """May the two regions of one buffer have an element in common?"""
+    boxes = _common_boxes(a, b)
+    if boxes is None:
+        first, second = a.span, b.span
+        return first is None or second is None or _meet(first, second)
+    return all(x is None or y is None or _meet(x, y) for x, y in zip(*boxes, strict=True))
+
+
+def covers(a: Region, b: Region) -> bool:
+    """Does `a` surely contain the whole of `b`, both of one buffer? False when in doubt."""
+    if a.shape != b.shape:
+        return all(interval is None for interval in a.box)
+    return all(
+        x is None or (y is not None and x[0] <= y[0] and y[1] <= x[1])
+        for x, y in zip(a.box, b.box, strict=True)
+    )
+
+
+def _meet(a: Interval, b: Interval) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def _static(extent: Extent) -> int:
+    assert isinstance(extent, int)
+    return extent
+
+
+def _extent_registers(extent: Extent) -> tuple[Reg, ...]:
+    return (extent,) if isinstance(extent, Reg) else ()
+
+
+def _touched(kernel: Kernel) -> Iterator[Region]:
+    if kernel.call is not None:
+        yield from (whole(buffer, write=False) for buffer in call_buffers(kernel.call))
+        yield from (whole(buffer, write=True) for buffer in kernel.call.outs)
+    for stage in kernel.stages:
+        for load in stage.operator.reads():
+            yield whole(load.access.buffer, write=False)
+        yield whole(stage.operator.out.buffer, write=True)
+        if stage.operator.accumulate:
+            yield whole(stage.operator.out.buffer, write=False)
+
+
+def _stage_regions(stage: Stage, tile: tuple[Interval, ...]) -> Iterator[Region]:
+    operator = stage.operator
+    box = tuple(span_range(span, tile) for span in stage.box)
+    if any(interval is not None and interval[0] >= interval[1] for interval in box):
+        return
+    depths = tuple((0, extent) if isinstance(extent, int) else None for extent in operator.reduce)
+    ranges = (*box, *depths)
+    yield from _read_regions(operator.value, ranges)
+    for index in operator.out.index:
+        for atom in index.atoms():
+            if isinstance(atom, Dynamic):
+                yield from _read_regions(atom.value, ranges)
+    yield from _access_region(operator.out, ranges, write=True)
+    if operator.accumulate:
+        yield from _access_region(operator.out, ranges, write=False)
+
+
+def span_range(span: Span, tile: Ranges) -> Interval | None:
+    """What a stage computes of one of its parallel dims, given what it computes of the grid."""
+    if span.grid is not None:
+        interval = tile[span.grid]
+        if interval is None:
+            return None
+        return span.offset + interval[0], span.offset + interval[1]
+    if isinstance(span.extent, int):
+        return span.offset, span.offset + span.extent
+    return None
+
+
+def _read_regions(expr: Expr, ranges: Ranges) -> Iterator[Region]:
+    for load in loads(expr):
+        yield from _access_region(load.access, ranges, write=False)
+
+
+def _access_region(access: Access, ranges: Ranges, write: bool) -> Iterator[Region]:
+    """One region, or none when every index is out of range (as in padding that is masked off)."""
+    box: list[Interval | None] = []
+    for index, extent in zip(access.index, access.shape, strict=True):
+        interval = index_range(index, ranges)
+        if interval is not None and isinstance(extent, int):
+            interval = max(interval[0], 0), min(interval[1], extent)
+            if interval[0] >= interval[1]:
+                return
+            if interval == (0, extent):
+                interval = None
+        box.append(interval)
+    yield Region(access.buffer, access.shape, tuple(box), write)
+
+
+def index_range(
+    index: Index, ranges: Ranges, registers: Mapping[Reg, Interval] = NOTHING
+) -> Interval | None:
+    """The smallest and the largest value + 1; None when it depends on memory, or on a register of
+    which `registers` says nothing."""
+    low = high = index.const
+    for atom, coefficient in index.terms:
+        match atom:
+            case Var(number):
+                interval = ranges[number]
+            case Quotient(inner, divisor):
+                interval = _quotient_range(index_range(inner, ranges, registers), divisor)
+            case Remainder(inner, divisor):
+                interval = _remainder_range(index_range(inner, ranges, registers), divisor)
+            case Reg():
+                interval = registers.get(atom)
+            case Dynamic():
+                interval = None
+        if interval is None:
+            return None
+        ends = (interval[0] * coefficient, (interval[1] - 1) * coefficient)
+        low, high = low + min(ends), high + max(ends)
+    return low, high + 1
+
+
+def _quotient_range(interval: Interval | None, divisor: int) -> Interval | None:
+    if interval is None:
+        return None
+    return interval[0] // divisor, (interval[1] - 1) // divisor + 1
+
+
+def _remainder_range(interval: Interval | None, divisor: int) -> Interval:
+    if interval is None or interval[0] // divisor != (interval[1] - 1) // divisor:
+        return 0, divisor
+    return interval[0] % divisor, (interval[1] - 1) % divisor + 1
+
+
+def _merged(regions: Iterable[Region]) -> tuple[Region, ...]:
+    """Without what lies inside another region of the same kind, and neighbours as one."""
+    kept: dict[tuple[Buffer, tuple[Extent, ...], bool], list[Region]] = {}
+    for region in regions:
+        group = kept.setdefault((region.buffer, region.shape, region.write), [])
+        _add(group, region)
+    return tuple(region for group in kept.values() for region in group)
+
+
+def _add(group: list[Region], region: Region) -> None:
+    """Adds to a group of one buffer, shape and kind; joins as long as something joins."""
+    while True:
+        for position, other in enumerate(group):
+            joined = _join(other, region)
+            if joined is not None:
+                del group[position]
+                region = joined
+                break
+        else:
+            group.append(region)
+            return
+
+
+def _join(a: Region, b: Region) -> Region | None:
+    """The two as one box, where that is exact."""
+    if covers(a, b):
+        return a
+    if covers(b, a):
+        return b
+    differing = [d for d, (x, y) in enumerate(zip(a.box, b.box, strict=True)) if x != y]
+    if len(differing) != 1:
+        return None
+    dim = differing[0]
+    x, y = a.box[dim], b.box[dim]
+    if x is None or y is None or x[0] > y[1] or y[0] > x[1]:
+        return None
+    union: Interval | None = min(x[0], y[0]), max(x[1], y[1])
+    if union == (0, a.shape[dim]):
+        union = None
+    return Region(a.buffer, a.shape, (*a.box[:dim], union, *a.box[dim + 1 :]), a.write)
+
+
+def _blocks(tiles: tuple[int, ...], first: int, last: int) -> Iterator[tuple[Interval, ...]]:
+    """Boxes of tiles that together are the row-major numbers first .. last - 1."""
+    if not tiles:
+        if first < last:
+            yield ()
+        return
+    row = prod(tiles[1:], start=1)
+    start, end = -(-first // row), last // row
+    if start > end:
+        for inner in _blocks(tiles[1:], first - end * row, last - end * row):
+            yield ((end, start), *inner)
+        return
+    if first < start * row:
+        for inner in _blocks(tiles[1:], first - (start - 1) * row, row):
+            yield ((start - 1, start), *inner)
+    if start < end:
+        yield ((start, end), *((0, extent) for extent in tiles[1:]))
+    if end * row < last:
+        for inner in _blocks(tiles[1:], 0, last - end * row):
+            yield ((end, end + 1), *inner)
+
+
+def _common_boxes(a: Region, b: Region) -> tuple[Box, Box] | None:
+    """Both boxes over the same dims; None when the shapes do not nest."""
+    if a.shape == b.shape:
+        return a.box, b.box
+    extents = refined_strides(a.shape, b.shape)
+    if extents is None:
+        return None
+    return refine(a, extents), refine(b, extents)
+
+
+@lru_cache(maxsize=4096)
+def refined_strides(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[int, ...] | None:
+    """Strides of dims that both shapes can be cut into, largest first; None if there are none."""
+    strides = tuple(sorted({1, *row_major(a), *row_major(b)}, reverse=True))
+    if strides[-1] == 0 or any(x % y for x, y in pairwise(strides)):
+        return None
+    return strides
+
+
+def refine(region: Region, strides: tuple[int, ...]) -> Box:
+    """The box over dims of the given strides (the shape's are among them), not smaller."""
+    pieces: dict[int, Interval | None] = dict.fromkeys(strides, (0, 1))
+    for interval, extent, stride in zip(
+        region.box, region.shape, row_major(region.shape), strict=True
+    ):
+        end = stride * extent if isinstance(extent, int) else None
+        parts = [part for part in strides if part >= stride and (end is None or part < end)]
+        pieces |= dict.fromkeys(parts)
+        if interval is None:
+            continue
+        low, high = interval
+        for part in parts:
+            step = part // stride
+            pieces[part] = low // step, (high - 1) // step + 1
+            if low // step != (high - 1) // step:
+                break
+            low, high = low % step, (high - 1) % step + 1
+    return tuple(pieces[stride] for stride in strides)

@@ -1,0 +1,251 @@
+"""The control tree: sequences, loops, branches and calls around straight-line leaves.
+
+The same node classes carry leaves of operators (after lowering), of kernels (after fusion) and of
+per-unit schedules (a DeviceProgram). Control is decided by registers, which every unit computes for
+itself, so every unit takes the same way. Registers are assigned by `Let`; loops carry tensors in
+*rotating* buffers: the body reads the first of each pair and writes the second, and at the end of
+an iteration the two trade places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from stretto.device.expr import Access, Buffer, Const, Expr, Position, Reg, expr_regs
+
+L = TypeVar("L")
+M = TypeVar("M")
+
+Rotation = tuple[tuple[Buffer, Buffer], ...]
+"""Pairs of buffers that trade places at the end of an iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """reg = value, on every unit. Loads in `value` read memory."""
+
+    reg: Reg
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Stops the run with `code` and the value of `detail` unless `condition` holds (same on every
+    unit).
+
+    code: "list_full", "index", "assertion"; `subject` is the slot of the list, or the number of the
+    failure that is raised (`Lowered.stops`).
+    """
+
+    condition: Expr
+    code: str
+    subject: int = 0
+    detail: Expr | None = None
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (self.condition,) if self.detail is None else (self.condition, self.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf(Generic[L]):
+    body: L
+
+
+@dataclass(frozen=True, slots=True)
+class Seq(Generic[L]):
+    children: tuple[Node[L], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class For(Generic[L]):
+    """index = start, start + step, ... as Python's range. `index` is assigned before each
+    iteration.
+    """
+
+    index: Reg
+    start: Expr
+    stop: Expr
+    step: int
+    body: Node[L]
+    rotate: Rotation = ()
+
+
+@dataclass(frozen=True, slots=True)
+class While(Generic[L]):
+    """Runs `head`, tests the register `condition`, runs `body`, rotates, and again."""
+
+    head: Node[L]
+    condition: Reg
+    body: Node[L]
+    rotate: Rotation = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If(Generic[L]):
+    condition: Reg
+    then: Node[L]
+    orelse: Node[L]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[L]):
+    """Runs a function in a new frame: registers by value, tensors by address, register results
+    assigned.
+
+    `tensors` binds each "param" buffer of the callee to the memory from `Access` on (arguments and
+    the places of results alike).
+    """
+
+    function: str
+    registers: tuple[tuple[Reg, Expr], ...]
+    tensors: tuple[tuple[Buffer, Access], ...]
+    results: tuple[tuple[Reg, Reg], ...] = ()
+    """(register of the caller, register of the callee) pairs."""
+
+
+Node = Leaf[L] | Seq[L] | For[L] | While[L] | If[L] | Call[L]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFunction(Generic[L]):
+    """params: registers by value. tensors: "param" buffers. results: registers handed back.
+
+    `locals` are the buffers of a frame; `written` the params that the function writes.
+    """
+
+    name: str
+    params: tuple[Reg, ...]
+    tensors: tuple[Buffer, ...]
+    written: tuple[Buffer, ...]
+    results: tuple[Reg, ...]
+    locals: tuple[Buffer, ...]
+    body: Node[L]
+
+    def with_body(self, body: Node[M]) -> TreeFunction[M]:
+        return TreeFunction(
+            self.name, self.params, self.tensors, self.written, self.results, self.locals, body
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tree(Generic[L]):
+    """A whole program. `externals` are the buffers of the argument block, by slot."""
+
+    functions: tuple[TreeFunction[L], ...]
+    externals: tuple[Buffer, ...]
+
+    def function(self, name: str) -> TreeFunction[L]:
+        return next(function for function in self.functions if function.name == name)
+
+    @property
+    def main(self) -> TreeFunction[L]:
+        return self.function("main")
+
+
+def children(node: Node[L]) -> tuple[Node[L], ...]:
+    """The nodes below a node, in the order of the run."""
+    match node:
+        case Leaf() | Call():
+            return ()
+        case Seq(items):
+            return items
+        case For(body=body):
+            return (body,)
+        case While(head=head, body=body):
+            return head, body
+        case If(then=then, orelse=orelse):
+            return then, orelse
+
+
+def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
+    """An inner node with other nodes below it."""
+    match node:
+        case Seq():
+            return Seq(tuple(parts))
+        case For(index, start, stop, step, _, rotate):
+            return For(index, start, stop, step, parts[0], rotate)
+        case While(_, condition, _, rotate):
+            return While(parts[0], condition, parts[1], rotate)
+        case If(condition):
+            return If(condition, parts[0], parts[1])
+        case Leaf() | Call():
+            raise TypeError(f"a {type(node).__name__} has nothing below it")
+
+
+def joined(nodes: Sequence[Node[L]]) -> Node[L]:
+    """The nodes in order, inner sequences dissolved."""
+    flat: list[Node[L]] = []
+    for node in nodes:
+        flat.extend(node.children if isinstance(node, Seq) else (node,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def map_leaves(node: Node[L], change: Callable[[L], M]) -> Node[M]:
+    """The same tree with every leaf replaced."""
+    match node:
+        case Leaf(body):
+            return Leaf(change(body))
+        case Call():
+            return cast("Call[M]", node)
+        case _:
+            return rebuilt(node, [map_leaves(child, change) for child in children(node)])
+
+
+def rotation(node: Node[L]) -> Rotation:
+    """The buffers that trade places at the end of an iteration of the node."""
+    return node.rotate if isinstance(node, For | While) else ()
+
+
+def swaps(pairs: Rotation) -> dict[str, Buffer]:
+    """For each name the buffer that has its place in the next iteration."""
+    return {a.name: b for pair in pairs for a, b in (pair, pair[::-1])}
+
+
+def reads(node: Node[L]) -> frozenset[Reg]:
+    """The registers that a control node itself reads, without what is below it."""
+    match node:
+        case For(start=start, stop=stop):
+            return frozenset(expr_regs(start) | expr_regs(stop))
+        case While(condition=condition) | If(condition=condition):
+            return frozenset({condition})
+        case Call(registers=registers, tensors=tensors):
+            values = [value for _, value in registers]
+            values += [Position(index) for _, access in tensors for index in access.index]
+            return frozenset(reg for value in values for reg in expr_regs(value))
+        case Leaf() | Seq():
+            return frozenset()
+
+
+def walk(node: Node[L]) -> Iterator[Node[L]]:
+    """The node and everything below it, in order."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def trip_count(node: For[L]) -> int | None:
+    """How many iterations a loop has, where its bounds are numbers."""
+    bounds: list[int] = []
+    for bound in (node.start, node.stop):
+        match bound:
+            case Const(value, _):
+                bounds.append(int(value))
+            case Position(index) if index.is_const:
+                bounds.append(index.const)
+            case _:
+                return None
+    return len(range(bounds[0], bounds[1], node.step))
+
+
+def leaves(node: Node[L]) -> Iterator[L]:
+    for item in walk(node):
+        if isinstance(item, Leaf):
+            yield item.body
+
+
+def map_tree(tree: Tree[L], change: Callable[[L], M]) -> Tree[M]:
+    functions = tuple(f.with_body(map_leaves(f.body, change)) for f in tree.functions)
+    return Tree(functions, tree.externals)

@@ -1,0 +1,59 @@
+"""The rules of a DeviceProgram, checked before it may run, without regard to how it was made.
+
+Form: kernels, functions, buffers and units exist; each kernel of a leaf runs each of its tasks
+once; all units have the same register statements; registers are assigned before they are used.
+Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is written before it
+is read; nothing is pending when a function is called or returns.
+Memory: frames hold their buffers; accesses lie inside of them; functions say which params they
+write; memory that is written has one name in each function.
+Source: where it is given, the program does what the tree does that it was scheduled from.
+
+docs/verifier.md says precisely what follows from it, and what does not.
+"""
+
+from __future__ import annotations
+
+from stretto.device.normalize import normalize
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Tree, leaves
+from stretto.device.verifier.aliases import check_aliases
+from stretto.device.verifier.assignment import check_registers
+from stretto.device.verifier.bounds import check_bounds
+from stretto.device.verifier.conformance import Origins, origins
+from stretto.device.verifier.form import check_form
+from stretto.device.verifier.initialisation import check_initialisation
+from stretto.device.verifier.ordering import Orders
+from stretto.device.verifier.places import Places
+from stretto.device.verifier.races import RaceFinder
+from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.writes import relevance
+
+
+def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> None:
+    """Raises VerifyError with the first rule that the program breaks.
+
+    source: the tree that the program was scheduled from. Without it the program may do anything
+    that is safe to do.
+    """
+    check_form(program)
+    functions = program.tree.functions
+    touched = Touched({kernel.name: kernel for kernel in program.kernels})
+    orders = Orders()
+    places: dict[str, Places] = {}
+    for function in functions:
+        places[function.name] = Places(function, program.frame(function.name))
+        for schedule in leaves(function.body):
+            orders(schedule)
+        check_registers(function, program.tree.externals, touched)
+        check_bounds(function, touched)
+    check_aliases(program, places, touched)
+    found: Origins = {}
+    if source is not None:
+        found = origins(program, normalize(source), touched)
+    if program.units > 1:
+        relevant = relevance(program.tree, program.kernels)
+        for function in functions:
+            finder = RaceFinder(places[function.name], relevant(function), orders, touched, found)
+            finder.check(function.body, function.name)
+    check_initialisation(program, places, orders, touched)

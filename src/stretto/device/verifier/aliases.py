@@ -1,0 +1,152 @@
+"""Memory that somebody writes has one name in every function.
+
+Frames give each local buffer its own bytes while it is in use (`initialisation`); here it is looked
+at what calls bind to params, and at the buffers of single kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from stretto.device.expr import Buffer
+from stretto.device.program import DeviceProgram, Schedule
+from stretto.device.regions import Region, overlap, written_buffers
+from stretto.device.tree import Call, Leaf, TreeFunction, leaves, walk
+from stretto.device.verifier.form import kernel_buffers
+from stretto.device.verifier.initialisation import bound_region
+from stretto.device.verifier.places import Places
+from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.writes import function_calls
+from stretto.errors import VerifyError
+
+Stands = Mapping[str, Mapping[str, frozenset[str]]]
+"""For each function and each of its params, the external buffers that it may stand for."""
+
+
+def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched: Touched) -> None:
+    """Raises VerifyError for memory that is written and has two names, and for params that are
+    written although their function does not say so."""
+    functions = {function.name: function for function in program.tree.functions}
+    stands = _stands(functions)
+    for function in functions.values():
+        written = _written(function, functions, touched)
+        for buffer in written:
+            if buffer.kind == "param" and buffer not in function.written:
+                raise VerifyError(
+                    f"function {function.name} writes {buffer.name} but does not say so"
+                )
+        _check_externals(function, {b.name for b in written}, stands, touched)
+        for call in function_calls(function):
+            callee = functions[call.function]
+            _check_call(call, callee, places[function.name], stands[function.name])
+        for name in {name for leaf in leaves(function.body) for name in leaf.kernels}:
+            _check_kernel(name, places[function.name], touched)
+
+
+def _written(
+    function: TreeFunction[Schedule],
+    functions: Mapping[str, TreeFunction[Schedule]],
+    touched: Touched,
+) -> set[Buffer]:
+    """What a function writes itself or lets others write through their params."""
+    found: set[Buffer] = set()
+    for schedule in leaves(function.body):
+        for name in schedule.kernels:
+            found |= written_buffers(touched.kernels[name])
+    for call in function_calls(function):
+        written = functions[call.function].written
+        found |= {access.buffer for param, access in call.tensors if param in written}
+    return found
+
+
+def _stands(functions: Mapping[str, TreeFunction[Schedule]]) -> Stands:
+    stands: dict[str, dict[str, frozenset[str]]] = {
+        name: {param.name: frozenset[str]() for param in function.tensors}
+        for name, function in functions.items()
+    }
+    changed = True
+    while changed:
+        changed = False
+        for name, function in functions.items():
+            for call in function_calls(function):
+                for param, access in call.tensors:
+                    theirs = stands[call.function]
+                    more = theirs[param.name] | _memory(access.buffer, stands[name])
+                    changed = changed or more != theirs[param.name]
+                    theirs[param.name] = more
+    return stands
+
+
+def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The external buffers that a name in a function may stand for."""
+    if buffer.kind == "param":
+        return params[buffer.name]
+    return frozenset() if buffer.kind in ("local", "items") else frozenset({buffer.name})
+
+
+def _check_externals(
+    function: TreeFunction[Schedule], written: set[str], stands: Stands, touched: Touched
+) -> None:
+    """A param is not an external buffer that the function accesses by its own name too."""
+    own = {buffer.name for buffer in _accessed(function, touched)}
+    for param, externals in stands[function.name].items():
+        for name in sorted(externals & own):
+            if param in written or name in written:
+                raise VerifyError(
+                    f"function {function.name} accesses {name} by its name and as {param}, "
+                    "and writes it"
+                )
+
+
+def _accessed(function: TreeFunction[Schedule], touched: Touched) -> Iterator[Buffer]:
+    for node in walk(function.body):
+        match node:
+            case Leaf(schedule):
+                for name in schedule.kernels:
+                    yield from kernel_buffers(touched.kernels[name])
+                for item in schedule.statements:
+                    yield from (region.buffer for region in touched.regions(item))
+            case Call(tensors=tensors):
+                yield from (access.buffer for _, access in tensors)
+            case _:
+                pass
+
+
+def _check_call(
+    call: Call[Schedule],
+    callee: TreeFunction[Schedule],
+    places: Places,
+    params: Mapping[str, frozenset[str]],
+) -> None:
+    bound = [(param, bound_region(param, access, write=False)) for param, access in call.tensors]
+    for param, region in bound:
+        for other, seen in bound:
+            if param is other or param not in callee.written:
+                continue
+            if _may_meet(region, seen, places, params):
+                raise VerifyError(
+                    f"a call of {call.function} passes {region.buffer.name} as {other.name} and "
+                    f"as {param.name}, which is written"
+                )
+
+
+def _may_meet(a: Region, b: Region, places: Places, params: Mapping[str, frozenset[str]]) -> bool:
+    if a.buffer.name == b.buffer.name:
+        return overlap(a, b)
+    if places.meet(a, b):
+        return True
+    return bool(_memory(a.buffer, params) & _memory(b.buffer, params))
+
+
+def _check_kernel(name: str, places: Places, touched: Touched) -> None:
+    """Tasks of one kernel have no order, and neither have the elements of one stage."""
+    regions = touched.kernel(name)
+    names = {region.buffer.name for region in regions}
+    for region in regions:
+        if region.write and len(names.intersection(places.near(region.buffer.name))) > 1:
+            for other in regions:
+                if other.buffer.name != region.buffer.name and places.meet(region, other):
+                    raise VerifyError(
+                        f"kernel {name} accesses {other.buffer.name} and writes "
+                        f"{region.buffer.name}, which share memory"
+                    )

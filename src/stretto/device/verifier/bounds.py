@@ -1,0 +1,395 @@
+"""Accesses lie inside of what they access, as far as that can be told without running the program.
+
+For each access the interval of each index is computed over all tasks of the kernel. An access in an
+arm of `where` is made only where the condition holds: comparisons of positions with numbers narrow
+the intervals of the variables. What still seems out of range is looked at point by point. Positions
+that are read from memory or from registers without a known range are left to checks at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Const,
+    Dynamic,
+    Expr,
+    Index,
+    Load,
+    Position,
+    Quotient,
+    Reg,
+    Remainder,
+    Var,
+    expr_regs,
+)
+from stretto.device.operator import Kernel, Stage
+from stretto.device.program import Schedule
+from stretto.device.regions import NOTHING, Interval, Ranges, index_range, span_range
+from stretto.device.tree import Call, For, Leaf, Let, Node, Seq, TreeFunction, trip_count, walk
+from stretto.device.verifier.touched import Touched
+from stretto.errors import VerifyError
+
+Known = Mapping[Reg, Interval]
+"""Registers whose values lie in an interval: first, last + 1."""
+
+Guards = tuple[tuple[Expr, bool], ...]
+"""Conditions, each with whether it holds."""
+
+MOST_POINTS = 1 << 20
+"""Points of a box that are looked at one by one. Larger ones are left to the run."""
+
+
+def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
+    """Raises VerifyError for an access of the function that is surely out of range."""
+    known = loop_ranges(function)
+    always = set(_unconditional(function.body))
+    for node in walk(function.body):
+        match node:
+            case Leaf(schedule):
+                ranges = known if id(schedule) in always else NOTHING
+                for name in schedule.kernels:
+                    _check_once(touched.kernels[name], ranges, touched)
+                for item in schedule.statements:
+                    expr = item.value if isinstance(item, Let) else item.condition
+                    _Bounds("a register statement", (), NOTHING).visit(expr, ())
+            case Call():
+                _check_call(node)
+            case _:
+                pass
+
+
+def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
+    """Kernels are looked at once, whatever the ranges of registers that they do not read."""
+    names = {reg.name for reg in touched.registers(kernel.name)}
+    mine = {reg: interval for reg, interval in known.items() if reg.name in names}
+    key = kernel.name, tuple(mine.items())
+    if key not in touched.inside:
+        for stage in kernel.stages:
+            _check_stage(kernel, stage, mine)
+        touched.inside.add(key)
+
+
+def _check_call(call: Call[Schedule]) -> None:
+    for param, access in call.tensors:
+        offset = index_range(access.offset, ())
+        if offset is not None and not (
+            offset[0] >= 0 and offset[1] - 1 + param.elements <= access.buffer.elements
+        ):
+            raise VerifyError(
+                f"a call of {call.function} binds {param.name} to memory beyond the end of "
+                f"{access.buffer.name}"
+            )
+
+
+def _unconditional(node: Node[Schedule]) -> Iterator[int]:
+    """Leaves that run whenever the loops around them do."""
+    match node:
+        case Leaf(schedule):
+            yield id(schedule)
+        case Seq(children):
+            for child in children:
+                yield from _unconditional(child)
+        case For(body=body):
+            yield from _unconditional(body)
+        case _:
+            pass
+
+
+def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
+    """Indices of loops whose bounds are numbers, where nothing else assigns the register.
+
+    An index that a check looks at may be out of range: then the run stops there.
+    """
+    known: dict[Reg, Interval] = {}
+    unknown: set[Reg] = set(function.params)
+    for node in walk(function.body):
+        match node:
+            case For(index=index, step=step):
+                trips = trip_count(node)
+                if trips is None or index in known:
+                    unknown.add(index)
+                else:
+                    first = _number(node.start)
+                    last = first + (max(trips, 1) - 1) * step
+                    known[index] = min(first, last), max(first, last) + 1
+            case Leaf(schedule):
+                for item in schedule.statements:
+                    if isinstance(item, Let):
+                        unknown.add(item.reg)
+                    else:
+                        unknown |= expr_regs(item.condition)
+            case Call(results=results):
+                unknown.update(mine for mine, _ in results)
+            case _:
+                pass
+    return {reg: interval for reg, interval in known.items() if reg not in unknown}
+
+
+def _number(bound: Expr) -> int:
+    match bound:
+        case Const(value, _):
+            return int(value)
+        case Position(index):
+            return index.const
+        case _:
+            raise AssertionError("only numbers have a trip count")
+
+
+def _check_stage(kernel: Kernel, stage: Stage, known: Known) -> None:
+    operator = stage.operator
+    tile = tuple((0, d.extent) if isinstance(d.extent, int) else None for d in kernel.grid)
+    box = tuple(span_range(span, tile) for span in stage.box)
+    depths = tuple((0, extent) if isinstance(extent, int) else None for extent in operator.reduce)
+    if any(interval is not None and interval[0] >= interval[1] for interval in box):
+        return
+    ranges = (*box, *depths)
+    if not any(interval is not None and interval[0] >= interval[1] for interval in depths):
+        _Bounds(f"kernel {kernel.name}", ranges, known).visit(operator.value, ())
+        _Bounds(f"kernel {kernel.name}", ranges, known).access(operator.out, ())
+
+
+class _Bounds:
+    """Checks the accesses of one stage, whose variables lie in `ranges`."""
+
+    def __init__(self, what: str, ranges: Ranges, known: Known) -> None:
+        self._what = what
+        self._ranges = ranges
+        self._known = known
+
+    def visit(self, expr: Expr, guards: Guards) -> None:
+        match expr:
+            case Const():
+                pass
+            case Position(index):
+                self._inner(index, guards)
+            case Load(access):
+                self.access(access, guards)
+            case Apply("where", (condition, then, orelse), _):
+                self.visit(condition, guards)
+                self.visit(then, (*guards, (condition, True)))
+                self.visit(orelse, (*guards, (condition, False)))
+            case Apply(_, args, _):
+                for arg in args:
+                    self.visit(arg, guards)
+
+    def _inner(self, index: Index, guards: Guards) -> None:
+        for atom in index.atoms():
+            if isinstance(atom, Dynamic):
+                self.visit(atom.value, guards)
+
+    def access(self, access: Access, guards: Guards) -> None:
+        for index, extent in zip(access.index, access.shape, strict=True):
+            if index.terms:
+                self._inner(index, guards)
+            end = extent if isinstance(extent, int) else None
+            if not self._inside(index, end, guards):
+                raise VerifyError(
+                    f"{self._what} accesses {access.buffer.name} out of range: "
+                    f"{_values(index_range(index, self._ranges, self._known))} in a dim of {extent}"
+                )
+
+    def _inside(self, index: Index, end: int | None, guards: Guards) -> bool:
+        """False if the index surely leaves 0 .. end at a point where the guards hold."""
+        interval = index_range(index, self._ranges, self._known)
+        if _within(interval, end):
+            return True
+        if guards:
+            ranges = self._narrowed(guards)
+            if ranges is None or _within(index_range(index, ranges, self._known), end):
+                return True
+        elif _is_tight(index, self._ranges, self._known):
+            return False
+        return self._inside_everywhere(index, end, guards)
+
+    # ---- guards --------------------------------------------------------------------------------
+    def _narrowed(self, guards: Guards) -> Ranges | None:
+        """The ranges of the variables where the guards hold; None if they never do."""
+        ranges = list(self._ranges)
+        for condition, holds in guards:
+            for number, low, high in _limits(condition, holds):
+                interval = ranges[number]
+                if interval is None:
+                    continue
+                ranges[number] = interval = max(interval[0], low), min(interval[1], high)
+                if interval[0] >= interval[1]:
+                    return None
+        return tuple(ranges)
+
+    # ---- point by point ------------------------------------------------------------------------
+    def _inside_everywhere(self, index: Index, end: int | None, guards: Guards) -> bool:
+        used = index.vars() | {atom.number for condition, _ in guards for atom in _atoms(condition)}
+        extents: list[int] = []
+        for number in sorted(used):
+            interval = self._ranges[number]
+            if interval is None:
+                return True
+            extents.append(interval[1] - interval[0])
+        if prod(extents, start=1) > MOST_POINTS:
+            return True
+        points = _Points(sorted(used), self._ranges)
+        position = points.index(index)
+        if position is None:
+            return True
+        outside = position < 0
+        if end is not None:
+            outside = outside | (position >= end)
+        for condition, holds in guards:
+            found = points.truth(condition)
+            if found is None:
+                return True
+            outside = outside & (found == holds)
+        return not bool(np.any(outside))
+
+
+def _within(interval: Interval | None, end: int | None) -> bool:
+    return interval is None or (interval[0] >= 0 and (end is None or interval[1] <= end))
+
+
+def _values(interval: Interval | None) -> str:
+    return "positions" if interval is None else f"{interval[0]} .. {interval[1] - 1}"
+
+
+def _is_tight(index: Index, ranges: Ranges, known: Known) -> bool:
+    """Does the index take both ends of its interval?"""
+    return all(
+        (isinstance(atom, Var) and ranges[atom.number] is not None)
+        or (isinstance(atom, Reg) and atom in known)
+        for atom, _ in index.terms
+    )
+
+
+def _atoms(condition: Expr) -> Iterator[Var]:
+    """The variables in the positions that a condition compares."""
+    match condition:
+        case Position(index):
+            yield from (atom for atom in index.atoms() if isinstance(atom, Var))
+        case Apply(_, args, _):
+            for arg in args:
+                yield from _atoms(arg)
+        case _:
+            pass
+
+
+def _limits(condition: Expr, holds: bool) -> Iterator[tuple[int, int, int]]:
+    """(variable, first, last + 1) that follow from a condition on positions."""
+    match condition:
+        case Apply("and", (a, b), _) if holds:
+            yield from (*_limits(a, holds), *_limits(b, holds))
+        case Apply("or", (a, b), _) if not holds:
+            yield from (*_limits(a, holds), *_limits(b, holds))
+        case Apply("not", (a,), _):
+            yield from _limits(a, not holds)
+        case Apply(function, (Position(index), Const(value, _)), _) if function in _NEGATED:
+            name = function if holds else _NEGATED[function]
+            yield from _solved(name, index, int(value))
+        case Apply(function, (Const(value, _), Position(index)), _) if function in _MIRRORED:
+            name = _MIRRORED[function]
+            yield from _solved(name if holds else _NEGATED[name], index, int(value))
+        case _:
+            pass
+
+
+_NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+_FAR = 1 << 62
+
+
+def _solved(comparison: str, index: Index, value: int) -> Iterator[tuple[int, int, int]]:
+    """What `index comparison value` says of the only variable of the index."""
+    if len(index.terms) != 1:
+        return
+    (atom, factor), value = index.terms[0], value - index.const
+    if not isinstance(atom, Var) or factor not in (1, -1):
+        return
+    if factor < 0:
+        comparison, value = _MIRRORED[comparison], -value
+    match comparison:
+        case "lt":
+            yield atom.number, -_FAR, value
+        case "le":
+            yield atom.number, -_FAR, value + 1
+        case "gt":
+            yield atom.number, value + 1, _FAR
+        case "ge":
+            yield atom.number, value, _FAR
+        case "eq":
+            yield atom.number, value, value + 1
+        case _:
+            pass
+
+
+class _Points:
+    """All points of some variables, as arrays that broadcast against each other."""
+
+    def __init__(self, variables: list[int], ranges: Ranges) -> None:
+        self._values: dict[int, NDArray[np.int64]] = {}
+        for axis, number in enumerate(variables):
+            interval = ranges[number]
+            assert interval is not None
+            shape = [-1 if other == axis else 1 for other in range(len(variables))]
+            self._values[number] = np.arange(*interval).reshape(shape)
+
+    def index(self, index: Index) -> NDArray[np.int64] | None:
+        """None when it depends on a register or on memory."""
+        total: NDArray[np.int64] = np.full((), index.const, np.int64)
+        for atom, factor in index.terms:
+            match atom:
+                case Var(number):
+                    value = self._values[number]
+                case Quotient(inner, divisor):
+                    found = self.index(inner)
+                    value = None if found is None else found // divisor
+                case Remainder(inner, divisor):
+                    found = self.index(inner)
+                    value = None if found is None else found % divisor
+                case Reg() | Dynamic():
+                    value = None
+            if value is None:
+                return None
+            total = total + value * factor
+        return total
+
+    def truth(self, condition: Expr) -> NDArray[np.bool_] | None:
+        """None when it depends on more than positions."""
+        match condition:
+            case Apply(function, (a, b), _) if function in _COMPARISONS:
+                one, other = self._value(a), self._value(b)
+                if one is None or other is None:
+                    return None
+                return _COMPARISONS[function](one, other)
+            case Apply("and" | "or" as function, (a, b), _):
+                first, second = self.truth(a), self.truth(b)
+                if first is None or second is None:
+                    return None
+                return first & second if function == "and" else first | second
+            case Apply("not", (a,), _):
+                inner = self.truth(a)
+                return None if inner is None else ~inner
+            case _:
+                return None
+
+    def _value(self, expr: Expr) -> NDArray[np.int64] | None:
+        match expr:
+            case Position(index):
+                return self.index(index)
+            case Const(value, dtype) if not dtype.is_float:
+                return np.full((), int(value), np.int64)
+            case _:
+                return None
+
+
+_COMPARISONS = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}

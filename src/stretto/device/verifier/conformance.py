@@ -1,0 +1,279 @@
+"""A DeviceProgram against the tree that it schedules: does it do the same?
+
+Control nodes, kernels, buffers and signatures of functions must be equal, and each leaf must have
+the statements of its source. What a leaf may change is the order. It must keep the order of the
+register statements; a kernel reads the registers as they are at its place in the source, after all
+checks that stand before it. The order of accesses to memory is looked at by `races` and by
+`check_unit_order`, which take the places in the source from here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Item, Run, Schedule
+from stretto.device.regions import Body, Region, Statement, overlap
+from stretto.device.tree import (
+    Call,
+    Check,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    While,
+)
+from stretto.device.verifier.touched import Touched
+from stretto.errors import VerifyError
+
+L = TypeVar("L")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the items of a leaf stand in its source: kernels by name, statements in order."""
+
+    kernels: Mapping[str, int]
+    statements: tuple[int, ...]
+
+    def places(self, items: tuple[Item, ...]) -> Iterator[int | None]:
+        """The place of each item of a unit; None for a wait or a signal."""
+        statements = iter(self.statements)
+        for item in items:
+            match item:
+                case Run(kernel=name):
+                    yield self.kernels[name]
+                case Let() | Check():
+                    yield next(statements)
+                case _:
+                    yield None
+
+
+Origins = Mapping[int, Origin]
+"""The origin of each leaf, by the `id` of its schedule."""
+
+
+def origins(program: DeviceProgram, source: Tree[Body], touched: Touched) -> Origins:
+    """Raises VerifyError where the program differs from its source in more than the order."""
+    if program.tree.externals != source.externals:
+        raise VerifyError("the external buffers are not those of the source")
+    theirs = {function.name: function for function in source.functions}
+    if {function.name for function in program.tree.functions} != theirs.keys():
+        raise VerifyError("the functions are not those of the source")
+    comparison = _Comparison(touched)
+    for function in program.tree.functions:
+        _check_signature(function, theirs[function.name])
+        comparison.nodes(function.body, theirs[function.name].body)
+    return comparison.found
+
+
+def _check_signature(ours: TreeFunction[Schedule], theirs: TreeFunction[Body]) -> None:
+    for what in ("params", "tensors", "written", "results", "locals"):
+        if getattr(ours, what) != getattr(theirs, what):
+            raise VerifyError(f"the {what} of function {ours.name} are not those of the source")
+
+
+class _Comparison:
+    def __init__(self, touched: Touched) -> None:
+        self._touched = touched
+        self.found: dict[int, Origin] = {}
+
+    def nodes(self, ours: Node[Schedule], theirs: Node[Body]) -> None:
+        mine = [node for node in _flat(ours) if not _only_waits(node)]
+        wanted = [node for node in _flat(theirs) if not _does_nothing(node)]
+        for one, other in zip(mine, wanted, strict=False):
+            self._node(one, other)
+        if len(mine) != len(wanted):
+            raise VerifyError("the program has more or fewer control nodes than its source")
+
+    def _node(self, ours: Node[Schedule], theirs: Node[Body]) -> None:
+        match ours, theirs:
+            case Leaf(schedule), Leaf(body):
+                self._leaf(schedule, tuple(item for item in body if _is_run(item)))
+            case For(), For():
+                _check_same(
+                    (ours.index, ours.start, ours.stop, ours.step, ours.rotate),
+                    (theirs.index, theirs.start, theirs.stop, theirs.step, theirs.rotate),
+                    "a loop",
+                )
+                self.nodes(ours.body, theirs.body)
+            case While(), While():
+                _check_same(
+                    (ours.condition, ours.rotate), (theirs.condition, theirs.rotate), "a loop"
+                )
+                self.nodes(ours.head, theirs.head)
+                self.nodes(ours.body, theirs.body)
+            case If(), If():
+                _check_same(ours.condition, theirs.condition, "a branch")
+                self.nodes(ours.then, theirs.then)
+                self.nodes(ours.orelse, theirs.orelse)
+            case Call(), Call():
+                _check_same(ours, theirs, "a call")
+            case _:
+                raise VerifyError(
+                    f"the program has a {type(ours).__name__} node where its source has a "
+                    f"{type(theirs).__name__} node"
+                )
+
+    # ---- leaves --------------------------------------------------------------------------------
+    def _leaf(self, schedule: Schedule, body: Body) -> None:
+        kernels = {item.name: (n, item) for n, item in enumerate(body) if isinstance(item, Kernel)}
+        runs = {i.kernel for items in schedule.units for i in items if isinstance(i, Run)}
+        if runs != kernels.keys():
+            name = min(runs ^ kernels.keys())
+            there = "does not run" if name in kernels else "runs"
+            raise VerifyError(f"a leaf {there} kernel {name}, unlike its source")
+        for name, (_, kernel) in kernels.items():
+            if self._touched.kernels[name] != kernel:
+                raise VerifyError(f"kernel {name} is not that of the source")
+        statements = [(n, item) for n, item in enumerate(body) if not isinstance(item, Kernel)]
+        mine = [item for item in schedule.units[0] if isinstance(item, Let | Check)]
+        if mine != [item for _, item in statements]:
+            raise VerifyError("the register statements of a leaf are not those of its source")
+        origin = Origin(
+            {name: place for name, (place, _) in kernels.items()},
+            tuple(place for place, _ in statements),
+        )
+        if self.found.setdefault(id(schedule), origin) != origin:
+            raise VerifyError("one leaf stands for two different ones of the source")
+        needed = _needed(body, self._touched)
+        for items in schedule.units:
+            _check_registers(items, needed, self._touched)
+            check_unit_order(items, origin, self._touched)
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """Before a kernel: how often registers have been assigned in the leaf, how many checks hold."""
+
+    versions: Mapping[str, int]
+    checks: int
+
+
+def _needed(body: Body, touched: Touched) -> dict[str, _Needed]:
+    versions: Counter[str] = Counter()
+    checks = 0
+    needed: dict[str, _Needed] = {}
+    for item in body:
+        match item:
+            case Kernel(name=name):
+                read = {reg.name for reg in touched.registers(name)}
+                needed[name] = _Needed({reg: versions[reg] for reg in read}, checks)
+            case Let(reg=reg):
+                versions[reg.name] += 1
+            case Check():
+                checks += 1
+    return needed
+
+
+def _check_registers(
+    items: tuple[Item, ...], needed: Mapping[str, _Needed], touched: Touched
+) -> None:
+    versions: Counter[str] = Counter()
+    checks = 0
+    for item in items:
+        match item:
+            case Run(kernel=name):
+                wanted = needed[name]
+                for reg, version in wanted.versions.items():
+                    if versions[reg] != version:
+                        raise VerifyError(
+                            f"kernel {name} reads register {reg} before or after an assignment "
+                            "that stands on its other side in the source"
+                        )
+                if checks < wanted.checks:
+                    raise VerifyError(f"kernel {name} runs before a check that it may rely on")
+            case Let(reg=reg):
+                versions[reg.name] += 1
+            case Check():
+                checks += 1
+            case _:
+                pass
+
+
+def check_unit_order(items: tuple[Item, ...], origin: Origin, touched: Touched) -> None:
+    """On one unit, accesses to the same memory stand in the order of the source.
+
+    Most units keep the order of the source for each buffer, which is quickly seen.
+    """
+    places = list(origin.places(items))
+    latest = -1
+    for place in places:
+        if place is not None:
+            if place < latest:
+                break
+            latest = place
+    else:
+        return
+    seen: dict[str, list[tuple[int, Region, Item]]] = {}
+    last: dict[tuple[str, bool], int] = {}
+    for item, place in zip(items, places, strict=True):
+        if place is None:
+            continue
+        for region in touched.regions(item):
+            name = region.buffer.name
+            after = last.get((name, True), -1)
+            if region.write:
+                after = max(after, last.get((name, False), -1))
+            if after > place:
+                for other, earlier, what in seen[name]:
+                    if other > place and (region.write or earlier.write):
+                        _check_apart(earlier, region, what, item)
+            seen.setdefault(name, []).append((place, region, item))
+            key = name, region.write
+            last[key] = max(last.get(key, -1), place)
+
+
+def _check_apart(earlier: Region, later: Region, first: Item, second: Item) -> None:
+    if overlap(earlier, later):
+        raise VerifyError(
+            f"{what_of(first)} accesses {earlier.buffer.name} before {what_of(second)}, which "
+            "comes first in the source"
+        )
+
+
+def what_of(item: Item) -> str:
+    """An item in the words of errors."""
+    match item:
+        case Run(kernel=name):
+            return f"kernel {name}"
+        case Let(reg=register):
+            return f"let {register.name}"
+        case _:
+            return "a check"
+
+
+def _check_same(ours: object, theirs: object, what: str) -> None:
+    if ours != theirs:
+        raise VerifyError(f"{what} is not that of the source")
+
+
+def _flat(node: Node[L]) -> Iterator[Node[L]]:
+    """The nodes in order, sequences dissolved."""
+    if isinstance(node, Seq):
+        for child in node.children:
+            yield from _flat(child)
+    else:
+        yield node
+
+
+def _only_waits(node: Node[Schedule]) -> bool:
+    return isinstance(node, Leaf) and not any(
+        isinstance(item, Run | Let | Check) for items in node.body.units for item in items
+    )
+
+
+def _does_nothing(node: Node[Body]) -> bool:
+    return isinstance(node, Leaf) and not any(_is_run(item) for item in node.body)
+
+
+def _is_run(item: Statement) -> bool:
+    """Is there anything to do? A kernel without tasks is left out of schedules."""
+    return not (isinstance(item, Kernel) and item.is_static and item.tasks == 0)

@@ -1,0 +1,346 @@
+"""The form of a DeviceProgram: what it names exists, and its parts fit together.
+
+The other rules take this for granted: they may look up every kernel, function, buffer and unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+
+import numpy as np
+
+from stretto.device.expr import (
+    Access,
+    Buffer,
+    Expr,
+    Extent,
+    Position,
+    Quotient,
+    Remainder,
+    Var,
+    expr_atoms,
+    loads,
+)
+from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Stage
+from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
+from stretto.device.regions import call_buffers
+from stretto.device.tree import Call, Check, For, Leaf, Let, Node, TreeFunction, While, walk
+from stretto.errors import VerifyError
+
+Kernels = Mapping[str, Kernel]
+Scope = Mapping[str, Buffer]
+
+MOST_TASKS = 1 << 24
+"""Tasks of one kernel. More would not fit the tables that the verifier and the machines keep."""
+
+
+def check_form(program: DeviceProgram) -> None:
+    """Raises VerifyError for what is missing, named twice, or of the wrong kind."""
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    if len(kernels) != len(program.kernels):
+        raise VerifyError("two kernels have one name")
+    functions = {function.name: function for function in program.tree.functions}
+    if len(functions) != len(program.tree.functions) or "main" not in functions:
+        raise VerifyError("functions need names of their own, and one is main")
+    if program.units < 1:
+        raise VerifyError("a program needs a unit")
+    _check_externals(program)
+    _check_frames(program)
+    buffers = {name: frozenset(kernel_buffers(kernel)) for name, kernel in kernels.items()}
+    for kernel in program.kernels:
+        _check_kernel(kernel)
+    for function in program.tree.functions:
+        scope = _scope(function, program.tree.externals)
+        for node in walk(function.body):
+            match node:
+                case Leaf(schedule):
+                    _check_leaf(schedule, program.units, kernels)
+                    used = {b for name in schedule.kernels for b in buffers[name]}
+                    _check_buffers((*used, *_statement_buffers(schedule)), scope, function)
+                case Call():
+                    if node.function not in functions:
+                        raise VerifyError(f"there is no function {node.function}")
+                    _check_call(node, functions[node.function])
+                    _check_control(node, (v for _, v in node.registers))
+                    _check_control(node, (Position(a.offset) for _, a in node.tensors))
+                    _check_buffers((a.buffer for _, a in node.tensors), scope, function)
+                case For():
+                    if node.step == 0:
+                        raise VerifyError("a loop has step 0")
+                    _check_control(node, (node.start, node.stop))
+                    _check_rotation(node, scope, function)
+                case While():
+                    _check_rotation(node, scope, function)
+                case _:
+                    pass
+
+
+# ---- memory ----------------------------------------------------------------------------------
+def _check_externals(program: DeviceProgram) -> None:
+    externals = program.tree.externals
+    if len({b.slot for b in externals}) != len(externals):
+        raise VerifyError("two external buffers have one slot")
+    for buffer in externals:
+        if buffer.kind not in ("input", "output", "constant", "list"):
+            raise VerifyError(f"external buffer {buffer.name} is of kind {buffer.kind}")
+    if program.lists != tuple(b for b in externals if b.kind == "list"):
+        raise VerifyError("the lists of the program are not those of its external buffers")
+
+
+def _check_frames(program: DeviceProgram) -> None:
+    frames = dict(program.frames)
+    for function in program.tree.functions:
+        if function.name not in frames:
+            raise VerifyError(f"function {function.name} has no frame")
+    if len(frames) != len(program.tree.functions) or len(frames) != len(program.frames):
+        raise VerifyError("there are frames of no function")
+    for function in program.tree.functions:
+        frame = frames[function.name]
+        placed = [name for name, _ in frame.placements]
+        if len(set(placed)) != len(placed) or not set(placed) <= {b.name for b in function.locals}:
+            raise VerifyError(f"the frame of {function.name} places what is not a local buffer")
+        if frame.nbytes < 0 or frame.nbytes % 64:
+            raise VerifyError(
+                f"the frame of {function.name} has {frame.nbytes} bytes, no multiple of 64"
+            )
+
+
+def _scope(function: TreeFunction[Schedule], externals: Iterable[Buffer]) -> Scope:
+    """The buffers of a function by name."""
+    everything = (*function.locals, *function.tensors, *externals)
+    scope = {buffer.name: buffer for buffer in everything}
+    if len(scope) != len(everything):
+        raise VerifyError(f"two buffers of function {function.name} have one name")
+    for kinds, buffers in (
+        (("local", "items"), function.locals),
+        (("param",), function.tensors),
+    ):
+        for buffer in buffers:
+            if buffer.kind not in kinds:
+                raise VerifyError(f"buffer {buffer.name} of {function.name} is {buffer.kind}")
+            if not all(isinstance(dim, int) and dim >= 0 for dim in buffer.shape):
+                raise VerifyError(f"the size of buffer {buffer.name} is not static")
+    if not set(function.written) <= set(function.tensors):
+        raise VerifyError(f"function {function.name} writes what is not a param")
+    if function.name == "main" and (function.tensors or function.params):
+        raise VerifyError("main has params")
+    return scope
+
+
+def _check_buffers(used: Iterable[Buffer], scope: Scope, function: TreeFunction[Schedule]) -> None:
+    for buffer in used:
+        if scope.get(buffer.name) != buffer:
+            raise VerifyError(f"function {function.name} does not declare buffer {buffer.name}")
+
+
+def _check_rotation(
+    loop: For[Schedule] | While[Schedule], scope: Scope, function: TreeFunction[Schedule]
+) -> None:
+    """Each buffer trades places with one other, so the order of the pairs means nothing."""
+    buffers = [buffer for pair in loop.rotate for buffer in pair]
+    if len({buffer.name for buffer in buffers}) != len(buffers):
+        raise VerifyError("a buffer rotates twice in one loop")
+    for current, following in loop.rotate:
+        if (current.dtype, current.shape) != (following.dtype, following.shape):
+            raise VerifyError(f"{current.name} and {following.name} rotate but differ in type")
+        if any(b not in function.locals for b in (current, following)):
+            raise VerifyError(f"{current.name} and {following.name} rotate but are not both local")
+    _check_buffers(buffers, scope, function)
+
+
+def kernel_buffers(kernel: Kernel) -> Iterator[Buffer]:
+    """The buffers that a kernel names."""
+    if kernel.call is not None:
+        yield from (*call_buffers(kernel.call), *kernel.call.outs)
+    for stage in kernel.stages:
+        for load in stage.operator.reads():
+            yield load.access.buffer
+        yield stage.operator.out.buffer
+
+
+def _statement_buffers(schedule: Schedule) -> Iterator[Buffer]:
+    for item in schedule.statements:
+        yield from (load.access.buffer for load in loads(statement_expr(item)))
+
+
+# ---- leaves ----------------------------------------------------------------------------------
+def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
+    if len(schedule.units) != units:
+        raise VerifyError(f"a leaf has {len(schedule.units)} units instead of {units}")
+    statements = [[i for i in items if isinstance(i, Let | Check)] for items in schedule.units]
+    if any(other != statements[0] for other in statements):
+        raise VerifyError("the units of a leaf differ in their register statements")
+    for statement in statements[0]:
+        for load in loads(statement_expr(statement)):
+            _check_access(load.access, "a register statement")
+    runs: dict[str, list[Run]] = {}
+    for item in (item for items in schedule.units for item in items):
+        match item:
+            case Run(kernel=name):
+                if name not in kernels:
+                    raise VerifyError(f"there is no kernel {name}")
+                runs.setdefault(name, []).append(item)
+            case Wait() | Signal() | Let() | Check():
+                pass
+    for name, found in runs.items():
+        _check_runs(kernels[name], found)
+
+
+def _check_runs(kernel: Kernel, runs: list[Run]) -> None:
+    """Together the runs are every task once."""
+    if not kernel.is_static and any(run.count is not None for run in runs):
+        raise VerifyError(f"kernel {kernel.name} has a dynamic grid but a fixed number of tasks")
+    if any(run.count is None for run in runs):
+        _check_dynamic(kernel, runs)
+        return
+    times = np.zeros(kernel.tasks, np.int32)
+    for run in runs:
+        assert run.count is not None
+        last = run.first + (run.count - 1) * run.stride
+        if run.first < 0 or run.count < 1 or run.stride < 1 or last >= kernel.tasks:
+            raise VerifyError(f"kernel {kernel.name} has no tasks {run.first} .. {last}")
+        times[run.first : last + 1 : run.stride] += 1
+    if times.max(initial=0) > 1:
+        task = int(times.argmax())
+        raise VerifyError(
+            f"task {task} of kernel {kernel.name} runs {times[task]} times in one leaf"
+        )
+    done = int(np.count_nonzero(times))
+    if done != kernel.tasks:
+        raise VerifyError(f"kernel {kernel.name} runs {done} of its {kernel.tasks} tasks")
+
+
+def _check_dynamic(kernel: Kernel, runs: list[Run]) -> None:
+    """The same stride, each start below it once."""
+    stride = runs[0].stride
+    if any(run.count is not None or run.stride != stride for run in runs) or sorted(
+        run.first for run in runs
+    ) != list(range(len(runs))):
+        raise VerifyError(f"the tasks of kernel {kernel.name} do not run once each")
+    if len(runs) != stride:
+        raise VerifyError(f"the tasks of kernel {kernel.name} do not run once each")
+
+
+# ---- control ---------------------------------------------------------------------------------
+def _check_control(node: Node[Schedule], exprs: Iterable[Expr]) -> None:
+    for expr in exprs:
+        if next(loads(expr), None) is not None:
+            raise VerifyError(f"a {type(node).__name__} node reads memory, which only leaves may")
+
+
+def _check_call(call: Call[Schedule], callee: TreeFunction[Schedule]) -> None:
+    if [param for param, _ in call.tensors] != list(callee.tensors):
+        raise VerifyError(f"a call of {call.function} does not bind its tensors in order")
+    if sorted(r.name for r, _ in call.registers) != sorted(r.name for r in callee.params):
+        raise VerifyError(f"a call of {call.function} does not give its registers")
+    if not {theirs for _, theirs in call.results} <= set(callee.results):
+        raise VerifyError(f"a call of {call.function} takes what is not a result")
+    for param, access in call.tensors:
+        _check_access(access, f"a call of {call.function}")
+        if access.buffer.dtype is not param.dtype:
+            raise VerifyError(f"a call of {call.function} binds {param.name} to another type")
+
+
+# ---- kernels ---------------------------------------------------------------------------------
+def _check_kernel(kernel: Kernel) -> None:
+    for dim in kernel.grid:
+        if dim.tile < 1 or (isinstance(dim.extent, int) and dim.extent < 0):
+            raise VerifyError(f"the grid of kernel {kernel.name} has a dim of no tiles")
+    if kernel.is_static and kernel.tasks > MOST_TASKS:
+        raise VerifyError(f"kernel {kernel.name} has {kernel.tasks} tasks, too many")
+    for buffer in kernel.call.outs if kernel.call is not None else ():
+        _check_written(kernel, buffer)
+    for stage in kernel.stages:
+        _check_box(kernel, stage)
+        _check_operator(kernel, stage.operator)
+
+
+def statement_expr(item: Let | Check) -> Expr:
+    return item.value if isinstance(item, Let) else item.condition
+
+
+def _check_written(kernel: Kernel, buffer: Buffer) -> None:
+    if buffer.kind == "constant":
+        raise VerifyError(f"kernel {kernel.name} writes the constant {buffer.name}")
+
+
+def _check_box(kernel: Kernel, stage: Stage) -> None:
+    """A task computes a part of the operator's dims."""
+    dims = stage.operator.dims
+    if len(stage.box) != len(dims):
+        raise VerifyError(f"kernel {kernel.name} has a stage of other dims than its operator")
+    for span, dim in zip(stage.box, dims, strict=True):
+        extent: Extent = span.extent
+        if span.grid is not None:
+            if not 0 <= span.grid < len(kernel.grid):
+                raise VerifyError(f"kernel {kernel.name} has no grid dim {span.grid}")
+            extent = kernel.grid[span.grid].extent
+        end = span.offset + extent if isinstance(extent, int) else span.offset
+        if span.offset < 0 or (isinstance(dim, int) and end > dim):
+            raise VerifyError(f"kernel {kernel.name} computes more than its operator has")
+
+
+def _check_operator(kernel: Kernel, operator: Operator) -> None:
+    what = f"kernel {kernel.name}"
+    parallel = len(operator.dims)
+    count = parallel + len(operator.reduce)
+    _check_vars(expr_atoms(operator.value), count, what)
+    stored = count if operator.combine in (*SCANS, *SORTS) else parallel
+    _check_vars((a for i in operator.out.index for a in i.atoms()), stored, what)
+    if operator.combine in SORTS:
+        _check_sort(operator, what)
+    for extent in (*operator.dims, *operator.reduce):
+        if isinstance(extent, int) and extent < 0:
+            raise VerifyError(f"{what} has an operator of negative size")
+    for load in operator.reads():
+        _check_access(load.access, what)
+    _check_access(operator.out, what)
+    _check_written(kernel, operator.out.buffer)
+
+
+def _check_sort(operator: Operator, what: str) -> None:
+    """A sort has a dim that is sorted and one that is stored, which is no longer."""
+    if len(operator.reduce) != 2:
+        raise VerifyError(f"{what} sorts {len(operator.reduce)} dims and not one into another")
+    sorted_, stored = (Var(len(operator.dims) + n) for n in range(2))
+    if stored in expr_atoms(operator.value):
+        raise VerifyError(f"{what} sorts values that depend on their rank")
+    if any(sorted_ in index.atoms() for index in operator.out.index):
+        raise VerifyError(f"{what} stores an order at the positions that it sorts")
+    length, keep = operator.reduce
+    same = length == keep or (isinstance(length, int) and isinstance(keep, int) and keep <= length)
+    if not same:
+        raise VerifyError(f"{what} keeps more elements than it sorts")
+
+
+def _check_vars(atoms: Iterable[object], count: int, what: str) -> None:
+    for atom in atoms:
+        match atom:
+            case Var(number):
+                if not 0 <= number < count:
+                    raise VerifyError(f"{what} uses variable {number} of {count}")
+            case Quotient(_, divisor) | Remainder(_, divisor):
+                if divisor < 1:
+                    raise VerifyError(f"{what} divides an index by {divisor}")
+            case _:
+                pass
+
+
+def _check_access(access: Access, what: str) -> None:
+    """The view of the buffer has no more elements than the buffer itself."""
+    buffer, shape = access.buffer, access.shape
+    if len(access.index) != len(shape):
+        raise VerifyError(f"{what} accesses {buffer.name} with {len(access.index)} indices")
+    if any(factor == 0 for index in access.index for _, factor in index.terms):
+        raise VerifyError(f"{what} accesses {buffer.name} with a term of factor 0")
+    if not all(isinstance(dim, int) and dim >= 0 for dim in shape[1:]):
+        raise VerifyError(f"{what} sees {buffer.name} with a dim of no size")
+    lead = shape[:1]
+    static = prod(dim for dim in shape if isinstance(dim, int))
+    grows = any(not isinstance(dim, int) for dim in buffer.shape)
+    fits = static <= buffer.elements
+    if lead and not isinstance(lead[0], int):
+        fits = static == 0 or buffer.elements % static == 0
+    if any(isinstance(dim, int) and dim < 0 for dim in lead) or not (grows or fits):
+        raise VerifyError(f"{what} sees {buffer.name} as larger than it is")

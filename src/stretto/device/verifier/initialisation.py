@@ -1,0 +1,400 @@
+"""Proves that memory is written before it is read, and not overwritten in between, on every way.
+
+For each buffer two masks are carried through the tree: the elements that are surely written, and
+those whose content may be lost, because other memory at the same bytes was written after them. A
+read needs elements that are written. Lists, and buffers that are written at positions known only at
+run time, are *loose*: which of their elements are written is for the source to know, so a read of
+them needs only that nothing of what it may touch is lost. Since no two conflicting accesses are
+unordered (`races`), it is enough to look at a leaf in one order that its waits allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto.device.boxes import Mask
+from stretto.device.expr import Access, Buffer
+from stretto.device.flow import Facts
+from stretto.device.program import DeviceProgram, Run, Schedule
+from stretto.device.regions import Interval, Region
+from stretto.device.tree import (
+    Call,
+    Leaf,
+    Node,
+    Rotation,
+    Tree,
+    TreeFunction,
+    leaves,
+    rotation,
+    swaps,
+    walk,
+)
+from stretto.device.verifier.cells import Cells
+from stretto.device.verifier.conformance import what_of
+from stretto.device.verifier.ordering import Orders
+from stretto.device.verifier.places import Places
+from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.writes import function_calls
+from stretto.errors import VerifyError
+
+Masks = dict[str, Mask]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """By name of a buffer, for each of its cells: is it surely written, may it have been, may
+    what was written be lost? Of loose buffers the latter two, of others the first.
+
+    Masks are never changed, so that states share those that are the same in both.
+    """
+
+    written: Masks
+    touched: Masks
+    lost: Masks
+
+    def meet(self, other: State) -> State:
+        """What holds in both."""
+        return State(
+            _merged(self.written, other.written, np.logical_and),
+            _merged(self.touched, other.touched, np.logical_or),
+            _merged(self.lost, other.lost, np.logical_or),
+        )
+
+    def rotate(self, pairs: Rotation) -> State:
+        """After the buffers of each pair have traded places."""
+        names = {name: buffer.name for name, buffer in swaps(pairs).items()}
+        return State(
+            *(
+                {names.get(name, name): mask for name, mask in masks.items()}
+                for masks in (self.written, self.touched, self.lost)
+            )
+        )
+
+    def same(self, other: State) -> bool:
+        return all(
+            mask is theirs[name] or np.array_equal(mask, theirs[name])
+            for ours, theirs in (
+                (self.written, other.written),
+                (self.touched, other.touched),
+                (self.lost, other.lost),
+            )
+            for name, mask in ours.items()
+        )
+
+
+class _Draft:
+    """What one leaf or one call makes of a state."""
+
+    def __init__(self, state: State) -> None:
+        self.state = State(dict(state.written), dict(state.touched), dict(state.lost))
+        self._own: set[tuple[int, str]] = set()
+
+    def mask(self, masks: Masks, name: str) -> Mask:
+        """A mask of the state, for changing it."""
+        key = id(masks), name
+        if key not in self._own:
+            self._own.add(key)
+            masks[name] = masks[name].copy()
+        return masks[name]
+
+
+def _merged(ours: Masks, theirs: Masks, both: Callable[[Mask, Mask], Mask]) -> Masks:
+    return {
+        name: mask if mask is theirs[name] else both(mask, theirs[name])
+        for name, mask in ours.items()
+    }
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a call asks and gives: buffers that are read before the function writes them, and those
+    that are surely written when it returns. Params, and outputs under their own names.
+
+    loose: params that are written at positions known only at run time.
+    """
+
+    needs: set[Buffer] = field(default_factory=set[Buffer])
+    gives: set[Buffer] = field(default_factory=set[Buffer])
+    loose: set[Buffer] = field(default_factory=set[Buffer])
+
+
+def check_initialisation(
+    program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: Touched
+) -> None:
+    """Raises VerifyError for a read of memory that may be unwritten or overwritten.
+
+    What functions need and give depends on each other: until nothing changes.
+    """
+    functions = program.tree.functions
+    outputs = {b for b in program.tree.externals if b.kind == "output" and _is_static(b)}
+    written = _written_outputs(program.tree, touched)
+    summaries = {f.name: Summary(gives={*f.written, *written[f.name]}) for f in functions}
+    loose = _loose_buffers(program.tree, touched, summaries)
+    checkers = [
+        _Checker(f, outputs, loose[f.name], places[f.name], summaries, orders, touched)
+        for f in functions
+    ]
+    while any(checker.check() for checker in checkers):
+        pass
+
+
+class _Checker(Facts[Schedule, State]):
+    """Checks one function, given summaries of all; `check` refines the function's own summary."""
+
+    def __init__(
+        self,
+        function: TreeFunction[Schedule],
+        outputs: set[Buffer],
+        loose: frozenset[str],
+        places: Places,
+        summaries: Mapping[str, Summary],
+        orders: Orders,
+        touched: Touched,
+    ) -> None:
+        super().__init__()
+        self._function = function
+        self._places = places
+        self._summaries = summaries
+        self._own = summaries[function.name]
+        self._buffers = {b.name: b for b in (*function.locals, *function.tensors, *outputs)}
+        self._loose = loose
+        self._orders = orders
+        self._touched = touched
+        self._cells = self._cut()
+
+    def check(self) -> bool:
+        """Raises VerifyError for a read of unwritten memory; True if the summary changed."""
+        before = set(self._own.needs), set(self._own.gives)
+        nothing = {name: cells.none() for name, cells in self._cells.items()}
+        loose = {name: mask for name, mask in nothing.items() if name in self._loose}
+        start = State(
+            {name: mask for name, mask in nothing.items() if name not in self._loose}, loose, loose
+        )
+        end = self.end(self._function.body, start)
+        for buffer in list(self._own.gives):
+            if buffer.name in self._loose or not end.written[buffer.name].all():
+                self._own.gives.discard(buffer)
+        return before != (self._own.needs, self._own.gives)
+
+    def _cut(self) -> dict[str, Cells]:
+        """The cells of each buffer; those of buffers that trade places are cut in the same way."""
+        regions: dict[str, set[Region]] = {name: set() for name in self._buffers}
+        spans: dict[str, set[Interval]] = {name: set() for name in self._buffers}
+        for region in self._accesses():
+            if region.buffer.name in regions:
+                regions[region.buffer.name].add(region)
+            if region.write:
+                for name, span in self._destroyed(region):
+                    spans[name].add(span)
+        for group in self._places.groups():
+            together = set().union(*(regions[name] for name in group))
+            pieces = set().union(*(spans[name] for name in group))
+            for name in group:
+                regions[name], spans[name] = together, pieces
+        return {
+            name: Cells.of(buffer, regions[name], spans[name])
+            for name, buffer in self._buffers.items()
+        }
+
+    def _accesses(self) -> Iterator[Region]:
+        for node in walk(self._function.body):
+            match node:
+                case Leaf(schedule):
+                    for item in {item for items in schedule.units for item in items}:
+                        yield from self._touched.exposed(item)
+                        yield from (r for r in self._touched.regions(item) if r.write)
+                case Call(tensors=tensors):
+                    for param, access in tensors:
+                        yield bound_region(param, access, write=False)
+                        yield bound_region(param, access, write=True)
+                case _:
+                    pass
+
+    def _destroyed(self, region: Region) -> Iterator[tuple[str, Interval]]:
+        """Elements of other buffers that a write to the region may destroy."""
+        for name, first, last in self._places.destroyed(region):
+            size = self._buffers[name].dtype.itemsize
+            yield name, (first // size, -(-last // size))
+
+    def merge(self, a: State, b: State) -> State:
+        return a.meet(b)
+
+    def same(self, a: State, b: State) -> bool:
+        return a.same(b)
+
+    def rotate(self, state: State, pairs: Rotation) -> State:
+        return state.rotate(pairs)
+
+    # ---- leaves --------------------------------------------------------------------------------
+    def after(self, body: Schedule, state: State) -> State:
+        draft = _Draft(state)
+        for unit, index in self._orders(body).sequence:
+            item = body.units[unit][index]
+            if not (self._touched.exposed(item) or isinstance(item, Run)):
+                continue
+            for region in self._touched.exposed(item):
+                self._require(region, what_of(item), draft)
+            if isinstance(item, Run):
+                self._written_by(item, draft)
+        return draft.state
+
+    def _written_by(self, run: Run, draft: _Draft) -> None:
+        partly = self._touched.partly_written(run.kernel)
+        for region in self._touched.regions(run):
+            if region.write:
+                self._write(region, region.buffer.name not in partly, draft)
+
+    def _require(self, region: Region, what: str, draft: _Draft) -> None:
+        name, state = region.buffer.name, draft.state
+        lost = state.lost.get(name)
+        if lost is not None:
+            if lost[self._cells[name].region(region)].any():
+                raise VerifyError(
+                    f"{what} reads {name}, of which a part may be overwritten before "
+                    f"(function {self._function.name})"
+                )
+            return
+        mask = state.written.get(name)
+        if mask is None or mask[self._cells[name].region(region)].all():
+            return
+        if self._function.name != "main" and region.buffer.kind != "local":
+            # Whoever calls must have written it.
+            self._own.needs.add(region.buffer)
+            draft.mask(state.written, name)[:] = True
+            return
+        raise VerifyError(
+            f"{what} reads {name}, of which a part may not be written before "
+            f"(function {self._function.name})"
+        )
+
+    def _write(self, region: Region, surely: bool, draft: _Draft) -> None:
+        state = draft.state
+        for other, span in self._destroyed(region):
+            cells = self._cells[other].span(span)
+            if other in state.written:
+                draft.mask(state.written, other)[cells] = False
+            else:
+                draft.mask(state.lost, other)[cells] |= state.touched[other][cells]
+        name = region.buffer.name
+        if name in state.written:
+            if surely:
+                draft.mask(state.written, name)[self._cells[name].region(region)] = True
+        elif name in state.touched:
+            cells = self._cells[name].region(region)
+            draft.mask(state.touched, name)[cells] = True
+            if surely:
+                draft.mask(state.lost, name)[cells] = False
+
+    # ---- calls ---------------------------------------------------------------------------------
+    def call(self, call: Call[Schedule], state: State) -> tuple[Node[Schedule], State]:
+        draft = _Draft(state)
+        summary = self._summaries[call.function]
+        callee_params = {param for param, _ in call.tensors}
+        what = f"call {call.function}"
+        for param, access in call.tensors:
+            if param in summary.needs or param in summary.loose:
+                self._require(bound_region(param, access, write=False), what, draft)
+        for buffer in summary.needs - callee_params:
+            self._require(_whole(buffer, write=False), what, draft)
+        for param, access in call.tensors:
+            region = bound_region(param, access, write=True)
+            if param in summary.gives:
+                self._write(region, access.offset.is_const, draft)
+            elif param in summary.loose:
+                self._write(region, False, draft)
+        for buffer in summary.gives - callee_params:
+            self._write(_whole(buffer, write=True), True, draft)
+        return call, draft.state
+
+
+def bound_region(param: Buffer, access: Access, write: bool) -> Region:
+    """The memory of the caller that a param stands for."""
+    buffer = access.buffer
+    offset = access.offset
+    if not offset.is_const:
+        return _whole(buffer, write)
+    box = (offset.const, offset.const + param.elements)
+    if not _is_static(buffer):
+        return _whole(buffer, write)
+    return Region(
+        buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
+    )
+
+
+def _whole(buffer: Buffer, write: bool) -> Region:
+    return Region(buffer, buffer.shape, (None,) * len(buffer.shape), write)
+
+
+def _is_static(buffer: Buffer) -> bool:
+    return all(isinstance(dim, int) for dim in buffer.shape)
+
+
+def loose_names(program: DeviceProgram) -> frozenset[str]:
+    """Names of the buffers of which a read is not proved to find something written."""
+    touched = Touched({kernel.name: kernel for kernel in program.kernels})
+    summaries = {function.name: Summary() for function in program.tree.functions}
+    found = _loose_buffers(program.tree, touched, summaries)
+    return frozenset(name for names in found.values() for name in names)
+
+
+def _loose_buffers(
+    tree: Tree[Schedule], touched: Touched, summaries: Mapping[str, Summary]
+) -> dict[str, frozenset[str]]:
+    """For each function, names of the buffers that are lists or written at unknown positions.
+
+    Enters the params among them into the summaries: what is bound to them is loose too.
+    """
+    loose: dict[str, set[str]] = {}
+    for function in tree.functions:
+        kernels = {name for schedule in leaves(function.body) for name in schedule.kernels}
+        found = {b.name for b in function.locals if b.kind == "items"}
+        found.update(name for kernel in kernels for name in touched.partly_written(kernel))
+        for call in function_calls(function):
+            found |= {a.buffer.name for _, a in call.tensors if not a.offset.is_const}
+        loose[function.name] = found
+    externals = {buffer.name for buffer in tree.externals}
+    everywhere = {name for found in loose.values() for name in found & externals}
+    changed = True
+    while changed:
+        changed = False
+        for function in tree.functions:
+            mine, own = loose[function.name], summaries[function.name].loose
+            before = len(mine) + len(own)
+            for call in function_calls(function):
+                theirs = summaries[call.function].loose
+                mine |= {access.buffer.name for param, access in call.tensors if param in theirs}
+            everywhere |= mine & externals
+            mine |= everywhere
+            for node in walk(function.body):
+                for pair in rotation(node):
+                    names = {buffer.name for buffer in pair}
+                    mine |= names if names & mine else set()
+            own |= {param for param in function.written if param.name in mine}
+            changed = changed or len(mine) + len(own) > before
+    return {name: frozenset(found) for name, found in loose.items()}
+
+
+def _written_outputs(tree: Tree[Schedule], touched: Touched) -> dict[str, set[Buffer]]:
+    """For each function the outputs that it may write by their own names, by others too."""
+    found = {
+        f.name: {
+            region.buffer
+            for schedule in leaves(f.body)
+            for name in schedule.kernels
+            for region in touched.kernel(name)
+            if region.write and region.buffer.kind == "output" and _is_static(region.buffer)
+        }
+        for f in tree.functions
+    }
+    changed = True
+    while changed:
+        changed = False
+        for function in tree.functions:
+            for call in function_calls(function):
+                if not found[call.function] <= found[function.name]:
+                    found[function.name] |= found[call.function]
+                    changed = True
+    return found

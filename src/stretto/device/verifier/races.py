@@ -1,0 +1,286 @@
+"""Proves that no two conflicting accesses are unordered, on every way through a function's tree.
+
+Where the source of a leaf is known, accesses to one buffer must have the order of the source.
+
+An access that some unit may not know to be over is *pending*, with the set of units that know. The
+pending accesses are carried through the tree: around loops until nothing new comes, through both
+arms of a branch. Each access in a leaf is compared with the pending ones and with the other units'
+in the leaf. Accesses of one kind by one kernel in one leaf are looked at together, as arrays; those
+to memory that is not accessed later are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.device.boxes import Boxes, Mask
+from stretto.device.expr import Buffer
+from stretto.device.flow import Facts
+from stretto.device.later import Names, later_names
+from stretto.device.program import Run, Schedule
+from stretto.device.regions import Region
+from stretto.device.relation import compose
+from stretto.device.tree import Call, Node, Rotation, swaps
+from stretto.device.verifier.conformance import Origins, what_of
+from stretto.device.verifier.ordering import Orders
+from stretto.device.verifier.places import Places
+from stretto.device.verifier.touched import Touched
+from stretto.errors import VerifyError
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accesses:
+    """What kernel or statement `what` does to one buffer in one leaf.
+
+    Row r: unit units[r] accesses region r of `boxes`, as item indices[r] of its list. `number` is
+    that of these accesses in the function, `place` that of the item in the source of the leaf.
+    """
+
+    number: int
+    what: str
+    kernel: str | None
+    place: int | None
+    units: Numbers
+    indices: Numbers
+    boxes: Boxes
+
+    @property
+    def name(self) -> str:
+        return self.boxes.buffer.name
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """They keep their number when the buffer gets another name."""
+        return self.number, self.name
+
+
+Pending = Mapping[tuple[int, str], tuple[Accesses, Mask]]
+"""Accesses, with [r, u]: does unit u know that access r is over?"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leaf:
+    """done[g][r, v]: how many items of unit v are over when access r of group g begins;
+    start[g][r, v]: does its unit then know what unit v knew at the start? At the end: by unit."""
+
+    groups: tuple[Accesses, ...]
+    done: tuple[NDArray[np.int32], ...]
+    start: tuple[Mask, ...]
+    end_done: NDArray[np.int32]
+    end_start: Mask
+
+
+class RaceFinder(Facts[Schedule, Pending]):
+    """`relevant`: can a region take part in a race at all? (What nobody writes cannot.)"""
+
+    def __init__(
+        self,
+        places: Places,
+        relevant: Callable[[Region], bool],
+        orders: Orders,
+        touched: Touched,
+        origins: Origins,
+    ) -> None:
+        super().__init__()
+        self._origins = origins
+        self._places = places
+        self._relevant = relevant
+        self._orders = orders
+        self._touched = touched
+        self._leaves: dict[int, _Leaf] = {}
+        self._number = 0
+        self._later: Callable[[Schedule], Names | None] = lambda schedule: None
+        # The accesses are kept with the answer, for their `id` to stay theirs.
+        self._met: dict[tuple[int, int], tuple[Accesses, Accesses, Mask]] = {}
+        self._renamed: dict[tuple[int, str], tuple[Accesses, Accesses]] = {}
+
+    def check(self, body: Node[Schedule], name: str) -> None:
+        """Raises VerifyError for a race; nothing may be pending when a function returns."""
+        self._later = later_names(body, self._names, returns=name != "main")
+        pending = self.end(body, {})
+        if name != "main":
+            self._require_quiet(pending, f"function {name} returns")
+
+    def _names(self, schedule: Schedule) -> set[str]:
+        """What a leaf accesses, and what may lie at the same place."""
+        regions = [r for name in schedule.kernels for r in self._touched.kernel(name)]
+        for item in schedule.statements:
+            regions += self._touched.regions(item)
+        names = {region.buffer.name for region in regions}
+        return {near for name in names for near in self._places.near(name)}
+
+    def call(self, call: Call[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
+        self._require_quiet(state, f"function {call.function} is called")
+        return call, {}
+
+    def same(self, a: Pending, b: Pending) -> bool:
+        return a.keys() == b.keys() and all(
+            np.array_equal(seen, b[key][1]) for key, (_, seen) in a.items()
+        )
+
+    def merge(self, a: Pending, b: Pending) -> Pending:
+        merged = dict(a)
+        for accesses, seen in b.values():
+            _keep(merged, accesses, seen)
+        return merged
+
+    def _require_quiet(self, pending: Pending, when: str) -> None:
+        for accesses, seen in pending.values():
+            row = int((~seen).any(axis=1).argmax())
+            raise VerifyError(
+                f"{accesses.what} of unit {accesses.units[row]} may still access "
+                f"{accesses.name} when {when}"
+            )
+
+    # ---- leaves --------------------------------------------------------------------------------
+    def after(self, body: Schedule, state: Pending) -> Pending:
+        if id(body) not in self._leaves:
+            self._leaves[id(body)] = self._leaf_facts(body)
+            self._check_inside(self._leaves[id(body)])
+        leaf = self._leaves[id(body)]
+        self._check_against(leaf, state)
+        return self._after(leaf, state, self._later(body))
+
+    def _leaf_facts(self, schedule: Schedule) -> _Leaf:
+        order = self._orders(schedule)
+        groups = tuple(self._groups(schedule))
+        places = [list(zip(g.units.tolist(), g.indices.tolist(), strict=True)) for g in groups]
+        return _Leaf(
+            groups,
+            tuple(np.array([order.before[u][i].done for u, i in rows]) for rows in places),
+            tuple(np.array([order.before[u][i].start for u, i in rows]) for rows in places),
+            np.array([knowledge.done for knowledge in order.end]),
+            np.array([knowledge.start for knowledge in order.end]),
+        )
+
+    def _groups(self, schedule: Schedule) -> Iterator[Accesses]:
+        origin = self._origins.get(id(schedule))
+        found: dict[
+            tuple[tuple[str, str | None, int | None], object], list[tuple[int, int, Region]]
+        ] = {}
+        for unit, items in enumerate(schedule.units):
+            places = [None] * len(items) if origin is None else origin.places(items)
+            for index, (item, place) in enumerate(zip(items, places, strict=True)):
+                for region in self._touched.regions(item):
+                    if self._relevant(region):
+                        kernel = item.kernel if isinstance(item, Run) else None
+                        key = what_of(item), kernel, place
+                        kind = region.buffer.name, region.shape, region.write
+                        found.setdefault((key, kind), []).append((unit, index, region))
+        for ((what, kernel, place), _), rows in found.items():
+            self._number += 1
+            units, indices = np.array([(unit, index) for unit, index, _ in rows], np.int64).T
+            boxes = Boxes.of([region for _, _, region in rows])
+            yield Accesses(self._number, what, kernel, place, units, indices, boxes)
+
+    def _after(self, leaf: _Leaf, pending: Pending, later: Names | None) -> Pending:
+        """What is pending at the end of a leaf in memory that is accessed later."""
+        after: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
+        told = leaf.end_start.T
+        for accesses, seen in pending.values():
+            if later is None or accesses.name in later:
+                _keep(after, accesses, seen | compose(seen, told))
+        for accesses in leaf.groups:
+            if later is None or accesses.name in later:
+                seen = accesses.indices[:, None] < leaf.end_done[:, accesses.units].T
+                seen[np.arange(len(seen)), accesses.units] = True
+                _keep(after, accesses, seen)
+        return after
+
+    # ---- conflicts -----------------------------------------------------------------------------
+    def _check_inside(self, leaf: _Leaf) -> None:
+        """The accesses of one leaf against each other, and those of one kernel by several units."""
+        before: dict[str, list[int]] = {}
+        for number, a in enumerate(leaf.groups):
+            before.setdefault(a.name, []).append(number)
+            for name in self._places.near(a.name):
+                for other in before.get(name, ()):
+                    b = leaf.groups[other]
+                    if not (a.boxes.write or b.boxes.write):
+                        continue
+                    if a.what == b.what and a.name == b.name and self._are_apart(a):
+                        continue
+                    unordered = self._conflicts(a, b)
+                    if not unordered.any():
+                        continue
+                    first = b.indices[None, :] < leaf.done[number][:, b.units]
+                    second = a.indices[:, None] < leaf.done[other][:, a.units].T
+                    self._require_none(a, b, unordered & ~_in_order(a, b, first, second))
+
+    def _are_apart(self, a: Accesses) -> bool:
+        """Do tasks of the kernel touch different elements of the buffer, whatever the grid?"""
+        return a.kernel is not None and a.name in self._touched.apart(a.kernel)
+
+    def _check_against(self, leaf: _Leaf, pending: Pending) -> None:
+        """The accesses of a leaf against what is pending from before it."""
+        before: dict[str, list[tuple[Accesses, Mask]]] = {}
+        for b, seen in pending.values():
+            before.setdefault(b.name, []).append((b, seen))
+        for number, a in enumerate(leaf.groups):
+            for name in self._places.near(a.name):
+                for b, seen in before.get(name, ()):
+                    if not (a.boxes.write or b.boxes.write):
+                        continue
+                    met = self._conflicts(a, b)
+                    if met.any():
+                        self._require_none(a, b, met & ~compose(leaf.start[number], seen.T))
+
+    def _require_none(self, a: Accesses, b: Accesses, races: Mask) -> None:
+        races &= a.units[:, None] != b.units[None, :]
+        if races.any():
+            ours, theirs = (int(rows[0]) for rows in np.nonzero(races))
+            names = " and ".join(dict.fromkeys((b.name, a.name)))
+            raise VerifyError(
+                f"race on {names}: nothing orders {b.what} on unit {b.units[theirs]} "
+                f"and {a.what} on unit {a.units[ours]}"
+            )
+
+    def _conflicts(self, a: Accesses, b: Accesses) -> Mask:
+        """[r, s]: may access r of `a` and access s of `b` touch the same memory?"""
+        key = id(a), id(b)
+        if key not in self._met:
+            if a.name == b.name:
+                met = a.boxes.overlap(b.boxes)
+            else:
+                met = self._places.share(a.boxes, b.boxes)
+            self._met[key] = a, b, met
+        return self._met[key][2]
+
+    def rotate(self, state: Pending, pairs: Rotation) -> Pending:
+        """The accesses under the names that their buffers have in the next iteration."""
+        names = swaps(pairs)
+        turned: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
+        for accesses, seen in state.values():
+            if accesses.name in names:
+                accesses = self._under(accesses, names[accesses.name])
+            turned[accesses.key] = accesses, seen
+        return turned
+
+    def _under(self, accesses: Accesses, buffer: Buffer) -> Accesses:
+        """The same object each time, for what it conflicts with is remembered."""
+        key = id(accesses), buffer.name
+        if key not in self._renamed:
+            renamed = replace(accesses, boxes=accesses.boxes.under(buffer))
+            self._renamed[key] = accesses, renamed
+        return self._renamed[key][1]
+
+
+def _in_order(a: Accesses, b: Accesses, first: Mask, second: Mask) -> Mask:
+    """`first`: b before a; `second`: a before b. The order of the source, where there is one."""
+    if a.name != b.name or a.place is None or b.place is None or a.place == b.place:
+        return first | second
+    return first if b.place < a.place else second
+
+
+def _keep(
+    pending: dict[tuple[int, str], tuple[Accesses, Mask]], accesses: Accesses, seen: Mask
+) -> None:
+    key = accesses.key
+    if not seen.all():
+        pending[key] = accesses, (seen & pending[key][1] if key in pending else seen)

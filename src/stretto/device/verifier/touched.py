@@ -1,0 +1,232 @@
+"""What the items of a DeviceProgram touch, for the verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from stretto.device.boxes import MOST_TASKS, part
+from stretto.device.expr import Access, Atom, Dynamic, Index, Reg, Var
+from stretto.device.operator import Kernel, Operator, Stage
+from stretto.device.program import Item, Run
+from stretto.device.regions import (
+    Interval,
+    Region,
+    block_regions,
+    covers,
+    kernel_reads,
+    kernel_regions,
+    stage_regions,
+    statement_regions,
+)
+from stretto.device.tree import Check, Let
+
+
+class Touched:
+    """Looks at every run once: regions of many tasks are most of the verifier's time.
+
+    inside: kernels whose accesses `bounds` has found to be in range, with what it knew then.
+    """
+
+    def __init__(self, kernels: Mapping[str, Kernel]) -> None:
+        self.kernels = kernels
+        self.inside: set[tuple[str, tuple[tuple[Reg, Interval], ...]]] = set()
+        self._whole: dict[str, tuple[Region, ...]] = {}
+        self._registers: dict[str, frozenset[Reg]] = {}
+        self._exposed: dict[Run, tuple[Region, ...]] = {}
+        self._regions: dict[Run, tuple[Region, ...]] = {}
+        self._tasks: dict[tuple[str, int], tuple[tuple[Region, ...], ...]] = {}
+        self._handed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._apart: dict[str, frozenset[str]] = {}
+        self._partly: dict[str, frozenset[str]] = {}
+
+    def kernel(self, name: str) -> tuple[Region, ...]:
+        """All that the tasks of a kernel touch."""
+        if name not in self._whole:
+            self._whole[name] = kernel_regions(self.kernels[name])
+        return self._whole[name]
+
+    def registers(self, name: str) -> frozenset[Reg]:
+        """The registers that a kernel reads."""
+        if name not in self._registers:
+            self._registers[name] = frozenset(kernel_reads(self.kernels[name]))
+        return self._registers[name]
+
+    def partly_written(self, name: str) -> frozenset[str]:
+        """Names of the buffers of which a kernel's regions tell more than it surely writes."""
+        if name not in self._partly:
+            stages = self.kernels[name].stages
+            operators = [stage.operator for stage in stages if not stores_all(stage)]
+            self._partly[name] = frozenset(operator.out.buffer.name for operator in operators)
+        return self._partly[name]
+
+    def apart(self, name: str) -> frozenset[str]:
+        """Names of the buffers of which each task of a kernel surely has elements of its own."""
+        if name not in self._apart:
+            self._apart[name] = frozenset(_apart(self.kernels[name]))
+        return self._apart[name]
+
+    def regions(self, item: Item) -> tuple[Region, ...]:
+        """All that an item touches."""
+        match item:
+            case Run():
+                if item not in self._regions:
+                    self._regions[item] = self._of_run(item)
+                return self._regions[item]
+            case Let() | Check():
+                return statement_regions(item)
+            case _:
+                return ()
+
+    def _of_run(self, run: Run) -> tuple[Region, ...]:
+        kernel = self.kernels[run.kernel]
+        if run.count is None or kernel.call is not None:
+            return self.kernel(run.kernel)
+        if run.stride == 1 and (run.count > 1 or len(kernel.stages) == 1):
+            return block_regions(kernel, run.first, run.count)
+        if kernel.tasks > MOST_TASKS and run.count > 1:
+            return self.kernel(run.kernel)
+        tasks = range(run.first, kernel.tasks, run.stride)[: run.count]
+        return tuple(r for task in tasks for stage in self._task(run.kernel, task) for r in stage)
+
+    def _task(self, name: str, task: int) -> tuple[tuple[Region, ...], ...]:
+        """What a task touches, stage by stage."""
+        if (name, task) not in self._tasks:
+            self._tasks[name, task] = tuple(stage_regions(self.kernels[name], task))
+        return self._tasks[name, task]
+
+    def exposed(self, item: Item) -> tuple[Region, ...]:
+        """What an item reads that it has not written before, in the same task."""
+        match item:
+            case Run():
+                if item not in self._exposed:
+                    self._exposed[item] = tuple(self._exposed_by(item))
+                return self._exposed[item]
+            case _:
+                return self.regions(item)
+
+    def _exposed_by(self, run: Run) -> Iterator[Region]:
+        reads = [region for region in self.regions(run) if not region.write]
+        kernel = self.kernels[run.kernel]
+        if len(kernel.stages) == 1 or run.count is None or kernel.call is not None:
+            yield from reads
+            return
+        hidden, doubtful = self._handed_on(kernel)
+        yield from (r for r in reads if r.buffer.name not in hidden | doubtful)
+        if not doubtful:
+            return
+        partly = self.partly_written(run.kernel)
+        found: dict[Region, None] = {}
+        for task in range(run.first, kernel.tasks, run.stride)[: run.count]:
+            for region in _unwritten(self._task(run.kernel, task), partly):
+                if region.buffer.name in doubtful:
+                    found[region] = None
+        yield from found
+
+    def _handed_on(self, kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
+        """Names of buffers that stages write and later ones read: those that each task surely
+        writes before it reads them, and the others, of which it depends on the task.
+
+        Where each task has elements of its own, what all tasks together write before it is read,
+        the task that reads it has written.
+        """
+        if kernel.name not in self._handed:
+            stages = kernel.stages
+            read = {load.access.buffer.name for s in stages for load in s.operator.reads()}
+            both = read & {stage.operator.out.buffer.name for stage in stages}
+            partly = self.partly_written(kernel.name)
+            needed = {r.buffer.name for r in _unwritten(stage_regions(kernel), partly)}
+            hidden = (both & self.apart(kernel.name)) - needed
+            self._handed[kernel.name] = frozenset(hidden), frozenset(both - hidden)
+        return self._handed[kernel.name]
+
+
+def _unwritten(stages: Iterable[tuple[Region, ...]], partly: frozenset[str]) -> Iterator[Region]:
+    """What stages read that earlier ones have not surely written."""
+    written: list[Region] = []
+    for regions in stages:
+        for region in regions:
+            if not region.write:
+                yield from _missing(region, written)
+        written += [r for r in regions if r.write and r.buffer.name not in partly]
+
+
+def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
+    """The parts of a region that the written ones together do not surely contain."""
+    same = [other for other in written if other.buffer == region.buffer]
+    if not same:
+        yield region
+    if not same or any(covers(other, region) for other in same):
+        return
+    missing = np.zeros(region.buffer.elements, np.bool_)
+    part(missing, region)[...] = True
+    for other in same:
+        part(missing, other)[...] = False
+    ends = np.flatnonzero(np.diff(missing.astype(np.int8), prepend=0, append=0))
+    for first, last in ends.reshape(-1, 2).tolist():
+        yield Region(region.buffer, (region.buffer.elements,), ((first, last),), write=False)
+
+
+def stores_all(stage: Stage) -> bool:
+    """Does a stage surely write every element of its regions?
+
+    It does if each index of the result is one variable, forwards or backwards, or a number, and no
+    extent is known at run time only.
+    """
+    operator = stage.operator
+    if any(isinstance(extent, Reg) for extent in _extents(operator)):
+        return False
+    used: set[int] = set()
+    for index in operator.out.index:
+        if len(index.terms) > 1:
+            return False
+        for atom, factor in index.terms:
+            if not isinstance(atom, Var) or factor not in (1, -1) or atom.number in used:
+                return False
+            used.add(atom.number)
+    return True
+
+
+def _extents(operator: Operator) -> tuple[int | Reg, ...]:
+    return (*operator.dims, *operator.reduce)
+
+
+def _apart(kernel: Kernel) -> Iterator[str]:
+    """Buffers that all stages access with the position in each grid dim as one of the indices."""
+    accesses: dict[str, list[tuple[Stage, Access]]] = {}
+    for stage in kernel.stages:
+        operator = stage.operator
+        for access in (operator.out, *(load.access for load in operator.reads())):
+            accesses.setdefault(access.buffer.name, []).append((stage, access))
+    cut = [g for g, dim in enumerate(kernel.grid) if not (kernel.is_static and dim.tiles < 2)]
+    for name, found in accesses.items():
+        if all(_is_told_by(found, grid) for grid in cut):
+            yield name
+
+
+def _is_told_by(found: list[tuple[Stage, Access]], grid: int) -> bool:
+    """Is there an index that is the position in this grid dim, the same in all accesses?"""
+    positions = [set(_positions(stage, access, grid)) for stage, access in found]
+    return bool(set.intersection(*positions)) and len({access.shape for _, access in found}) == 1
+
+
+def _positions(stage: Stage, access: Access, grid: int) -> Iterator[tuple[int, int, Index]]:
+    """(dim, factor, offset) of each index that is factor * position + offset.
+
+    The offset is a number, or the same for all tasks.
+    """
+    for dim, index in enumerate(access.index):
+        offset = Index(const=index.const)
+        moving: list[tuple[Atom, int]] = []
+        for atom, factor in index.terms:
+            if any(isinstance(inner, Var | Dynamic) for inner in Index.of(atom).atoms()):
+                moving.append((atom, factor))
+            else:
+                offset = offset + Index(((atom, factor),))
+        if len(moving) == 1:
+            atom, factor = moving[0]
+            if isinstance(atom, Var) and atom.number < len(stage.box):
+                span = stage.box[atom.number]
+                if span.grid == grid and factor:
+                    yield dim, factor, offset + factor * span.offset

@@ -1,0 +1,1 @@
+"""Sources of Programs. `python` captures ordinary PyTorch code with Python control flow."""

@@ -1,0 +1,442 @@
+"""What rewritten code calls. Rewritten functions reach this module as `__stretto`.
+
+Outside of a capture (a closure that outlives it), everything behaves as plain Python.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import sys
+from collections.abc import Callable
+from numbers import Number
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.frontends.python import (
+    arithmetic,
+    branches,
+    indexing,
+    lists,
+    loops,
+    mixed_numbers,
+    raises,
+)
+from stretto.frontends.python.aliases import is_one_of, overlapping
+from stretto.frontends.python.calls import (
+    call,
+    changes,
+    check_entries,
+    check_iterator,
+    check_tensor_attribute,
+)
+from stretto.frontends.python.either import Either, first_either, replaced
+from stretto.frontends.python.frames import UNDEFINED, Frame, Maybe
+from stretto.frontends.python.leaves import to_traced_list
+from stretto.frontends.python.rewrite import mark as local
+from stretto.frontends.python.scalars import concrete, known_value, number_kind, to_number
+from stretto.frontends.python.signals import NeedsUnroll, fail
+from stretto.frontends.python.state import TracedList
+from stretto.frontends.python.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracer import active, tracer
+
+slice = builtins.slice
+if_ = branches.stage_if
+ifexp = branches.stage_ifexp
+and_ = branches.stage_and
+or_ = branches.stage_or
+not_ = branches.stage_not
+
+
+def enter(name: str, probe: Callable[[], object]) -> Frame:
+    """Start of a rewritten function: its variables become part of the state."""
+    frame = Frame.of(name, probe)
+    if active() is not None:
+        tracer().frames.append(frame)
+    return frame
+
+
+def leave(frame: Frame) -> None:
+    """End of a rewritten function."""
+    state = active()
+    if state is not None and frame in state.frames:
+        del state.frames[state.frames.index(frame) :]
+
+
+def while_(frame: Frame, test: Any, body: Any, live: tuple[str, ...]) -> None:
+    if active() is None:
+        while test():
+            body()
+        return
+    loops.stage_while(frame, test, body, live)
+
+
+def for_(frame: Frame, iterable: Any, body: Any, live: tuple[str, ...], stop: Any = None) -> None:
+    if active() is None:
+        for item in iterable:
+            body(item)
+            if stop is not None and stop():
+                return
+        return
+    if isinstance(iterable, Either):
+        branches.use(
+            iterable, lambda items: for_(frame, items, body, live, stop), frame, frozenset(live)
+        )
+        return
+    check_iterator(iterable)
+    check_entries(iterable)
+    loops.stage_for(frame, iterable, body, live, stop)
+
+
+def bound(name: str, read: Callable[[], Any]) -> Any:
+    """The value of a variable; the error of Python where it has none."""
+    message = f"cannot access local variable '{name}' where it is not associated with a value"
+    try:
+        value = read()
+    except NameError:
+        raise UnboundLocalError(message) from None
+    if isinstance(value, Maybe):
+        if value.bound is False:
+            raise UnboundLocalError(message)
+        raises.check(value.bound, "UnboundLocalError", message)
+        return value.value
+    return value
+
+
+def plain(value: Any) -> Any:
+    """The operand of a condition that cannot be staged."""
+    if active() is not None and branches.is_traced(value):
+        fail(
+            "`:=` stands behind a condition on a tensor, inside of a lambda or comprehension",
+            "assign the variable in a statement before, or use a loop",
+        )
+    return value
+
+
+def enter_try(handled: Callable[[], Any]) -> None:
+    """Start of a try block whose handlers catch the classes that `handled` gives."""
+    if active() is not None:
+        tracer().tries.handled.append(_classes(handled()))
+
+
+def _classes(handled: Any) -> tuple[type[BaseException], ...]:
+    if isinstance(handled, tuple):
+        return tuple(kind for item in handled for kind in _classes(item))
+    return (handled,)
+
+
+def leave_try() -> None:
+    if active() is not None:
+        tracer().tries.handled.pop()
+
+
+def getitem(holder: Any, index: Any) -> Any:
+    """`holder[index]`."""
+    found = _either_of(holder, index)
+    if found is not None:
+        return _at_options(found, holder, index, getitem)
+    if isinstance(holder, TracedList):
+        return lists.get_item(holder, index)
+    if isinstance(holder, TracedTensor) or not indexing.has_position(index):
+        return holder[index]
+    if isinstance(holder, torch.Tensor):
+        return indexing.getitem(tracer().promote(holder), index)
+    if isinstance(holder, builtins.list | tuple | nn.ModuleList | nn.ParameterList):
+        return _item_of_sequence(holder, index)
+    if isinstance(index, TracedTensor):
+        return holder[concrete(index, "int")]
+    return holder[index]
+
+
+def _either_of(holder: Any, index: Any) -> Either | None:
+    """A holder or an index that is one of several."""
+    return holder if isinstance(holder, Either) else first_either(index)
+
+
+def _at_options(
+    found: Either, holder: Any, index: Any, operation: Callable[[Any, Any], Any]
+) -> Any:
+    """What an operation gives for each thing that the holder or the index may be."""
+
+    def with_option(option: Any) -> Any:
+        if holder is found:
+            return operation(option, index)
+        return operation(holder, replaced(index, found, option))
+
+    return branches.use(found, with_option)
+
+
+def _item_of_sequence(holder: Any, index: Any) -> Any:
+    """An item of a Python sequence at a traced position."""
+    if isinstance(index, builtins.slice):
+        parts = (index.start, index.stop, index.step)
+        known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in parts]
+        return holder[builtins.slice(*known)]
+    known = known_value(index)
+    if known is not None:
+        return holder[known]
+    unroll: NeedsUnroll | None = None
+    try:
+        concrete(index, "int")
+    except NeedsUnroll as signal:
+        unroll = signal
+    except BaseException:
+        unroll = None
+    if unroll is not None:
+        raise unroll
+    if isinstance(holder, nn.ModuleList):
+        fail(
+            "a module is chosen by a traced index",
+            "choose with if/elif over a Python index, or stack the parameters into one tensor",
+        )
+    items = builtins.list(holder)
+    kinds = builtins.list(dict.fromkeys(map(number_kind, items)))
+    if len(kinds) > 1 and None not in kinds:
+        return _number_of_sequence(items, kinds, index)
+    made = lists.get_item(to_traced_list(items), index)
+    if isinstance(made, TracedTensor) and made.number is None:
+        is_one_of(made, items, index)
+    return made
+
+
+def _number_of_sequence(items: list[Any], kinds: list[Any], index: Any) -> Any:
+    """An item of a list of ints and floats, which is one or the other."""
+    are_kind = [[number_kind(item) is kind for item in items] for kind in kinds]
+    flags = [lists.get_item(to_traced_list(marks), index) for marks in are_kind]
+    options = [
+        lists.get_item(to_traced_list([x if is_it else kind() for x, is_it in pairs]), index)
+        for kind, pairs in zip(kinds, (zip(items, m, strict=True) for m in are_kind), strict=True)
+    ]
+    return Either(flags, options)
+
+
+def setitem(holder: Any, index: Any, value: Any) -> None:
+    """`holder[index] = value`."""
+    found = _either_of(holder, index)
+    if found is not None:
+        _at_options(found, holder, index, lambda one, at: setitem(one, at, value))
+    elif isinstance(holder, TracedList):
+        lists.set_item(holder, index, value)
+    elif isinstance(holder, torch.Tensor):
+        if active() is not None and not isinstance(holder, TracedTensor):
+            holder = tracer().promote(holder)
+        holder[index] = value
+    else:
+        changes(holder)
+        holder[concrete(index, "int") if isinstance(index, TracedTensor) else index] = value
+
+
+def delitem(holder: Any, index: Any) -> None:
+    """`del holder[index]`."""
+    found = _either_of(holder, index)
+    if found is not None:
+        _at_options(found, holder, index, delitem)
+    elif isinstance(holder, TracedList):
+        lists.delete_item(holder, index)
+    else:
+        changes(holder)
+        del holder[concrete(index, "int") if isinstance(index, TracedTensor) else index]
+
+
+def delattr(holder: Any, name: str) -> None:
+    """`del holder.name`."""
+    if isinstance(holder, Either):
+        branches.use(holder, lambda option: delattr(option, name))
+        return
+    changes(holder)
+    builtins.delattr(holder, name)
+
+
+def setattr(holder: Any, name: str, value: Any) -> None:
+    """`holder.name = value`."""
+    if isinstance(holder, Either):
+        branches.use(holder, lambda option: setattr(option, name, value))
+        return
+    if isinstance(holder, torch.Tensor) and active() is not None:
+        check_tensor_attribute(holder, name)
+    changes(holder)
+    builtins.setattr(holder, name, value)
+
+
+def augment(value: Any, other: Any) -> Any:
+    """`value += other`: a list gets the items itself."""
+    if isinstance(value, builtins.list) and isinstance(other, TracedList):
+        call(value.extend, other)
+        return value
+    value += other
+    return value
+
+
+_INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.iadd,
+    "Sub": operator.isub,
+    "Mult": operator.imul,
+    "MatMult": operator.imatmul,
+    "Div": operator.itruediv,
+    "FloorDiv": operator.ifloordiv,
+    "Mod": operator.imod,
+    "Pow": operator.ipow,
+    "LShift": operator.ilshift,
+    "RShift": operator.irshift,
+    "BitOr": operator.ior,
+    "BitXor": operator.ixor,
+    "BitAnd": operator.iand,
+}
+
+
+def augment_item(holder: Any, index: Any, operation: str, value: Any) -> None:
+    """`holder[index] op= value`."""
+    found = _either_of(holder, index)
+    if found is not None:
+        _at_options(found, holder, index, lambda one, at: augment_item(one, at, operation, value))
+    else:
+        setitem(holder, index, _INPLACE[operation](getitem(holder, index), value))
+
+
+def augment_attr(holder: Any, name: str, operation: str, value: Any) -> None:
+    """`holder.name op= value`."""
+    if isinstance(holder, Either):
+        branches.use(holder, lambda option: augment_attr(option, name, operation, value))
+        return
+    before = builtins.getattr(holder, name)
+    after = _INPLACE[operation](before, value)
+    if after is not before and not (isinstance(before, torch.Tensor) and _is_of(before, after)):
+        setattr(holder, name, after)
+
+
+def _is_of(before: torch.Tensor, after: Any) -> bool:
+    """Whether an in-place operator on a real tensor returned its traced form."""
+    state = active()
+    known = None if state is None else state.constants.get(id(before))
+    return known is not None and isinstance(after, TracedTensor) and after.memory is known.memory
+
+
+def contains(container: Any, item: Any) -> Any:
+    """`item in container`."""
+    if active() is None:
+        return item in container
+    found = next((side for side in (container, item) if isinstance(side, Either)), None)
+    if found is not None:
+        return branches.use(
+            found, lambda option: contains(*replaced((container, item), found, option))
+        )
+    if isinstance(container, TracedList):
+        return lists.contains(container, item)
+    if isinstance(container, dict):
+        entry = container.get(item, UNDEFINED)
+        if isinstance(entry, Either):
+            return branches.which(entry, lambda option: option is not UNDEFINED)
+    if isinstance(container, builtins.list | tuple | range | set) and (
+        isinstance(item, TracedTensor)
+        or any(isinstance(other, TracedTensor | Either) for other in container)
+    ):
+        result: Any = False
+        for other in container:
+            result = branches.stage_or(
+                branches.stage_or(is_(item, other), lambda other=other: item == other),
+                lambda before=result: before,
+            )
+        return result
+    if isinstance(container, torch.Tensor) and isinstance(item, torch.Tensor | Number):
+        if not _has_traced(item, container):
+            return item in container
+        equal: Any = item == container
+        return to_number(equal.any())
+    return item in container
+
+
+def _has_traced(*values: Any) -> bool:
+    return any(isinstance(value, TracedTensor) for value in values)
+
+
+def is_(first: Any, second: Any) -> Any:
+    """`first is second`."""
+    if first is second:
+        return True
+    if not isinstance(first, Either):
+        first, second = second, first
+    if isinstance(first, Either):
+        if isinstance(second, Either | TracedTensor):
+            return branches.use(first, lambda option: is_(option, second))
+        return branches.which(first, lambda option: option is second)
+    if isinstance(first, TracedTensor) and isinstance(second, TracedTensor):
+        return _are_one(first, second)
+    return False
+
+
+def _are_one(first: TracedTensor, second: TracedTensor) -> Any:
+    """Whether two tensors that branches and loops left behind are the same one."""
+    if first.number is not None or second.memory not in overlapping(first.memory):
+        return False
+    if first.memory is second.memory:
+        return False
+    for source, tensor in ((first, second), (second, first)):
+        flags = [item.flag() for item in tensor.memory.sources if item.tensor is source]
+        if flags and flags[0] is not None and not tensor.steps:
+            return tracer().number(flags[0])
+    fail(
+        "whether two variables are the same tensor depends on a traced branch or loop",
+        "compare flags or numbers of your own in place of tensors",
+    )
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Is": is_,
+    "IsNot": lambda first, second: not_(is_(first, second)),
+    "In": lambda item, container: contains(container, item),
+    "NotIn": lambda item, container: not_(contains(container, item)),
+}
+
+
+def chain(operators: tuple[str, ...], first: Any, *operands: Callable[[], Any]) -> Any:
+    """`first op operand op operand ...`, each operand evaluated at most once."""
+    second = operands[0]()
+    outcome = _COMPARE[operators[0]](first, second)
+    if len(operands) == 1:
+        return outcome
+    return and_(outcome, lambda: chain(operators[1:], second, *operands[1:]))
+
+
+def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[], bool]) -> None:
+    """`assert condition, message`."""
+
+    def fails() -> None:
+        raise AssertionError(message()) if has_message() else AssertionError()
+
+    if active() is not None and branches.is_traced(condition):
+        branches.branch(condition, lambda: None, fails)
+    elif not branches.truth(condition):
+        fails()
+
+
+def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
+    """After `name`, declared global (in `place`, a namespace) or nonlocal, was assigned."""
+    state = active()
+    if state is not None and isinstance(place, dict):
+        state.global_writes += 1
+    changes(place.cells[name] if isinstance(place, Frame) else place)
+
+
+__all__ = [
+    "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "call", "chain",
+    "contains", "delattr", "delitem", "enter", "enter_try", "for_", "getitem", "if_", "ifexp",
+    "is_", "leave", "leave_try", "local", "not_", "or_", "plain", "setattr", "setitem", "slice",
+    "while_", "wrote_outer",
+]  # fmt: skip
+
+Hooks.staging = sys.modules[__name__]
+Hooks.getitem = indexing.getitem
+Hooks.setitem = indexing.setitem
+Hooks.item = to_number
+Hooks.concrete = concrete
+Hooks.arithmetic = arithmetic.operands
+Hooks.of_operator = mixed_numbers.of_operator
+Hooks.of_function = mixed_numbers.of_function

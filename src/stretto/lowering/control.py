@@ -1,0 +1,199 @@
+"""Lowering of branches and loops to nodes of the tree.
+
+A carried tensor lives in a rotating pair of buffers, or in one buffer when the body only updates it
+in place (a cache) or its size is known at run time only; a carried integer or flag is a register; a
+carried list is its buffer and a length register.
+"""
+
+from __future__ import annotations
+
+from stretto.device.expr import Buffer, Const, Expr, Position
+from stretto.device.tree import For, If, Let, Node, Seq, While
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
+from stretto.ir.types import DType, ListType, TensorType
+from stretto.lowering.calls import lower_call
+from stretto.lowering.function import Items, Lowering
+from stretto.lowering.in_place import updated_in_place
+from stretto.lowering.lazy import cast
+from stretto.lowering.list_ops import copied, lower_list_op, others_need
+from stretto.lowering.targets import (
+    LateTarget,
+    ListTarget,
+    Target,
+    bind,
+    bind_all,
+    claim_destinations,
+    finish,
+    is_register,
+)
+from stretto.lowering.uses import block_reads
+
+
+def lower_control(low: Lowering, op: Op) -> None:
+    """Lowers an op that is neither a tensor op nor a constant."""
+    match op:
+        case IfOp():
+            _lower_if(low, op)
+        case ForOp():
+            _lower_for(low, op)
+        case WhileOp():
+            _lower_while(low, op)
+        case CallOp():
+            lower_call(low, op)
+        case CheckOp():
+            detail = None if op.detail is None else low.scalar(op.detail)
+            low.check(low.scalar(op.condition), "assertion", low.stop(op.failure), detail)
+        case _:
+            lower_list_op(low, op)
+
+
+# ---- regions ---------------------------------------------------------------------------------
+
+
+def region(
+    low: Lowering, block: Block, targets: tuple[Target, ...]
+) -> tuple[Node[Items], tuple[Target, ...]]:
+    """Lowers a block so that its yields end up in `targets`; lists come back with their buffer."""
+    saved = low.items, low.nodes, low.block
+    known = dict(low.symbols), dict(low.positions)
+    low.outer.append((low.block, low.items))
+    low.items, low.nodes = [], []
+    claim_destinations(low, block, targets)
+    low.ops(block)
+    final = finish(low, block.yields, targets)
+    low.flush()
+    node: Node[Items] = Seq(tuple(low.nodes))
+    low.outer.pop()
+    low.items, low.nodes, low.block = saved
+    low.symbols, low.positions = known
+    return node, final
+
+
+# ---- if --------------------------------------------------------------------------------------
+
+
+def _lower_if(low: Lowering, op: IfOp) -> None:
+    condition = low.register(op.condition, "if")
+    targets: list[Target] = []
+    for value in op.results:
+        match value.type:
+            case ListType():
+                targets.append(ListTarget(None, low.new_reg("length")))
+            case TensorType() as kind if is_register(kind):
+                targets.append(low.new_reg(value.hint or "s", kind.dtype))
+            case _:
+                targets.append(low.output(value))
+    with low.uses.without(op.orelse):
+        then, chosen = region(low, op.then, tuple(targets))
+    orelse, chosen = region(low, op.orelse, chosen)
+    low.emit_node(If(condition, then, orelse))
+    bind_all(low, op.results, list(chosen))
+
+
+# ---- loops -----------------------------------------------------------------------------------
+
+
+def _carry(
+    low: Lowering, op: ForOp | WhileOp, params: tuple[Value, ...]
+) -> tuple[list[Target], list[Target]]:
+    """Sets up the carried values: (where they are read, where the body puts the next ones)."""
+    currents: list[Target] = []
+    nexts: list[Target] = []
+    for number, (init, param) in enumerate(zip(op.inits, params, strict=True)):
+        if isinstance(param.type, ListType):
+            target = _carry_list(low, init, currents)
+            currents.append(target)
+            nexts.append(target)
+        elif is_register(param.type):
+            reg = low.new_reg(param.hint or "s", param.type.dtype)
+            low.emit(Let(reg, cast(low.scalar(init), reg.dtype)))
+            currents.append(reg)
+            nexts.append(reg)
+        else:
+            current, following = _carry_tensor(low, op.body, number, init, param)
+            currents.append(current)
+            nexts.append(following)
+    return currents, nexts
+
+
+def _carry_tensor(
+    low: Lowering, body: Block, number: int, init: Value, param: Value
+) -> tuple[Buffer, Buffer | LateTarget]:
+    kind = param.tensor
+    current = low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
+    low.store(low.tensor(init), current, "init")
+    offset = len(body.params) - len(body.yields)
+    if body.yields[number] is body.params[number + offset]:
+        return current, current
+    if updated_in_place(body, number, offset):
+        low.mutable[current] = body
+        return current, current
+    if current.kind != "local":
+        return current, LateTarget(current)
+    return current, low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
+
+
+def _carry_list(low: Lowering, init: Value, carried: list[Target]) -> ListTarget:
+    """A list changes in its own buffer, unless another value still needs that."""
+    view = low.list(init)
+    taken = {target.buffer for target in carried if isinstance(target, ListTarget)}
+    if view.buffer in taken or others_need(low, view.buffer, init):
+        view = copied(low, init, view)
+    else:
+        low.protect(view.buffer)
+    length = low.new_reg("length")
+    low.emit(Let(length, Position(view.length)))
+    return ListTarget(view.buffer, length)
+
+
+def _rotations(currents: list[Target], nexts: list[Target]) -> tuple[tuple[Buffer, Buffer], ...]:
+    return tuple(
+        (a, b)
+        for a, b in zip(currents, nexts, strict=True)
+        if isinstance(a, Buffer) and isinstance(b, Buffer) and a != b
+    )
+
+
+def _read_from_outside(low: Lowering, op: ForOp | WhileOp) -> set[Value]:
+    """What the loop's blocks read that is defined before it."""
+    return {value for block in op.blocks for value in block_reads(block) if value in low.env}
+
+
+def _lower_for(low: Lowering, op: ForOp) -> None:
+    start = _bound(low, op.start)
+    stop = _bound(low, op.stop)
+    currents, nexts = _carry(low, op, op.carried)
+    index = low.new_reg(op.index.hint or "i")
+    trips = op.trip_count()
+    if trips is not None and isinstance(op.start, int):
+        last = op.start + op.step * max(trips - 1, 0)
+        low.ranges[index] = (min(op.start, last), max(op.start, last))
+    elif isinstance(op.start, int) and op.start >= 0 and op.step > 0:
+        low.ranges[index] = (op.start, None)
+    with low.uses.held(_read_from_outside(low, op)):
+        bind(low, op.index, index)
+        bind_all(low, op.carried, currents)
+        body, _ = region(low, op.body, tuple(nexts))
+    low.emit_node(For(index, start, stop, op.step, body, _rotations(currents, nexts)))
+    bind_all(low, op.results, currents)
+
+
+def _bound(low: Lowering, bound: int | Value) -> Expr:
+    if isinstance(bound, int):
+        return Const(bound, DType.I64)
+    return Position(low.index(bound))
+
+
+def _lower_while(low: Lowering, op: WhileOp) -> None:
+    currents, nexts = _carry(low, op, op.body.params)
+    condition = low.new_reg("while", DType.BOOL)
+    carried_lists = [v for v in op.condition.params if isinstance(v.type, ListType)]
+    with low.uses.held(_read_from_outside(low, op)):
+        bind_all(low, op.condition.params, currents)
+        with low.uses.held(carried_lists):  # the body reads them, too
+            head, _ = region(low, op.condition, (condition,))
+        bind_all(low, op.body.params, currents)
+        body, _ = region(low, op.body, tuple(nexts))
+    low.emit_node(While(head, condition, body, _rotations(currents, nexts)))
+    bind_all(low, op.results, currents)

@@ -1,0 +1,459 @@
+"""Lowering: from a Program to a tree of operators over buffers.
+
+Tensor ops become lazy tensors (pointwise, views) or operators (reductions, contractions, ...), by
+the rules in `lowering/rules`. A lazy value is stored when storing pays or is needed: several costly
+uses, use inside a loop, a result. Integers and flags without dims become registers, which every
+unit computes for itself, so that control needs no round trip through a single unit. What has no
+rule becomes a library call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Dynamic,
+    Expr,
+    Extent,
+    Index,
+    Position,
+    Reg,
+    dynamic_index,
+    limit_register,
+    loads,
+)
+from stretto.device.operator import LibraryCall, Operator
+from stretto.device.tree import Check, Leaf, Let, Node
+from stretto.errors import CodegenError, SourceLocation
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.failure import Failure
+from stretto.ir.ops import Argument
+from stretto.ir.types import Dim, DType, Symbol
+from stretto.lowering.expense import CHEAP_APPLIES, MAX_FUSED_APPLIES, count_applies, is_cheap
+from stretto.lowering.externals import Externals
+from stretto.lowering.lazy import (
+    Lazy,
+    cast,
+    constant,
+    contiguous_base,
+    memory_shape,
+    placed,
+    register_value,
+    stored,
+    whole_buffer,
+)
+from stretto.lowering.list_slots import ListSlots
+from stretto.lowering.lists import ListStorage
+from stretto.lowering.sizes import formula_index
+from stretto.lowering.uses import Uses
+
+LeafItem = Operator | LibraryCall | Let | Check
+Items = tuple[LeafItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListView:
+    """A list value: `length` items in `buffer` [capacity, *element], from `Lowering.base` on."""
+
+    buffer: Buffer
+    length: Index
+
+
+Binding = Lazy | ListView
+
+
+def base_register(function: str, buffer: Buffer) -> Reg:
+    """The parameter that tells where the lists of an activation begin in `buffer`."""
+    return Reg(f"{function}.base{buffer.slot}")
+
+
+@dataclass(slots=True)
+class Lowering:
+    """The state of lowering one function.
+
+    lower_op: lowers one op; `lowered.py` knows the rules and the control ops and gives it.
+    recursive: the function may call itself, so only its frame is its own.
+    slots: where the lists live that functions take and return. bases: the
+        stacks that this function uses.
+    outer: the enclosing blocks that are being lowered, with the items emitted at their end.
+    created: the block at whose level a buffer was made. mutable: buffers of carried values that
+        the given block updates in place. positions: what has been checked where control is now.
+    """
+
+    program: Program
+    function: Function
+    externals: Externals
+    lists: ListStorage
+    lower_op: Callable[[Lowering, Op], None]
+    recursive: bool = False
+    slots: ListSlots = field(default_factory=ListSlots)
+    bases: set[Buffer] = field(default_factory=set[Buffer])
+    uses: Uses = field(default_factory=Uses)
+    env: dict[Value, Binding] = field(default_factory=dict[Value, Binding])
+    symbols: dict[Symbol, Extent] = field(default_factory=dict[Symbol, Extent])
+    destinations: dict[Value, Buffer] = field(default_factory=dict[Value, Buffer])
+    locals: list[Buffer] = field(default_factory=list[Buffer])
+    items: list[LeafItem] = field(default_factory=list[LeafItem])
+    nodes: list[Node[Items]] = field(default_factory=list[Node[Items]])
+    outer: list[tuple[Block, list[LeafItem]]] = field(
+        default_factory=list[tuple[Block, list[LeafItem]]]
+    )
+    ranges: dict[Reg, tuple[int, int | None]] = field(
+        default_factory=dict[Reg, tuple[int, int | None]]
+    )
+    positions: dict[tuple[Index, Extent, Extent, bool], Index] = field(
+        default_factory=dict[tuple[Index, Extent, Extent, bool], Index]
+    )
+    created: dict[Buffer, Block] = field(default_factory=dict[Buffer, Block])
+    mutable: dict[Buffer, Block] = field(default_factory=dict[Buffer, Block])
+    block: Block = field(default_factory=Block)
+    operands: tuple[Value, ...] = ()
+    location: SourceLocation | None = None
+    counter: int = 0
+
+    # ---- names and buffers -------------------------------------------------------------------
+    def fresh(self, hint: str) -> str:
+        self.counter += 1
+        return f"{self.function.name}.{hint or 'v'}.{self.counter}"
+
+    def new_reg(self, hint: str, dtype: DType = DType.I64) -> Reg:
+        return Reg(self.fresh(hint), dtype)
+
+    def new_buffer(
+        self, hint: str, dtype: DType, shape: tuple[Extent, ...], kind: str = "local"
+    ) -> Buffer:
+        """A buffer in the frame. A dynamic dim needs memory whose size is known at run time only.
+
+        A dynamic dim becomes the first one of the buffer (see `placed`); there can be only one.
+        """
+        shape = memory_shape(shape)
+        if not all(isinstance(dim, int) for dim in shape[1:]):
+            raise CodegenError(
+                "a tensor with two dims that are known only at run time", location=self.location
+            )
+        if shape and isinstance(shape[0], Reg):
+            buffer = self.new_growing(hint, dtype, shape)
+            self.check_room(buffer, Index.of(shape[0]))
+            return buffer
+        buffer = Buffer(self.fresh(hint), dtype, shape, kind)
+        self.locals.append(buffer)
+        self.created[buffer] = self.block
+        return buffer
+
+    def new_growing(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+        """Memory outside of the frame, the same in every activation, which the runtime can grow."""
+        if self.recursive:
+            raise CodegenError(
+                f"`{self.function.name}` is recursive, and makes a tensor whose size is known only "
+                "at run time",
+                location=self.location,
+                remedy="make it in a function that is not recursive, or keep its rows in a list",
+            )
+        return self.externals.add(self.fresh(hint), dtype, shape, "list")
+
+    def new_list(self, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+        """Memory for a list that the runtime can grow; each activation has a part of its own."""
+        if self.recursive:
+            return self.externals.stack(self.fresh("list"), dtype, shape)
+        return self.new_growing("list", dtype, shape)
+
+    def base(self, buffer: Buffer) -> Index:
+        """Where the lists of this activation begin in `buffer`; what is below is of callers."""
+        if self.function is self.program.main or buffer not in self.externals.stacks:
+            return Index()
+        self.bases.add(buffer)
+        register = base_register(self.function.name, buffer)
+        self.ranges[register] = (0, None)
+        return Index.of(register)
+
+    def check_room(self, buffer: Buffer, length: Index) -> None:
+        """Stops the run when `length` items do not fit; it starts again with more room."""
+        if isinstance(buffer.shape[0], Reg):
+            limit = Position(Index.of(limit_register(buffer.slot)))
+            fits = Apply("le", (Position(length), limit), DType.BOOL)
+            self.check(fits, "list_full", buffer.slot)
+
+    def output(self, value: Value) -> Buffer:
+        """The buffer that is to hold `value`: its assigned destination or a new local one."""
+        if value in self.destinations:
+            buffer = self.destinations[value]
+            if buffer in self.mutable:
+                self.protect(buffer)
+            return buffer
+        return self.new_buffer(value.hint, value.tensor.dtype, self.extents(value.tensor.shape))
+
+    def extents(self, shape: tuple[Dim, ...]) -> tuple[Extent, ...]:
+        return tuple(self.extent(dim) for dim in shape)
+
+    def extent(self, dim: Dim) -> Extent:
+        """The size of a dim. A formula over bound symbols is computed into a register."""
+        if isinstance(dim, int):
+            return dim
+        if dim not in self.symbols:
+            reg = self.let(Position(formula_index(dim, self.symbols)), "size")
+            self.ranges[reg] = (0, None)
+            self.symbols[dim] = reg
+        return self.symbols[dim]
+
+    @property
+    def source(self) -> str:
+        return f"{self.location.file}:{self.location.line}" if self.location else ""
+
+    # ---- emitting ----------------------------------------------------------------------------
+    def emit(self, item: LeafItem) -> None:
+        self.items.append(item)
+
+    def emit_node(self, node: Node[Items]) -> None:
+        """A control node after everything emitted so far."""
+        self.flush()
+        self.nodes.append(node)
+
+    def flush(self) -> None:
+        if self.items:
+            self.nodes.append(Leaf(tuple(self.items)))
+            self.items = []
+
+    def let(self, value: Expr, hint: str = "r") -> Reg:
+        reg = self.new_reg(hint, value.dtype)
+        self.emit(Let(reg, value))
+        return reg
+
+    def check(
+        self, condition: Expr, code: str, subject: int = 0, detail: Expr | None = None
+    ) -> None:
+        self.emit(Check(condition, code, subject, detail))
+
+    def stop(self, failure: Failure) -> int:
+        """The number of a check that raises `failure` at the line that is being lowered."""
+        return self.externals.stop(failure, self.location)
+
+    def store(self, lazy: Lazy, buffer: Buffer, name: str = "copy") -> Lazy:
+        """Computes a tensor into the whole of `buffer`."""
+        if 0 not in lazy.shape:
+            value, out = cast(lazy.expr, buffer.dtype), placed(buffer, lazy.shape)
+            self.emit(Operator(name, lazy.shape, (), "", value, out, source=self.source))
+        return stored(buffer, lazy.shape)
+
+    # ---- reading arguments -------------------------------------------------------------------
+    def tensor(self, argument: Argument) -> Lazy:
+        """A tensor argument, or a number as a lazy tensor without dims."""
+        match argument:
+            case Value():
+                binding = self.env[argument]
+                if isinstance(binding, ListView):
+                    raise CodegenError("a list where a tensor is needed", location=self.location)
+                return binding
+            case bool():
+                return constant(argument, DType.BOOL)
+            case int():
+                return constant(argument, DType.I64)
+            case float():
+                return constant(argument, DType.F32)
+            case _:
+                raise CodegenError(f"not a tensor: {argument!r}", location=self.location)
+
+    def list(self, value: Value) -> ListView:
+        binding = self.env[value]
+        assert isinstance(binding, ListView)
+        return binding
+
+    def scalar(self, argument: Argument) -> Expr:
+        """A number, or the one element of a tensor without dims, as an expression of registers."""
+        lazy = self.tensor(argument)
+        if any(dim != 1 for dim in lazy.shape):
+            raise CodegenError("a tensor with dims, not a number", location=self.location)
+        return lazy.at(*([0] * lazy.rank))
+
+    def register(self, argument: Argument, hint: str = "r") -> Reg:
+        """A number held in a register (for conditions, which every unit tests)."""
+        expr = self.scalar(argument)
+        if isinstance(expr, Position) and len(expr.index.terms) == 1 and expr.index.const == 0:
+            atom, factor = expr.index.terms[0]
+            if isinstance(atom, Reg) and factor == 1:
+                return atom
+        return self.let(expr, hint)
+
+    def index(self, argument: Argument) -> Index:
+        """An integer argument as an index over registers; computed values are put into one."""
+        expr = self.scalar(argument)
+        found = dynamic_index(expr)
+        if any(isinstance(atom, Dynamic) for atom in found.atoms()):
+            return Index.of(self.let(cast(expr, DType.I64), "i"))
+        return found
+
+    def position(
+        self,
+        argument: Argument,
+        size: Extent,
+        failure: Failure,
+        length: Extent = 1,
+        wraps: bool = True,
+    ) -> Index:
+        """Where `length` elements of a dim of `size` begin: negative ones count from the end, if it
+        `wraps`.
+
+        Checked in the run when it is not known to be in range; `failure` is what is raised.
+        """
+        index = self.index(argument)
+        if index.is_const and isinstance(size, int) and isinstance(length, int):
+            wrapped = index.const + size if wraps and index.const < 0 else index.const
+            if not 0 <= wrapped <= size - length:
+                detail = Const(index.const, DType.I64)
+                self.check(Const(False, DType.BOOL), "index", self.stop(failure), detail)
+                return Index()
+            return Index(const=wrapped)
+        key = (index, size, length, wraps)
+        if key not in self.positions:
+            self.positions[key] = self._checked_position(index, size, length, failure, wraps)
+        return self.positions[key]
+
+    def _checked_position(
+        self, index: Index, size: Extent, length: Extent, failure: Failure, wraps: bool
+    ) -> Index:
+        low, high = self.interval(index)
+        room = Index.of(size) + Index.of(length) * -1
+        zero, value = Const(0, DType.I64), Position(index)
+
+        def require(function: str, bound: Expr) -> None:
+            holds = Apply(function, (Position(index), bound), DType.BOOL)
+            self.check(holds, "index", self.stop(failure), value)
+
+        if not wraps and (low is None or low < 0):
+            require("ge", zero)
+        elif low is None or low < 0:
+            below = Apply("lt", (value, zero), DType.BOOL)
+            wrapped = Apply("where", (below, Position(index + size), value), DType.I64)
+            reg = self.let(wrapped, "i")
+            self.ranges[reg] = (0, room.const if room.is_const else None)
+            index = Index.of(reg)
+            require("ge", zero)
+        if high is None or not room.is_const or high > room.const:
+            require("le", Position(room))
+        return index
+
+    def interval(self, index: Index) -> tuple[int | None, int | None]:
+        """The smallest and the largest value as far as the ranges of registers tell, else None."""
+        low: int | None = index.const
+        high: int | None = index.const
+        for atom, factor in index.terms:
+            bounds = self.ranges.get(atom, (None, None)) if isinstance(atom, Reg) else (None, None)
+            first, last = bounds if factor > 0 else bounds[::-1]
+            low = None if low is None or first is None else low + factor * first
+            high = None if high is None or last is None else high + factor * last
+        return low, high
+
+    # ---- storing -----------------------------------------------------------------------------
+    def settle(self, value: Value, lazy: Lazy) -> Lazy:
+        """Binds the result of an op: kept lazy, or stored when that pays."""
+        if lazy.rank == 0 and not lazy.dtype.is_float:
+            if count_applies(lazy.expr) > CHEAP_APPLIES and self.uses.total.get(value, 0) > 1:
+                lazy = register_value(self.let(lazy.expr, value.hint))
+        elif not lazy.is_stored and self.should_store(value, lazy):
+            lazy = self.store(lazy, self.output(value), value.hint or "map")
+        self.env[value] = lazy
+        return lazy
+
+    def should_store(self, value: Value, lazy: Lazy) -> bool:
+        applies = count_applies(lazy.expr)
+        if value in self.destinations or applies > MAX_FUSED_APPLIES:
+            return True
+        if isinstance(lazy.expr, Const | Position):
+            return False
+        if value in self.uses.below:
+            return lazy.rank != 0 or applies > CHEAP_APPLIES
+        return self.uses.total.get(value, 0) > 1 and not is_cheap(lazy.expr)
+
+    def materialise(self, lazy: Lazy, hint: str = "t") -> Lazy:
+        """The same tensor with every element a plain load."""
+        if lazy.is_stored:
+            return lazy
+        return self.store(lazy, self.new_buffer(hint, lazy.dtype, lazy.shape), hint)
+
+    def materialised(self, argument: Argument) -> Lazy:
+        """A tensor with every element a plain load; later uses in this block see it stored."""
+        lazy = self.tensor(argument)
+        if lazy.is_stored:
+            return lazy
+        value = argument if isinstance(argument, Value) else None
+        lazy = self.materialise(lazy, value.hint if value and value.hint else "t")
+        if value is not None and self.uses.home.get(value) is self.block:
+            self.env[value] = lazy
+        return lazy
+
+    def contiguous(self, lazy: Lazy, hint: str = "t") -> Access:
+        """The start of a row-major run of memory that holds the tensor; a copy if need be."""
+        base = contiguous_base(lazy)
+        if base is not None and base.offset.is_affine:
+            return base
+        buffer = self.new_buffer(hint, lazy.dtype, lazy.shape)
+        self.store(lazy, buffer, hint)
+        return Access(buffer, buffer.shape, tuple(Index() for _ in buffer.shape))
+
+    def whole(self, lazy: Lazy, hint: str = "t") -> Buffer:
+        """A buffer that holds exactly the tensor, in row-major order."""
+        buffer = whole_buffer(lazy)
+        if buffer is not None and buffer.shape == lazy.shape:
+            return buffer
+        fresh = self.new_buffer(hint, lazy.dtype, lazy.shape)
+        self.store(lazy, fresh, hint)
+        return fresh
+
+    # ---- changing in place -------------------------------------------------------------------
+    def updatable(self, base: Value, result: Value) -> Buffer:
+        """A buffer that holds `base` and may be changed in place into `result`."""
+        lazy = self.tensor(base)
+        buffer = whole_buffer(lazy)
+        if (
+            buffer is not None
+            and not self.uses.is_needed(base)
+            and self._may_change(buffer, result)
+        ):
+            self.protect(buffer, base)
+            return buffer
+        fresh = self.output(result)
+        self.store(lazy, fresh, result.hint or "copy")
+        return fresh
+
+    def _may_change(self, buffer: Buffer, result: Value) -> bool:
+        """True when only this iteration of the block at hand knows the buffer."""
+        if buffer in self.mutable:
+            return self.mutable[buffer] is self.block
+        return self.created.get(buffer) is self.block and result not in self.destinations
+
+    def protect(self, buffer: Buffer, base: Value | None = None) -> None:
+        """Before `buffer` changes: lazy values that read it and are still needed are stored.
+
+        `base` is what changes. A rule therefore reads its other operands after `updatable`.
+        """
+        for value, binding in list(self.env.items()):
+            if value is base or not isinstance(binding, Lazy):
+                continue
+            if not self.uses.is_needed(value) and value not in self.operands:
+                continue
+            if any(load.access.buffer == buffer for load in loads(binding.expr)):
+                self._keep(value, binding)
+
+    def _keep(self, value: Value, lazy: Lazy) -> None:
+        """Stores a lazy value at the end of what has been emitted of its own block."""
+        here = self.items
+        home = self.uses.home.get(value)
+        self.items = next((items for block, items in self.outer if block is home), here)
+        hint = value.hint or "kept"
+        self.env[value] = self.store(lazy, self.new_buffer(hint, lazy.dtype, lazy.shape), hint)
+        self.items = here
+
+    # ---- blocks ------------------------------------------------------------------------------
+    def ops(self, block: Block) -> None:
+        self.block = block
+        for op in block.ops:
+            self.location = op.location or self.location
+            self.operands = op.operands
+            self.uses.take(op.operands)
+            self.lower_op(self, op)
+            self.block = block
+        self.operands = ()

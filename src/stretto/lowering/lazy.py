@@ -1,0 +1,263 @@
+"""Tensors that are not stored: an expression per element. Views and pointwise fusion are
+substitution.
+
+`Lazy(dtype, shape, expr)` is the tensor whose element at (i0, i1, ...) is `expr` with Var(0) = i0,
+Var(1) = i1 ... A stored tensor is the lazy one whose expression is a load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    Extent,
+    Index,
+    Load,
+    Position,
+    Reg,
+    Var,
+    substitute_vars,
+)
+from stretto.device.numbers import convert_number
+from stretto.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    dtype: DType
+    shape: tuple[Extent, ...]
+    expr: Expr
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_stored(self) -> bool:
+        """True when an element is one plain load (a buffer or a view of one)."""
+        return isinstance(self.expr, Load)
+
+    def at(self, *indices: Index | Var | int) -> Expr:
+        """The element at the given position."""
+        return substitute_vars(self.expr, tuple(Index.of(index) for index in indices))
+
+    def view(self, shape: tuple[Extent, ...], *indices: Index | Var | int) -> Lazy:
+        """The tensor of `shape` whose element (v0, v1, ...) is this one's element `indices`."""
+        return Lazy(self.dtype, shape, self.at(*(drop_units(Index.of(i), shape) for i in indices)))
+
+
+def drop_units(index: Index, shape: tuple[Extent, ...]) -> Index:
+    """Variables of dims of size 1 are 0."""
+    terms = tuple(
+        (atom, c)
+        for atom, c in index.terms
+        if not (isinstance(atom, Var) and shape[atom.number] == 1)
+    )
+    return Index(terms, index.const)
+
+
+def variables(shape: tuple[Extent, ...], first: int = 0) -> tuple[Index, ...]:
+    """Var(first), Var(first + 1) ... as indices; 0 for dims of size 1."""
+    return tuple(Index() if dim == 1 else Index.of(Var(first + i)) for i, dim in enumerate(shape))
+
+
+def memory_order(shape: tuple[Extent, ...]) -> tuple[int, ...]:
+    """The dims in the order they have in memory: a dynamic one first, as strides are numbers."""
+    return tuple(sorted(range(len(shape)), key=lambda dim: (isinstance(shape[dim], int), dim)))
+
+
+def memory_shape(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    """The dims of a tensor as they are in memory."""
+    return tuple(shape[dim] for dim in memory_order(shape))
+
+
+def placed(buffer: Buffer, shape: tuple[Extent, ...]) -> Access:
+    """Element (Var(0), Var(1), ...) of a tensor of `shape` that has the whole of `buffer`."""
+    return placed_at(buffer, shape, variables(shape))
+
+
+def placed_at(buffer: Buffer, shape: tuple[Extent, ...], indices: tuple[Index, ...]) -> Access:
+    """Element `indices` of a tensor of `shape` that has the whole of `buffer`."""
+    return Access(buffer, memory_shape(shape), tuple(indices[dim] for dim in memory_order(shape)))
+
+
+def stored(buffer: Buffer, shape: tuple[Extent, ...] | None = None) -> Lazy:
+    """The whole of a buffer as a tensor."""
+    shape = buffer.shape if shape is None else shape
+    return Lazy(buffer.dtype, shape, Load(placed(buffer, shape)))
+
+
+def constant(value: bool | int | float, dtype: DType, shape: tuple[Extent, ...] = ()) -> Lazy:
+    return Lazy(dtype, shape, Const(value, dtype))
+
+
+def cast(expr: Expr, dtype: DType) -> Expr:
+    """The expression converted to `dtype` as torch's `.to` does."""
+    if expr.dtype is dtype:
+        return expr
+    if isinstance(expr, Const):
+        return Const(convert_number(expr.value, expr.dtype, dtype), dtype)
+    return Apply("cast", (expr,), dtype)
+
+
+def register_value(reg: Reg) -> Lazy:
+    """A register as a tensor without dims."""
+    return Lazy(reg.dtype, (), cast(Position(Index.of(reg)), reg.dtype))
+
+
+def whole_buffer(lazy: Lazy) -> Buffer | None:
+    """The buffer, when the tensor is exactly a whole buffer in row-major order."""
+    if not isinstance(lazy.expr, Load):
+        return None
+    access = lazy.expr.access
+    if access.shape == lazy.shape and access.index == variables(lazy.shape):
+        return access.buffer if _same_size(access.buffer.shape, lazy.shape) else None
+    return None
+
+
+def _same_size(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> bool:
+    numbers = [prod(d for d in s if isinstance(d, int)) for s in (a, b)]
+    dynamic = [[d for d in s if not isinstance(d, int)] for s in (a, b)]
+    return numbers[0] == numbers[1] and dynamic[0] == dynamic[1]
+
+
+def contiguous_base(lazy: Lazy) -> Access | None:
+    """Where the tensor starts, when it is a row-major run of a buffer (a trailing part of its
+    dims).
+    """
+    if not isinstance(lazy.expr, Load):
+        return None
+    access = lazy.expr.access
+    dims = [(n, d) for n, d in enumerate(lazy.shape) if d != 1]
+    rest = list(access.index)
+    shape = list(access.shape)
+    tail: list[Index] = []
+    for number, dim in reversed(dims):
+        while rest and shape[-1] == 1 and rest[-1] == Index():
+            rest.pop()
+            shape.pop()
+            tail.append(Index())
+        if not rest or rest[-1].coefficient(Var(number)) != 1:
+            return None
+        index = rest.pop()
+        size = shape.pop()
+        outermost = number == dims[0][0]
+        start = index + Index.of(Var(number)) * -1
+        if start.vars() or (not outermost and (size != dim or start != Index())):
+            return None
+        tail.append(start)
+    if any(index.vars() for index in rest):
+        return None
+    return Access(access.buffer, access.shape, (*rest, *reversed(tail)))
+
+
+def reshape(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
+    """Row-major reinterpretation. Of a contiguous run it is another shape of the same memory."""
+    if shape == lazy.shape:
+        return lazy
+    whole = whole_buffer(lazy)
+    if whole is not None and memory_shape(shape) == shape:
+        return Lazy(lazy.dtype, shape, Load(Access(whole, shape, variables(shape))))
+    if 0 in shape:
+        return constant(0, lazy.dtype, shape)
+    moved = _reshape_run(lazy, shape)
+    if moved is not None:
+        return moved
+    return lazy.view(shape, *_regroup(lazy.shape, shape))
+
+
+def _reshape_run(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy | None:
+    """A trailing run of a buffer keeps its start: (prefix dims, *shape) over the same memory."""
+    base = contiguous_base(lazy)
+    if base is None or not all(isinstance(d, int) for d in (*shape, *lazy.shape)):
+        return None
+    count = prod(d for d in lazy.shape if isinstance(d, int))
+    covered = 1
+    split = len(base.shape)
+    while covered < count:
+        split -= 1
+        dim = base.shape[split]
+        if not isinstance(dim, int):
+            return None
+        covered *= dim
+    if covered != count or any(
+        base.index[split:][i] != Index() for i in range(len(base.index) - split)
+    ):
+        return None
+    access = Access(
+        base.buffer, (*base.shape[:split], *shape), (*base.index[:split], *variables(shape))
+    )
+    return Lazy(lazy.dtype, shape, Load(access))
+
+
+def _regroup(old: tuple[Extent, ...], new: tuple[Extent, ...]) -> list[Index]:
+    """For each old dim its position in terms of the variables of the new dims."""
+    result: list[Index] = [Index()] * len(old)
+    old_dims = [n for n, d in enumerate(old) if d != 1]
+    new_dims = [n for n, d in enumerate(new) if d != 1]
+    while old_dims or new_dims:
+        a, b = [old_dims.pop(0)], [new_dims.pop(0)]
+        if old[a[0]] == new[b[0]]:
+            result[a[0]] = Index.of(Var(b[0]))
+            continue
+        sizes = [_static(old[a[0]]), _static(new[b[0]])]
+        while sizes[0] != sizes[1]:
+            if sizes[0] < sizes[1]:
+                a.append(old_dims.pop(0))
+                sizes[0] *= _static(old[a[-1]])
+            else:
+                b.append(new_dims.pop(0))
+                sizes[1] *= _static(new[b[-1]])
+        linear = Index()
+        for number in b:
+            linear = linear * _static(new[number]) + Var(number)
+        stride = sizes[0]
+        for place, number in enumerate(a):
+            size = _static(old[number])
+            stride //= size
+            quotient = linear // stride
+            result[number] = quotient if place == 0 else quotient % size
+    return result
+
+
+def _static(dim: Extent) -> int:
+    if not isinstance(dim, int):
+        raise ValueError("a dynamic dim cannot be split or merged")
+    return dim
+
+
+def broadcast(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
+    """Expanded to `shape` by torch's broadcasting rules."""
+    lead = len(shape) - lazy.rank
+    indices = [Index() if dim == 1 else Index.of(Var(lead + i)) for i, dim in enumerate(lazy.shape)]
+    return lazy.view(shape, *indices) if shape != lazy.shape else lazy
+
+
+def permute(lazy: Lazy, order: tuple[int, ...]) -> Lazy:
+    """Dim i of the result is dim order[i]."""
+    shape = tuple(lazy.shape[dim] for dim in order)
+    return lazy.view(shape, *(Index.of(Var(order.index(dim))) for dim in range(lazy.rank)))
+
+
+def select(lazy: Lazy, dim: int, position: Index | int) -> Lazy:
+    shape = (*lazy.shape[:dim], *lazy.shape[dim + 1 :])
+    indices = [*variables(shape[:dim]), Index.of(position), *variables(shape[dim:], dim)]
+    return lazy.view(shape, *indices)
+
+
+def narrow(lazy: Lazy, dim: int, start: Index | int, length: Extent, step: int = 1) -> Lazy:
+    shape = (*lazy.shape[:dim], length, *lazy.shape[dim + 1 :])
+    indices = list(variables(shape))
+    indices[dim] = indices[dim] * step + Index.of(start)
+    return lazy.view(shape, *indices)
+
+
+def position(index: Index | Var) -> Expr:
+    """An index as an i64 expression."""
+    return Position(Index.of(index))

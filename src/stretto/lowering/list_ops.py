@@ -1,0 +1,229 @@
+"""Lowering of the ops on lists.
+
+A list value is a buffer and a length (`ListView`), from the base of the activation on. Several list
+values may lie in one buffer: what a list was before a push, what it is after it. An op changes the
+buffer in place when nobody reads any other list in it later, and else a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stretto.device.expr import Access, Apply, Buffer, Const, Extent, Index, Load, Position, Reg
+from stretto.device.operator import Operator
+from stretto.errors import CodegenError
+from stretto.ir.core import Op, Value
+from stretto.ir.failure import Failure
+from stretto.ir.ops import (
+    ListGetOp,
+    ListLengthOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+    ListStackOp,
+)
+from stretto.ir.types import DType, Symbol
+from stretto.lowering.function import ListView, Lowering
+from stretto.lowering.lazy import Lazy, cast, select, stored, variables
+
+_OUT_OF_RANGE = Failure("IndexError", "list index out of range")
+_SET_OUT_OF_RANGE = Failure("IndexError", "list assignment index out of range")
+_EMPTY_POP = Failure("IndexError", "pop from empty list")
+_EMPTY_STACK = Failure("RuntimeError", "stack expects a non-empty TensorList")
+
+
+def _wrong_length(number: int) -> Failure:
+    return Failure("RuntimeError", f"stack of {{}} items where {number} are expected")
+
+
+def lower_list_op(low: Lowering, op: Op) -> None:
+    match op:
+        case ListNewOp():
+            _new(low, op)
+        case ListPushOp():
+            low.env[op.result] = push(low, op.list, op.item)
+        case ListGetOp():
+            view = low.list(op.list)
+            place = _item_position(low, view, op.index, _OUT_OF_RANGE)
+            low.env[op.result] = _item(low, view, place)
+        case ListSetOp():
+            _set(low, op)
+        case ListPopOp():
+            _pop(low, op)
+        case ListLengthOp():
+            low.env[op.result] = Lazy(DType.I64, (), Position(low.list(op.list).length))
+        case ListStackOp():
+            _stack(low, op)
+        case _:
+            raise CodegenError(f"no lowering for {op.name}", location=op.location)
+
+
+# ---- buffers ---------------------------------------------------------------------------------
+
+
+def new_list_buffer(low: Lowering, value: Value) -> Buffer:
+    """Memory for a list of the group of `value`; any other list of the group fits in as well."""
+    element = value.list.element
+    shape = low.extents(element.shape)
+    if not all(isinstance(dim, int) for dim in shape):
+        raise CodegenError(
+            "a list of tensors whose size is known only at run time", location=low.location
+        )
+    capacity = low.lists.capacity(value)
+    if capacity is None:
+        return low.new_list(element.dtype, (Reg("capacity"), *shape))
+    if low.lists.is_returned(value) and low.function is low.program.main:
+        return low.new_growing("list", element.dtype, (max(capacity, 1), *shape))
+    return low.new_buffer("list", element.dtype, (max(capacity, 1), *shape), "items")
+
+
+def first_list_buffer(low: Lowering, value: Value) -> Buffer:
+    """Memory for a list that begins: where it is to be in the end, if no other list is there."""
+    for buffer in low.slots.wanted.get(low.lists.roots[value], ()):
+        if not any(list_values(low, buffer)):
+            low.protect(buffer)
+            return buffer
+    return new_list_buffer(low, value)
+
+
+def list_values(low: Lowering, buffer: Buffer) -> Iterator[Value]:
+    """The lists in `buffer` that are read later."""
+    for value, binding in low.env.items():
+        if isinstance(binding, ListView) and binding.buffer == buffer and low.uses.is_needed(value):
+            yield value
+
+
+def others_need(low: Lowering, buffer: Buffer, value: Value) -> bool:
+    """True when a list in `buffer` other than `value` is read later, or `value` itself."""
+    return low.uses.is_needed(value) or any(list_values(low, buffer))
+
+
+def _owned(low: Lowering, value: Value) -> ListView:
+    """The list for changing it: a copy when its buffer is still needed as it is."""
+    view = low.list(value)
+    return copied(low, value, view) if others_need(low, view.buffer, value) else view
+
+
+def copied(low: Lowering, value: Value, view: ListView) -> ListView:
+    """The list in a buffer of its own."""
+    buffer = new_list_buffer(low, value)
+    copy_items(low, view, buffer)
+    return ListView(buffer, view.length)
+
+
+def copy_items(
+    low: Lowering,
+    view: ListView,
+    buffer: Buffer,
+    *,
+    start: Index | None = None,
+    to: Index | None = None,
+) -> None:
+    """All items of a list, which begins at `start`, into another buffer from `to` on.
+
+    Both are the base where they are not given.
+    """
+    start = low.base(view.buffer) if start is None else start
+    to = low.base(buffer) if to is None else to
+    low.check_room(buffer, to + view.length)
+    known = view.length.const if view.length.is_const else None
+    count = low.let(Position(view.length), "length") if known is None else known
+    dims: tuple[Extent, ...] = (count, *view.buffer.shape[1:])
+    if 0 in dims:
+        return
+    first, *others = variables(dims)
+    source = Load(Access(view.buffer, view.buffer.shape, (start + first, *others)))
+    out = Access(buffer, buffer.shape, (to + first, *others))
+    low.emit(Operator("copy", dims, (), "", source, out, source=low.source))
+
+
+# ---- ops -------------------------------------------------------------------------------------
+
+
+def _new(low: Lowering, op: ListNewOp) -> None:
+    view = ListView(first_list_buffer(low, op.result), Index())
+    for item in op.items:
+        view = _append(low, view, low.tensor(item))
+    low.env[op.result] = view
+
+
+def push(low: Lowering, value: Value, item: Value) -> ListView:
+    view = _owned(low, value)
+    if low.lists.is_popped(value):
+        low.protect(view.buffer)
+    return _append(low, view, low.tensor(item))
+
+
+def _append(low: Lowering, view: ListView, item: Lazy) -> ListView:
+    end = low.base(view.buffer) + view.length
+    low.check_room(view.buffer, end + 1)
+    _store_item(low, view.buffer, end, item)
+    return ListView(view.buffer, view.length + 1)
+
+
+def _store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None:
+    if 0 in item.shape:
+        return
+    value = cast(item.expr, buffer.dtype)
+    out = Access(buffer, buffer.shape, (place, *variables(item.shape)))
+    low.emit(Operator("push", item.shape, (), "", value, out, source=low.source))
+
+
+def _item(low: Lowering, view: ListView, place: Index) -> Lazy:
+    return select(stored(view.buffer), 0, low.base(view.buffer) + place)
+
+
+def _item_position(low: Lowering, view: ListView, index: Value, failure: Failure) -> Index:
+    if view.length.is_const:
+        return low.position(index, view.length.const, failure)
+    length = low.let(Position(view.length), "length")
+    low.ranges[length] = (0, None)
+    return low.position(index, length, failure)
+
+
+def _set(low: Lowering, op: ListSetOp) -> None:
+    view = _owned(low, op.list)
+    place = _item_position(low, view, op.index, _SET_OUT_OF_RANGE)
+    low.protect(view.buffer)
+    _store_item(low, view.buffer, low.base(view.buffer) + place, low.tensor(op.item))
+    low.env[op.result] = view
+
+
+def _pop(low: Lowering, op: ListPopOp) -> None:
+    view = low.list(op.list)
+    rest, item = op.results
+    length = low.let(Position(view.length + -1), "length")
+    not_empty = Apply("ge", (Position(Index.of(length)), Const(0, DType.I64)), DType.BOOL)
+    low.check(not_empty, "index", low.stop(_EMPTY_POP))
+    low.ranges[length] = (0, None)
+    last = _item(low, view, Index.of(length))
+    low.env[item] = low.store(last, low.output(item), "pop")
+    low.env[rest] = ListView(view.buffer, Index.of(length))
+
+
+def _stack(low: Lowering, op: ListStackOp) -> None:
+    view = low.list(op.list)
+    lead = op.result.tensor.shape[0]
+    extent: Extent
+    if isinstance(lead, Symbol):
+        extent = low.let(Position(view.length), "length")
+        low.ranges[extent] = (1, None)
+        low.symbols[lead] = extent
+        _check_length(low, "ge", Index.of(extent), 1)
+    else:
+        extent = lead
+        _check_length(low, "eq", view.length, lead)
+    shape: tuple[Extent, ...] = (extent, *view.buffer.shape[1:])
+    first, *others = variables(shape)
+    first = low.base(view.buffer) + first
+    access = Access(view.buffer, view.buffer.shape, (first, *others))
+    low.env[op.result] = Lazy(view.buffer.dtype, shape, Load(access))
+
+
+def _check_length(low: Lowering, comparison: str, length: Index, number: int) -> None:
+    if length != Index(const=number):
+        wanted = Const(number, DType.I64)
+        holds = Apply(comparison, (Position(length), wanted), DType.BOOL)
+        failure = _EMPTY_STACK if comparison == "ge" else _wrong_length(number)
+        low.check(holds, "index", low.stop(failure), Position(length))

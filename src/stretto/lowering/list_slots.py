@@ -1,0 +1,166 @@
+"""Where the lists live that functions take and return.
+
+Each list parameter and each list result of a function has a *slot*: one buffer of the whole program
+that grows at run time. A parameter and a result share a slot where the function returns the list
+that it takes, and so do the parameters that a list is handed on to, so that a list which travels
+through the recursion stays where it is. Two parameters of one function never share a slot, nor do
+two results.
+
+A slot is a stack. Everything below the *base* of an activation belongs to its callers: an argument
+begins at the base, and so does the result (`Lowering.base`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stretto.device.expr import Buffer, Reg
+from stretto.errors import CodegenError
+from stretto.ir.core import Block, Function, Program, Value
+from stretto.ir.ops import CallOp, ListGetOp, ListLengthOp, ListStackOp
+from stretto.ir.types import ListType
+from stretto.lowering.externals import Externals
+from stretto.lowering.lists import list_groups
+
+Place = tuple[str, str, int]
+"""(function, "param" or "result", number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListSlots:
+    """buffers: of each list parameter and result. constant: those that no function writes.
+
+    wanted: for each group of lists of a function, by its root, the slots that its lists are in or
+    go to; a new list is best made there.
+    """
+
+    buffers: Mapping[Place, Buffer] = field(default_factory=dict[Place, Buffer])
+    constant: frozenset[Buffer] = frozenset()
+    wanted: Mapping[Value, Sequence[Buffer]] = field(default_factory=dict[Value, Sequence[Buffer]])
+
+    def param(self, function: str, number: int) -> Buffer:
+        return self.buffers[function, "param", number]
+
+    def result(self, function: str, number: int) -> Buffer:
+        return self.buffers[function, "result", number]
+
+
+def list_slots(program: Program, called: Sequence[str], externals: Externals) -> ListSlots:
+    """Makes the slots of the functions `called`, those that main reaches."""
+    functions = [program.functions[name] for name in called]
+    classes = _Classes()
+    groups: dict[Value, list[Place]] = {}
+    for function in (program.main, *functions):
+        _collect(program, function, groups)
+    for places in groups.values():
+        for place in places[1:]:
+            for other in places[: places.index(place)]:
+                classes.join(other, place)
+    made: dict[Place, Buffer] = {}
+    buffers: dict[Place, Buffer] = {}
+    for function in functions:
+        for place, value in _signature(function):
+            root = classes.root(place)
+            if root not in made:
+                made[root] = _slot(externals, root, value)
+            buffers[place] = made[root]
+    written = {buffer for function in functions for buffer in _written(function, buffers)}
+    wanted = {
+        root: tuple(dict.fromkeys(buffers[place] for place in places))
+        for root, places in groups.items()
+    }
+    return ListSlots(buffers, frozenset(made.values()) - written, wanted)
+
+
+def _signature(function: Function) -> Iterator[tuple[Place, Value]]:
+    """The list parameters and list results of a function."""
+    for kind, values in (("param", function.params), ("result", function.body.yields)):
+        for number, value in enumerate(values):
+            if isinstance(value.type, ListType):
+                yield (function.name, kind, number), value
+
+
+def _collect(program: Program, function: Function, groups: dict[Value, list[Place]]) -> None:
+    """Enters for each group of lists of a function the places that its lists come from or go to."""
+    own = list_groups(function)
+
+    def enter(value: Value, place: Place) -> None:
+        places = groups.setdefault(own.root(value), [])
+        if place not in places:
+            places.append(place)
+
+    if function is not program.main:
+        for place, value in _signature(function):
+            enter(value, place)
+    for op in function.body.walk():
+        if isinstance(op, CallOp):
+            for kind, values in (("param", op.arguments), ("result", op.results)):
+                for number, value in enumerate(values):
+                    if isinstance(value.type, ListType):
+                        enter(value, (op.function, kind, number))
+
+
+def _slot(externals: Externals, place: Place, value: Value) -> Buffer:
+    element = value.list.element
+    if not element.is_static:
+        raise CodegenError(
+            f"`{place[0]}` takes or returns a list of tensors whose size is known only at run time",
+            remedy="give the items of the list one fixed shape",
+        )
+    function, kind, number = place
+    shape = (Reg("capacity"), *element.static_shape())
+    return externals.stack(f"{function}.{kind}.{number}", element.dtype, shape)
+
+
+def _written(function: Function, buffers: Mapping[Place, Buffer]) -> Iterator[Buffer]:
+    """The slots in which a function may change a list, or to which it may move one."""
+    homes = {value: buffers[place] for place, value in _signature(function)}
+    params = {value: homes[value] for value in function.params if value in homes}
+    for place, _ in _signature(function):
+        if place[1] == "result":
+            yield buffers[place]
+    for value in _yielded(function.body):
+        if value in params:
+            yield params[value]
+    for op in function.body.walk():
+        match op:
+            case ListGetOp() | ListLengthOp() | ListStackOp():
+                pass
+            case CallOp():
+                for number, value in enumerate(op.arguments):
+                    if isinstance(value.type, ListType):
+                        slot = buffers[op.function, "param", number]
+                        if params.get(value) != slot:
+                            yield slot
+            case _:
+                yield from (params[value] for value in op.operands if value in params)
+
+
+def _yielded(block: Block) -> Iterator[Value]:
+    yield from block.yields
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _yielded(inner)
+
+
+class _Classes:
+    """Union-find over places; a class has one parameter and one result of a function at most."""
+
+    def __init__(self) -> None:
+        self._members: dict[Place, list[Place]] = {}
+
+    def root(self, place: Place) -> Place:
+        return self._class(place)[0]
+
+    def _class(self, place: Place) -> list[Place]:
+        return self._members.setdefault(place, [place])
+
+    def join(self, first: Place, second: Place) -> None:
+        """Joins two classes, unless a function would have two parameters or results in one slot."""
+        one, other = self._class(first), self._class(second)
+        if one is other or {place[:2] for place in one} & {place[:2] for place in other}:
+            return
+        one.extend(other)
+        for place in other:
+            self._members[place] = one

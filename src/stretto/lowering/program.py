@@ -1,0 +1,311 @@
+"""Entry of the lowering: a Program becomes a tree of operators and an argument block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stretto.device.expr import Buffer, Const, Extent, Position, Reg
+from stretto.device.operator import LibraryArgument, LibraryCall
+from stretto.device.tree import Seq, Tree, TreeFunction
+from stretto.errors import CodegenError
+from stretto.ir.core import Function, Op, Program, Value
+from stretto.ir.failure import Stop
+from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
+from stretto.ir.types import DType, ListType, Symbol, TensorType
+from stretto.lowering.bases import pass_bases
+from stretto.lowering.calls import (
+    argument_length,
+    argument_param,
+    argument_reg,
+    result_length,
+    result_param,
+    result_reg,
+)
+from stretto.lowering.control import lower_control
+from stretto.lowering.externals import Externals
+from stretto.lowering.function import Items, Lowering
+from stretto.lowering.lazy import Lazy, cast, memory_shape, stored
+from stretto.lowering.list_slots import ListSlots, list_slots
+from stretto.lowering.lists import list_storage
+from stretto.lowering.rules import RULES
+from stretto.lowering.targets import (
+    ListTarget,
+    Target,
+    bind,
+    claim_destinations,
+    finish,
+    is_register,
+)
+from stretto.ops.infer import parameters
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """A tensor result. Dims that are registers are read from the scalar results of main.
+
+    In memory a dynamic dim comes first (`memory_shape`), whatever its place in `shape`.
+    """
+
+    buffer: Buffer
+    shape: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputList:
+    """A list result: items in `buffer`, their number in scalar result `length` of main."""
+
+    buffer: Buffer
+    length: Reg
+
+
+Output = OutputTensor | OutputList
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot;
+    `stops` what a check raises, by its number.
+
+    made: addresses of the storages of constants that passes computed, which nobody else changes.
+    """
+
+    tree: Tree[Items]
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Output, ...]
+    constants: dict[int, torch.Tensor]
+    stops: tuple[Stop, ...] = ()
+    made: frozenset[int] = frozenset()
+
+    def is_of_user(self, constant: torch.Tensor) -> bool:
+        """Whether the content of a constant may change between calls."""
+        return constant.untyped_storage().data_ptr() not in self.made
+
+
+def lower(program: Program) -> Lowered:
+    """Lowers every function that main reaches.
+
+    Raises CodegenError for what no machine could run.
+    """
+    called = _callees(program, program.main)
+    if "main" in called:
+        raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
+    externals = Externals()
+    inputs = tuple(
+        externals.add(f"in{n}", kind.dtype, kind.static_shape(), "input")
+        for n, kind in enumerate(value.tensor for value in program.main.params)
+    )
+    names = [name for name in program.functions if name in called]
+    slots = list_slots(program, names, externals)
+    low = _lowering(program, program.main, externals, slots)
+    main, outputs = _lower_main(low, inputs)
+    functions, stacks = [main], {"main": low.bases}
+    for name in names:
+        low = _lowering(program, program.functions[name], externals, slots)
+        functions.append(_lower_function(low))
+        stacks[name] = low.bases
+    tree = Tree(pass_bases(functions, stacks), tuple(externals.buffers))
+    made = frozenset(program.folded.results)
+    return Lowered(tree, inputs, outputs, externals.tensors, tuple(externals.stops), made)
+
+
+# ---- functions -------------------------------------------------------------------------------
+
+
+def _lowering(
+    program: Program, function: Function, externals: Externals, slots: ListSlots
+) -> Lowering:
+    recursive = function.name in _callees(program, function)
+    storage = list_storage(function)
+    low = Lowering(program, function, externals, storage, lower_op, recursive, slots)
+    low.uses.count(function.body)
+    return low
+
+
+def _callees(program: Program, function: Function) -> set[str]:
+    """Names of the functions that a function calls, by others too."""
+    found: set[str] = set()
+    waiting = [function]
+    while waiting:
+        for op in waiting.pop().body.walk():
+            if isinstance(op, CallOp) and op.function not in found:
+                found.add(op.function)
+                waiting.append(program.functions[op.function])
+    return found
+
+
+def _lower_function(low: Lowering) -> TreeFunction[Items]:
+    function = low.function
+    params: list[Reg] = []
+    tensors: list[Buffer] = []
+    for number, value in enumerate(function.params):
+        kind = value.type
+        if isinstance(kind, ListType):
+            params.append(argument_length(function.name, number))
+            bind(low, value, ListTarget(low.slots.param(function.name, number), params[-1]))
+        elif is_register(kind):
+            params.append(argument_reg(function.name, number, kind))
+            bind(low, value, params[-1])
+        else:
+            tensors.append(argument_param(function.name, number, kind))
+            bind(low, value, tensors[-1])
+    targets = tuple(_result(low, number) for number in range(len(function.body.yields)))
+    written = tuple(target for target in targets if isinstance(target, Buffer))
+    results = tuple(
+        target.length if isinstance(target, ListTarget) else target
+        for target in targets
+        if isinstance(target, ListTarget | Reg)
+    )
+    claim_destinations(low, function.body, targets)
+    low.ops(function.body)
+    finish(low, function.body.yields, targets)
+    low.flush()
+    return TreeFunction(
+        function.name,
+        tuple(params),
+        (*tensors, *written),
+        written,
+        results,
+        tuple(low.locals),
+        Seq(tuple(low.nodes)),
+    )
+
+
+def _result(low: Lowering, number: int) -> Target:
+    """Where a function leaves a result."""
+    name, kind = low.function.name, low.function.body.yields[number].type
+    if isinstance(kind, ListType):
+        return ListTarget(low.slots.result(name, number), result_length(name, number))
+    make = result_reg if is_register(kind) else result_param
+    return make(name, number, kind)
+
+
+def _lower_main(
+    low: Lowering, inputs: tuple[Buffer, ...]
+) -> tuple[TreeFunction[Items], tuple[Output, ...]]:
+    function = low.function
+    for value, buffer in zip(function.params, inputs, strict=True):
+        low.env[value] = stored(buffer)
+        if is_register(value.type) and low.uses.is_needed(value):
+            bind(low, value, low.let(stored(buffer).expr, value.hint))
+    buffers: list[Buffer | None] = []
+    for number, value in enumerate(function.body.yields):
+        kind = value.type
+        buffer = None
+        if isinstance(kind, TensorType) and kind.is_static:
+            buffer = low.externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
+        buffers.append(buffer)
+    claim_destinations(low, function.body, tuple(buffers))
+    low.ops(function.body)
+    results: list[Reg] = []
+    outputs = tuple(
+        _finish_output(low, value, buffer, results)
+        for value, buffer in zip(function.body.yields, buffers, strict=True)
+    )
+    low.flush()
+    nodes = Seq(tuple(low.nodes))
+    main = TreeFunction("main", (), (), (), tuple(results), tuple(low.locals), nodes)
+    return main, outputs
+
+
+def _finish_output(
+    low: Lowering, value: Value, buffer: Buffer | None, results: list[Reg]
+) -> Output:
+    if buffer is not None:
+        finish(low, (value,), (buffer,))
+        return OutputTensor(buffer, buffer.shape)
+    if isinstance(value.type, ListType):
+        view = low.list(value)
+        length = low.let(Position(view.length), "length")
+        results.append(length)
+        return OutputList(view.buffer, length)
+    lazy = low.tensor(value)
+    target = low.new_buffer("out", lazy.dtype, lazy.shape)
+    low.store(lazy, target, "out")
+    results.extend(dim for dim in lazy.shape if isinstance(dim, Reg) and dim not in results)
+    return OutputTensor(target, lazy.shape)
+
+
+# ---- ops -------------------------------------------------------------------------------------
+
+
+def lower_op(low: Lowering, op: Op) -> None:
+    """Lowers one op of any kind."""
+    match op:
+        case TensorOp():
+            _tensor_op(low, op)
+        case ConstantOp():
+            buffer = low.externals.constant(op.key, low.program.constants[op.key])
+            low.env[op.result] = stored(buffer)
+        case LiteralOp():
+            dtype = op.result.tensor.dtype
+            low.env[op.result] = Lazy(dtype, (), cast(_literal(op.value), dtype))
+        case _:
+            lower_control(low, op)
+
+
+def _literal(value: bool | int | float) -> Const:
+    if isinstance(value, bool):
+        return Const(value, DType.BOOL)
+    return Const(value, DType.I64 if isinstance(value, int) else DType.F64)
+
+
+def _tensor_op(low: Lowering, op: TensorOp) -> None:
+    rule = RULES.get(op.target)
+    if rule is None:
+        _library(low, op, "no native lowering")
+        return
+    results = rule(low, op)
+    if results is None:
+        _library(low, op, "these arguments have no native lowering")
+        return
+    for value, lazy in zip(op.results, results, strict=True):
+        low.settle(value, lazy)
+
+
+def _library(low: Lowering, op: TensorOp, reason: str) -> None:
+    """A call into ATen on whole buffers."""
+    outs = tuple(low.output(value) for value in op.results)
+    for value in op.results:
+        _check_layout(low, low.extents(value.tensor.shape))
+    known = parameters(op.target)
+    args = tuple(
+        _library_argument(low, argument, parameter.is_tensor)
+        for parameter, argument in zip(known.values(), op.args, strict=False)
+    )
+    kwargs = tuple(
+        (key, _library_argument(low, item, known[key].is_tensor)) for key, item in op.kwargs
+    )
+    low.emit(LibraryCall(op.target, op.target, args, kwargs, outs, reason, low.source))
+    for value, buffer in zip(op.results, outs, strict=True):
+        bind(low, value, buffer)
+
+
+def _check_layout(low: Lowering, shape: tuple[Extent, ...]) -> None:
+    """A library call sees memory as it lies, where a dynamic dim is the first one."""
+    if memory_shape(shape) != shape:
+        raise CodegenError(
+            "a library call on a tensor whose size is known only at run time in a dim other than "
+            "the first",
+            location=low.location,
+            remedy="transpose the tensor before and after the call",
+        )
+
+
+def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> LibraryArgument:
+    """`tensor`: the operator takes a tensor here, and else a number."""
+    match argument:
+        case Value() if tensor:
+            lazy = low.tensor(argument)
+            _check_layout(low, lazy.shape)
+            return low.whole(lazy, argument.hint)
+        case Value():
+            number = low.scalar(argument)
+            return number.value if isinstance(number, Const) else low.let(number, argument.hint)
+        case Symbol():
+            return low.extent(argument)
+        case tuple():
+            return tuple(_library_argument(low, item, tensor) for item in argument)
+        case _:
+            return argument

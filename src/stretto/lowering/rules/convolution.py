@@ -1,0 +1,119 @@
+"""Convolution as a contraction over channels and window positions of a padded image.
+
+Canonical form, for two image dims: dims (n, oc, oy, ox), reduce (ic, ky, kx), combine "sum", value
+mul(load of the weight [oc, ic, ky, kx], where(conditions, load of the image [n, c, y, x], 0)) with
+y = oy * stride - padding + ky * dilation and c = (oc // (OC / groups)) * (IC / groups) + ic.
+The conditions 0 <= y, y < H, 0 <= x, x < W are joined by "and" in this order; those of a dim that
+is not padded are left out, and without any the image is a plain load. Variables of dims of size 1
+are 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.device.expr import Expr, Extent, Index
+from stretto.lowering.lazy import Lazy, broadcast, cast, variables
+from stretto.lowering.rules.contract import operand
+from stretto.lowering.rules.emit import emit, product
+from stretto.lowering.rules.scalar import apply, conjunction, number, sum_dtype, where, within
+from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The geometry of one image dim: position = out * stride - padding + tap * dilation."""
+
+    size: int
+    taps: int
+    stride: int
+    padding: int
+    dilation: int
+    padded: bool
+
+    def position(self, out: Index, tap: Index) -> Index:
+        return out * self.stride + tap * self.dilation + -self.padding
+
+    def inside(self, place: Index) -> list[Expr]:
+        return within(place, self.size) if self.padded else []
+
+
+@rule(
+    "aten.convolution.default",
+    "aten.conv1d.default",
+    "aten.conv2d.default",
+    "aten.conv3d.default",
+    "aten.conv1d.padding",
+    "aten.conv2d.padding",
+    "aten.conv3d.padding",
+)
+def _convolution(call: Call) -> Lazy:
+    image, weight = call.tensor("input"), call.tensor("weight")
+    spatial = weight.rank - 2
+    if call.arguments.get("transposed", False):
+        raise Decline("a transposed convolution")
+    sizes = static_dims((*image.shape[-spatial:], *weight.shape))
+    windows = _windows(call, sizes[:spatial], sizes[spatial + 2 :])
+    groups = call.integer("groups")
+    if call.dtype.is_integer or 0 in call.shape:
+        raise Decline("integers, or nothing to compute")
+    image, weight = (operand(call, call.arguments[name]) for name in ("input", "weight"))
+    batched = image.rank == spatial + 2
+    if not batched:
+        image = image.view((1, *image.shape), *variables(image.shape, 1))
+    shape = call.shape if batched else (1, *call.shape)
+    bias = call.optional("bias")
+    plain = bias is None and batched
+    raw = convolve(call, image, weight, windows, groups, shape, plain)
+    return _finished(call, raw, bias, batched)
+
+
+def _windows(call: Call, sizes: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Window, ...]:
+    count = len(sizes)
+    strides, dilations = (call.integers(name, count) for name in ("stride", "dilation"))
+    paddings = call.arguments["padding"]
+    if paddings == "valid":
+        paddings = (0,) * count
+    elif paddings == "same":
+        paddings = tuple(d * (t - 1) // 2 for d, t in zip(dilations, taps, strict=True))
+    else:
+        paddings = call.integers("padding", count)
+    padded = (p > 0 or call.arguments["padding"] == "same" for p in paddings)
+    parts = zip(sizes, taps, strides, paddings, dilations, padded, strict=True)
+    return tuple(Window(*part) for part in parts)
+
+
+def convolve(
+    call: Call,
+    image: Lazy,
+    weight: Lazy,
+    windows: tuple[Window, ...],
+    groups: int,
+    dims: tuple[Extent, ...],
+    plain: bool,
+) -> Lazy:
+    reduce = weight.shape[1:]
+    number_, channel, *outs = variables(dims)
+    inner, *taps = variables(reduce, len(dims))
+    places = [w.position(o, t) for w, o, t in zip(windows, outs, taps, strict=True)]
+    conditions = [item for w, p in zip(windows, places, strict=True) for item in w.inside(p)]
+    out_channels, in_channels = weight.shape[0], weight.shape[1]
+    assert isinstance(out_channels, int) and isinstance(in_channels, int)
+    group = channel // (out_channels // groups) if groups > 1 else Index()
+    dtype = sum_dtype(call.dtype)
+    pixel = cast(image.at(number_, group * in_channels + inner, *places), dtype)
+    condition = conjunction(conditions)
+    if condition is not None:
+        pixel = where(condition, pixel, number(0, dtype))
+    value = product(weight.at(channel, inner, *taps), pixel, dtype)
+    return emit(call.low, "convolution", dims, reduce, "sum", value, call.result if plain else None)
+
+
+def _finished(call: Call, raw: Lazy, bias: Lazy | None, batched: bool) -> Lazy:
+    indices = variables(call.shape)
+    expr = raw.at(*indices) if batched else raw.at(0, *indices)
+    if bias is not None:
+        rank = len(call.shape) - (2 if batched else 1)
+        column = bias.view((*bias.shape, *(1,) * rank), *variables(bias.shape))
+        expr = apply("add", expr, cast(broadcast(column, call.shape).expr, expr.dtype))
+    return Lazy(call.dtype, call.shape, cast(expr, call.dtype))

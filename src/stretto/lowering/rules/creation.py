@@ -1,0 +1,120 @@
+"""Tensors made of numbers and positions: full, arange, eye, triangles, one-hot."""
+
+from __future__ import annotations
+
+from stretto.device.expr import Apply, Const, Expr, Position
+from stretto.ir.failure import Failure
+from stretto.ir.types import DType
+from stretto.lowering.lazy import Lazy, cast, variables
+from stretto.lowering.rules.scalar import apply, like, number, where
+from stretto.lowering.rules.table import Call, Decline, rule
+
+
+def _filled(call: Call, value: Expr) -> Lazy:
+    return Lazy(call.dtype, call.shape, cast(value, call.dtype))
+
+
+@rule(
+    "aten.full.default",
+    "aten.full_like.default",
+    "aten.new_full.default",
+    "aten.fill.Scalar",
+    "aten.fill.Tensor",
+)
+def _full(call: Call) -> Lazy:
+    return _filled(call, call.scalar("value" if "value" in call.arguments else "fill_value"))
+
+
+@rule("aten.scalar_tensor.default")
+def _scalar_tensor(call: Call) -> Lazy:
+    return _filled(call, call.scalar("s"))
+
+
+@rule(
+    "aten.zeros.default",
+    "aten.zeros_like.default",
+    "aten.new_zeros.default",
+    "aten.zero.default",
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.empty_strided.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+    "aten.empty_permuted.default",
+)
+def _zeros(call: Call) -> Lazy:
+    return _filled(call, Const(0, DType.I64))
+
+
+@rule("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def _ones(call: Call) -> Lazy:
+    return _filled(call, Const(1, DType.I64))
+
+
+@rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def _arange(call: Call) -> Lazy:
+    start = call.number("start") if "start" in call.arguments else 0
+    step = call.number("step") if "step" in call.arguments else 1
+    place = Position(variables(call.shape)[0])
+    exact = all(isinstance(item, int) for item in (start, step))
+    dtype = DType.I64 if exact or not call.dtype.is_float else DType.F64
+    if not exact and dtype is DType.I64:
+        start, step = int(start), int(step)
+    steps = apply("mul", cast(place, dtype), number(step, dtype))
+    return _filled(call, apply("add", number(start, dtype), steps))
+
+
+@rule("aten.linspace.default")
+def _linspace(call: Call) -> Lazy:
+    start, end = float(call.number("start")), float(call.number("end"))
+    steps = call.integer("steps")
+    if not call.dtype.is_float or steps < 2:
+        raise Decline("integers, or fewer than two steps")
+    step = (end - start) / (steps - 1)
+    place = Position(variables(call.shape)[0])
+    front = apply("mul", cast(place, DType.F64), Const(step, DType.F64))
+    back = apply("sub", Const(steps - 1, DType.I64), place)
+    back = apply("mul", cast(back, DType.F64), Const(step, DType.F64))
+    first = apply("lt", place, Const(steps // 2, DType.I64))
+    low = apply("add", Const(start, DType.F64), front)
+    high = apply("sub", Const(end, DType.F64), back)
+    return _filled(call, where(first, low, high))
+
+
+@rule("aten.eye.default", "aten.eye.m")
+def _eye(call: Call) -> Lazy:
+    row, column = (Position(index) for index in variables(call.shape))
+    return _filled(call, apply("eq", row, column))
+
+
+@rule("aten.tril.default")
+def _tril(call: Call) -> Lazy:
+    return _triangle(call, "le")
+
+
+@rule("aten.triu.default")
+def _triu(call: Call) -> Lazy:
+    return _triangle(call, "ge")
+
+
+def _triangle(call: Call, function: str) -> Lazy:
+    """Elements whose column - row compares so with the diagonal; 0 elsewhere."""
+    lazy = call.tensor("self")
+    row, column = variables(lazy.shape)[-2:]
+    diagonal = call.scalar("diagonal")
+    inside = apply(function, Position(column + row * -1), cast(diagonal, DType.I64))
+    return Lazy(lazy.dtype, lazy.shape, where(inside, lazy.expr, like(0, lazy.expr)))
+
+
+@rule("aten.one_hot.default")
+def _one_hot(call: Call) -> Lazy:
+    classes = call.integer("num_classes")
+    if classes < 0:
+        raise Decline("the number of classes depends on the data")
+    lazy = call.cheap("self")
+    *lead, last = variables(call.shape)
+    size = Const(classes, DType.I64)
+    failure = Failure("RuntimeError", "Class values must be smaller than num_classes.")
+    number = Const(call.low.stop(failure), DType.I64)
+    index = Apply("checked", (cast(lazy.at(*lead), DType.I64), size, number), DType.I64)
+    return _filled(call, apply("eq", index, Position(last)))

@@ -1,0 +1,162 @@
+"""Moves: other orders, padding, joining. Only `cat` and `stack` store."""
+
+from __future__ import annotations
+
+from stretto.device.expr import Access, Apply, Buffer, Const, Dynamic, Expr, Extent, Index, Position
+from stretto.device.operator import Operator
+from stretto.ir.types import DType
+from stretto.lowering.lazy import Lazy, cast, placed_at, reshape, stored, variables
+from stretto.lowering.rules.scalar import apply, conjunction, where, within
+from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules.views import static_size_of
+
+# ---- other orders ----------------------------------------------------------------------------
+
+
+@rule("aten.flip.default")
+def _flip(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    indices = list(variables(lazy.shape))
+    for dim in {d % max(lazy.rank, 1) for d in call.integers("dims")} if lazy.rank else ():
+        indices[dim] = indices[dim] * -1 + Index.of(lazy.shape[dim]) + -1
+        if lazy.shape[dim] == 1:
+            indices[dim] = Index()
+    return lazy.view(lazy.shape, *indices)
+
+
+@rule("aten.roll.default")
+def _roll(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    dims, shifts = call.integers("dims"), call.integers("shifts")
+    if 0 in lazy.shape or not lazy.rank:
+        return lazy
+    shape = lazy.shape
+    if not dims:
+        lazy, dims = reshape(lazy, (static_size_of(lazy),)), (0,)
+    indices = list(variables(lazy.shape))
+    for dim, shift in zip(dims, shifts, strict=True):
+        size = static_dims((lazy.shape[dim],))[0]
+        indices[dim] = (indices[dim] + -shift) % size
+    return reshape(lazy.view(lazy.shape, *indices), shape)
+
+
+# ---- padding ---------------------------------------------------------------------------------
+
+
+@rule("aten.constant_pad_nd.default")
+def _constant_pad(call: Call) -> Lazy:
+    return _padded(call, "constant", call.scalar("value"))
+
+
+@rule("aten.pad.default")
+def _pad(call: Call) -> Lazy:
+    value = call.scalar("value") if call.has("value") else Const(0.0, DType.F32)
+    return _padded(call, call.text("mode") or "constant", value)
+
+
+@rule(*(f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)))
+def _reflection_pad(call: Call) -> Lazy:
+    return _padded(call, "reflect", None)
+
+
+@rule(*(f"aten.replication_pad{n}d.default" for n in (1, 2, 3)))
+def _replication_pad(call: Call) -> Lazy:
+    return _padded(call, "replicate", None)
+
+
+def _padded(call: Call, mode: str, value: Expr | None) -> Lazy:
+    lazy = call.tensor("self")
+    name = "pad" if "pad" in call.arguments else "padding"
+    amounts = call.integers(name)
+    indices = list(variables(call.shape))
+    conditions: list[Expr] = []
+    for number in range(len(amounts) // 2):
+        dim = lazy.rank - 1 - number
+        before, after = amounts[2 * number : 2 * number + 2]
+        place = indices[dim] + -before
+        if mode == "constant":
+            indices[dim] = place
+            inside = within(place, Index.of(lazy.shape[dim]))
+            conditions += [inside[n] for n, amount in enumerate((before, after)) if amount > 0]
+        elif before or after:
+            indices[dim] = _folded(place, static_dims((lazy.shape[dim],))[0], mode)
+    moved = lazy.at(*indices)
+    condition = conjunction(conditions)
+    if condition is None or value is None:
+        return Lazy(lazy.dtype, call.shape, moved)
+    return Lazy(lazy.dtype, call.shape, where(condition, moved, cast(value, lazy.dtype)))
+
+
+def _folded(place: Index, size: int, mode: str) -> Index:
+    """A position outside of 0 .. size-1 brought back by the given mode."""
+    last, position = Const(size - 1, DType.I64), Position(place)
+    match mode:
+        case "circular":
+            return place % size
+        case "replicate":
+            inside = apply("minimum", apply("maximum", position, Const(0, DType.I64)), last)
+        case "reflect":
+            mirrored = Apply("sub", (last, Apply("abs", (position,), DType.I64)), DType.I64)
+            inside = apply("sub", last, Apply("abs", (mirrored,), DType.I64))
+        case _:
+            raise Decline(f"padding mode {mode}")
+    return Index.of(Dynamic(inside))
+
+
+@rule("aten.pixel_shuffle.default")
+def _pixel_shuffle(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    factor = call.integer("upscale_factor")
+    *lead, channel, y, x = variables(call.shape)
+    source = channel * (factor * factor) + (y % factor) * factor + x % factor
+    return lazy.view(call.shape, *lead, source, y // factor, x // factor)
+
+
+# ---- joining ---------------------------------------------------------------------------------
+
+
+@rule("aten.cat.default", "aten.concat.default")
+def _cat(call: Call) -> Lazy:
+    parts = [part for part in call.tensors("tensors") if part.shape != (0,) or len(call.shape) == 1]
+    return joined(call, parts, call.axis(len(call.shape)))
+
+
+@rule("aten.stack.default")
+def _stack(call: Call) -> Lazy:
+    dim = call.axis(len(call.shape))
+    parts = [
+        part.view((*part.shape[:dim], 1, *part.shape[dim:]), *_without(part, dim))
+        for part in call.tensors("tensors")
+    ]
+    return joined(call, parts, dim)
+
+
+def _without(part: Lazy, dim: int) -> tuple[Index, ...]:
+    """Variables of the dims of `part` when a dim of size 1 is put in at `dim`."""
+    return (*variables(part.shape[:dim]), *variables(part.shape[dim:], dim + 1))
+
+
+def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
+    """Stores the parts one after the other along `dim`."""
+    buffer = call.low.output(call.result)
+    start = Index()
+    for part in parts:
+        store_region(call, part, buffer_access(call, buffer, part.shape, dim, start))
+        start = start + part.shape[dim]
+    return stored(buffer, call.shape)
+
+
+def buffer_access(
+    call: Call, buffer: Buffer, shape: tuple[Extent, ...], dim: int, start: Index
+) -> Access:
+    """The region of the result from `start` on along `dim`."""
+    indices = list(variables(shape))
+    indices[dim] = indices[dim] + start
+    return placed_at(buffer, call.shape, tuple(indices))
+
+
+def store_region(call: Call, part: Lazy, out: Access) -> None:
+    if 0 in part.shape:
+        return
+    value = cast(part.expr, out.buffer.dtype)
+    call.low.emit(Operator("copy", part.shape, (), "", value, out, source=call.low.source))

@@ -1,0 +1,243 @@
+"""Normalisation: layer, group, instance and root-mean-square norm, and batch norm in inference."""
+
+from __future__ import annotations
+
+import torch
+
+from stretto.device.expr import Buffer, Expr, Index
+from stretto.lowering.lazy import Lazy, cast, constant, stored, variables, whole_buffer
+from stretto.lowering.rules.emit import computed, keep_dims, mapped, reduction, spread_over
+from stretto.lowering.rules.reduce import count, divided, squares, stored_small
+from stretto.lowering.rules.scalar import apply, compute_dtype, like
+from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+
+
+def _statistics(
+    call: Call, lazy: Lazy, dims: tuple[int, ...], eps: float, *, moments: bool = False
+) -> tuple[Lazy, Lazy]:
+    """Mean and 1 / sqrt(variance + eps) over `dims`, stored.
+
+    moments: NaN where the square of the mean or the variance overflows, as in ATen, which combines
+    the moments of parts of a row (`RowwiseMoments`), and multiplies such a square by zero there.
+    """
+    mean = _mean(call, lazy, dims)
+    total = squares(call, lazy, mean, dims)
+    variance = divided(total.expr, count(lazy.shape, dims))
+    if moments:
+        square = apply("mul", mean.at(*variables(total.shape)), mean.at(*variables(total.shape)))
+        variance = apply(
+            "add", variance, apply("mul", apply("add", variance, square), like(0, square))
+        )
+    rstd = apply("rsqrt", apply("add", variance, like(eps, variance)))
+    return mean, stored_small(call, mapped(total, rstd))
+
+
+def _mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
+    """The mean over `dims`: the first element, and the mean of the distances from it.
+
+    So the mean of equal elements is such an element, whatever their number, and what is left of
+    them is 0. A plain sum is rounded, and 1 / sqrt(eps) makes that seen.
+    """
+    kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
+    rows = tuple(lazy.shape[dim] for dim in kept)
+    places = dict(zip(kept, variables(rows), strict=True))
+    first = Lazy(lazy.dtype, rows, lazy.at(*(places.get(d, 0) for d in range(lazy.rank))))
+    distance = apply("sub", lazy.expr, spread_over(first, kept, lazy.shape))
+    total = reduction(call.low, mapped(lazy, distance), dims, "sum", "sum")
+    mean = apply("add", first.expr, divided(total.expr, count(lazy.shape, dims)))
+    return stored_small(call, mapped(total, mean))
+
+
+def _affine(call: Call, x: Expr, weight: Expr | None, bias: Expr | None) -> Lazy:
+    """x * weight + bias as the result."""
+    x = x if weight is None else apply("mul", x, cast(weight, x.dtype))
+    x = x if bias is None else apply("add", x, cast(bias, x.dtype))
+    return Lazy(call.dtype, call.shape, cast(x, call.dtype))
+
+
+def _source(call: Call, name: str = "input") -> Lazy:
+    lazy = call.cheap(name)
+    if not lazy.dtype.is_float or 0 in lazy.shape:
+        raise Decline("nothing to normalise")
+    return computed(lazy, compute_dtype(lazy.dtype))
+
+
+def _trailing(call: Call, name: str, rank: int) -> Expr | None:
+    """Element of a parameter that has the last dims of the input."""
+    lazy = call.optional(name)
+    if lazy is None:
+        return None
+    return lazy.at(*variables(call.shape)[rank - lazy.rank :])
+
+
+@rule("aten.layer_norm.default", "aten.native_layer_norm.default")
+def _layer_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
+    eps = float(call.number("eps"))
+    lazy = _source(call)
+    rank = lazy.rank
+    first = rank - len(call.integers("normalized_shape"))
+    dims, kept = tuple(range(first, rank)), tuple(range(first))
+    mean, rstd = _statistics(call, lazy, dims, eps, moments=True)
+    centred = apply("sub", lazy.expr, spread_over(mean, kept, lazy.shape))
+    normal = apply("mul", centred, spread_over(rstd, kept, lazy.shape))
+    out = _affine(call, normal, *(_trailing(call, name, rank) for name in ("weight", "bias")))
+    if len(call.op.results) == 1:
+        return out
+    dtype = call.op.results[1].tensor.dtype
+    return out, *(computed(keep_dims(part, dims, rank), dtype) for part in (mean, rstd))
+
+
+@rule("aten.rms_norm.default")
+def _rms_norm(call: Call) -> Lazy:
+    eps = float(call.number("eps")) if call.has("eps") else None
+    lazy = _source(call)
+    first = lazy.rank - len(call.integers("normalized_shape"))
+    dims, kept = tuple(range(first, lazy.rank)), tuple(range(first))
+    square = mapped(lazy, apply("mul", lazy.expr, lazy.expr))
+    total = reduction(call.low, square, dims, "sum", "sum")
+    mean = divided(total.expr, count(lazy.shape, dims))
+    floor = torch.finfo(call.tensor("input").dtype.torch).eps if eps is None else eps
+    rstd = stored_small(call, mapped(total, apply("rsqrt", apply("add", mean, like(floor, mean)))))
+    normal = apply("mul", lazy.expr, spread_over(rstd, kept, lazy.shape))
+    return _affine(call, normal, _trailing(call, "weight", lazy.rank), None)
+
+
+# ---- groups of channels ----------------------------------------------------------------------
+
+
+@rule("aten.group_norm.default", "aten.native_group_norm.default")
+def _group_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
+    name = "group" if "group" in call.arguments else "num_groups"
+    out, mean, rstd = _grouped(call, call.integer(name), moments=True)
+    if len(call.op.results) == 1:
+        return out
+    dtype = call.op.results[1].tensor.dtype
+    return out, computed(mean, dtype), computed(rstd, dtype)
+
+
+@rule("aten.instance_norm.default")
+def _instance_norm(call: Call) -> Lazy:
+    if not call.flag("use_input_stats"):
+        raise Decline("running statistics")
+    channels = static_dims(call.tensor("input").shape)[1]
+    return _grouped(call, channels)[0]
+
+
+def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, Lazy, Lazy]:
+    """The normalised tensor, and mean and rstd [n, groups]."""
+    eps = float(call.number("eps"))
+    lazy = _source(call, "input")
+    static_dims(lazy.shape[1:2])
+    number, channels, *spatial = lazy.shape
+    assert isinstance(channels, int)
+    width = channels // groups
+    shape = (number, groups, width, *spatial)
+    n, g, c, *rest = variables(shape)
+    split = lazy.view(shape, n, g * width + c, *rest)
+    mean, rstd = _statistics(call, split, tuple(range(2, len(shape))), eps, moments=moments)
+    n, channel, *_ = variables(lazy.shape)
+    centred = apply("sub", lazy.expr, mean.at(n, channel // width))
+    normal = apply("mul", centred, rstd.at(n, channel // width))
+    weight, bias = (_per_channel(call, name, channel) for name in ("weight", "bias"))
+    return _affine(call, normal, weight, bias), mean, rstd
+
+
+def _per_channel(call: Call, name: str, channel: Index) -> Expr | None:
+    lazy = call.optional(name)
+    return None if lazy is None else lazy.at(channel)
+
+
+# ---- batch norm ------------------------------------------------------------------------------
+
+
+@rule("aten._native_batch_norm_legit_no_training.default")
+def _batch_norm_without_training(call: Call) -> tuple[Lazy, ...]:
+    return _batch_norm(call), *_nothing(call)
+
+
+@rule("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default")
+def _native_batch_norm(call: Call) -> tuple[Lazy, ...]:
+    if call.flag("training"):
+        raise Decline("training")
+    return _batch_norm(call), *_nothing(call)
+
+
+@rule("aten.batch_norm.default")
+def _batch_norm_composite(call: Call) -> Lazy:
+    if call.flag("training"):
+        raise Decline("training")
+    return _batch_norm(call)
+
+
+@rule("aten._native_batch_norm_legit.no_stats")
+def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
+    """Normalised by the statistics of the batch at hand."""
+    if not call.flag("training"):
+        raise Decline("no statistics")
+    eps = float(call.number("eps"))
+    lazy = _source(call)
+    dims = tuple(dim for dim in range(lazy.rank) if dim != 1)
+    mean, rstd = _statistics(call, lazy, dims, eps)
+    channel = variables(lazy.shape)[1]
+    centred = apply("sub", lazy.expr, mean.at(channel))
+    weight, bias = (_per_channel(call, name, channel) for name in ("weight", "bias"))
+    out = _affine(call, apply("mul", centred, rstd.at(channel)), weight, bias)
+    dtype = call.op.results[1].tensor.dtype
+    return out, computed(mean, dtype), computed(rstd, dtype)
+
+
+def _nothing(call: Call) -> tuple[Lazy, ...]:
+    """The saved statistics, which are empty in inference."""
+    kinds = [value.tensor for value in call.op.results[1:]]
+    if any(call.used(n + 1) and kind.shape != (0,) for n, kind in enumerate(kinds)):
+        raise Decline("saved statistics")
+    return tuple(constant(0, kind.dtype, call.low.extents(kind.shape)) for kind in kinds)
+
+
+def _batch_norm(call: Call) -> Lazy:
+    eps = float(call.number("eps" if "eps" in call.arguments else "epsilon"))
+    lazy = call.tensor("input")
+    if not call.has("running_mean") or not call.has("running_var"):
+        raise Decline("no running statistics")
+    folded = _folded(call, eps) or _scale_and_shift(call, eps)
+    channel = variables(lazy.shape)[1]
+    scale, shift = (part.at(channel) for part in folded)
+    x = cast(lazy.expr, compute_dtype(lazy.dtype))
+    return _affine(call, x, scale, shift)
+
+
+_PARAMETERS = ("running_mean", "running_var", "weight", "bias")
+
+
+def _folded(call: Call, eps: float) -> tuple[Lazy, Lazy] | None:
+    """Scale and shift as new constants, when all parameters are constants."""
+    given = [name for name in _PARAMETERS if call.has(name)]
+    buffers = {name: whole_buffer(call.tensor(name)) for name in given}
+    found: dict[str, Buffer] = {n: b for n, b in buffers.items() if b and b.kind == "constant"}
+    if len(found) != len(buffers):
+        return None
+    tensors = {n: call.low.externals.tensors[b.slot].detach().double() for n, b in found.items()}
+    scale = (tensors["running_var"] + eps).rsqrt()
+    scale = scale * tensors["weight"] if "weight" in tensors else scale
+    shift = -tensors["running_mean"] * scale
+    shift = shift + tensors["bias"] if "bias" in tensors else shift
+    dtype = compute_dtype(call.dtype)
+    key = "+".join(f"{name}:{buffer.name}" for name, buffer in found.items())
+    parts = [("scale", scale), ("shift", shift)]
+    named = [(f"{part}({key},{eps!r})", tensor.to(dtype.torch)) for part, tensor in parts]
+    first, second = (stored(call.low.externals.constant(k, tensor)) for k, tensor in named)
+    return first, second
+
+
+def _scale_and_shift(call: Call, eps: float) -> tuple[Lazy, Lazy]:
+    """Scale and shift computed in the run, once per channel."""
+    dtype = compute_dtype(call.dtype)
+    mean, variance = (computed(call.tensor(n), dtype) for n in ("running_mean", "running_var"))
+    scale = apply("rsqrt", apply("add", variance.expr, like(eps, variance.expr)))
+    if call.has("weight"):
+        scale = apply("mul", scale, cast(call.tensor("weight").expr, dtype))
+    scales = stored_small(call, mapped(variance, scale))
+    shift = apply("neg", apply("mul", mean.expr, scales.expr))
+    if call.has("bias"):
+        shift = apply("add", shift, cast(call.tensor("bias").expr, dtype))
+    return scales, stored_small(call, mapped(mean, shift))

@@ -1,0 +1,342 @@
+"""Reductions over dims: sums, extrema, their positions, moments, norms, scans."""
+
+from __future__ import annotations
+
+from math import inf
+
+from stretto.device.expr import Const, Dynamic, Expr, Extent, Index, Position, Reg
+from stretto.device.operator import Operator
+from stretto.ir.types import DType
+from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
+from stretto.lowering.rules.emit import computed, keep_dims, mapped, reduction, spread_over
+from stretto.lowering.rules.scalar import apply, compute_dtype, like, sum_dtype, truth, where
+from stretto.lowering.rules.table import Call, Decline, rule
+
+
+def shaped(call: Call, lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
+    """A reduced tensor in the dims and dtype of the first result."""
+    if len(call.shape) == rank and lazy.rank != rank:
+        lazy = keep_dims(lazy, dims, rank)
+    return Lazy(call.dtype, call.shape, cast(lazy.expr, call.dtype))
+
+
+def count(shape: tuple[Extent, ...], dims: tuple[int, ...]) -> int | Index:
+    """How many elements are combined. At most one of the dims may be dynamic."""
+    total = 1
+    dynamic: list[Reg] = []
+    for dim in dims:
+        extent = shape[dim]
+        if isinstance(extent, Reg):
+            dynamic.append(extent)
+        else:
+            total *= extent
+    if len(dynamic) > 1:
+        raise Decline("two dynamic dims are reduced")
+    return Index.of(dynamic[0]) * total if dynamic else total
+
+
+def divided(expr: Expr, by: int | Index, less: int | float = 0) -> Expr:
+    """expr / (by - less); a multiplication where that is exact."""
+    if isinstance(by, Index):
+        divisor = apply("sub", cast(Position(by), expr.dtype), like(less, expr))
+        return apply("div", expr, apply("maximum", divisor, like(0, expr)))
+    size = max(by - less, 0)
+    if isinstance(size, int) and size > 0 and size & (size - 1) == 0:
+        return apply("mul", expr, like(1 / size, expr)) if size > 1 else expr
+    return apply("div", expr, like(size, expr))
+
+
+@rule("aten.sum.default", "aten.sum.dim_IntList")
+def _sum(call: Call) -> Lazy:
+    return _accumulated(call, "sum")
+
+
+@rule("aten.prod.default", "aten.prod.dim_int")
+def _prod(call: Call) -> Lazy:
+    return _accumulated(call, "prod")
+
+
+def _accumulated(call: Call, combine: str) -> Lazy:
+    lazy = call.tensor("self")
+    dims = call.axes(lazy.rank)
+    source = computed(computed(lazy, call.dtype), sum_dtype(call.dtype))
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
+
+
+@rule("aten.mean.default", "aten.mean.dim")
+def _mean(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    dims = call.axes(lazy.rank)
+    size = count(lazy.shape, dims)
+    source = computed(computed(lazy, call.dtype), compute_dtype(call.dtype))
+    total = reduction(call.low, source, dims, "sum", "sum")
+    return shaped(call, mapped(total, divided(total.expr, size)), dims, lazy.rank)
+
+
+@rule("aten.any.default", "aten.any.dim", "aten.any.dims")
+def _any(call: Call) -> Lazy:
+    return _tested(call, "any")
+
+
+@rule("aten.all.default", "aten.all.dim", "aten.all.dims")
+def _all(call: Call) -> Lazy:
+    return _tested(call, "all")
+
+
+def _tested(call: Call, combine: str) -> Lazy:
+    lazy = call.tensor("self")
+    dims = () if call.arguments.get("dim") == () else call.axes(lazy.rank)
+    source = mapped(lazy, truth(lazy.expr))
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
+
+
+# ---- extrema ---------------------------------------------------------------------------------
+
+
+@rule("aten.max.default", "aten.amax.default")
+def _max(call: Call) -> Lazy:
+    return _extreme(call, "max")
+
+
+@rule("aten.min.default", "aten.amin.default")
+def _min(call: Call) -> Lazy:
+    return _extreme(call, "min")
+
+
+def _extreme(call: Call, combine: str) -> Lazy:
+    lazy = call.tensor("self")
+    dims = call.axes(lazy.rank)
+    source = computed(lazy, compute_dtype(lazy.dtype))
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
+
+
+@rule("aten.argmax.default")
+def _argmax(call: Call) -> Lazy:
+    return _position(call, "argmax")
+
+
+@rule("aten.argmin.default")
+def _argmin(call: Call) -> Lazy:
+    return _position(call, "argmin")
+
+
+def _position(call: Call, combine: str) -> Lazy:
+    lazy = call.tensor("self")
+    dims = call.axes(lazy.rank) if call.has("dim") else tuple(range(lazy.rank))
+    source = computed(lazy, compute_dtype(lazy.dtype))
+    return shaped(
+        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
+    )
+
+
+@rule("aten.max.dim")
+def _max_dim(call: Call) -> tuple[Lazy, ...]:
+    return _extreme_and_position(call, "max")
+
+
+@rule("aten.min.dim")
+def _min_dim(call: Call) -> tuple[Lazy, ...]:
+    return _extreme_and_position(call, "min")
+
+
+def _extreme_and_position(call: Call, combine: str) -> tuple[Lazy, ...]:
+    """The positions, and the values as loads at them."""
+    lazy = call.tensor("self")
+    dim = call.axis(lazy.rank)
+    if lazy.rank == 0:
+        return lazy, Lazy(DType.I64, (), Const(0, DType.I64))
+    lazy = call.cheap("self")
+    source = computed(lazy, compute_dtype(lazy.dtype))
+    if not call.used(1):
+        values = reduction(call.low, source, (dim,), combine, combine, call.result)
+        places = Lazy(DType.I64, values.shape, Const(0, DType.I64))
+    else:
+        name = f"arg{combine}"
+        places = reduction(call.low, source, (dim,), name, name, call.op.results[1])
+        indices = list(variables(places.shape))
+        indices.insert(dim, Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index())
+        values = Lazy(lazy.dtype, places.shape, lazy.at(*indices))
+    first = shaped(call, values, (dim,), lazy.rank)
+    if len(call.shape) == lazy.rank:
+        places = keep_dims(places, (dim,), lazy.rank)
+    return first, places
+
+
+@rule("aten.aminmax.default")
+def _aminmax(call: Call) -> tuple[Lazy, ...]:
+    lazy = call.cheap("self")
+    dims = call.axes(lazy.rank)
+    source = computed(lazy, compute_dtype(lazy.dtype))
+    found: list[Lazy] = []
+    for combine, result in zip(("min", "max"), call.op.results, strict=True):
+        part = reduction(call.low, source, dims, combine, combine, result)
+        found.append(shaped(call, part, dims, lazy.rank))
+    return tuple(found)
+
+
+# ---- moments ---------------------------------------------------------------------------------
+
+
+def mean_of(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
+    """The mean over `dims`, cheap enough to read once per element."""
+    size = count(lazy.shape, dims)
+    total = reduction(call.low, lazy, dims, "sum", "sum")
+    mean = mapped(total, divided(total.expr, size))
+    return mean if isinstance(size, int) and size & (size - 1) == 0 else stored_small(call, mean)
+
+
+def stored_small(call: Call, lazy: Lazy) -> Lazy:
+    """One value per row, stored because every element of the row reads it."""
+    return call.low.materialise(lazy, "row")
+
+
+def squares(call: Call, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
+    """The sum over `dims` of (x - mean) squared."""
+    kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
+    centred = apply("sub", lazy.expr, spread_over(mean, kept, lazy.shape))
+    return reduction(call.low, mapped(lazy, apply("mul", centred, centred)), dims, "sum", "sum")
+
+
+def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
+    """Variance and mean over the dims of the op, in F64 as in ATen: squares leave F32's range."""
+    rank = call.tensor("self").rank
+    dims = call.axes(rank)
+    correction = _correction(call)
+    size = count(call.tensor("self").shape, dims)
+    lazy = computed(call.cheap("self"), DType.F64)
+    mean = mean_of(call, lazy, dims)
+    total = squares(call, lazy, mean, dims)
+    return mapped(total, divided(total.expr, size, correction)), mean, dims
+
+
+def _correction(call: Call) -> int | float:
+    if "unbiased" in call.arguments:
+        return int(call.flag("unbiased"))
+    return call.number("correction") if call.has("correction") else 1
+
+
+@rule("aten.var.correction", "aten.var.dim", "aten.var.default")
+def _var(call: Call) -> Lazy:
+    variance, _, dims = _moments(call)
+    return shaped(call, variance, dims, call.tensor("self").rank)
+
+
+@rule("aten.std.correction", "aten.std.dim", "aten.std.default")
+def _std(call: Call) -> Lazy:
+    variance, _, dims = _moments(call)
+    deviation = mapped(variance, apply("sqrt", variance.expr))
+    return shaped(call, deviation, dims, call.tensor("self").rank)
+
+
+@rule("aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default")
+def _var_mean(call: Call) -> tuple[Lazy, ...]:
+    variance, mean, dims = _moments(call)
+    rank = call.tensor("self").rank
+    return shaped(call, variance, dims, rank), shaped(call, mean, dims, rank)
+
+
+@rule("aten.std_mean.correction", "aten.std_mean.dim", "aten.std_mean.default")
+def _std_mean(call: Call) -> tuple[Lazy, ...]:
+    variance, mean, dims = _moments(call)
+    rank = call.tensor("self").rank
+    deviation = mapped(variance, apply("sqrt", variance.expr))
+    return shaped(call, deviation, dims, rank), shaped(call, mean, dims, rank)
+
+
+# ---- norms -----------------------------------------------------------------------------------
+
+
+@rule("aten.logsumexp.default")
+def _logsumexp(call: Call) -> Lazy:
+    source = call.cheap("self")
+    lazy = computed(source, compute_dtype(call.dtype))
+    dims = call.axes(lazy.rank)
+    kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
+    if 0 in [lazy.shape[dim] for dim in dims]:
+        raise Decline("an empty reduction")
+    top = reduction(call.low, lazy, dims, "max", "max")
+    shift = where(apply("isinf", top.expr), like(0, top.expr), top.expr)
+    raised = apply("sub", lazy.expr, spread_over(mapped(top, shift), kept, lazy.shape))
+    total = reduction(call.low, mapped(lazy, apply("exp", raised)), dims, "sum", "sum")
+    return shaped(
+        call, mapped(total, apply("add", apply("log", total.expr), shift)), dims, lazy.rank
+    )
+
+
+@rule(
+    "aten.linalg_vector_norm.default",
+    "aten.norm.Scalar",
+    "aten.norm.ScalarOpt_dim",
+    "aten.norm.ScalarOpt_dtype",
+    "aten.norm.ScalarOpt_dim_dtype",
+)
+def _norm(call: Call) -> Lazy:
+    name = "ord" if "ord" in call.arguments else "p"
+    order = float(call.number(name)) if call.has(name) else 2.0
+    source = call.tensor("self")
+    dims = call.axes(source.rank)
+    lazy = computed(computed(source, call.dtype), compute_dtype(call.dtype))
+    if order != 0 and all(source.shape[dim] == 1 for dim in dims):
+        order = inf  # the magnitude itself; its power may leave the range of the dtype
+    combine, term = _norm_term(lazy.expr, order)
+    total = reduction(call.low, mapped(lazy, term), dims, combine, "norm")
+    return shaped(call, mapped(total, _root(total.expr, order)), dims, source.rank)
+
+
+def _norm_term(x: Expr, order: float) -> tuple[str, Expr]:
+    """What is combined, and how."""
+    if order == 2:
+        return "sum", apply("mul", x, x)
+    if order == 0:
+        return "sum", cast(apply("ne", x, like(0, x)), x.dtype)
+    size = apply("abs", x)
+    if order in (inf, -inf):
+        return ("max" if order > 0 else "min"), size
+    return "sum", size if order == 1 else apply("pow", size, like(order, x))
+
+
+def _root(total: Expr, order: float) -> Expr:
+    if order in (0, 1, inf, -inf):
+        return total
+    return apply("sqrt", total) if order == 2 else apply("pow", total, like(1 / order, total))
+
+
+# ---- scans -----------------------------------------------------------------------------------
+
+
+@rule("aten.cumsum.default")
+def _cumsum(call: Call) -> Lazy:
+    return _scan(call, "cumsum")
+
+
+@rule("aten.cumprod.default")
+def _cumprod(call: Call) -> Lazy:
+    return _scan(call, "cumprod")
+
+
+def _scan(call: Call, combine: str) -> Lazy:
+    """The dim moves to the end, as the reduction dim, whose variable the store uses."""
+    lazy = call.tensor("self")
+    if lazy.rank == 0:
+        return computed(lazy, call.dtype)
+    dim = call.axis(lazy.rank)
+    dtype = sum_dtype(call.dtype)
+    dims = (*lazy.shape[:dim], *lazy.shape[dim + 1 :])
+    outer = list(variables(dims))
+    outer.insert(dim, variables((lazy.shape[dim],), len(dims))[0])
+    value = cast(cast(lazy.at(*outer), call.dtype), dtype)
+    result = call.result if dtype is call.dtype else None
+    buffer = call.low.output(result) if result else call.low.new_buffer(combine, dtype, lazy.shape)
+    if 0 not in lazy.shape:
+        out = placed_at(buffer, lazy.shape, tuple(outer))
+        operator = Operator(
+            combine, dims, (lazy.shape[dim],), combine, value, out, source=call.low.source
+        )
+        call.low.emit(operator)
+    return computed(stored(buffer, lazy.shape), call.dtype)

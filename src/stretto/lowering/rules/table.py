@@ -1,0 +1,234 @@
+"""Rules: how the tensor ops of a Program become lazy tensors and operators.
+
+A rule is a function of a `Call` registered for one or more targets. It returns a lazy tensor per
+result; it declines, by raising `Decline` or returning None, before it has emitted anything, and
+then the op becomes a library call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any, TypeVar
+
+import torch
+
+from stretto.device.expr import Expr, Extent, Load, loads
+from stretto.device.operator import LibraryCall, Operator
+from stretto.ir.core import Value
+from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.types import DType
+from stretto.lowering.function import Lowering, is_cheap
+from stretto.lowering.lazy import Lazy
+from stretto.ops.infer import named_arguments, parameters, resolve
+
+Rule = Callable[[Lowering, TensorOp], tuple[Lazy, ...] | None]
+
+RULES: dict[str, Rule] = {}
+"""Every rule by target, such as `aten.add.Tensor`."""
+
+
+class Decline(Exception):
+    """These arguments have no native lowering; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tensor op to lower: its arguments by the names of the schema, defaults filled in."""
+
+    low: Lowering
+    op: TensorOp
+    arguments: Mapping[str, Argument]
+
+    # ---- results -----------------------------------------------------------------------------
+    @property
+    def result(self) -> Value:
+        """The first result."""
+        return self.op.results[0]
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        """Dims of the first result."""
+        return self.low.extents(self.result.tensor.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the first result."""
+        return self.result.tensor.dtype
+
+    def used(self, number: int) -> bool:
+        """True when somebody reads result `number`."""
+        return self.low.uses.total.get(self.op.results[number], 0) > 0
+
+    # ---- tensors -----------------------------------------------------------------------------
+    def has(self, name: str) -> bool:
+        """True when the argument exists and is not None."""
+        return self.arguments.get(name) is not None
+
+    def is_number(self, name: str) -> bool:
+        """True for a number, also one known only at run time, as against a tensor."""
+        known = parameters(self.op.target)[name]
+        return not (known.is_tensor and isinstance(self.arguments[name], Value))
+
+    def value(self, name: str) -> Value:
+        argument = self.arguments[name]
+        if not isinstance(argument, Value):
+            raise Decline(f"`{name}` is a number")
+        return argument
+
+    def tensor(self, name: str) -> Lazy:
+        """A tensor, or a number as a tensor without dims."""
+        return self.low.tensor(self.arguments[name])
+
+    def optional(self, name: str) -> Lazy | None:
+        return self.tensor(name) if self.has(name) else None
+
+    def tensors(self, name: str) -> tuple[Lazy, ...]:
+        """A list of tensors."""
+        items = self.arguments[name]
+        assert isinstance(items, tuple)
+        return tuple(self.low.tensor(item) for item in items)
+
+    def cheap(self, name: str) -> Lazy:
+        """A tensor that may be read several times: stored when computing it again is dear."""
+        lazy = self.tensor(name)
+        return lazy if lazy.is_stored or is_cheap(lazy.expr) else self.stored(name)
+
+    def stored(self, name: str) -> Lazy:
+        """A tensor of which every element is a plain load; later users of the value see it too."""
+        return self.low.materialised(self.arguments[name])
+
+    # ---- numbers -----------------------------------------------------------------------------
+    def scalar(self, name: str) -> Expr:
+        """A number, perhaps one known only at run time."""
+        return self.low.scalar(self.arguments[name])
+
+    def number(self, name: str) -> bool | int | float:
+        argument = self.arguments[name]
+        if not isinstance(argument, bool | int | float):
+            raise Decline(f"`{name}` is known only at run time")
+        return argument
+
+    def integer(self, name: str) -> int:
+        return _integer(name, self.arguments[name])
+
+    def integers(self, name: str, length: int | None = None) -> tuple[int, ...]:
+        """A tuple of ints; a single one is repeated to `length`."""
+        argument = self.arguments[name]
+        items = argument if isinstance(argument, tuple) else (argument,)
+        numbers = tuple(_integer(name, item) for item in items)
+        return numbers * length if length is not None and len(numbers) == 1 else numbers
+
+    def flag(self, name: str) -> bool:
+        return bool(self.number(name))
+
+    def text(self, name: str) -> str | None:
+        argument = self.arguments[name]
+        return argument if isinstance(argument, str) else None
+
+    def axis(self, rank: int, name: str = "dim") -> int:
+        """A dim, counted from the front."""
+        return _axis(self.integer(name), rank)
+
+    def axes(self, rank: int, name: str = "dim") -> tuple[int, ...]:
+        """Dims in rising order; all of them when none are given."""
+        argument = self.arguments.get(name)
+        if rank == 0 or argument is None or argument == ():
+            return tuple(range(rank))
+        return tuple(sorted(_axis(dim, rank) for dim in self.integers(name)))
+
+
+def _integer(name: str, argument: Argument) -> int:
+    if isinstance(argument, bool) or not isinstance(argument, int):
+        raise Decline(f"`{name}` is known only at run time")
+    return argument
+
+
+def _axis(dim: int, rank: int) -> int:
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def static_size(dims: tuple[Extent, ...]) -> int | None:
+    """The product of dims, None when one is dynamic."""
+    return prod(d for d in dims if isinstance(d, int)) if all_static(dims) else None
+
+
+def all_static(dims: tuple[Extent, ...]) -> bool:
+    return all(isinstance(dim, int) for dim in dims)
+
+
+def static_dims(dims: tuple[Extent, ...]) -> tuple[int, ...]:
+    """The dims as ints; declines when one is dynamic."""
+    found = tuple(dim for dim in dims if isinstance(dim, int))
+    if len(found) != len(dims):
+        raise Decline("a dim is known only at run time")
+    return found
+
+
+def reads(expr: Expr) -> tuple[Load, ...]:
+    return tuple(loads(expr))
+
+
+Body = Callable[[Call], Lazy | tuple[Lazy, ...] | None]
+
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def rule(*targets: str) -> Callable[[AnyBody], AnyBody]:
+    """Registers a function as the rule of the given targets."""
+
+    def register(body: AnyBody) -> AnyBody:
+        for target in targets:
+            assert target not in RULES, target
+            RULES[target] = _adapt(body)
+        return body
+
+    return register
+
+
+def _adapt(body: Body) -> Rule:
+    def run(low: Lowering, op: TensorOp) -> tuple[Lazy, ...] | None:
+        before = len(low.items)
+        try:
+            results = body(bind(low, op))
+        except Decline:
+            results = None
+        if results is None:
+            emitted = [
+                item for item in low.items[before:] if isinstance(item, Operator | LibraryCall)
+            ]
+            assert not emitted, f"{op.target} declines too late"
+        return (results,) if isinstance(results, Lazy) else results
+
+    return run
+
+
+def bind(low: Lowering, op: TensorOp) -> Call:
+    arguments: dict[str, Argument] = dict(_defaults(op.target))
+    for parameter, argument in named_arguments(op.target, op.args, op.kwargs):
+        arguments[parameter.name] = argument
+    return Call(low, op, arguments)
+
+
+@cache
+def _defaults(target: str) -> dict[str, Argument]:
+    """The default of every parameter that has one, None for the others."""
+    return {item.name: _frozen(item.default_value) for item in resolve(target)._schema.arguments}
+
+
+def _frozen(value: Any) -> Argument:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def common_dtype(first: Lazy | bool | int | float, second: Lazy | bool | int | float) -> DType:
+    """The dtype in which torch compares or computes the two (`torch.result_type`)."""
+    return DType.from_torch(torch.result_type(_sample(first), _sample(second)))
+
+
+def _sample(item: Lazy | bool | int | float) -> Any:
+    if not isinstance(item, Lazy):
+        return item
+    return torch.empty((1,) * item.rank, dtype=item.dtype.torch, device="meta")

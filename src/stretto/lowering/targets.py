@@ -1,0 +1,144 @@
+"""Where the values that a block yields end up: in buffers, in registers, as lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.device.expr import Buffer, Expr, Index, Position, Reg, expr_regs, loads
+from stretto.device.tree import Let
+from stretto.ir.core import Block, Value
+from stretto.ir.types import ListType, TensorType
+from stretto.lowering.function import ListView, Lowering
+from stretto.lowering.lazy import Lazy, cast, register_value, stored, whole_buffer
+from stretto.lowering.list_ops import copied, copy_items, new_list_buffer, others_need
+
+
+@dataclass(frozen=True, slots=True)
+class ListTarget:
+    """Where a carried or merged list goes: `buffer` is None until the first arm has chosen one."""
+
+    buffer: Buffer | None
+    length: Reg
+
+
+@dataclass(frozen=True, slots=True)
+class LateTarget:
+    """Memory that the block still reads: written when all that the block yields is computed."""
+
+    buffer: Buffer
+
+
+Target = Buffer | Reg | ListTarget | LateTarget
+
+
+def is_register(kind: TensorType | ListType) -> bool:
+    """Integers and flags without dims are held in registers."""
+    return isinstance(kind, TensorType) and kind.is_scalar and not kind.dtype.is_float
+
+
+def claim_destinations(low: Lowering, block: Block, targets: tuple[Target | None, ...]) -> None:
+    """What the block defines and yields is computed into its target at once."""
+    defined = {value for op in block.ops for value in op.results}
+    for value, target in zip(block.yields, targets, strict=True):
+        if isinstance(target, Buffer) and value in defined:
+            low.destinations.setdefault(value, target)
+
+
+def finish(
+    low: Lowering, values: tuple[Value, ...], targets: tuple[Target, ...]
+) -> tuple[Target, ...]:
+    """Moves the yields to their targets: tensors are copied if they are not there already.
+
+    Then lists are moved and registers assigned, which tensors and numbers may have been read from.
+    """
+    low.uses.take(values)
+    assigned: list[tuple[Reg, Expr]] = []
+    late: list[tuple[Lazy, Buffer]] = []
+    lists: dict[int, tuple[Value, ListTarget]] = {}
+    for number, (value, target) in enumerate(zip(values, targets, strict=True)):
+        match target:
+            case Buffer():
+                lazy = low.tensor(value)
+                if whole_buffer(lazy) != target:
+                    low.store(lazy, target, value.hint or "copy")
+            case LateTarget(buffer):
+                lazy = low.tensor(value)
+                if whole_buffer(lazy) != buffer:
+                    copy = low.new_buffer(value.hint, lazy.dtype, lazy.shape)
+                    late.append((low.store(lazy, copy), buffer))
+            case Reg():
+                assigned.append((target, cast(low.scalar(value), target.dtype)))
+            case ListTarget():
+                lists[number] = (value, target)
+                assigned.append((target.length, Position(low.list(value).length)))
+    if lists or late:
+        assigned = [(reg, _read_now(low, value)) for reg, value in assigned]
+    for lazy, buffer in late:
+        low.store(lazy, buffer)
+    moved = _move_lists(low, lists)
+    assign(low, assigned)
+    return tuple(moved.get(number, target) for number, target in enumerate(targets))
+
+
+def _read_now(low: Lowering, value: Expr) -> Expr:
+    if next(loads(value), None) is None:
+        return value
+    return register_value(low.let(value)).expr
+
+
+def _move_lists(low: Lowering, lists: dict[int, tuple[Value, ListTarget]]) -> dict[int, ListTarget]:
+    """Copies lists to where they are to be, as if all at once; chooses a buffer where none is."""
+    views = {number: low.list(value) for number, (value, _) in lists.items()}
+    places: dict[int, Buffer] = {}
+    for number, (value, target) in lists.items():
+        places[number] = target.buffer or _free_buffer(low, value, set(places.values()))
+    written = {places[n] for n, view in views.items() if view.buffer != places[n]}
+    for number, (value, _) in lists.items():
+        if views[number].buffer in written and views[number].buffer != places[number]:
+            views[number] = copied(low, value, views[number])
+    for number, place in places.items():
+        if views[number].buffer != place:
+            low.protect(place)
+            copy_items(low, views[number], place)
+    return {n: ListTarget(places[n], target.length) for n, (_, target) in lists.items()}
+
+
+def _free_buffer(low: Lowering, value: Value, taken: set[Buffer]) -> Buffer:
+    """The list's own buffer when nothing else needs it, or else a new one."""
+    buffer = low.list(value).buffer
+    if buffer in taken or others_need(low, buffer, value):
+        return new_list_buffer(low, value)
+    return buffer
+
+
+def assign(low: Lowering, assigned: list[tuple[Reg, Expr]]) -> None:
+    """Simultaneous assignment: values that read a register assigned earlier use a temporary."""
+    assigned = [(reg, value) for reg, value in assigned if value != register_value(reg).expr]
+    written: set[Reg] = set()
+    clash = False
+    for reg, value in assigned:
+        clash = clash or bool(expr_regs(value) & written)
+        written.add(reg)
+    if clash:
+        assigned = [(reg, register_value(low.let(value)).expr) for reg, value in assigned]
+    for reg, value in assigned:
+        low.emit(Let(reg, value))
+
+
+def bind(low: Lowering, value: Value, target: Target) -> None:
+    """The value is what `target` holds."""
+    match target:
+        case Reg():
+            low.env[value] = register_value(target)
+        case Buffer() | LateTarget():
+            buffer = target if isinstance(target, Buffer) else target.buffer
+            low.env[value] = stored(buffer, low.extents(value.tensor.shape))
+        case ListTarget(buffer, length):
+            assert buffer is not None
+            low.ranges.setdefault(length, (0, None))
+            low.env[value] = ListView(buffer, Index.of(length))
+
+
+def bind_all(low: Lowering, values: tuple[Value, ...], targets: list[Target]) -> None:
+    for value, target in zip(values, targets, strict=True):
+        bind(low, value, target)

@@ -1,0 +1,1 @@
+"""The CPU machine: `printer/` prints C++, `native` runs what was built."""

@@ -1,0 +1,277 @@
+"""Runs a compiled program: the Python side of runtime/include/abi.h.
+
+One call is one Python-to-native transition. What a call needs (a Context and the arrays it points
+to, the arena) is a frame; frames are made once and kept, and concurrent callers get one each.
+"""
+
+import ctypes
+import mmap
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stretto.errors import RunError
+from stretto.options import Options
+from stretto.runtime.pool import launcher
+from stretto.runtime.status import Status
+from stretto.runtime.stops import ProgramStopped, stopped
+from stretto.runtime.support import load_library
+
+LibraryCall = Callable[[int, int], object]
+"""`library(call, operands)`: the number of the call and the address of its array of pointers. Runs
+on the thread of the unit that calls, with the GIL."""
+
+_FIRST_EVENTS = 1 << 14
+_HUGE_PAGE_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What a program expects in its Context.
+
+    buffers, limits, results: lengths of those arrays. `arena_bytes` grows, up to `arena_limit`,
+    when the program finds it too small. deep: the program recurses on the native stack.
+    wait_limit_ns: a wait that takes longer is an error; 0 is no limit.
+    """
+
+    units: int
+    buffers: int
+    limits: int = 0
+    results: int = 0
+    arena_bytes: int = 0
+    arena_limit: int = 1 << 34
+    deep: bool = False
+    max_depth: int = 100_000
+    wait_limit_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """One task on one unit; times in nanoseconds of the monotonic clock."""
+
+    unit: int
+    kernel: int
+    task: int
+    start: int
+    end: int
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("kernel", "task", "start", "end")]
+
+
+class _Context(ctypes.Structure):
+    _fields_ = [
+        ("buffers", ctypes.c_void_p),
+        ("arena", ctypes.c_void_p),
+        ("arena_bytes", ctypes.c_int64),
+        ("limits", ctypes.c_void_p),
+        ("results", ctypes.c_void_p),
+        ("progress", ctypes.c_void_p),
+        ("units", ctypes.c_int32),
+        ("deep", ctypes.c_int32),
+        ("stop", ctypes.c_int32),
+        ("status", ctypes.c_int32),
+        ("detail", ctypes.c_int64),
+        ("library", ctypes.c_void_p),
+        ("poll", ctypes.c_void_p),
+        ("switch_unit", ctypes.c_void_p),
+        ("has_core", ctypes.c_void_p),
+        ("next_poll", ctypes.c_int64),
+        ("deadline", ctypes.c_int64),
+        ("max_depth", ctypes.c_int64),
+        ("wait_limit_ns", ctypes.c_int64),
+        ("events", ctypes.c_void_p),
+        ("event_capacity", ctypes.c_int64),
+        ("event_count", ctypes.c_void_p),
+        ("callable", ctypes.c_void_p),
+        ("exception", ctypes.c_void_p * 3),
+    ]
+
+
+_PROGRESS_BYTES = 128
+
+
+class _Memory:
+    """Zeroed memory on a page boundary that exists only where it is touched."""
+
+    def __init__(self, size: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # not shared with a forked child
+        self._pages = mmap.mmap(-1, max(size, 1), flags=flags)
+        if size >= 2 * _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._pages.madvise(mmap.MADV_HUGEPAGE)
+        self.size = size
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+
+
+class _Frame:
+    """Everything that one call at a time needs; attributes keep alive what `context` points to."""
+
+    def __init__(
+        self, interface: Interface, constants: Sequence[int], library: LibraryCall | None
+    ) -> None:
+        self.buffers = (ctypes.c_void_p * interface.buffers)()
+        if constants:
+            self.buffers[-len(constants) :] = constants
+        self.limits = (ctypes.c_int64 * interface.limits)()
+        self.results = (ctypes.c_int64 * interface.results)()
+        self.event_count = (ctypes.c_int64 * interface.units)()
+        self.deadline = 0
+        self.progress = _Memory(_PROGRESS_BYTES * interface.units)
+        self.library = library
+        self.context = context = _Context(
+            buffers=ctypes.addressof(self.buffers),
+            limits=ctypes.addressof(self.limits),
+            results=ctypes.addressof(self.results),
+            progress=self.progress.address,
+            units=interface.units,
+            deep=interface.deep,
+            max_depth=interface.max_depth,
+            wait_limit_ns=interface.wait_limit_ns,
+            event_count=ctypes.addressof(self.event_count),
+            callable=None if library is None else id(library),
+        )
+        self.pointer = ctypes.c_void_p(ctypes.addressof(context))
+
+    def set_arena(self, size: int) -> None:
+        self.arena = _Memory(1)  # what was there before is given back first
+        self.arena = _Memory(size)
+        self.context.arena = self.arena.address
+        self.context.arena_bytes = size
+
+    def set_events(self, capacity: int) -> None:
+        self.events = (_Event * (capacity * self.context.units))()
+        self.context.events = ctypes.addressof(self.events)
+        self.context.event_capacity = capacity
+
+
+class NativeProgram:
+    """A compiled program, ready to run, from any number of threads at once.
+
+    path: a shared object that exports `stretto_run` (see abi.h).
+    constants: addresses for the last entries of Context.buffers, the same in every run; the
+        caller keeps the memory alive.
+    library: runs the program's library calls.
+
+    `launches` counts the transitions from Python to the program: one per run, and one more each
+    time that its arena or a list had to grow.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        interface: Interface,
+        options: Options,
+        *,
+        constants: Sequence[int] = (),
+        library: LibraryCall | None = None,
+    ) -> None:
+        self.interface = interface
+        self._constants = constants
+        self._library = library
+        self._shared_object = load_library(path)
+        self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
+        self._launch = launcher(options)
+        self._pack_buffers = struct.Struct(f"{interface.buffers - len(constants)}Q").pack_into
+        self._pack_limits = struct.Struct(f"{interface.limits}q").pack_into
+        self._arena_bytes = interface.arena_bytes
+        self._idle: list[_Frame] = []  # appending and popping are atomic
+        self.launches = 0
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena of one call, as far as it had to grow until now."""
+        return self._arena_bytes
+
+    def run(
+        self, buffers: Sequence[int], limits: Sequence[int] = (), deadline: int = 0
+    ) -> list[int]:
+        """Runs the program once; the GIL is released meanwhile.
+
+        buffers: an address for every entry of Context.buffers but the constants; the caller keeps
+            the memory alive.
+        limits: capacities of the lists.
+        deadline: when it is to end, in nanoseconds of the monotonic clock; 0 is never.
+        Returns Context.results.
+        Raises ProgramStopped (LIST_FULL: run again with a longer list), and what a signal handler
+        raises, such as KeyboardInterrupt.
+        """
+        try:
+            frame = self._idle.pop()
+        except IndexError:
+            frame = self._new_frame()
+        if deadline != frame.deadline:
+            frame.deadline = frame.context.deadline = deadline
+        try:
+            return self._run(frame, buffers, limits)
+        finally:
+            self._idle.append(frame)
+
+    def profile(
+        self, buffers: Sequence[int], limits: Sequence[int] = ()
+    ) -> tuple[list[int], list[TaskEvent]]:
+        """As `run`, of a program built with Options(profile=True): also gives when each task ran.
+        The program runs once before, so that no page of its arena is touched for the first time
+        while a task is timed, and again where there were more tasks than expected."""
+        frame = self._new_frame()
+        self._run(frame, buffers, limits)
+        frame.set_events(_FIRST_EVENTS)
+        results = self._run(frame, buffers, limits)
+        while (count := max(frame.event_count)) > frame.context.event_capacity:
+            frame.set_events(count)
+            results = self._run(frame, buffers, limits)
+        return results, _events(frame)
+
+    def _run(self, frame: _Frame, buffers: Sequence[int], limits: Sequence[int]) -> list[int]:
+        self._pack_buffers(frame.buffers, 0, *buffers)
+        if limits:
+            self._pack_limits(frame.limits, 0, *limits)
+        self.launches += 1
+        size = frame.arena.size
+        try:
+            if self._launch(self._entry, frame.pointer) != 0:
+                self._grow_and_retry(frame)
+            if frame.context.status != Status.OK:
+                raise _stopped(frame, self.interface)
+        except BaseException as error:
+            if frame.arena.size > size:  # a recursion without end need not keep what it got
+                frame.set_arena(size)
+            stopped_itself = isinstance(error, RunError) or not isinstance(error, Exception)
+            if frame.context.status == Status.LIBRARY_FAILED and not stopped_itself:
+                raise _stopped(frame, self.interface) from error
+            raise
+        self._arena_bytes = max(self._arena_bytes, frame.arena.size)
+        return frame.results[:]
+
+    def _new_frame(self) -> _Frame:
+        frame = _Frame(self.interface, self._constants, self._library)
+        frame.set_arena(self._arena_bytes)
+        return frame
+
+    def _grow_and_retry(self, frame: _Frame) -> None:
+        """As long as the arena is what was too small: makes it larger and runs again."""
+        limit = self.interface.arena_limit
+        while frame.context.status == Status.ARENA_FULL and frame.arena.size < limit:
+            size = frame.arena.size
+            wanted = max(2 * size, frame.context.detail, mmap.PAGESIZE)
+            try:
+                frame.set_arena(min(wanted, limit))
+            except OSError:  # the process may not have more (ulimit -v)
+                return frame.set_arena(size)
+            self.launches += 1
+            self._launch(self._entry, frame.pointer)
+
+
+def _events(frame: _Frame) -> list[TaskEvent]:
+    capacity = frame.context.event_capacity
+    return [
+        TaskEvent(unit, event.kernel, event.task, event.start, event.end)
+        for unit, count in enumerate(frame.event_count)
+        for event in frame.events[unit * capacity : unit * capacity + count]
+    ]
+
+
+def _stopped(frame: _Frame, interface: Interface) -> ProgramStopped:
+    status, detail = Status(frame.context.status), int(frame.context.detail)
+    return stopped(status, detail, interface.max_depth, frame.arena.size)

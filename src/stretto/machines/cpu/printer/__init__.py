@@ -1,0 +1,1 @@
+"""A DeviceProgram as C++: `program` is the entry, then functions, kernels, stages."""

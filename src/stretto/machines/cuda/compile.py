@@ -1,0 +1,198 @@
+"""Compiles a printed Triton program ahead of time; it needs no GPU.
+
+Results lie in the build cache. Triton's own cache is not used: it would keep every stage of every
+program in the user's home folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.errors import BuildError, SourceLocation
+from stretto.machines.cuda.printer.source import ENTRY, Parameter, TritonSource
+from stretto.machines.cuda.resources import Resources, function_usage, resources, spilled_bytes
+from stretto.machines.cuda.toolchain import TRITON_LOCK, Target, file_name, require_triton
+from stretto.options import Options
+from stretto.runtime.cache import DiskCache, content_key
+
+_SUFFIX = ".triton"
+_FORMAT = "1"
+"""Of the cache entries; another one, other keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTriton:
+    """Machine code and what a launcher must know.
+
+    binary: a cubin or hsaco. entry: the kernel's name in it. parameters: those of the source, in
+    order, after which the binary has `scratch_parameters` more pointers, null unless
+    `scratch_bytes` is more than 0 (by launch and unit). shared_bytes: dynamic shared memory of a
+    unit. seconds: what the compilation took, whenever that was.
+    """
+
+    binary: bytes
+    target: str
+    entry: str
+    parameters: tuple[Parameter, ...]
+    scratch_parameters: int
+    scratch_bytes: int
+    shared_bytes: int
+    warps: int
+    resources: Resources
+    seconds: float
+    from_cache: bool
+
+
+def compile_source(source: TritonSource, target: str, options: Options) -> CompiledTriton:
+    """Compiles for `target`, one of those that Target.parse knows, unless the cache has it.
+
+    Raises ValueError for another target, and BuildError: Triton is missing or not a supported
+    version, it rejects the program, or the result cannot be stored.
+    """
+    machine = Target.parse(target)
+    version = require_triton()
+    signature = json.dumps([(parameter.name, parameter.type) for parameter in source.parameters])
+    key = content_key(_FORMAT, source.text, signature, str(source.warps), machine.name, version)
+
+    def build(product: Path) -> None:
+        binary, facts = _compile(source, machine)
+        product.write_bytes(json.dumps(facts).encode() + b"\n" + binary)
+
+    path, from_cache = DiskCache(options.cache_path()).get_or_put(key, _SUFFIX, build)
+    header, _, binary = path.read_bytes().partition(b"\n")
+    facts = json.loads(header)
+    facts["resources"] = Resources(**facts["resources"])
+    return CompiledTriton(
+        binary=binary,
+        target=machine.name,
+        parameters=source.parameters,
+        warps=source.warps,
+        from_cache=from_cache,
+        **facts,
+    )
+
+
+def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any]]:
+    """The binary and the fields of CompiledTriton that come from the compiler."""
+    start = time.perf_counter()
+    with TRITON_LOCK:
+        compiled = _run_triton(source, target)
+    metadata = compiled.metadata
+    binary: bytes = compiled.asm[target.binary]
+    usage: dict[str, tuple[int, int]] = {}
+    spills = 0
+    scratch = 0
+    if target.backend == "cuda":
+        usage, spills = _nvidia_usage(binary, compiled.asm["ptx"], target)
+        scratch = 2
+    needs = resources(usage, spills, metadata.shared, source.warps, target.multiprocessor)
+    facts = {
+        "entry": metadata.name,
+        "scratch_parameters": scratch,
+        "scratch_bytes": getattr(metadata, "global_scratch_size", 0),
+        "shared_bytes": metadata.shared,
+        "resources": asdict(needs),
+        "seconds": time.perf_counter() - start,
+    }
+    return binary, facts
+
+
+@contextmanager
+def _no_tensor_memory(target: Target) -> Generator[None]:
+    """Blackwell's products without its tensor memory, which Triton 3.6 refuses in functions that
+    are called: "add support for function calls using tmem"."""
+    name, before = "DISABLE_MMA_V5", os.environ.get("DISABLE_MMA_V5")
+    if isinstance(target.arch, int) and target.arch >= 100:
+        os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+def _run_triton(source: TritonSource, target: Target) -> Any:
+    import triton.language as tl
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, CompilationError
+    from triton.compiler import compile as triton_compile
+
+    if knobs.runtime.interpret:
+        raise BuildError(
+            "Triton does not compile in this process: TRITON_INTERPRET is set",
+            remedy="unset the environment variable TRITON_INTERPRET",
+        )
+    module: dict[str, Any] = {"__name__": "triton_program"}
+    exec(compile(source.text, file_name(source.text), "exec"), module)
+    if "PORTABLE" in module:
+        module["PORTABLE"] = tl.constexpr(target.backend != "cuda")
+    program = ASTSource(
+        fn=module[ENTRY],
+        signature={parameter.name: parameter.type for parameter in source.parameters},
+        attrs={
+            (place,): [["tt.divisibility", 16]]
+            for place, parameter in enumerate(source.parameters)
+            if parameter.is_pointer
+        },
+    )
+    machine = GPUTarget(target.backend, target.arch, target.warp_size)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="stretto-") as folder,
+            knobs.cache.scope(),
+            _no_tensor_memory(target),
+        ):
+            knobs.cache.dir = folder
+            return triton_compile(program, target=machine, options={"num_warps": source.warps})
+    except CompilationError as error:
+        raise _rejected(error, source.text) from error
+    except Exception as error:  # Triton raises any class, those of its passes and of LLVM included
+        raise BuildError(
+            f"Triton cannot compile the program for {target.name}: {error}",
+            remedy="please report it, with the program's text (Options(dump_dir=...))",
+        ) from error
+
+
+def _rejected(error: BaseException, text: str) -> BuildError:
+    """The innermost of Triton's errors, at its line of the printed text."""
+    while error.__cause__ is not None and hasattr(error.__cause__, "node"):
+        error = error.__cause__
+    location = None
+    function: str | None = getattr(error, "src", None)
+    line: int | None = getattr(getattr(error, "node", None), "lineno", None)
+    if function is not None and line is not None and (place := text.find(function)) >= 0:
+        name = function.removeprefix("def ").partition("(")[0]
+        first = text.count("\n", 0, place)
+        location = SourceLocation(file_name(text), first + line, function=name)
+    reason = getattr(error, "error_message", None) or str(error.__cause__ or error)
+    return BuildError(
+        f"Triton rejects the program: {reason}",
+        location=location,
+        remedy="this is an error of stretto's; please report it",
+    )
+
+
+def _nvidia_usage(cubin: bytes, ptx: str, target: Target) -> tuple[dict[str, tuple[int, int]], int]:
+    """Registers and stack by function, and the spilled bytes of all.
+
+    Only a stack can hold spilled registers, so ptxas is asked once more only where there is one.
+    """
+    from triton import knobs
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+
+    usage = function_usage(cubin, knobs.nvidia.cuobjdump.path)
+    if not any(stack for _, stack in usage.values()):
+        return usage, 0
+    arch = int(target.arch)
+    return usage, spilled_bytes(ptx, get_ptxas(arch).path, sm_arch_from_capability(arch))

@@ -1,0 +1,124 @@
+"""GPUs that programs can run on, and programs made ready for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stretto.errors import BuildError
+from stretto.lowering.program import Lowered
+from stretto.machines.cuda.driver import Driver, load_driver
+from stretto.machines.cuda.interpreter import InterpretedKernel
+from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
+from stretto.machines.cuda.machine import CudaMachine, InterpretedMachine, TorchMemory
+from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.options import Options
+from stretto.schedule.plan import Plan
+
+LEAST_CAPABILITY = (8, 0)
+EMULATED_UNITS = 5
+"""Execution units where nothing else is asked for and there is no GPU: few, and not even."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One NVIDIA GPU. capability: (8, 0), (9, 0), ..."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.index)
+
+
+def find_gpu(device: torch.device) -> Gpu:
+    """The GPU of a torch device. Raises BuildError where torch or stretto cannot use it."""
+    built: str | None = getattr(torch.version, "cuda", None)
+    if built is None:
+        raise BuildError(
+            f"torch {torch.__version__} is built without CUDA",
+            remedy="install a build with CUDA: https://pytorch.org/get-started/locally",
+        )
+    load_driver()
+    if not torch.cuda.is_available():
+        raise BuildError(
+            f"torch (built for CUDA {built}) finds no GPU that it can use",
+            remedy="check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the driver is new enough",
+        )
+    named = str(device) != "cuda"
+    index = device.index if named else torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    gpu = Gpu(index, properties.name, capability, properties.multi_processor_count)
+    require_capability(gpu)
+    return gpu
+
+
+def require_capability(gpu: Gpu) -> None:
+    """Raises BuildError for a GPU that is too old."""
+    if gpu.capability < LEAST_CAPABILITY:
+        shown, least = (".".join(map(str, c)) for c in (gpu.capability, LEAST_CAPABILITY))
+        raise BuildError(
+            f"cuda:{gpu.index} ({gpu.name}) has compute capability {shown}; programs need {least}",
+            remedy="use an NVIDIA GPU of the Ampere generation or later, or move the module "
+            "with .cpu()",
+        )
+
+
+def units_for(device: torch.device, units: int | None = None) -> int:
+    """How many execution units a program for the device gets: one per multiprocessor, unless
+    `units` says otherwise. No device of CUDA is an emulated one."""
+    if units is not None:
+        return units
+    return find_gpu(device).multiprocessors if device.type == "cuda" else EMULATED_UNITS
+
+
+def resident_units(
+    compiled: CompiledKernel, device: torch.device, driver: Driver | None = None
+) -> int:
+    """How many thread blocks of a kernel the device holds at once: the most units it may have."""
+    gpu = find_gpu(device)
+    kernel = load_kernel(driver or load_driver(), gpu.index, compiled, 1)
+    return kernel.resident * gpu.multiprocessors
+
+
+def machine_for(
+    device: torch.device, compiled: Sequence[CompiledKernel], units: int
+) -> CudaMachine:
+    """A GPU with the kernels of a program, for launches of so many units. Raises BuildError where
+    it cannot hold all of them at once: see `resident_units`."""
+    gpu, driver = find_gpu(device), load_driver()
+    kernels = [load_kernel(driver, gpu.index, kernel, units) for kernel in compiled]
+    for kernel in kernels:
+        require_resident(kernel, gpu.multiprocessors)
+    return CudaMachine(gpu.device, driver, TorchMemory(gpu.device), kernels)
+
+
+def cuda_executable(
+    plan: Plan,
+    sources: Sequence[TritonSource],
+    compiled: Sequence[CompiledKernel],
+    lowered: Lowered,
+    options: Options,
+    device: torch.device,
+) -> PlanExecutable:
+    """A program on a GPU. Raises BuildError as `machine_for`."""
+    machine = machine_for(device, compiled, plan.program.units)
+    return PlanExecutable(plan, sources, lowered, options, machine)
+
+
+def emulated_cuda_executable(
+    plan: Plan,
+    sources: Sequence[TritonSource],
+    lowered: Lowered,
+    options: Options,
+) -> PlanExecutable:
+    """The same program on CPU tensors; the text of its kernels is interpreted."""
+    machine = InterpretedMachine([InterpretedKernel(s, options.seed) for s in sources])
+    return PlanExecutable(plan, sources, lowered, options, machine)

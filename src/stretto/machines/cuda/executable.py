@@ -1,0 +1,366 @@
+"""A program on a GPU, ready to be called with tensors.
+
+A call enqueues a launch on the caller's current stream and returns; it waits for the end only where
+the host must know something of it: sizes of results, or whether a recursion or a list had room
+enough. What a launch finds wrong otherwise is raised by a later call, or by `synchronize()`.
+
+A launch works on a *state*: progress counters, which go on from launch to launch, intermediate
+values, a stack. There is one per stream, on which launches follow each other, and one per capture,
+since the replays of a graph may run beside other launches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from stretto.device.expr import Buffer
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import call_buffers
+from stretto.errors import BuildError, RunError
+from stretto.lowering.program import Lowered
+from stretto.machines.cuda.machine import Machine
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.state import (
+    ALIGNMENT,
+    Filler,
+    Places,
+    Sizes,
+    State,
+    aligned,
+    failure,
+    make_state,
+)
+from stretto.options import Options
+from stretto.runtime.constants import Copy, is_plain
+from stretto.runtime.memory_watch import regions_of
+from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
+from stretto.runtime.status import Status
+from stretto.runtime.stops import ProgramStopped, explained
+
+FIRST_FRAMES = 64
+"""Activations of recursive functions that the arena has room for at first."""
+FIRST_STACK_WORDS = 1 << 10
+"""Words of the stack of every unit at first."""
+
+_KEPT: list[object] = []
+"""What graphs point to and nobody else keeps; how long a graph lives cannot be seen."""
+
+
+class CudaExecutable:
+    """Runs a DeviceProgram that was printed as Triton kernels. Safe to call from several threads.
+
+    sources: what the machine has the kernels of, in its order; a call launches the first.
+    words: how many registers go in or out; the results of main come first.
+    `launches` counts launches: one per call, and one more each time that something had to grow.
+    """
+
+    def __init__(
+        self,
+        program: DeviceProgram,
+        sources: Sequence[TritonSource],
+        lowered: Lowered,
+        options: Options,
+        machine: Machine,
+        words: Mapping[str, int] | None = None,
+    ) -> None:
+        self.program = program
+        self.sources = tuple(sources)
+        self.lowered = lowered
+        self.machine = machine
+        self.max_depth = options.max_depth
+        results = program.tree.main.results
+        self.places = [Places.of(source) for source in self.sources]
+        self.registers = {reg: words[reg.name] if words else n for n, reg in enumerate(results)}
+        self.words = len(words) if words else len(results)
+        self.free = [b for b in program.tree.externals if b.kind != "constant"]
+        self.capacities = {
+            place: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
+            for place, b in enumerate(self.free)
+            if b.kind == "list"
+        }
+        self.inputs = [b.slot for b in lowered.inputs]
+        self.outputs = [o.buffer.slot for o in lowered.outputs]
+        self.static = [(b.slot, item_shape(b), b.dtype.torch) for b in self.free if _is_fixed(b)]
+        self.recursive = any(source.recursive for source in self.sources)
+        self.sized = bool(results or self.capacities)
+        self.waits = self.sized or self.recursive or machine.synchronous
+        self.why_not_captured = (
+            "its outputs' sizes are read on the host"
+            if self.sized
+            else "the host must see whether its recursion had memory enough"
+        )
+        self.sizes = _first_sizes(program, self.sources)
+        self.states: dict[int, State] = {}
+        self.captures: dict[int, State] = {}
+        self.launches = 0
+        self._lock = threading.Lock()
+        self.copies: tuple[Copy, ...] = ()
+        with machine.active():
+            self._prepare()
+
+    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+        """Runs once. `inputs`: contiguous tensors in the order of main's params.
+
+        Raises RunError for an input on another device, and for what an earlier call found wrong.
+        """
+        self._check_devices(inputs)
+        machine = self.machine
+        with machine.active():
+            stream = machine.stream()
+            if capture := machine.capture(stream):
+                return self._captured(inputs, stream, capture)
+            state = self.states.get(stream) or self._new_state(stream, 0)
+            with state.lock:
+                if state.failed:
+                    machine.synchronize(stream)
+                    raise self.failure(state)
+                if self.captures:
+                    self._check_captures()
+                if self.waits:
+                    return self._run(inputs, state)
+                memory = self._memory(inputs, {})
+                self.run(state, memory, {}, stream)
+            return [memory[slot] for slot in self.outputs]
+
+    def run(
+        self,
+        state: State,
+        memory: Mapping[int, torch.Tensor],
+        capacities: Mapping[int, int],
+        stream: int,
+    ) -> None:
+        """Enqueues all that one call does on the GPU."""
+        self.launch(0, state, memory, capacities, stream)
+
+    def launch(
+        self,
+        number: int,
+        state: State,
+        memory: Mapping[int, torch.Tensor],
+        capacities: Mapping[int, int],
+        stream: int,
+        frame: tuple[torch.Tensor, torch.Tensor] | None = None,
+        reached: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Enqueues a kernel. memory: by slot, a tensor for every buffer but the constants.
+        capacities: rooms of lists by their number.
+        frame: arena and words, where they are not the state's. reached: what words point to."""
+        invocation = state.invocations.get(number)
+        if invocation is None:
+            arguments = self._filler.arguments(number, state, self.sizes)
+            invocation = state.invocations[number] = self.machine.bind(number, arguments)
+        self.places[number].fill(invocation, memory, capacities, frame)
+        invocation.reach(reached)
+        self.launches += 1
+        self.machine.launch(invocation, stream, state.capture)
+
+    def synchronize(self) -> None:
+        """Waits for all calls and replays; raises RunError where one of them failed."""
+        with self.machine.active():
+            self.machine.synchronize()
+            self._check_captures()
+            for state in list(self.states.values()):
+                with state.lock:
+                    if state.failed:
+                        self.machine.synchronize(state.stream)
+                        raise self.failure(state)
+
+    def memory(self, count: int) -> torch.Tensor:
+        """Bytes for a program itself. Raises RunError where there are not so many."""
+        return self._filler.memory(count)
+
+    def constant(self, buffer: Buffer) -> torch.Tensor:
+        """A constant, where its kernels read it."""
+        return self._filler.constants[buffer.slot]
+
+    def failure(self, state: State) -> Exception:
+        """What to raise for a launch that failed; all of them have ended."""
+        return explained(failure(self.machine, state, self.max_depth), self.lowered.stops)
+
+    def require_running(self, state: State) -> None:
+        """Raises ProgramStopped for a launch that failed; all of them have ended."""
+        if state.failed:
+            raise failure(self.machine, state, self.max_depth)
+
+    # ---- calls -------------------------------------------------------------------------------
+    def _captured(self, inputs: list[torch.Tensor], stream: int, capture: int) -> list[Result]:
+        """A call for a graph. Its arena is memory of the graph, which uses that again for what
+        comes later, so every launch has its own."""
+        if self.waits:
+            why = self.why_not_captured
+            raise RunError(
+                f"the program cannot be captured, because {why}",
+                remedy="call it outside of torch.cuda.graph",
+            )
+        state = self.captures.get(capture) or self._new_state(stream, capture)
+        with state.lock:
+            memory = self._memory(inputs, {})
+            try:
+                self.run(state, memory, {}, stream)
+            finally:
+                state.arena = None
+                state.invocations.clear()
+        return [memory[slot] for slot in self.outputs]
+
+    def _run(self, inputs: list[torch.Tensor], state: State) -> list[Result]:
+        """Runs until there was room for everything; waits for each run."""
+        sizes, ended = self.sizes, False
+        try:
+            while True:
+                ended = False
+                capacities = dict(self.capacities)
+                memory = self._memory(inputs, capacities)
+                try:
+                    self.run(state, memory, capacities, state.stream)
+                    self.machine.synchronize(state.stream)
+                    if not state.failed:
+                        return self._results(memory, list(state.words))
+                    stop = failure(self.machine, state, self.max_depth)
+                except ProgramStopped as seen:  # by the host in the midst of it
+                    stop = seen
+                ended = True
+                self._grow(state, stop, capacities)
+        except BaseException:
+            if sizes != self.sizes:  # a recursion without end need not keep what it got
+                self.sizes = sizes
+                self._drop_memory(state)
+            if not ended:  # who knows how far the units have come
+                self.states.pop(state.stream, None)
+            raise
+
+    def _grow(self, state: State, stop: ProgramStopped, capacities: dict[int, int]) -> None:
+        """Makes larger what was too small; any other stop is raised."""
+        detail, limit = int(stop.detail), self.machine.memory() // 2
+        now, wanted = state.sizes, self.sizes
+        match stop.status:
+            case Status.LIST_FULL if detail in capacities:
+                room = capacities[detail] * GROWTH
+                self.capacities[detail] = max(self.capacities[detail], room)
+                return
+            case Status.ARENA_FULL if now.arena < min(detail, limit):
+                arena = min(aligned(max(2 * now.arena, detail)), aligned(limit))
+                self.sizes = Sizes(max(wanted.arena, arena), wanted.stack)
+            case Status.ARENA_FULL | Status.STACK_FULL if detail <= now.arena and (
+                0 < now.stack <= limit // 2
+            ):
+                self.sizes = Sizes(wanted.arena, max(wanted.stack, 2 * now.stack))
+            case _:
+                raise explained(stop, self.lowered.stops) from None
+        self._drop_memory(state)
+
+    def _drop_memory(self, state: State) -> None:
+        """What a state has is given back before it gets something larger."""
+        state.invocations.clear()
+        state.arena = state.stack = None
+
+    def _memory(
+        self, inputs: list[torch.Tensor], capacities: dict[int, int]
+    ) -> dict[int, torch.Tensor]:
+        """A tensor by slot for every buffer of the arguments but the constants."""
+        memory = {
+            slot: tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
+            for slot, tensor in zip(self.inputs, inputs, strict=True)
+        }
+        empty = self.machine.empty
+        for slot, shape, dtype in self.static:
+            memory[slot] = empty(shape, dtype)
+        for place, room in capacities.items():
+            buffer = self.free[place]
+            lead = (room,) if grows(buffer) else ()
+            memory[buffer.slot] = empty((*lead, *item_shape(buffer)), buffer.dtype.torch)
+        return memory
+
+    def _results(self, memory: Mapping[int, torch.Tensor], words: Sequence[int]) -> list[Result]:
+        outputs = self.lowered.outputs
+        return [result(o, memory[o.buffer.slot], words, self.registers) for o in outputs]
+
+    # ---- checks ------------------------------------------------------------------------------
+    def _check_devices(self, inputs: list[torch.Tensor]) -> None:
+        device = self.machine.device
+        for tensor in inputs:
+            if tensor.device != device:
+                found = ", ".join(f"input {n} on {t.device}" for n, t in enumerate(inputs))
+                raise RunError(
+                    f"the program runs on {device}, but there is {found}",
+                    remedy=f"move all inputs there: `.to('{device}')`",
+                )
+
+    def _check_captures(self) -> None:
+        """Raises for a replay that failed."""
+        for state in list(self.captures.values()):
+            if state.failed:
+                self.machine.synchronize()
+                raise self.failure(state)
+
+    # ---- what launches use -------------------------------------------------------------------
+    def _prepare(self) -> None:
+        """Constants and tables on the device, ready for any stream."""
+        machine = self.machine
+        stream = machine.stream()
+        if machine.capture(stream):
+            raise BuildError(
+                "a function cannot be compiled while a stream is captured",
+                remedy="call it once before the capture",
+            )
+        constants: dict[int, torch.Tensor] = {}
+        used = {buffer for source in self.sources for buffer in source.arguments}
+        calls = [kernel.call for kernel in self.program.kernels if kernel.call is not None]
+        used.update(buffer for call in calls for buffer in call_buffers(call))
+        for buffer in {buffer for buffer in used if buffer.kind == "constant"}:
+            constants[buffer.slot] = self._constant(self.lowered.constants[buffer.slot])
+        tables = tuple(
+            torch.tensor(s.tables or (0,), dtype=torch.int32, device=machine.device)
+            for s in self.sources
+        )
+        machine.synchronize(stream)
+        self._filler = Filler(machine, self.sources, constants, tables, self.max_depth)
+
+    def _constant(self, source: torch.Tensor) -> torch.Tensor:
+        """A constant on the device: the user's tensor, or a copy that launches can read."""
+        source, device = source.detach(), self.machine.device
+        if source.device == device and is_plain(source) and source.data_ptr() % ALIGNMENT == 0:
+            return source
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            tensor = tensor.resolve_neg().to(device).contiguous()
+            own = tensor.data_ptr() % ALIGNMENT == 0 and tensor.data_ptr() != source.data_ptr()
+            return tensor if own else tensor.clone()
+
+        changes = source.device.type == "cpu" and self.lowered.is_of_user(source)
+        region = regions_of([source], native=False)[0] if changes else None
+        self.copies = (*self.copies, Copy(source, moved, region))
+        return self.copies[-1].tensor
+
+    def _new_state(self, stream: int, capture: int) -> State:
+        states, key = (self.captures, capture) if capture else (self.states, stream)
+        with self._lock:
+            if key not in states:
+                units = self.program.units
+                states[key] = made = make_state(self.machine, stream, capture, units, self.words)
+                if capture:
+                    _KEPT.append((made, self._copies(), self._filler.tables))
+            return states[key]
+
+    def _copies(self) -> list[torch.Tensor]:
+        """The constants that are not the user's own tensors."""
+        mine = self._filler.constants
+        theirs = self.lowered.constants
+        return [t for slot, t in mine.items() if t.data_ptr() != theirs[slot].data_ptr()]
+
+
+def _is_fixed(buffer: Buffer) -> bool:
+    """A buffer that is made anew for each call, always of one size."""
+    return buffer.kind not in ("input", "list", "constant")
+
+
+def _first_sizes(program: DeviceProgram, sources: Sequence[TritonSource]) -> Sizes:
+    """Of a recursive program for some calls; else every function is active once at the most."""
+    recursive = any(source.recursive for source in sources)
+    frames = {name: frame.nbytes for name, frame in program.frames}
+    others = sum(size for name, size in frames.items() if name != "main")
+    arena = frames["main"] + others * (FIRST_FRAMES if recursive else 1)
+    stack = FIRST_STACK_WORDS * 8 * program.units if recursive else 0
+    return Sizes(aligned(arena), stack)

@@ -1,0 +1,209 @@
+"""Runs a printed Triton program without a GPU: its text, one unit at a time in random order.
+
+A unit is a program of the launch, in a greenlet of its own. `wait` of the prelude calls `pause`
+while what it waits for has not come, and `fence` when it has; here both hand over to another unit
+that can go on. Where there is none, the error says who waits for whom. Loads and stores are
+checked against the buffers of the launch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from stretto.errors import RunError, SourceLocation
+from stretto.machines.cuda.interpreter.memory import Array, Buffer, Memory, OutOfBounds
+from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, TritonSource
+from stretto.machines.cuda.toolchain import file_name, require_greenlet, require_triton
+from stretto.runtime.stops import DeadlockError
+
+if TYPE_CHECKING:
+    from stretto.machines.cuda.interpreter.builder import Builder
+
+_SWITCH_AFTER_WAIT = 0.5
+"""How likely another unit goes on first where a wait is over."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A unit waits until the counters of `count` units from `first` have come to `target`."""
+
+    first: int
+    count: int
+    target: int
+
+
+class InterpretedKernel:
+    """One program on this machine's CPU. `seed` and the number of the launch draw the order."""
+
+    def __init__(self, source: TritonSource, seed: int = 0) -> None:
+        """Raises BuildError where Triton is missing, or is one that this module does not know."""
+        require_triton()
+        self._greenlet = require_greenlet()
+        from stretto.machines.cuda.interpreter import language as triton_language
+
+        self.source = source
+        self.seed = seed
+        self.launches = 0
+        self._language = triton_language
+        self._file = file_name(source.text)
+        self._module = triton_language.load_module(source.text)
+
+    def launch(self, arguments: Sequence[Tensor | float], reached: Sequence[Tensor] = ()) -> None:
+        """One launch with all units. `arguments`: those of `source.parameters` in order, pointers
+        as contiguous tensors on the CPU, which are changed in place; several may share memory.
+        reached: further memory, to which words of the arguments point.
+
+        How the program ended stands in the control block. Raises DeadlockError where no unit can
+        go on, and RunError with the printed line for an access outside of a buffer or any other
+        error that a unit runs into.
+        """
+        values: list[Any] = []
+        buffers: list[Buffer] = []
+        for parameter, argument in zip(self.source.parameters, arguments, strict=True):
+            if isinstance(argument, Tensor) != parameter.is_pointer:
+                raise ValueError(f"{parameter.name} is {parameter.type}, not {type(argument)}")
+            if isinstance(argument, Tensor):
+                if argument.device.type != "cpu" or not argument.is_contiguous():
+                    raise ValueError(f"{parameter.name} must be contiguous memory on the CPU")
+                buffer = Buffer(parameter.name, argument.data_ptr(), argument.nbytes)
+                buffers.append(buffer)
+                values.append(self._language.argument(buffer.address, parameter.type, buffer))
+            else:
+                values.append(self._language.argument(argument, parameter.type))
+        for tensor in reached:
+            buffers.append(Buffer("memory that a word points to", tensor.data_ptr(), tensor.nbytes))
+        kinds = [parameter.kind for parameter in self.source.parameters]
+        control = values[kinds.index("control")].handle.attr["buffer"].words[8].view(np.int64)
+        order = random.Random(self.seed * 1_000_003 + self.launches)
+        self.launches += 1
+        with self._language.interpreted():
+            builder = self._language.BUILDER
+            before, builder.memory = builder.memory, Memory(buffers)
+            builder.grid_dim = (self.source.units, 1, 1)
+            try:
+                launch = _Launch(builder, self._module, self.source.units, values, control, order)
+                launch.run(self._greenlet)
+            except _UnitFailed as failed:
+                raise _explained(failed, self._file) from failed.__cause__
+            finally:
+                builder.memory = before
+
+
+class _UnitFailed(Exception):
+    """Its cause is what went wrong."""
+
+    def __init__(self, unit: int) -> None:
+        self.unit = unit
+
+
+class _Launch:
+    """The units of one launch, and which of them can go on."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        module: dict[str, Any],
+        units: int,
+        values: list[Any],
+        control: Array,
+        order: random.Random,
+    ) -> None:
+        self.builder = builder
+        self.entry: Callable[..., None] = module[ENTRY]
+        self.values = values
+        self.control = control
+        self.order = order
+        self.waiting: dict[int, _Waiting | None] = dict.fromkeys(range(units))
+        self.units: dict[int, Any] = {}
+        self.current = 0
+        self.hand_over: Callable[[], object] = lambda: None
+        module["pause"] = self._pause
+        module["fence"] = self._fence
+
+    def run(self, greenlet: Any) -> None:
+        self.hand_over = greenlet.getcurrent().switch
+        self.units = {unit: greenlet.greenlet(self._run_unit) for unit in self.waiting}
+        try:
+            while self.units:
+                ready = [unit for unit in self.units if self._is_ready(unit)]
+                if not ready:
+                    raise DeadlockError(f"deadlock: {'; '.join(map(self._text, self.units))}")
+                self._advance(self.order.choice(ready))
+        finally:
+            for unit in self.units.values():
+                unit.throw()  # ends a unit that is still somewhere in its text
+
+    def _advance(self, unit: int) -> None:
+        self.current = unit
+        self.builder.grid_idx = (unit, 0, 0)
+        try:
+            self.units[unit].switch()
+        except Exception as error:  # whatever the program's text raises; it is the cause
+            raise _UnitFailed(unit) from error
+        if self.units[unit].dead:
+            del self.units[unit]
+
+    def _run_unit(self) -> None:
+        with np.errstate(all="ignore"):
+            self.entry(*self.values)
+
+    # ---- in place of the prelude's functions -------------------------------------------------
+    def _pause(self, control: Any, first: Any, count: Any, target: Any) -> None:
+        self.waiting[self.current] = _Waiting(_int(first), _int(count), _int(target))
+        self.hand_over()
+
+    def _fence(self, control: Any) -> None:
+        if self.order.random() < _SWITCH_AFTER_WAIT:
+            self.hand_over()
+
+    # ---- who can go on -----------------------------------------------------------------------
+    def _is_ready(self, unit: int) -> bool:
+        waiting = self.waiting[unit]
+        if waiting is None:
+            return True
+        start = PROGRESS + waiting.first
+        there = self.control[start : start + waiting.count] >= waiting.target
+        if waiting.first <= unit < waiting.first + waiting.count:
+            there[unit - waiting.first] = True
+        if self.control[ERROR] != 0 or there.all():
+            self.waiting[unit] = None
+            return True
+        return False
+
+    def _text(self, unit: int) -> str:
+        """`unit 1 waits for unit 0 (at 3, ended) to reach 5`."""
+        waiting = self.waiting[unit]
+        assert waiting is not None
+        missing: list[str] = []
+        for other in range(waiting.first, waiting.first + waiting.count):
+            progress = int(self.control[PROGRESS + other])
+            if progress < waiting.target and other != unit:
+                ended = "" if other in self.units else ", ended"
+                missing.append(f"unit {other} (at {progress}{ended})")
+        return f"unit {unit} waits for {', '.join(missing)} to reach {waiting.target}"
+
+
+def _explained(failed: _UnitFailed, file: str) -> RunError:
+    """The error with the last printed line that led to it."""
+    error = failed.__cause__
+    assert error is not None
+    location: SourceLocation | None = None
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == file:
+            location = SourceLocation(file, trace.tb_lineno, function=code.co_name)
+        trace = trace.tb_next
+    kind = "" if isinstance(error, OutOfBounds) else f"{type(error).__name__}: "
+    return RunError(f"unit {failed.unit}: {kind}{error}", location=location)
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else int(value.handle.data.item())

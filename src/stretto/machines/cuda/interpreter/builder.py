@@ -1,0 +1,207 @@
+"""The operators of the interpreted Triton language, on numpy arrays.
+
+Triton's own, with what they lack: bfloat16, which lies in arrays of uint16; the NaN rules of
+minimum and maximum; and memory that knows its buffers, so that every address is checked and whole
+tiles are copied at once. What a masked load leaves undefined on a device is NaN here, or an
+unlikely number.
+
+Import only inside functions: it imports triton.
+"""
+
+# Overridden with fewer names for arguments that Triton only passes by position.
+# pyright: reportIncompatibleMethodOverride=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language
+import triton.runtime.interpreter
+from torch import Tensor
+from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, TensorHandle
+
+from stretto.machines.cuda.interpreter.memory import Array, Buffer, Memory
+
+tl: Any = triton.language
+
+BF16 = "bf16"
+_UNDEFINED = 0x5555555555555555
+_TRITON_NUMPY_TYPE: Any = vars(triton.runtime.interpreter)["_get_np_dtype"]
+_NUMPY_TYPES: dict[str, np.dtype[Any]] = {}
+
+
+class Builder(InterpreterBuilder):
+    """Handles (array and type) in, handles out. `memory` and `unit` are those of the launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options = InterpreterOptions(sanitize_overflow=False)
+        self.memory = Memory(())
+        self.grid_dim: tuple[int, int, int] = (1, 1, 1)
+        self.grid_idx: tuple[int, int, int] = (0, 0, 0)
+
+    # ---- memory ------------------------------------------------------------------------------
+    def create_load(self, ptr: Any, *_: Any) -> Any:
+        dtype = _pointee(ptr)
+        return TensorHandle(self.memory.load(ptr.data, numpy_type(dtype), _buffer(ptr)), dtype)
+
+    def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *_: Any) -> Any:
+        if mask.data.all():
+            return self.create_load(ptrs)
+        dtype = _pointee(ptrs)
+        kind = numpy_type(dtype)
+        if other is not None:
+            result = np.array(np.broadcast_to(other.data, ptrs.data.shape), kind)
+        elif ptrs.data.size == 1:  # triton gives no `other` for a single 0 too
+            result = np.zeros(ptrs.data.shape, kind)
+        else:
+            result = np.full(ptrs.data.shape, _undefined(kind), kind)
+        active = np.broadcast_to(mask.data, ptrs.data.shape)
+        if active.any():
+            result[active] = self.memory.load(ptrs.data[active], kind, _buffer(ptrs))
+        return TensorHandle(result, dtype)
+
+    def create_store(self, ptr: Any, val: Any, *_: Any) -> None:
+        self.memory.store(ptr.data, val.data, _buffer(ptr))
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *_: Any) -> None:
+        if mask.data.all():
+            self.memory.store(ptrs.data, value.data, _buffer(ptrs))
+        elif mask.data.any():
+            values = np.broadcast_to(value.data, ptrs.data.shape)[mask.data]
+            self.memory.store(ptrs.data[mask.data], values, _buffer(ptrs))
+
+    def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
+        self.memory.load(ptr.data, val.data.dtype, _buffer(ptr))
+        return super().create_atomic_cas(ptr, cmp, val, sem, scope)
+
+    def create_atomic_rmw(
+        self, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
+    ) -> Any:
+        active = ptr.data[mask.data]
+        if active.size:
+            self.memory.load(active, val.data.dtype, _buffer(ptr))
+        # Triton's own walks the memory of these arrays: a broadcast one has too little.
+        ptr, val, mask = (
+            TensorHandle(np.array(np.broadcast_to(item.data, ptr.data.shape)), item.dtype)
+            for item in (ptr, val, mask)
+        )
+        return super().create_atomic_rmw(op, ptr, val, mask, sem, scope)
+
+    # ---- pointers remember their buffer ------------------------------------------------------
+    def create_addptr(self, ptr: Any, offset: Any) -> Any:
+        size = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        step = offset.data.astype(np.uint64) * np.uint64(size)
+        return TensorHandle(ptr.data + step, ptr.dtype, ptr.attr)
+
+    def create_splat(self, ret_ty: Any, arg: Any) -> Any:
+        shape = [int(size) for size in ret_ty.shape]
+        return TensorHandle(np.broadcast_to(arg.data.reshape(()), shape), arg.dtype, arg.attr)
+
+    def create_broadcast(self, arg: Any, shape: Any) -> Any:
+        return TensorHandle(np.broadcast_to(arg.data, shape), arg.dtype.scalar, arg.attr)
+
+    def create_expand_dims(self, arg: Any, axis: int) -> Any:
+        return TensorHandle(np.expand_dims(arg.data, axis), arg.dtype.scalar, arg.attr)
+
+    # ---- arithmetic --------------------------------------------------------------------------
+    def binary_op(self, lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
+        dtype = lhs.dtype
+        if dtype.name == BF16:
+            result = op(wide(lhs).data, wide(rhs).data)
+            return TensorHandle(result, dtype) if result.dtype == bool else narrow(result)
+        result = op(lhs.data, rhs.data)
+        if result.itemsize > lhs.data.itemsize:  # shifts of mixed widths
+            result = result.astype(numpy_type(dtype))
+        return TensorHandle(result, dtype)
+
+    def create_maxnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmax)
+
+    def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmin)
+
+    def create_clampf(self, arg: Any, lo: Any, hi: Any, propagate_nans: Any) -> Any:
+        return self.create_minnumf(self.create_maxnumf(arg, lo), hi)
+
+    def unary_op(self, arg: Any, op: Callable[..., Any]) -> Any:
+        if arg.dtype.name == BF16:
+            return narrow(op(wide(arg).data))
+        return TensorHandle(op(arg.data), arg.dtype)
+
+    def create_erf(self, arg: Any) -> Any:
+        return self.unary_op(arg, lambda data: _torch(torch.erf, data))
+
+    def create_rsqrt(self, arg: Any) -> Any:
+        return self.unary_op(arg, lambda data: np.reciprocal(np.sqrt(data)))
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        """Rounded once, as a device does it."""
+        if x.dtype.name == "fp32":
+            exact = x.data.astype(np.float64) * y.data + z.data
+            return TensorHandle(exact.astype(np.float32), z.dtype)
+        return self.create_fadd(self.create_fmul(x, y), z)
+
+    def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, imprecise: Any) -> Any:
+        product = np.matmul(wide(a).data, wide(b).data, dtype=d.data.dtype)
+        return TensorHandle(product + d.data, d.dtype)
+
+    # ---- conversions -------------------------------------------------------------------------
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        target = dst_type.scalar
+        src = wide(src)
+        if target.name == BF16:
+            return narrow(src.data.astype(np.float32))
+        return TensorHandle(src.data.astype(numpy_type(target)), target)
+
+    def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
+        if BF16 in (src.dtype.name, dst_type.scalar.name) and src.dtype.primitive_bitwidth > 8:
+            return self.cast_impl(src, dst_type)
+        return super().create_fp_to_fp(src, dst_type, rounding_mode)
+
+    def get_bf16(self, value: float) -> Any:
+        return narrow(np.array([value], np.float32))
+
+
+def numpy_type(dtype: Any) -> np.dtype[Any]:
+    """How values of a Triton type lie in arrays."""
+    scalar = dtype.scalar
+    if (found := _NUMPY_TYPES.get(scalar.name)) is None:
+        found = _TRITON_NUMPY_TYPE(scalar)
+        _NUMPY_TYPES[scalar.name] = found
+    return found
+
+
+def wide(handle: Any) -> Any:
+    """A bfloat16 handle as float32; others as they are."""
+    if handle.dtype.name != BF16:
+        return handle
+    return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def narrow(data: Array) -> Any:
+    """float32 as bfloat16, rounded to nearest, ties to even."""
+    bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return TensorHandle(np.where(np.isnan(data), np.uint16(0x7FC0), rounded), tl.bfloat16)
+
+
+def _pointee(pointer: Any) -> Any:
+    return pointer.dtype.scalar.element_ty
+
+
+def _buffer(pointer: Any) -> Buffer | None:
+    return pointer.attr.get("buffer")
+
+
+def _undefined(kind: np.dtype[Any]) -> Any:
+    if kind.kind == "f":
+        return np.nan
+    return kind.type(_UNDEFINED & np.iinfo(kind).max) if kind.kind in "iu" else True
+
+
+def _torch(function: Callable[[Tensor], Tensor], data: Array) -> Array:
+    return function(torch.from_numpy(np.array(data))).numpy()

@@ -1,0 +1,250 @@
+"""Triton's language in Python: what a printed program's text means without a compiler.
+
+Built on Triton's own interpreter (operators on numpy arrays), but not through its `triton.jit`,
+which works only where TRITON_INTERPRET was set before the first import, looks for what to replace
+at every call of a function, and leaves some of it replaced. Here the whole text is compiled once,
+as plain Python functions, and the language is replaced only while a launch runs, so that
+compilation in the same process goes on unharmed.
+
+Import only inside functions: it imports triton.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache, partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import triton.language
+import triton.runtime.interpreter
+from triton.runtime.interpreter import TensorHandle
+from triton.runtime.jit import JITFunction
+
+from stretto.machines.cuda.interpreter.builder import Builder, numpy_type
+from stretto.machines.cuda.interpreter.memory import Buffer
+from stretto.machines.cuda.interpreter.reduce import reduce
+from stretto.machines.cuda.interpreter.semantic import Semantic, block_type_init, tensor_init
+from stretto.machines.cuda.printer.program import library_text
+from stretto.machines.cuda.toolchain import TRITON_LOCK, file_name
+
+# What triton leaves unannotated is not unknown but anything.
+tl: Any = triton.language
+interpreter: Any = triton.runtime.interpreter
+
+Namespace = dict[str, Any]
+
+BUILDER = Builder()
+_SEMANTIC: Any = Semantic(BUILDER)
+_MODULES: tuple[ModuleType, ...] = (tl, tl.core, tl.math, tl.standard, tl.random)
+
+
+@lru_cache(maxsize=256)
+def _code(text: str) -> tuple[CodeType, ...]:
+    """What to execute in turn. The library, which is half of every program, is compiled once."""
+    file, library = file_name(text), library_text()
+    before, found, after = text.partition(library)
+    if not found:
+        return (_compiled(text, file, 0),)
+    first = before.count("\n")
+    rest = _compiled(after, file, first + library.count("\n"))
+    return _compiled(before, file, 0), _renamed(_library_code(first), file), rest
+
+
+@cache
+def _library_code(first: int) -> CodeType:
+    return _compiled(library_text(), "<library>", first)
+
+
+def _compiled(text: str, file: str, lines: int) -> CodeType:
+    """Code of a text that begins after so many lines of its file."""
+    return compile(_plain(ast.parse("\n" * lines + text)), file, "exec")
+
+
+def _renamed(code: CodeType, file: str) -> CodeType:
+    """The same code as part of another file."""
+    values = code.co_consts
+    inner = (_renamed(value, file) if isinstance(value, CodeType) else value for value in values)
+    return code.replace(co_filename=file, co_consts=tuple(inner))
+
+
+def load_module(text: str) -> Namespace:
+    """A fresh namespace of the module `text` whose jit functions are plain functions.
+
+    They mean something only inside `interpreted()`.
+    """
+    namespace: Namespace = {"__name__": "triton_program", "range": _range, "_tensor": _to_tensor}
+    for code in _code(text):
+        exec(code, namespace)
+    for value in namespace.values():
+        if isinstance(value, FunctionType):
+            _as_combining(value)
+    return namespace
+
+
+@contextmanager
+def interpreted() -> Generator[None]:
+    """Replaces triton's language by functions on numpy arrays while it lasts."""
+    with TRITON_LOCK:
+        undo: list[tuple[Any, str, Any]] = []
+        try:
+            for owner, name, value in _replacements():
+                undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+                setattr(owner, name, value)
+            yield
+        finally:
+            for owner, name, value in reversed(undo):
+                if value is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, value)
+
+
+def argument(value: float, kind: str, buffer: Buffer | None = None) -> Any:
+    """A parameter of the kernel: `value` is a number, or the address for a type like `*fp32`."""
+    dtype = tl.str_to_ty(kind, None)
+    attributes = {} if buffer is None else {"buffer": buffer}
+    handle = TensorHandle(np.array([value], numpy_type(dtype)), dtype, attributes)
+    return tl.tensor(handle, dtype)
+
+
+# ---- the text as plain functions -----------------------------------------------------------------
+def _plain(tree: ast.Module) -> ast.Module:
+    """Functions without decorators, in which every assigned number becomes a tensor, as it does
+    in a compiled one; what is annotated as a constexpr stays, as do assignments of the module."""
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            _make_plain(statement)
+    return tree
+
+
+def _make_plain(statement: ast.stmt) -> None:
+    if isinstance(statement, ast.FunctionDef):
+        statement.decorator_list = []
+    if isinstance(statement, ast.Assign):
+        place = statement.value
+        function = ast.copy_location(ast.Name("_tensor", ast.Load()), place)
+        statement.value = ast.copy_location(ast.Call(function, [place], []), place)
+    for part in ("body", "orelse"):
+        for inner in getattr(statement, part, ()):
+            _make_plain(inner)
+
+
+def _to_tensor(value: Any) -> Any:
+    if isinstance(value, tl.tensor):
+        return value
+    return _SEMANTIC.to_tensor(value, False)
+
+
+def _range(first: Any, last: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
+    """`range` and `tl.range` of a kernel: the index is a tensor."""
+    if last is None:
+        first, last = 0, first
+    bounds = [_to_tensor(value) for value in (first, last, step)]
+    kind = tl.int64 if any(bound.dtype.primitive_bitwidth == 64 for bound in bounds) else tl.int32
+    scalar = numpy_type(kind).type
+    for index in range(*(int(bound.handle.data.item()) for bound in bounds)):
+        yield tl.tensor(TensorHandle(np.array([scalar(index)]), kind), kind)
+
+
+# ---- what stands in for the language -------------------------------------------------------------
+_ABSENT: Any = object()
+
+
+@cache
+def _replacements() -> tuple[tuple[Any, str, Any], ...]:
+    """(module or class, attribute, what stands there while a launch runs)."""
+    found: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+
+    def put(owner: Any, name: str, value: Any) -> None:
+        found[id(owner), name] = (owner, name, value)
+
+    # What triton itself replaces beside the builtins: conversions of scalars, `dtype.to_ir`, hints.
+    scope: Any = interpreter._LangPatchScope()
+    try:
+        for lang in (tl, tl.core):
+            interpreter._patch_lang_core(lang, scope)
+        interpreter._patch_lang_tensor(tl.tensor, scope)
+        for owner, name, _ in scope._changes:
+            put(owner, name, vars(owner)[name])
+    finally:
+        scope.restore()
+    twins = _twins()
+    for owner in (*_MODULES, tl.tensor):
+        for name, value in list(vars(owner).items()):
+            if id(value) in twins:
+                put(owner, name, twins[id(value)])
+    for owner in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
+        for name, value in inspect.getmembers(owner):
+            if tl.core.is_builtin(value) and (id(owner), name) not in found:
+                put(owner, name, _bound(value, method=inspect.isclass(owner)))
+    for lang in (tl, tl.core):
+        put(lang, "range", _range)
+        put(lang, "reduce", reduce)
+    put(interpreter, "_get_np_dtype", numpy_type)
+    put(tl.block_type, "__init__", block_type_init)
+    put(tl.tensor, "__init__", tensor_init)
+    put(tl.tensor, "__index__", lambda self: int(self.handle.data.item()))
+    put(tl.tensor, "__bool__", _truth)
+    return tuple(found.values())
+
+
+def _bound(builtin: Any, *, method: bool) -> Callable[..., Any]:
+    """A builtin that knows the semantics, without the check for it on every call."""
+    function = getattr(builtin, "__wrapped__", builtin)
+    if not method:
+        return partial(function, _semantic=_SEMANTIC)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = _SEMANTIC
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _truth(tensor: Any) -> bool:
+    """Triton's semantics ask `if other` for what may be None: a block is there, so true."""
+    data = tensor.handle.data
+    return bool(data.item()) if data.size == 1 else True
+
+
+@cache
+def _twins() -> dict[int, Callable[..., Any]]:
+    """Plain functions for triton's own jit functions (`tl.sum`, `tl.zeros`, ...) by their id.
+
+    Those of one module call each other through a namespace of their own.
+    """
+    twins: dict[int, Callable[..., Any]] = {}
+    kinds = (JITFunction, interpreter.InterpretedFunction)
+    for module in (tl.core, tl.math, tl.standard, tl.random):
+        namespace: Namespace = {**vars(module), "_tensor": _to_tensor}
+        own = {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, kinds) and value.fn.__module__ == module.__name__
+        }
+        for name, value in own.items():
+            twins[id(value)] = namespace[name] = _twin(value.fn, namespace)
+        for name, value in vars(module).items():
+            if isinstance(value, kinds) and id(value) in twins:
+                namespace[name] = twins[id(value)]
+    return twins
+
+
+def _twin(function: FunctionType, namespace: Namespace) -> Callable[..., Any]:
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(inspect.cleandoc("".join(lines)) if lines[0][:1].isspace() else "".join(lines))
+    ast.increment_lineno(tree, first - 1)
+    local: Namespace = {}
+    exec(compile(_plain(tree), inspect.getfile(function), "exec"), namespace, local)
+    return _as_combining(local[function.__name__])
+
+
+def _as_combining(function: Any) -> Any:
+    """Triton's interpreter asks the function of a scan for its Python, `fn`."""
+    function.fn = function
+    return function

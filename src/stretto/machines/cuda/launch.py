@@ -1,0 +1,171 @@
+"""Launches of one kernel on a GPU, in an order in which no two programs wait for each other.
+
+All thread blocks of a program must be resident at once, since they wait for each other. Two
+programs that start beside each other could each get a part of the multiprocessors and wait for the
+rest for ever. So (a) launches are cooperative: the hardware starts a grid as a whole, and the
+driver refuses one that cannot fit; (b) a launch on another stream than the device's launch before
+first makes its stream wait for that one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+import torch
+
+from stretto.errors import BuildError
+from stretto.machines.cuda.driver import INVALID_HANDLE, CudaError, Driver, Launch, build_error
+
+Argument = torch.Tensor | int
+"""Of a kernel: a tensor for a pointer, or a number."""
+
+WARP = 32
+
+
+class CompiledKernel(Protocol):
+    """What launches need of triton_compile.CompiledTriton."""
+
+    @property
+    def binary(self) -> bytes: ...
+    @property
+    def entry(self) -> str: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def warps(self) -> int: ...
+    @property
+    def scratch_parameters(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+
+
+class Invocation(Protocol):
+    """A kernel with its arguments, launched over and over. For one thread at a time."""
+
+    def set(self, place: int, argument: Argument) -> None: ...
+    def reach(self, memory: Sequence[torch.Tensor]) -> None:
+        """Tells what words of the arguments point to, beside the arguments."""
+        ...
+
+    @property
+    def launch(self) -> Launch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedKernel:
+    """A kernel on a device. scratch_parameters: pointers after those of the program, null.
+    resident: blocks that one multiprocessor holds at once."""
+
+    driver: Driver
+    context: int
+    function: int
+    blocks: int
+    threads: int
+    shared: int
+    scratch_parameters: int
+    resident: int
+
+    def bind(self, arguments: Sequence[Argument]) -> Invocation:
+        return _CudaInvocation(self, arguments)
+
+
+def load_kernel(driver: Driver, device: int, compiled: CompiledKernel, blocks: int) -> LoadedKernel:
+    """Loads a kernel for launches of that many blocks. Raises BuildError where the driver refuses
+    it."""
+    if compiled.scratch_bytes:
+        raise BuildError("Triton compiled the program with scratch memory, which nobody provides")
+    threads, shared = compiled.warps * WARP, compiled.shared_bytes
+    try:
+        context = driver.context(device)
+        with driver.active(context), driver.relaxed():
+            function = driver.load(compiled.binary, compiled.entry)
+            if shared:
+                driver.allow_shared(function, shared)
+            resident = driver.resident_blocks(function, threads, shared)
+    except CudaError as error:
+        raise build_error(error, f"the kernel cannot be loaded on cuda:{device}") from error
+    scratch = compiled.scratch_parameters
+    return LoadedKernel(driver, context, function, blocks, threads, shared, scratch, resident)
+
+
+def require_resident(kernel: LoadedKernel, multiprocessors: int) -> None:
+    """Raises BuildError where the device cannot hold all blocks of a launch at once."""
+    room = kernel.resident * multiprocessors
+    if kernel.blocks > room:
+        raise BuildError(
+            f"the program has {kernel.blocks} execution units, but the GPU holds only {room} of "
+            f"its thread blocks at once ({kernel.resident} on each of {multiprocessors} "
+            "multiprocessors)",
+            remedy="use fewer units",
+        )
+
+
+class _CudaInvocation:
+    """Arguments as one block of words that launches read."""
+
+    def __init__(self, kernel: LoadedKernel, arguments: Sequence[Argument]) -> None:
+        self.words = (ctypes.c_uint64 * (len(arguments) + kernel.scratch_parameters))()
+        for place, argument in enumerate(arguments):
+            self.set(place, argument)
+        self.launch = kernel.driver.launch(
+            kernel.function,
+            kernel.blocks,
+            kernel.threads,
+            kernel.shared,
+            self.words,
+            cooperative=True,
+        )
+
+    def reach(self, memory: Sequence[torch.Tensor]) -> None:
+        """A GPU finds memory by its address."""
+
+    def set(self, place: int, argument: Argument) -> None:
+        self.words[place] = argument if isinstance(argument, int) else argument.data_ptr()
+
+
+class LaunchOrder:
+    """The order of all launches on one device, by all programs and threads of the process.
+
+    Costs nothing while one stream is used. A capture has an order of its own; its replays have none
+    with other launches, except that of their streams.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()
+        self._last: dict[int, int] = {}
+        self._events: list[int] = []
+
+    def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
+        with self._lock:
+            last = self._last.get(capture, stream)
+            if last != stream:
+                self._follow(last, stream, capture)
+            invocation.launch(stream)
+            self._last[capture] = stream
+
+    def _follow(self, last: int, stream: int, capture: int) -> None:
+        driver = self._driver
+        if driver.capture(last) != capture:
+            return  # captured since then: before a capture torch waits for the device
+        if not self._events:
+            self._events.append(driver.event())
+        try:
+            driver.record(self._events[0], last)
+        except CudaError as error:
+            if error.code != INVALID_HANDLE:
+                raise
+            driver.synchronize(None)  # the stream is gone, but what was on it may still run
+            return
+        driver.wait(stream, self._events[0])
+
+
+@cache
+def order_of(device: int, driver: Driver) -> LaunchOrder:
+    """The one order of launches on a device."""
+    return LaunchOrder(driver)

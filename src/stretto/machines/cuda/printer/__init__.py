@@ -1,0 +1,1 @@
+"""A DeviceProgram as one Triton kernel: `program` is the entry, `parts/` what all programs have."""

@@ -1,0 +1,68 @@
+"""What the Triton printer hands to those who compile, launch or emulate a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.device.expr import Buffer
+
+ENTRY = "stretto_run"
+"""The kernel's name in the text."""
+
+ERROR = 0
+"""Word of the control block: a Status, 0 while nothing went wrong. It stays until the host clears
+it, and a launch that finds it set does nothing."""
+DETAIL = 1
+"""Word of the control block: what belongs to the status."""
+HOST = 2
+"""Word of the control block: the address of a word of host memory, where a program that fails
+stores its status too, so that the host sees it without asking the GPU; 0 is none."""
+PROGRESS = 16
+"""Word of the control block where the progress counters of the units begin, one word a unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the kernel, in order. `type` is that of Triton's signatures.
+
+    kind:
+        "control": *i64, words as above, PROGRESS + units of them, all 0 before the first launch;
+        "arena": the intermediate values, once per element type that is used, all the same address;
+        "buffer": the external buffer at `place` of `TritonSource.arguments`;
+        "limit": i64, how many items the list at that place has room for;
+        "words": *i64, registers that come in or go out, a word each: an integer or bool as a
+            number, a float by its bits (those of an f32 in the lower half); and addresses;
+        "tables": *i32, `TritonSource.tables`;
+        "stack": *i64, `stack_words` words for every unit, one unit after the other;
+        "stack_words", "arena_bytes", "max_depth": i64;
+        "polls": i64, looks at a counter after which a wait gives up.
+    Addresses are multiples of 16.
+    """
+
+    name: str
+    type: str
+    kind: str
+    place: int = 0
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.type.startswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonSource:
+    """A Python module with one Triton kernel `stretto_run` and all that it calls.
+
+    text: the module; it needs nothing but triton. arguments: the external buffers that the
+    kernel has parameters for, constants last. kernels: names, numbered as the program numbers
+    them. recursive: it needs a stack.
+    """
+
+    text: str
+    parameters: tuple[Parameter, ...]
+    arguments: tuple[Buffer, ...]
+    units: int
+    warps: int
+    tables: tuple[int, ...] = ()
+    kernels: tuple[str, ...] = ()
+    recursive: bool = False

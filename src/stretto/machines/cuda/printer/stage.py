@@ -1,0 +1,135 @@
+"""Prints the stages of a task as Triton, by the templates that kernel selection chose.
+
+The threads of a block hand over through memory, with a barrier in between, or, where lanes agree,
+in registers (triton_stage_frame.py). Reductions side by side first load and add up, and only then
+combine their lanes: the loads of all are under way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from stretto.device.expr import Buffer
+from stretto.device.operator import Operator, Stage
+from stretto.machines.cuda.printer.expr import Names
+from stretto.machines.cuda.printer.stage_dot import DotPrinter
+from stretto.machines.cuda.printer.stage_frame import Frame
+from stretto.machines.cuda.printer.stage_map import MapPrinter
+from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter
+from stretto.machines.cuda.printer.stage_reduce import ReducePrinter
+from stretto.text import Writer
+
+
+@dataclass(slots=True)
+class TaskPrinter:
+    """`grid`: where the task lies in each grid dim; `counter` numbers the names of the text.
+
+    pending: reductions whose results are still to be printed. reads, writes: buffers touched since
+    the last barrier.
+    """
+
+    out: Writer
+    names: Names
+    grid: tuple[GridBound, ...]
+    counter: list[int] = field(default_factory=lambda: [0])
+    frame: Frame | None = None
+    pending: list[tuple[ReducePrinter, Generator[None]]] = field(
+        default_factory=list[tuple[ReducePrinter, Generator[None]]]
+    )
+    reads: set[Buffer] = field(default_factory=set[Buffer])
+    writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
+
+    def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
+        """behind: stages that are a part of this product."""
+        if NestPrinter(self.out, self.names, stage, self.grid, self.counter).is_empty:
+            return
+        touched = {load.access.buffer for load in stage.operator.reads()}
+        touched.add(stage.operator.out.buffer)
+        printer = self.printer(stage)
+        if not _may_wait(printer) or any(
+            other.operator.out.buffer in touched and other.operator != stage.operator
+            for other, _ in self.pending
+        ):
+            self.finish()
+        if isinstance(printer, DotPrinter) and behind:
+            self.product(printer, behind)
+            return
+        printer.frame = self.frame
+        known = printer.forwarded()
+        loads = {load.access.buffer for load in stage.operator.reads() if load not in known}
+        self.barrier(not loads.isdisjoint(self.writes))
+        self.reads |= loads
+        if isinstance(printer, ReducePrinter) and _may_wait(printer):
+            phases = printer.reduce()
+            next(phases)
+            self.pending.append((printer, phases))
+            return
+        self.before_result(printer)
+        match printer:
+            case ReducePrinter():
+                if stage.operator.combine in ("cumsum", "cumprod"):
+                    printer.scan()
+                else:
+                    for _ in printer.reduce():
+                        pass
+            case DotPrinter():
+                printer.dot()
+            case _:
+                assert isinstance(printer, MapPrinter)
+                printer.map()
+        self.frame = printer.frame
+
+    def product(self, printer: DotPrinter, behind: tuple[Stage, ...]) -> None:
+        """A product and what its blocks compute behind it."""
+        operators = [printer.operator, *(stage.operator for stage in behind)]
+        made = {operator.out.buffer for operator in operators}
+        loads = {load.access.buffer for op in operators for load in op.reads()}
+        before = self.reads | self.writes.keys()
+        self.barrier(not (loads - made).isdisjoint(self.writes) or not made.isdisjoint(before))
+        self.reads |= loads - made
+        for operator in operators:
+            self.writes[operator.out.buffer] = operator
+            if self.frame is not None:
+                self.frame.written(operator)
+        printer.dot(tuple(operators[1:]))
+
+    def printer(self, stage: Stage) -> NestPrinter:
+        parts = (self.out, self.names, stage, self.grid, self.counter)
+        if not stage.operator.combine:
+            return MapPrinter(*parts)
+        return DotPrinter(*parts) if stage.method.template == "dot" else ReducePrinter(*parts)
+
+    def finish(self) -> None:
+        """Prints the results that are pending."""
+        for printer, phases in self.pending:
+            self.before_result(printer)
+            printer.frame = self.frame
+            next(phases, None)
+            self.frame = printer.frame
+        self.pending.clear()
+
+    def before_result(self, printer: NestPrinter) -> None:
+        """What has been read or written there before must be done."""
+        operator = printer.stage.operator
+        result = operator.out.buffer
+        own = {load.access.buffer for load in operator.reads()}
+        # The boxes of one operator have no element in common.
+        other = self.writes.get(result, operator) != operator
+        self.barrier(other or result in self.reads - own)
+        self.writes[result] = operator
+        if self.frame is not None:
+            self.frame.written(operator)
+
+    def barrier(self, needed: bool) -> None:
+        if needed:
+            self.out.write("tl.debug_barrier()")
+            self.reads.clear()
+            self.writes.clear()
+
+
+def _may_wait(printer: NestPrinter) -> bool:
+    """May its results come after the loads of the next stages?"""
+    if not isinstance(printer, ReducePrinter) or printer.combine in ("cumsum", "cumprod"):
+        return False
+    return printer.is_one_block

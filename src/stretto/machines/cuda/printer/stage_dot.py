@@ -1,0 +1,125 @@
+"""Prints contractions as products of blocks on the tensor cores (implicit GEMM).
+
+The two factors may be any expressions: rows, columns and depth are each a number of dims laid out
+along an axis, so a convolution, whose image is read under a mask, is one more product of matrices.
+Dims that both factors depend on are a batch, walked one by one. Factors of f32 are multiplied with
+the accuracy of f32; those that hold f16 or bf16 numbers go in as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.device.expr import Expr
+from stretto.device.operator import Operator
+from stretto.ir.types import DType
+from stretto.kernels.products import Product, narrow_dtype, plain_load, product_of
+from stretto.machines.cuda.printer.expr import Coordinate, ExprPrinter, Text
+from stretto.machines.cuda.printer.scalar import HALVES, MEMORY_TYPES, cast_text
+from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
+
+
+@dataclass(slots=True)
+class DotPrinter(NestPrinter):
+    """Products of matrices, in blocks of `rows` x `columns` x `depth`."""
+
+    def dot(self, behind: tuple[Operator, ...] = ()) -> None:
+        """behind: pointwise operators over the same box, computed block by block."""
+        self.beside = behind
+        self.dims = self.join_roles(self.found())
+        found = self.found()
+        rows = [d for d in self.dims if d.number in found.rows]
+        columns = [d for d in self.dims if d.number in found.columns]
+        batch = [d for d in self.dims if d not in rows and d not in columns]
+        self.depths = self.join(self.depths)
+        with self.each(self.scalars, batch) as outer:
+            self.blocks(found, outer, rows, columns)
+
+    def found(self) -> Product:
+        product = product_of(self.operator)
+        assert product is not None
+        return product
+
+    def join_roles(self, found: Product) -> list[BoxDim]:
+        """Joins rows among themselves, and columns."""
+        offset = self.operator.out.offset
+        rows = [d for d in self.dims if d.number in found.rows]
+        columns = [d for d in self.dims if d.number in found.columns]
+        rest = [d for d in self.dims if d not in rows and d not in columns]
+        return [
+            *rest,
+            *self.join(self.by_stride(rows, offset)),
+            *self.join(self.by_stride(columns, offset)),
+        ]
+
+    def blocks(
+        self, found: Product, outer: ExprPrinter, rows: list[BoxDim], columns: list[BoxDim]
+    ) -> None:
+        method = self.stage.method
+        high, wide, deep = method["rows"], method["columns"], method["depth"]
+        with self.loop(rows, high) as row, self.loop(columns, wide) as column:
+            lefts = self.printer(outer, (high, deep))
+            rights = self.printer(outer, (deep, wide))
+            outs = self.printer(outer, (high, wide))
+            for printer in (lefts, outs):
+                self.place(printer, rows, 0, row)
+            for printer in (rights, outs):
+                self.place(printer, columns, 1, column)
+            for dim in (*rows, *columns):
+                # A tile lies within a piece, so any of its places tells which.
+                span = None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
+                whole = Coordinate(dim.first or "0", None, span)
+                (rights if dim in rows else lefts).variables[dim.number] = whole
+            total = outs.name(f"tl.zeros([{high}, {wide}], tl.float32)", 3, "a").text
+            with self.loop(self.depths, deep) as depth:
+                inner = lefts.inner(), rights.inner()
+                self.place(inner[0], self.depths, 1, depth)
+                self.place(inner[1], self.depths, 0, depth)
+                self.multiply(found, *inner, total)
+            outs.store(self.operator.out, Text(total, 3), DType.F32)
+            self.epilogue(outs, Text(total, 3))
+
+    def epilogue(self, outs: ExprPrinter, total: Text) -> None:
+        """Each result is at hand for the operators behind, as memory would give it."""
+        made = {self.operator.out.buffer: self.rounded(outs, total, DType.F32, self.operator)}
+        for operator in self.beside:
+            inside = outs.inner()
+            for load in operator.reads():
+                if load.access.buffer in made:
+                    inside.known[(), load] = made[load.access.buffer]
+            dtype = operator.value.dtype
+            value = inside.expr(operator.value)
+            inside.store(operator.out, value, dtype)
+            made[operator.out.buffer] = self.rounded(inside, value, dtype, operator)
+
+    def rounded(self, printer: ExprPrinter, value: Text, dtype: DType, operator: Operator) -> Text:
+        stored = operator.out.buffer.dtype
+        if stored is dtype and stored not in HALVES:
+            return value
+        return printer.name(cast_text(value.text, dtype, stored), value.axes)
+
+    def printer(self, outer: ExprPrinter, shape: tuple[int, int]) -> ExprPrinter:
+        printer = self.block(*shape)
+        printer.variables |= outer.variables
+        return printer
+
+    def multiply(self, found: Product, lefts: ExprPrinter, rights: ExprPrinter, total: str) -> None:
+        kinds = {narrow_dtype(found.left), narrow_dtype(found.right)}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        left = self.factor(lefts, found.left, lefts.masks.get(1), kind)
+        right = self.factor(rights, found.right, rights.masks.get(0), kind)
+        self.out.write(f"{total} = stretto_dot({left}, {right}, {total})")
+
+    def factor(self, printer: ExprPrinter, expr: Expr, mask: str | None, kind: DType | None) -> str:
+        """A block of a factor, 0 behind the end of the depth."""
+        load = plain_load(expr)
+        if load is not None:
+            value = printer.load(load, other="0.0" if mask else "")
+        else:
+            value = printer.expr(expr)
+            if mask:
+                value = Text(f"tl.where({mask}, {value.text}, 0.0)", 3)
+        text = value.text
+        if value.axes != 3:
+            text = f"tl.broadcast_to({text}, [{', '.join(str(size) for size in printer.shape)}])"
+        return printer.name(f"({text}).to({MEMORY_TYPES[kind]})" if kind else text, 3, "f").text

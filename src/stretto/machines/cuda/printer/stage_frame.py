@@ -1,0 +1,76 @@
+"""Results of a task's stages that are still in registers, for the stages behind.
+
+A frame is what one block shape and one order of dims have in common: a later stage whose lanes
+stand for the same places of the grid takes what it reads from the names of the results instead of
+from memory: the gates of an LSTM cell on their way into its state, the maximum of a softmax's row
+into its sum. The results are stored all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto.device.expr import Buffer, Index, Load, Reg, Var, substitute_index
+from stretto.device.operator import Operator, Span
+from stretto.machines.cuda.printer.expr import Text
+
+Signature = tuple[tuple[int | None, int | str], ...]
+"""(grid dim, size) of each dim along the lanes, in order."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """`values`: what an element is called, by its buffer and where it lies.
+
+    lanes: the length of axis 0; rank: the number of axes of the blocks.
+    """
+
+    signature: Signature
+    lanes: int
+    rank: int
+    values: dict[tuple[Buffer, Index], Text] = field(
+        default_factory=dict[tuple[Buffer, Index], Text]
+    )
+    writers: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
+
+    def written(self, operator: Operator) -> None:
+        """An operator writes its result: what another one wrote there before is forgotten.
+
+        The boxes of one operator have no element in common.
+        """
+        buffer = operator.out.buffer
+        if self.writers.get(buffer) != operator:
+            self.values = {key: text for key, text in self.values.items() if key[0] != buffer}
+            self.writers[buffer] = operator
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Positions of a stage in terms of lanes and of the grid, alike for all stages of a frame.
+
+    order: the dims along the lanes, by number. box: all parallel dims of the stage.
+    """
+
+    order: tuple[int, ...]
+    box: tuple[Span, ...]
+
+    def of(self, index: Index) -> Index:
+        return substitute_index(index, self._place)
+
+    def _place(self, atom: Var | Reg) -> Index:
+        if isinstance(atom, Reg) or atom.number >= len(self.box):
+            return Index.of(atom)
+        span = self.box[atom.number]
+        if atom.number in self.order:
+            return Index.of(Var(-1 - self.order.index(atom.number))) + span.offset
+        if span.grid is not None:
+            return Index.of(Var(-1000 - span.grid)) + span.offset
+        # A dim of one value, or one along the other axis.
+        return Index(const=span.offset) if span.extent == 1 else Index.of(atom)
+
+    def known(self, frame: Frame, load: Load) -> Text | None:
+        """What a load's element is called in the frame."""
+        offset = load.access.offset
+        if not offset.is_affine:
+            return None
+        return frame.values.get((load.access.buffer, self.of(offset)))

@@ -1,0 +1,347 @@
+"""The box of a task as lanes of a block: which iteration variable a lane stands for.
+
+Dims of a box are laid out along an axis of the block, the last one fastest. Neighbours that every
+access walks as one are joined first, so that most pointwise work is one long dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from stretto.device.expr import Apply, Expr, Extent, Index, Load, Position, Reg, Var
+from stretto.device.operator import Operator, Span, Stage, TileDim
+from stretto.ir.types import DType
+from stretto.machines.cuda.printer.expr import Coordinate, ExprPrinter, Names, Text
+from stretto.machines.cuda.printer.scalar import HALVES, cast_text
+from stretto.machines.cuda.printer.stage_frame import Frame, Places
+from stretto.text import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class GridBound:
+    """The tile of a grid dim: from `first` (text), `tile` long, or `count` (text) long."""
+
+    first: str
+    tile: int
+    count: str
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class BoxDim:
+    """A dim of the box: `vars` run as one, the last fastest, from `first` on.
+
+    size: static, or the text of a register. count: text of how many there are, where the last tile
+    may have fewer than `size`. limit: the largest value of the variable + 1, if known.
+    """
+
+    vars: tuple[int, ...]
+    first: str
+    size: int | str
+    count: str = ""
+    low: int = 0
+    limit: int | None = None
+    grid: int | None = None
+
+    @property
+    def number(self) -> int:
+        return self.vars[-1]
+
+
+@dataclass(slots=True)
+class NestPrinter:
+    """Prints one stage into `out`; `grid` are the bounds of the task's grid dims.
+
+    `dims` are those of the box and of the reduction that have more than one value, joined where
+    that is possible; `operator` has variables of joined dims replaced. beside: pointwise operators
+    that are printed with it, over the same box.
+    """
+
+    out: Writer
+    names: Names
+    stage: Stage
+    grid: tuple[GridBound, ...]
+    counter: list[int]
+    frame: Frame | None = None
+    beside: tuple[Operator, ...] = ()
+    operator: Operator = field(init=False)
+    dims: list[BoxDim] = field(init=False)
+    depths: list[BoxDim] = field(init=False)
+    scalars: ExprPrinter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operator = self.stage.operator
+        self.scalars = ExprPrinter(self.names, self.out, counter=self.counter)
+        self.dims = []
+        self.depths = []
+        spans = [self._span(n, span) for n, span in enumerate(self.stage.box)]
+        first = len(spans)
+        spans += [self._span(first + n, Span(e)) for n, e in enumerate(self.operator.reduce)]
+        for dim in spans:
+            if dim.size == 1 and not dim.count:
+                fixed = Coordinate(dim.first, None, _interval(dim))
+                self.scalars.variables[dim.number] = fixed
+            else:
+                (self.dims if dim.number < first else self.depths).append(dim)
+
+    def _span(self, number: int, span: Span) -> BoxDim:
+        offset = span.offset
+        if span.grid is None:
+            size = self.size(span.extent)
+            limit = offset + size if isinstance(size, int) else None
+            return BoxDim((number,), str(offset) if offset else "", size, "", offset, limit)
+        bound = self.grid[span.grid]
+        first = f"({bound.first} + {offset})" if offset else bound.first
+        limit = offset + bound.extent if isinstance(bound.extent, int) else None
+        return BoxDim((number,), first, bound.tile, bound.count, offset, limit, span.grid)
+
+    def size(self, extent: Extent) -> int | str:
+        return self.names.reg(extent) if isinstance(extent, Reg) else extent
+
+    @property
+    def is_empty(self) -> bool:
+        return any(dim.size == 0 for dim in self.dims)
+
+    @property
+    def result_dtype(self) -> DType:
+        """What the results are computed in."""
+        return self.operator.value.dtype
+
+    # ---- results in registers ----------------------------------------------------------------
+    def lane_dims(self) -> list[BoxDim]:
+        """The dims along axis 0, in order."""
+        return self.by_stride(self.dims, self.operator.out.offset)
+
+    @property
+    def places(self) -> Places:
+        return Places(tuple(dim.number for dim in self.lane_dims()), self.stage.box)
+
+    def forwarded(self) -> dict[Load, Text]:
+        """The loads whose elements the frame has, if this stage fits it."""
+        frame = self.frame
+        if frame is None or not self.fits(frame):
+            return {}
+        places = self.places
+        found = {load: places.known(frame, load) for load in self.operator.reads()}
+        return {load: text for load, text in found.items() if text is not None}
+
+    def fits(self, frame: Frame) -> bool:
+        """Do the lanes of the frame's blocks stand for the same places here?"""
+        return False
+
+    def remember(self, value: Text, lanes: int, rank: int) -> None:
+        """Keeps the name of the result for the stages behind, in the frame it belongs to."""
+        signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
+        frame = self.frame
+        if frame is None or (frame.signature, frame.lanes, frame.rank) != (signature, lanes, rank):
+            frame = self.frame = Frame(signature, lanes, rank)
+        out = self.operator.out
+        if not out.offset.is_affine or self.operator.accumulate:
+            return
+        dtype = out.buffer.dtype
+        if dtype in HALVES or dtype is not self.result_dtype:
+            rounded = cast_text(value.text, self.result_dtype, dtype)
+            value = self.scalars.name(rounded, value.axes)
+        frame.values[out.buffer, self.places.of(out.offset)] = value
+        frame.writers[out.buffer] = self.operator
+
+    # ---- joining -----------------------------------------------------------------------------
+    def join(self, dims: list[BoxDim]) -> list[BoxDim]:
+        """Joins neighbours that all accesses walk as one, and replaces their variables."""
+        done: list[BoxDim] = []
+        for dim in dims:
+            if done and self._walked_as_one(done[-1], dim):
+                outer = done.pop()
+                dim = self._joined(outer, dim)
+            done.append(dim)
+        return done
+
+    def _walked_as_one(self, outer: BoxDim, inner: BoxDim) -> bool:
+        if not isinstance(inner.size, int) or inner.count or inner.first:
+            return False
+        if not isinstance(outer.size, int):
+            return False
+        a, b = outer.number, inner.number
+        found = [_offsets(operator) for operator in (self.operator, *self.beside)]
+        if any(offsets is None for offsets in found):
+            return False
+        for offset in (offset for offsets in found for offset in offsets or ()):
+            if any({a, b} & Index.of(t).vars() for t, _ in offset.terms if not isinstance(t, Var)):
+                return False
+            if offset.coefficient(Var(a)) != offset.coefficient(Var(b)) * inner.size:
+                return False
+        return True
+
+    def _joined(self, outer: BoxDim, inner: BoxDim) -> BoxDim:
+        """One dim in the place of two; its steps are those of the inner one."""
+        size = inner.size
+        assert isinstance(size, int) and isinstance(outer.size, int)
+        self.scalars.variables[outer.number] = Coordinate()
+        first = f"({outer.first}) * {size}" if outer.first else ""
+        count = f"({outer.count}) * {size}" if outer.count else ""
+        limit = None if outer.limit is None else outer.limit * size
+        names = (*outer.vars, *inner.vars)
+        return BoxDim(names, first, outer.size * size, count, outer.low * size, limit)
+
+    # ---- lanes -------------------------------------------------------------------------------
+    @contextmanager
+    def lanes(
+        self, printer: ExprPrinter, dims: list[BoxDim], axis: int
+    ) -> Generator[tuple[ExprPrinter, Text, str]]:
+        """The dims along an axis of the block, in a loop where they are longer than it.
+
+        Gives the printer inside, the number of each lane, and where the chunk starts ("" without a
+        loop).
+        """
+        with self.loop(dims, printer.shape[axis]) as start:
+            inside = printer.inner()
+            yield inside, self.place(inside, dims, axis, start), start
+
+    @contextmanager
+    def loop(self, dims: list[BoxDim], block: int) -> Generator[str]:
+        """A loop over chunks of `block` lanes, if there are several; gives where each starts."""
+        total = total_size(dims)
+        if isinstance(total, int) and total <= block:
+            yield ""
+            return
+        start = f"c{self.counter[0]}"
+        self.counter[0] += 1
+        self.out.write(f"for {start} in range(0, {total}, {block}):")
+        with self.out.indent():
+            yield start
+
+    def place(self, printer: ExprPrinter, dims: list[BoxDim], axis: int, start: str) -> Text:
+        """Binds the dims to the lanes along an axis, from `start` on; gives each lane's number."""
+        total = total_size(dims)
+        block = printer.shape[axis]
+        slots = ", ".join(":" if n == axis else "None" for n in range(len(printer.shape)))
+        arange = f"tl.arange(0, {block})" + (f"[{slots}]" if len(printer.shape) > 1 else "")
+        lane = printer.name(arange, 1 << axis, "x")
+        known = isinstance(total, int)
+        masks = (
+            [] if known and total % block == 0 else [f"({start or '0'} + {lane.text} < {total})"]
+        )
+        if known and total < block:
+            masks = [f"({lane.text} < {total})"]
+        if len(dims) == 1 and start:
+            # The start of the chunk stays a scalar: it goes into the pointer.
+            dim = dims[0]
+            first = f"{dim.first} + {start}" if dim.first else start
+            reach = block
+            printer.variables[dim.number] = Coordinate(first, lane, _interval(dim), reach)
+            position = Text(f"({start} + {lane.text})", lane.axes)
+            if dim.count:
+                masks = [f"({position.text} < {dim.count})"]
+        else:
+            position = printer.name(f"{start} + {lane.text}", lane.axes, "x") if start else lane
+            masks += self._split(printer, dims, position)
+        if masks:
+            printer.masks[axis] = printer.name(" & ".join(masks), lane.axes, "m").text
+        return position
+
+    def _split(self, printer: ExprPrinter, dims: list[BoxDim], position: Text) -> list[str]:
+        """Gives each dim its part of the number of a lane; back come conditions on them."""
+        masks: list[str] = []
+        rest = position
+        for place in range(len(dims) - 1, -1, -1):
+            dim = dims[place]
+            part = rest
+            if place:
+                part = printer.name(f"{rest.text} % {dim.size}", rest.axes, "i")
+                rest = printer.name(f"{rest.text} // {dim.size}", rest.axes, "i")
+            reach = dim.size if isinstance(dim.size, int) else None
+            if place == 0 and reach is not None:
+                reach += max(printer.shape)
+            printer.variables[dim.number] = Coordinate(dim.first, part, _interval(dim), reach)
+            if dim.count:
+                masks.append(f"({part.text} < {dim.count})")
+        return masks
+
+    @contextmanager
+    def each(self, printer: ExprPrinter, dims: list[BoxDim]) -> Generator[ExprPrinter]:
+        """Loops over dims one value at a time, in row-major order."""
+        if not dims:
+            yield printer
+            return
+        dim, *rest = dims
+        name = f"n{self.counter[0]}"
+        self.counter[0] += 1
+        self.out.write(f"for {name} in range(0, {dim.count or dim.size}):")
+        with self.out.indent():
+            inside = printer.inner()
+            first = f"({dim.first} + {name})" if dim.first else name
+            inside.variables[dim.number] = Coordinate(first, None, _interval(dim))
+            with self.each(inside, rest) as inner:
+                yield inner
+
+    def block(self, *shape: int) -> ExprPrinter:
+        """A printer for blocks of this shape; variables of dims of size 1 are known."""
+        return replace(self.scalars.inner(), shape=shape)
+
+    def by_stride(self, dims: list[BoxDim], offset: Index) -> list[BoxDim]:
+        """The dims by how far apart their elements lie in memory, the nearest last."""
+
+        def distance(dim: BoxDim) -> tuple[int, int]:
+            dynamic = not isinstance(dim.size, int)
+            return int(dynamic), abs(offset.coefficient(Var(dim.number)))
+
+        return sorted(dims, key=distance, reverse=True)
+
+
+def task_bounds(grid: tuple[TileDim, ...], names: Names, out: Writer) -> tuple[GridBound, ...]:
+    """Prints where the task lies in each grid dim."""
+    bounds: list[GridBound] = []
+    rest = "task"
+    for number, dim in reversed(list(enumerate(grid))):
+        extent = names.reg(dim.extent) if isinstance(dim.extent, Reg) else str(dim.extent)
+        dynamic = isinstance(dim.extent, Reg)
+        tiles = f"(({extent} + {dim.tile - 1}) // {dim.tile})" if dynamic else str(dim.tiles)
+        outermost = number == 0
+        place = rest if outermost else f"({rest}) % {tiles}"
+        if isinstance(dim.extent, int) and dim.tiles <= 1:
+            bounds.append(GridBound("", dim.extent, "", dim.extent))
+            continue
+        out.write(f"g{number} = ({place}) * {dim.tile}")
+        count = ""
+        if dynamic or (isinstance(dim.extent, int) and dim.extent % dim.tile):
+            out.write(f"e{number} = tl.minimum({extent} - g{number}, {dim.tile})")
+            count = f"e{number}"
+        if not outermost:
+            out.write(f"t{number} = ({rest}) // {tiles}")
+            rest = f"t{number}"
+        bounds.append(GridBound(f"g{number}", dim.tile, count, dim.extent))
+    return tuple(reversed(bounds))
+
+
+def _interval(dim: BoxDim) -> tuple[int, int] | None:
+    return None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
+
+
+def total_size(dims: list[BoxDim]) -> int | str:
+    """How many lanes the dims want; a single dim that is partly there counts as it is."""
+    if all(isinstance(dim.size, int) for dim in dims):
+        return prod((dim.size for dim in dims if isinstance(dim.size, int)), start=1)
+    return " * ".join(str(dim.size) for dim in dims)
+
+
+def _offsets(operator: Operator) -> list[Index] | None:
+    """All positions in memory; None when a position is a value too."""
+    if _has_positions(operator.value):
+        return None
+    found = [load.access.offset for load in operator.reads()]
+    return [*found, operator.out.offset]
+
+
+def _has_positions(expr: Expr) -> bool:
+    match expr:
+        case Position():
+            return bool(expr.index.vars())
+        case Apply(_, args, _):
+            return any(_has_positions(arg) for arg in args)
+        case Load(access):
+            return any(index.vars() and not index.is_affine for index in access.index)
+        case _:
+            return False

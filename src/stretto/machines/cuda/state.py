@@ -1,0 +1,207 @@
+"""What the launches on one stream share, and how a kernel's parameters are filled from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from stretto.errors import RunError
+from stretto.machines.cuda.launch import Argument, Invocation
+from stretto.machines.cuda.machine import Machine, Words, words_of
+from stretto.machines.cuda.printer.source import DETAIL, ERROR, HOST, PROGRESS, TritonSource
+from stretto.runtime.status import Status
+from stretto.runtime.stops import ProgramStopped, stopped
+from stretto.text import bytes_text
+
+ALIGNMENT = 16
+"""Bytes: addresses that programs get are multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of what a state has for intermediate values, and of the stack of all units."""
+
+    arena: int
+    stack: int
+
+
+@dataclass(slots=True)
+class State:
+    """What launches on one stream, or in one capture, use one after the other.
+
+    error: the host's view of the control block's error. words: registers that go in or out, in
+    memory that both sides see. arena, stack: None where they are still to be made, as they are for
+    each launch of a capture. invocations: of each kernel, once it was launched.
+    """
+
+    stream: int
+    capture: int
+    control: torch.Tensor
+    error: Words
+    words: Words
+    shared: tuple[torch.Tensor, torch.Tensor]
+    arena: torch.Tensor | None = None
+    stack: torch.Tensor | None = None
+    invocations: dict[int, Invocation] = field(default_factory=dict[int, Invocation])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def failed(self) -> bool:
+        return self.error[ERROR] != 0
+
+    @property
+    def sizes(self) -> Sizes:
+        arena, stack = self.arena, self.stack
+        return Sizes(0 if arena is None else arena.numel(), 0 if stack is None else stack.numel())
+
+
+def make_state(machine: Machine, stream: int, capture: int, units: int, words: int) -> State:
+    """A state of no launch so far. One for a capture is made aside: a graph's memory is written at
+    every replay, and to zero the counters is no part of a replay."""
+
+    def make() -> State:
+        control, error = machine.control(PROGRESS + units)
+        host = machine.host(words + 1)  # never of no bytes
+        return State(stream, capture, control, words_of(error), words_of(host), (error, host))
+
+    return machine.aside(make) if capture else make()
+
+
+def failure(machine: Machine, state: State, max_depth: int) -> ProgramStopped:
+    """Why a state stopped. Resets it, so that the next launch works; none may be running."""
+
+    def reset() -> tuple[int, int]:
+        control = state.control
+        status, detail = (int(control[word]) for word in (ERROR, DETAIL))
+        control[:HOST] = 0
+        control[PROGRESS:] = 0
+        return status, detail
+
+    status, detail = machine.aside(reset)
+    state.error[ERROR] = 0
+    return stopped(Status(status), detail, max_depth, state.sizes.arena)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where among the parameters stands what changes from launch to launch.
+
+    buffers: slots and parameters; limits: numbers of lists and parameters.
+    """
+
+    buffers: tuple[tuple[int, int], ...]
+    limits: tuple[tuple[int, int], ...]
+    arenas: tuple[int, ...]
+    words: tuple[int, ...]
+
+    @staticmethod
+    def of(source: TritonSource) -> Places:
+        def where(kind: str) -> list[tuple[int, int]]:
+            found = enumerate(source.parameters)
+            return [(p.place, number) for number, p in found if p.kind == kind]
+
+        slots = [(source.arguments[place], number) for place, number in where("buffer")]
+        return Places(
+            tuple((buffer.slot, number) for buffer, number in slots if buffer.kind != "constant"),
+            tuple(where("limit")),
+            tuple(number for _, number in where("arena")),
+            tuple(number for _, number in where("words")),
+        )
+
+    def fill(
+        self,
+        invocation: Invocation,
+        memory: Mapping[int, torch.Tensor],
+        capacities: Mapping[int, int],
+        frame: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        """Sets what belongs to one launch: tensors by slot, rooms of lists by their number, arena
+        and words where they are not the state's."""
+        if frame is not None:
+            for number in self.arenas:
+                invocation.set(number, frame[0])
+            for number in self.words:
+                invocation.set(number, frame[1])
+        for slot, number in self.buffers:
+            invocation.set(number, memory[slot])
+        for place, number in self.limits:
+            invocation.set(number, capacities[place])
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """Fills the parameters of kernels with what is the same for all launches on a state.
+
+    tables: of each kernel. constants: tensors by slot.
+    """
+
+    machine: Machine
+    sources: tuple[TritonSource, ...]
+    constants: Mapping[int, torch.Tensor]
+    tables: tuple[torch.Tensor, ...]
+    max_depth: int
+
+    def arguments(self, number: int, state: State, sizes: Sizes) -> list[Argument]:
+        """An argument for each parameter of a kernel; null for what `Places.fill` sets. Makes arena
+        and stack of those sizes where the state has none yet."""
+        source = self.sources[number]
+        made = self._made(source, state, sizes)
+        arguments: list[Argument] = []
+        for parameter in source.parameters:
+            match parameter.kind:
+                case "buffer":
+                    buffer = source.arguments[parameter.place]
+                    arguments.append(self.constants.get(buffer.slot, 0))
+                case "limit":
+                    arguments.append(0)
+                case "tables":
+                    arguments.append(self.tables[number])
+                case kind:
+                    arguments.append(made[kind]())
+        return arguments
+
+    def _made(
+        self, source: TritonSource, state: State, sizes: Sizes
+    ) -> dict[str, Callable[[], Argument]]:
+        def arena() -> torch.Tensor:
+            if state.arena is None:
+                state.arena = self.memory(sizes.arena)
+            return state.arena
+
+        def stack() -> torch.Tensor:
+            if state.stack is None:
+                state.stack = self.memory(sizes.stack)
+            return state.stack
+
+        return {
+            "control": lambda: state.control,
+            "words": lambda: state.shared[1],
+            "arena": arena,
+            "arena_bytes": lambda: arena().numel(),
+            "stack": stack,
+            "stack_words": lambda: stack().numel() // (8 * source.units),
+            "max_depth": lambda: self.max_depth,
+            "polls": lambda: self.machine.polls,
+        }
+
+    def memory(self, count: int) -> torch.Tensor:
+        """Bytes for a program itself. Raises RunError where there are not so many."""
+        try:
+            return self.machine.empty((max(count, ALIGNMENT),), torch.uint8)
+        except torch.OutOfMemoryError as error:
+            recursive = any(source.recursive for source in self.sources)
+            raise RunError(
+                f"the GPU has no {bytes_text(count)} left for the intermediate values of the "
+                "program",
+                remedy="check that the recursion reaches its base case"
+                if recursive
+                else "free memory of the GPU, or use smaller inputs",
+            ) from error
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of what addresses are aligned to."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

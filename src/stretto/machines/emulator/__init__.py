@@ -1,0 +1,1 @@
+"""The emulator: units of a DeviceProgram in random order, every access checked for races."""

@@ -1,0 +1,81 @@
+"""A program on the emulator, called with tensors as one on the CPU machine is."""
+
+from __future__ import annotations
+
+import torch
+
+from stretto.deadline import Deadline
+from stretto.device.expr import Buffer
+from stretto.device.program import DeviceProgram
+from stretto.kernels.panels import Packing
+from stretto.lowering.program import Lowered
+from stretto.machines.emulator.run import EmulatedRun, Emulator
+from stretto.options import Options
+from stretto.runtime.constants import ConstantTable
+from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
+from stretto.runtime.stops import ProgramStopped, explained, stopped
+
+
+class EmulatedExecutable:
+    """Runs a DeviceProgram unit by unit in random order; races and deadlocks are errors."""
+
+    def __init__(
+        self,
+        program: DeviceProgram,
+        lowered: Lowered,
+        packings: tuple[Packing, ...],
+        options: Options,
+    ) -> None:
+        self.program = program
+        self.lowered = lowered
+        self.timeout = options.timeout
+        self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
+        constants = [b for b in program.tree.externals if b.kind == "constant"]
+        self.constants = ConstantTable(lowered, packings, constants, native=False)
+        self.copies = self.constants.copies
+        self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
+        self.capacities = {
+            b.slot: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
+            for b in program.tree.externals
+            if b.kind == "list"
+        }
+
+    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+        """Runs once; a list that was full is made larger and the program run again."""
+        deadline = Deadline.after(self.timeout)
+        while True:
+            constants = self.constants.tensors.items()
+            memory = {buffer.slot: tensor.view(-1) for buffer, tensor in constants}
+            for buffer, tensor in zip(self.lowered.inputs, inputs, strict=True):
+                memory[buffer.slot] = tensor.reshape(-1)
+            for buffer in self.program.tree.externals:
+                if buffer.kind in ("output", "list"):
+                    memory[buffer.slot] = self.allocate(buffer)
+            ran = self.run(memory, deadline)
+            if ran.full_list is None:
+                return [
+                    self.shaped(
+                        result(o, memory[o.buffer.slot], ran.results, self.results), o.buffer
+                    )
+                    for o in self.lowered.outputs
+                ]
+            self.capacities[ran.full_list] *= GROWTH
+
+    def run(self, memory: dict[int, torch.Tensor], deadline: Deadline) -> EmulatedRun:
+        emulator = self.emulator
+        try:
+            return emulator.run(memory, dict(self.capacities), deadline)
+        except ProgramStopped as stop:
+            limits = emulator.max_depth, emulator.arena_limit
+            shown = stopped(stop.status, stop.detail, *limits)
+            raise explained(shown, self.lowered.stops) from stop
+
+    def allocate(self, buffer: Buffer) -> torch.Tensor:
+        lead = self.capacities[buffer.slot] if grows(buffer) else 1
+        return torch.zeros(buffer.elements * lead, dtype=buffer.dtype.torch)
+
+    def shaped(self, found: Result, buffer: Buffer) -> Result:
+        """Memory is flat here; a static result gets its dims."""
+        if isinstance(found, torch.Tensor) and buffer.kind == "output":
+            return found.view([dim for dim in buffer.shape if isinstance(dim, int)])
+        return found

@@ -1,0 +1,332 @@
+"""Runs a DeviceProgram in Python, one unit at a time in random order: the machine of most tests.
+
+A unit is switched at every item. Memory is really shared, frames and recursion included; operators
+run through `kernels.evaluate`. Every access is checked against vector clocks, so a missing wait is
+found in nearly every run, whatever the order was. When no unit can go on, the error says who waits
+for what.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+
+from stretto.deadline import Deadline
+from stretto.device.evaluate import CheckFailed, Number, evaluate, resolve, run_task, task_count
+from stretto.device.expr import Buffer, Expr, Position
+from stretto.device.operator import Kernel, LibraryCall
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, Wait
+from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
+from stretto.errors import RunError
+from stretto.ir.failure import packed_detail
+from stretto.kernels.panels import read_packed
+from stretto.machines.emulator.memory import Pointer, SharedMemory, UnitMemory
+from stretto.runtime.library import run_call
+from stretto.runtime.shadow import Clocks
+from stretto.runtime.status import Status
+from stretto.runtime.stops import DeadlockError, ProgramStopped
+
+_CHECKS = {
+    "list_full": Status.LIST_FULL,
+    "index": Status.INDEX,
+    "assertion": Status.ASSERTION,
+}
+
+Steps = Generator["Steps | None"]
+"""A part of a unit's work: yields further parts to do first, and None where units may switch."""
+
+
+NO_DEADLINE = Deadline()
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedRun:
+    """`results`: the scalar results of main. `full_list`: the slot of a list that was too short.
+
+    `items`: how many items all units executed together.
+    """
+
+    results: list[int]
+    full_list: int | None
+    arena_bytes: int
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """A machine for one program; `seed` draws the interleaving."""
+
+    program: DeviceProgram
+    seed: int = 0
+    max_depth: int = 10_000
+    arena_limit: int = 1 << 30
+
+    def run(
+        self,
+        buffers: Mapping[int, Tensor],
+        limits: Mapping[int, int] | None = None,
+        deadline: Deadline = NO_DEADLINE,
+    ) -> EmulatedRun:
+        """Runs once. `buffers`: contiguous memory by slot, changed in place; `limits`: capacities.
+
+        Raises RaceError, UninitialisedRead, DeadlockError, RunError after the deadline, and
+        ProgramStopped for what stops a run other than a list that is full.
+        """
+        machine = _Machine(self, limits or {})
+        machine.memory.bind(buffers)
+        units = [_Unit(machine, number) for number in range(self.program.units)]
+        order = random.Random(self.seed)
+        full = None
+        try:
+            with torch.no_grad():
+                _run_all(units, order, deadline)
+        except ProgramStopped as stop:
+            if stop.status is not Status.LIST_FULL:
+                raise
+            full = stop.detail
+        results = [] if full is not None else units[0].results
+        if full is None and any(unit.results != results for unit in units):
+            raise RunError("the units disagree on the scalar results of the program")
+        items = sum(unit.items for unit in units)
+        return EmulatedRun(results, full, machine.memory.arena_bytes, items)
+
+
+def _run_all(units: list[_Unit], order: random.Random, deadline: Deadline) -> None:
+    alive = units
+    while alive:
+        deadline.check()
+        ready = [unit for unit in alive if unit.is_ready]
+        if not ready:
+            waits = "; ".join(unit.waiting_text for unit in alive)
+            raise DeadlockError(f"deadlock: {waits}")
+        order.choice(ready).advance()
+        alive = [unit for unit in alive if unit.parts]
+
+
+class _Machine:
+    """What the units share."""
+
+    def __init__(self, emulator: Emulator, limits: Mapping[int, int]) -> None:
+        self.program = emulator.program
+        self.kernels = {kernel.name: read_packed(kernel) for kernel in self.program.kernels}
+        self.functions = {f.name: f for f in self.program.tree.functions}
+        self.frames = dict(self.program.frames)
+        self.clocks = Clocks(self.program.units)
+        self.memory = SharedMemory(self.program, self.clocks, emulator.arena_limit)
+        self.max_depth = emulator.max_depth
+        self.externals = {b.name: Pointer(b.slot, 0) for b in self.program.tree.externals}
+        self.limits = {f"limit.{slot}": limit for slot, limit in limits.items()}
+
+
+@dataclass(slots=True)
+class _Activation:
+    """One call of a function on one unit."""
+
+    function: TreeFunction[Schedule]
+    frame: int
+    depth: int
+    memory: UnitMemory
+    pointers: dict[str, Pointer]
+    registers: dict[str, Number] = field(default_factory=dict[str, Number])
+
+    def value(self, expr: Expr) -> Number:
+        return evaluate(expr, self.registers, self.memory)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Until `learnt` have published `value`; `units` are those that have not yet."""
+
+    learnt: tuple[int, ...]
+    value: int
+    place: str
+    units: list[int]
+
+
+class _Unit:
+    """Executes the whole tree with registers of its own; `parts` is the stack of what it is at."""
+
+    def __init__(self, machine: _Machine, number: int) -> None:
+        self.machine = machine
+        self.number = number
+        self.base = 0
+        self.items = 0
+        self.results: list[int] = []
+        self.waiting: _Waiting | None = None
+        self.parts: list[Steps] = [self._main()]
+
+    @property
+    def is_ready(self) -> bool:
+        if self.waiting is None:
+            return True
+        clocks, value = self.machine.clocks, self.waiting.value
+        self.waiting.units = [u for u in self.waiting.units if not clocks.has_published(u, value)]
+        return not self.waiting.units
+
+    @property
+    def waiting_text(self) -> str:
+        assert self.waiting is not None
+        other, value = self.waiting.units[0], self.waiting.value
+        has = self.machine.clocks.published[other][-1]
+        return (
+            f"unit {self.number} {self.waiting.place} waits for unit {other} to reach {value} "
+            f"(it has {has})"
+        )
+
+    def advance(self) -> None:
+        """Goes on to the next switch."""
+        while self.parts:
+            try:
+                part = next(self.parts[-1])
+            except StopIteration:
+                self.parts.pop()
+                continue
+            if part is None:
+                return
+            self.parts.append(part)
+
+    def _stop(self, status: Status, detail: int, message: str) -> ProgramStopped:
+        return ProgramStopped(status, detail, f"{message} (unit {self.number})", None)
+
+    def _main(self) -> Steps:
+        main = self.machine.program.tree.main
+        activation = self._activate(main, frame=0, depth=0)
+        yield self._node(main.body, activation)
+        self.results = [int(activation.registers[reg.name]) for reg in main.results]
+
+    def _activate(self, function: TreeFunction[Schedule], frame: int, depth: int) -> _Activation:
+        layout = self.machine.frames[function.name]
+        if depth > self.machine.max_depth:
+            message = f"the recursion is deeper than {self.machine.max_depth} calls"
+            raise self._stop(Status.TOO_DEEP, depth, message)
+        if not self.machine.memory.reserve(frame + layout.nbytes):
+            end = frame + layout.nbytes
+            raise self._stop(Status.ARENA_FULL, end, f"the frames need {end} bytes")
+        pointers = dict(self.machine.externals)
+        for name, placement in layout.placements:
+            pointers[name] = Pointer(None, frame + placement.offset)
+        memory = UnitMemory(self.machine.memory, self.number, pointers)
+        registers: dict[str, Number] = dict(self.machine.limits)
+        return _Activation(function, frame, depth, memory, pointers, registers)
+
+    def _node(self, node: Node[Schedule], at: _Activation) -> Steps:
+        match node:
+            case Leaf(schedule):
+                yield self._leaf(schedule, at)
+            case Seq(children):
+                for child in children:
+                    yield self._node(child, at)
+            case For():
+                at.memory.begin("bounds of a loop")
+                for position in range(
+                    int(at.value(node.start)), int(at.value(node.stop)), node.step
+                ):
+                    at.registers[node.index.name] = position
+                    yield self._node(node.body, at)
+                    self._rotate(node.rotate, at)
+            case While(head, condition, body, rotate):
+                yield self._node(head, at)
+                while at.registers[condition.name]:
+                    yield self._node(body, at)
+                    self._rotate(rotate, at)
+                    yield self._node(head, at)
+            case If(condition, then, orelse):
+                yield self._node(then if at.registers[condition.name] else orelse, at)
+            case Call():
+                yield self._call(node, at)
+
+    def _rotate(self, pairs: tuple[tuple[Buffer, Buffer], ...], at: _Activation) -> None:
+        for a, b in pairs:
+            at.pointers[a.name], at.pointers[b.name] = at.pointers[b.name], at.pointers[a.name]
+
+    def _call(self, node: Call[Schedule], at: _Activation) -> Steps:
+        function = self.machine.functions[node.function]
+        frame = at.frame + self.machine.frames[at.function.name].nbytes
+        called = self._activate(function, frame, at.depth + 1)
+        at.memory.begin(f"arguments of {node.function}")
+        for register, value in node.registers:
+            called.registers[register.name] = at.value(value)
+        for buffer, access in node.tensors:
+            base = at.pointers[access.buffer.name]
+            offset = int(at.value(Position(access.offset))) * access.buffer.dtype.itemsize
+            called.pointers[buffer.name] = Pointer(base.slot, base.offset + offset)
+        yield self._node(function.body, called)
+        for mine, theirs in node.results:
+            at.registers[mine.name] = called.registers[theirs.name]
+
+    def _leaf(self, schedule: Schedule, at: _Activation) -> Steps:
+        for item in schedule.units[self.number]:
+            self._item(item, at)
+            self.items += 1
+            yield None
+            if self.waiting is not None:
+                for other in self.waiting.learnt:
+                    self.machine.clocks.join(self.number, other, self.waiting.value)
+                self.waiting = None
+        if schedule.steps:
+            self.base += schedule.steps
+            self.machine.clocks.publish(self.number, self.base)
+
+    def _item(self, item: Item, at: _Activation) -> None:
+        match item:
+            case Run():
+                self._run(item, at)
+            case Wait():
+                others = item.others(self.number)
+                place = f"in {at.function.name}"
+                self.waiting = _Waiting(others, self.base + item.step, place, list(others))
+            case Let(register, value):
+                at.memory.begin(f"let {register.name}")
+                at.registers[register.name] = at.value(value)
+            case Check():
+                self._check(item, at)
+            case _:
+                self.machine.clocks.publish(self.number, self.base + item.step)
+
+    def _check(self, check: Check, at: _Activation) -> None:
+        at.memory.begin(f"check {check.code}")
+        if not at.value(check.condition):
+            detail = check.subject
+            if check.detail is not None:
+                detail = packed_detail(detail, int(at.value(check.detail)))
+            raise self._stop(_CHECKS[check.code], detail, f"check {check.code} does not hold")
+
+    def _run(self, run: Run, at: _Activation) -> None:
+        kernel = self.machine.kernels[run.kernel]
+        total = task_count(kernel, at.registers)
+        count = total if run.count is None else run.count
+        tasks = range(run.first, total, run.stride)[:count]
+        for task in tasks:
+            at.memory.begin(f"{kernel.name} task {task}")
+            try:
+                self._task(kernel, task, at)
+            except CheckFailed as failed:
+                detail = packed_detail(failed.number, failed.index)
+                raise self._stop(Status.INDEX, detail, failed.message) from failed
+            except RunError as error:
+                error.op = error.op or f"{kernel.name} task {task} on unit {self.number}"
+                raise
+
+    def _task(self, kernel: Kernel, task: int, at: _Activation) -> None:
+        if kernel.call is None:
+            run_task(kernel, task, at.registers, at.memory)
+        else:
+            self._library_call(kernel.call, at)
+
+    def _library_call(self, call: LibraryCall, at: _Activation) -> None:
+        operands: list[Tensor | Number] = []
+        for number, operand in enumerate(call.operands):
+            if isinstance(operand, Buffer):
+                shape = [resolve(extent, at.registers) for extent in operand.shape]
+                flat = at.memory.tensor(operand)[: prod(shape)]
+                everything = torch.arange(flat.numel())
+                at.memory.note(operand, everything, write=number >= len(call.inputs))
+                operands.append(flat.view(shape))
+            else:
+                operands.append(at.registers[operand.name])
+        run_call(call, operands)

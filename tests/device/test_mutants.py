@@ -1,0 +1,61 @@
+"""Mutants of correct programs: the verifier rejects them, or they do what their source does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stretto.device.verifier import verify
+from stretto.tools.mutants import Tally, run
+from stretto.tools.mutation import KINDS, NotApplicable, mutate
+from tests.schedule.specimens import specimens
+
+PARTS = 4
+MUTANTS = 75
+"""Of each part; `stretto.tools.mutants.run` takes as many as one likes."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_accepted_mutant_is_wrong(part: int) -> None:
+    tally = run(MUTANTS, seed=1000 * part, specimens=specimens(12, seed=part))
+    assert not tally.findings, str(tally)
+    assert tally.counts["rejected"] > MUTANTS / 2
+    assert tally.counts["accepted and equal"] > 0
+
+
+def test_specimens_are_correct() -> None:
+    for specimen in specimens(24, seed=99):
+        verify(specimen.program, specimen.source)
+
+
+def test_mutants_depend_on_their_seed_alone() -> None:
+    (specimen,) = specimens(1, seed=5)
+
+    def made(seed: int) -> str:
+        mutant = mutate(specimen.program, specimen.source, random.Random(seed))
+        return mutant.change
+
+    assert [made(seed) for seed in range(20)] == [made(seed) for seed in range(20)]
+
+
+def test_every_kind_of_change_is_made() -> None:
+    """Each kind applies to some specimen, and gives another program."""
+    found = specimens(24, seed=7)
+    rng = random.Random(0)
+    for kind in set(KINDS):
+        for specimen in found * 3:
+            try:
+                mutant = kind(specimen.program, specimen.source, rng)
+            except NotApplicable:
+                continue
+            if mutant.program != specimen.program:
+                break
+        else:
+            pytest.fail(f"{kind} changes nothing")
+
+
+def test_findings_say_what_to_run_again() -> None:
+    tally = Tally()
+    tally.counts["rejected"] += 3
+    assert str(tally).splitlines() == ["     3 rejected", "longest decision 0.00 s"]

@@ -1,0 +1,321 @@
+"""Rules of the verifier about form, memory and ranges, each broken once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Index, Position, Reg, Var
+from stretto.device.operator import Kernel, Span, TileDim
+from stretto.device.program import DeviceProgram, Frame, Placement, Run, Schedule, Signal, Wait
+from stretto.device.tree import Call, For, Let, Node, Seq, Tree, TreeFunction
+from stretto.device.verifier import verify
+from stretto.errors import VerifyError
+from stretto.ir.types import DType
+from tests.schedule.programs import (
+    NEXT,
+    NOW,
+    OUT,
+    A,
+    B,
+    T,
+    X,
+    chain,
+    device,
+    kernel,
+    leaf,
+    loop,
+    with_body,
+)
+from tests.schedule.trees import F32, buffer, load, map_kernel, number
+
+V = Var(0)
+
+
+def rejected(program: DeviceProgram, reason: str) -> None:
+    with pytest.raises(VerifyError, match=reason):
+        verify(program)
+
+
+def alone(*kernels: Kernel, **options: object) -> DeviceProgram:
+    """Each kernel after the other on one unit."""
+    body = leaf(1, tuple(Run(k.name, 0, k.tasks) for k in kernels))
+    return device(body, *kernels, units=1, **options)  # pyright: ignore[reportArgumentType]
+
+
+def with_index(out: Buffer, source: Buffer, index: Index) -> Kernel:
+    return map_kernel("k", out, load(source, index), 4)
+
+
+# Order
+
+
+def test_the_last_step_is_the_end_of_the_leaf() -> None:
+    """Unit 1 waits for all that unit 0 did in the first leaf: more than the signal says."""
+    first = leaf(1, (Signal(1), Run("first", 0, 2)), ())
+    second = leaf(1, (), (Wait(0, 0), Run("second", 0, 2)))
+    kernels = kernel("first", A, X), kernel("second", OUT, A)
+    rejected(device(Seq((first, second)), *kernels), "publishes step 1 after step 0 in a leaf of 1")
+    later = leaf(1, (Run("first", 0, 2),), ())
+    verify(device(Seq((later, second)), *kernels))
+
+
+def test_tasks_of_one_kernel_are_independent() -> None:
+    """Both tasks write the first half."""
+    value = load(X, V)
+    both = map_kernel("k", A, value, 4)
+    operator = both.stages[0].operator
+    out = Access(A, (8,), (Index.of(V) % 4,))
+    both = replace(both, stages=(replace(both.stages[0], operator=replace(operator, out=out)),))
+    rejected(device(leaf(1, (Run("k", 0),), (Run("k", 1),)), both), "race on a: nothing orders")
+
+
+# Form
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (Frame(100, (("a", Placement(0, 32)), ("b", Placement(64, 32)))), "no multiple of 64"),
+        (Frame(128, (("a", Placement(0, 32)), ("out", Placement(64, 32)))), "places what is not"),
+        (Frame(128, (("a", Placement(0, 32)), ("a", Placement(64, 32)))), "places what is not"),
+    ],
+)
+def test_frames_place_local_buffers_only(frame: Frame, reason: str) -> None:
+    rejected(replace(chain(), frames=(("main", frame),)), reason)
+
+
+def test_frames_belong_to_functions() -> None:
+    program = chain()
+    rejected(replace(program, frames=(*program.frames, ("f", Frame(0, ())))), "of no function")
+
+
+def test_buffers_are_declared() -> None:
+    program = chain()
+    rejected(replace(program, tree=Tree(program.tree.functions, (X,))), "does not declare buffer")
+    other = buffer("a", 9)
+    rejected(alone(kernel("first", other, X)), "function main does not declare buffer a")
+
+
+def test_external_buffers_have_slots_of_their_own() -> None:
+    twice = buffer("twice", 8, kind="input", slot=0)
+    program = chain()
+    rejected(replace(program, tree=Tree(program.tree.functions, (X, OUT, twice))), "one slot")
+    inside = buffer("inside", 8, kind="local", slot=7)
+    rejected(replace(program, tree=Tree(program.tree.functions, (X, OUT, inside))), "of kind local")
+
+
+def test_a_program_has_a_unit() -> None:
+    rejected(replace(chain(), units=0), "needs a unit")
+
+
+@pytest.mark.parametrize("pairs", [((NOW, NEXT), (NOW, NEXT)), ((NOW, NOW),)])
+def test_a_buffer_rotates_once(pairs: tuple[tuple[Buffer, Buffer], ...]) -> None:
+    program = loop()
+    body = program.tree.main.body
+    assert isinstance(body, Seq)
+    start, turning, end = body.children
+    assert isinstance(turning, For)
+    broken = replace(turning, rotate=pairs)
+    rejected(with_body(program, Seq((start, broken, end))), "a buffer rotates twice")
+
+
+def test_control_reads_no_memory_and_moves() -> None:
+    inside = leaf(1, (), ())
+    reading = For(T, number(0), Apply("cast", (load(X, 0),), DType.I64), 1, inside)
+    rejected(device(reading), "a For node reads memory")
+    rejected(device(For(T, number(0), number(3), 0, inside)), "a loop has step 0")
+
+
+def changed(made: Kernel, **fields: object) -> Kernel:
+    """With other fields of its operator."""
+    stage = made.stages[0]
+    operator = replace(stage.operator, **fields)  # pyright: ignore[reportArgumentType]
+    return replace(made, stages=(replace(stage, operator=operator),))
+
+
+GOOD = kernel("first", A, X)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (changed(GOOD, value=load(X, Var(1))), "uses variable 1 of 1"),
+        (changed(GOOD, value=load(X, Index.of(V) % -2)), "divides an index by -2"),
+        (changed(GOOD, value=load(buffer("x", 8), 0, 0)), "accesses x with 2 indices"),
+        (
+            changed(GOOD, out=Access(A, (9,), (Index.of(V),))),
+            "sees a as larger than it is",
+        ),
+        (changed(GOOD, dims=(4,)), "computes more than its operator has"),
+        (replace(GOOD, grid=(TileDim(8, 0),)), "a dim of no tiles"),
+        (replace(GOOD, grid=(TileDim(1 << 30, 1),)), "tasks, too many"),
+        (
+            replace(GOOD, stages=(replace(GOOD.stages[0], box=(Span(8, grid=3),)),)),
+            "has no grid dim 3",
+        ),
+        (replace(GOOD, stages=(replace(GOOD.stages[0], box=()),)), "a stage of other dims"),
+    ],
+)
+def test_kernels_are_well_formed(broken: Kernel, reason: str) -> None:
+    rejected(device(leaf(1, (Run("first", 0, 2),)), broken, units=1), reason)
+
+
+def test_constants_are_not_written() -> None:
+    constant = buffer("w", 8, kind="constant", slot=5)
+    rejected(alone(kernel("first", constant, X)), "kernel first writes the constant w")
+
+
+# Ranges
+
+
+def test_affine_accesses_are_in_range() -> None:
+    verify(alone(with_index(A, X, Index.of(V) * -1 + 7)))
+    rejected(alone(with_index(A, X, Index.of(V) + 1)), "accesses x out of range: 1 .. 8 in a dim")
+    rejected(alone(with_index(A, X, Index.of(V) * -1 + 6)), "out of range: -1 .. 6 in a dim of 8")
+    rejected(alone(with_index(A, X, Index.of(V) * 2)), "out of range: 0 .. 14")
+
+
+def test_quotients_are_looked_at_point_by_point() -> None:
+    verify(alone(with_index(A, X, Index.of(V) // 2 + (Index.of(V) % 2) * 4)))
+    rejected(alone(with_index(A, X, Index.of(V) // 2 + (Index.of(V) % 2) * 5)), "out of range")
+
+
+def guarded(comparison: str, limit: int, index: Index) -> DeviceProgram:
+    inside = Apply(comparison, (Position(Index.of(V)), Const(limit, DType.I64)), DType.BOOL)
+    value: Expr = Apply("where", (inside, load(X, index), Const(0.0, F32)), F32)
+    return alone(map_kernel("k", A, value, 4))
+
+
+def test_conditions_narrow_positions() -> None:
+    """As in padding: outside of the condition nothing is read."""
+    verify(guarded("ge", 1, Index.of(V) + -1))
+    rejected(guarded("ge", 0, Index.of(V) + -1), "accesses x out of range")
+    verify(guarded("lt", 6, Index.of(V) + 2))
+    rejected(guarded("lt", 7, Index.of(V) + 2), "accesses x out of range")
+    verify(guarded("ne", 0, Index.of(V) + -1))
+    rejected(guarded("ne", 1, Index.of(V) + -1), "accesses x out of range")
+
+
+def test_the_index_of_a_loop_has_a_range() -> None:
+    def program(trips: int) -> DeviceProgram:
+        made = map_kernel("k", A, load(X, Index.of(T)), 4)
+        return device(
+            For(T, number(0), number(trips), 1, leaf(1, (Run("k", 0, 2),))), made, units=1
+        )
+
+    verify(program(8))
+    rejected(program(9), "kernel k accesses x out of range: 0 .. 8 in a dim of 8")
+
+
+P, Q = buffer("p", 8, kind="param"), buffer("q", 8, kind="param")
+COPY: TreeFunction[Schedule] = TreeFunction(
+    "f", (), (P, Q), (Q,), (), (), leaf(1, (Run("copy", 0, 2),))
+)
+
+
+def calling(
+    bound: tuple[Access, Access],
+    *,
+    callee: TreeFunction[Schedule] = COPY,
+    offsets: tuple[int, int] = (0, 64),
+    locals: tuple[Buffer, ...] = (A, B),
+) -> DeviceProgram:
+    fill = leaf(1, tuple(Run(f"fill {b.name}", 0, 2) for b in locals[:1]))
+    body: Node[Schedule] = Seq((fill, Call("f", (), tuple(zip((P, Q), bound, strict=True)))))
+    main: TreeFunction[Schedule] = TreeFunction("main", (), (), (), (), locals, body)
+    places = tuple((b.name, Placement(o, b.nbytes)) for b, o in zip(locals, offsets, strict=True))
+    frames = (("main", Frame(256, places)), ("f", Frame(0, ())))
+    kernels = (*(kernel(f"fill {b.name}", b, X) for b in locals[:1]), kernel("copy", Q, P))
+    return DeviceProgram(1, Tree((main, callee), (X, OUT)), kernels, frames)
+
+
+def place(of: Buffer, offset: int = 0) -> Access:
+    return Access(of, (of.elements,), (Index(const=offset),))
+
+
+def test_calls_bind_memory_that_is_there() -> None:
+    verify(calling((place(A), place(B))))
+    rejected(calling((place(A, 1), place(B))), "binds p to memory beyond the end of a")
+
+
+# Names
+
+
+def test_params_share_no_memory() -> None:
+    """`a` and `b` lie at the same place."""
+    rejected(calling((place(A), place(B)), offsets=(0, 0)), "passes b as p and as q|passes . as")
+
+
+def test_a_param_is_not_known_by_another_name() -> None:
+    both = leaf(1, (Run("copy", 0, 2), Run("both", 0, 2)))
+    callee = replace(COPY, body=both)
+    program = calling((place(A), place(OUT)), callee=callee)
+    program = replace(program, kernels=(*program.kernels, kernel("both", OUT, P)))
+    rejected(program, "function f accesses out by its name and as q, and writes it")
+
+
+def test_a_kernel_shares_no_memory_with_itself() -> None:
+    made = kernel("first", A, X), kernel("second", B, A), kernel("third", OUT, B)
+    verify(alone(*made))
+    rejected(alone(*made, offsets={"b": 0}), "kernel second accesses a and writes b, which share")
+
+
+# Lists, and what is written at run time
+
+LIST = buffer("list", 4, 8, kind="items")
+N = Reg("n")
+
+
+def push(name: str = "push") -> Kernel:
+    dims = (8,)
+    made = map_kernel(name, buffer("row", *dims), load(X, V), 4)
+    out = Access(LIST, LIST.shape, (Index.of(N), Index.of(V)))
+    return changed(made, out=out)
+
+
+def listed(*between: str, offsets: dict[str, int]) -> DeviceProgram:
+    """Pushes an item, runs the kernels between, and reads the item."""
+    last = map_kernel("last", OUT, load(LIST, Index.of(N), Index.of(V)), 4)
+    kernels = push(), last, kernel("first", A, X)
+    runs = tuple(Run(name, 0, 2) for name in ("push", *between, "last"))
+    body = leaf(1, (Let(N, number(0)), *runs))
+    offsets = {"a": 0, "list": 64} | offsets
+    frame = Frame(256, tuple((b.name, Placement(offsets[b.name], b.nbytes)) for b in (A, LIST)))
+    program = device(body, *kernels, units=1, locals=(A, LIST))
+    return replace(program, frames=(("main", frame),))
+
+
+def test_lists_are_not_overwritten() -> None:
+    verify(listed("first", offsets={}))
+    verify(listed(offsets={"list": 0}))
+    rejected(
+        listed("first", offsets={"list": 0}),
+        "kernel last reads list, of which a part may be overwritten before",
+    )
+
+
+def test_what_was_there_before_a_list_does_not_matter() -> None:
+    program = listed(offsets={"list": 0})
+    body = leaf(1, (Let(N, number(0)), *(Run(n, 0, 2) for n in ("first", "push", "last"))))
+    verify(with_body(program, body))
+
+
+def test_a_store_at_an_unknown_place_writes_nothing_for_sure() -> None:
+    """The callee writes one row of a list; what the caller reads of it is for the source to know,
+    but a store to every second element leaves the others unwritten."""
+    sparse = kernel("first", A, X)
+    sparse = changed(
+        replace(sparse, grid=(TileDim(4, 2),), stages=(sparse.stages[0],)),
+        dims=(4,),
+        value=load(X, V),
+        out=Access(A, (4, 2), (Index.of(V), Index())),
+    )
+    sparse = replace(sparse, stages=(replace(sparse.stages[0], box=(Span(4, grid=0),)),))
+    rejected(alone(sparse, kernel("second", OUT, A)), "kernel second reads a, of which a part")
+
+
+def test_outputs_are_written_before_they_are_read() -> None:
+    rejected(alone(kernel("first", A, OUT)), "kernel first reads out, of which a part may not be")
+    verify(alone(kernel("first", OUT, X), kernel("second", A, OUT)))

@@ -1,0 +1,126 @@
+"""Captures a function, runs the Program by the interpreter, and compares with eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from stretto.errors import CaptureError
+from stretto.frontends.python import (
+    ArgumentLeaf,
+    Captured,
+    Fetched,
+    InputBinding,
+    Reading,
+    build_output,
+    capture,
+)
+from stretto.interp.interpreter import run
+from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
+from stretto.ir.printer import print_program
+from stretto.ir.verifier import verify
+from stretto.options import Options
+
+
+def run_captured(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a compiled function does: bind inputs, run, write mutations back, rebuild."""
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    held = captured.objects
+    reading = Reading() if held is None else held.read(tensors, (args, kwargs))
+    inputs = [_bound(binding, tensors, reading.inputs) for binding in captured.inputs]
+    results = run(captured.program, [item.detach().clone() for item in inputs])
+    with torch.no_grad():
+        for mutation in captured.mutations:
+            inputs[mutation.input].copy_(results[mutation.result])
+    if held is not None:
+        assert held.key == reading.key
+        return held.finish(captured.output, results, inputs, reading)
+    return build_output(captured.output, results, inputs)
+
+
+def _bound(
+    binding: InputBinding, tensors: list[torch.Tensor], fetched: list[torch.Tensor]
+) -> torch.Tensor:
+    match binding:
+        case ArgumentLeaf(index):
+            return tensors[index]
+        case Fetched(index):
+            return fetched[index]
+        case _:
+            return binding.tensor
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Equal structure, types, shapes, dtypes, and values."""
+    if isinstance(expected, torch.Tensor):
+        assert isinstance(actual, torch.Tensor)
+        torch.testing.assert_close(actual, expected, equal_nan=True)
+    elif isinstance(expected, float):
+        assert isinstance(actual, float)
+        assert actual == pytest.approx(expected, rel=1e-5, nan_ok=True)
+    elif isinstance(expected, dict):
+        assert type(actual) is type(expected)
+        assert list(actual) == list(expected)
+        for key, value in expected.items():
+            assert_same(actual[key], value)
+    elif isinstance(expected, list | tuple):
+        assert type(actual) is type(expected)
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_same(one, other)
+    elif dataclasses.is_dataclass(expected):
+        assert type(actual) is type(expected)
+        for item in dataclasses.fields(expected):
+            assert_same(getattr(actual, item.name), getattr(expected, item.name))
+    else:
+        assert type(actual) is type(expected)
+        assert actual == expected
+
+
+def check(
+    fn: Callable[..., Any], *cases: tuple[Any, ...], options: Options | None = None
+) -> Captured:
+    """Capture with the first case's arguments; all cases must then equal eager.
+
+    Arguments are compared after the run too, so that writes to inputs are checked.
+    """
+    first, kwargs = cases[0], dict[str, Any]()
+    captured = capture(fn, copy.deepcopy(first), kwargs, options or Options(unroll=2))
+    verify(captured.program)
+    for case in cases:
+        expected_args, actual_args = copy.deepcopy(case), copy.deepcopy(case)
+        with torch.no_grad():
+            expected = fn(*expected_args)
+        try:
+            actual = run_captured(captured, actual_args, kwargs)
+            assert_same(actual, expected)
+            assert_same(actual_args, expected_args)
+        except BaseException:
+            print(print_program(captured.program))
+            raise
+    return captured
+
+
+def count(captured: Captured, kind: type) -> int:
+    """How many ops of a class the Program has."""
+    return sum(isinstance(op, kind) for op in captured.program.walk())
+
+
+def structure(captured: Captured) -> dict[str, int]:
+    """Numbers of control ops by name."""
+    kinds = {"if": IfOp, "while": WhileOp, "for": ForOp, "call": CallOp}
+    found = {name: count(captured, kind) for name, kind in kinds.items()}
+    return {name: number for name, number in found.items() if number}
+
+
+def refused(fn: Callable[..., Any], *args: Any, options: Options | None = None) -> CaptureError:
+    """The CaptureError of a function that cannot be captured."""
+    with pytest.raises(CaptureError) as caught:
+        capture(fn, args, {}, options or Options(unroll=2))
+    return caught.value

@@ -1,0 +1,331 @@
+"""Recursion on traced values becomes functions; on Python values it is unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.frontends.python.checks import check, refused, structure
+
+W = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+
+LEFT = torch.tensor([1, 3, 0, 0, 0])
+RIGHT = torch.tensor([2, 4, 0, 0, 0])
+LEAF = torch.tensor([False, False, True, True, True])
+
+
+def test_tree_by_a_closure() -> None:
+    def f(values: Tensor, left: Tensor, right: Tensor, leaf: Tensor, root: Tensor) -> Tensor:
+        def visit(node: Tensor) -> Tensor:
+            if leaf[node]:
+                return values[node]
+            a, b = visit(left[node]), visit(right[node])
+            return torch.tanh(W @ torch.cat([a, b]))
+
+        return visit(root)
+
+    values = torch.randn(5, 3)
+    cases = [(values, LEFT, RIGHT, LEAF, torch.tensor(k)) for k in (0, 1, 4)]
+    assert structure(check(f, *cases)) == {"if": 1, "call": 3}
+
+
+def test_number_as_argument() -> None:
+    def fact(n: int) -> int:
+        return 1 if n <= 1 else n * fact(n - 1)
+
+    def f(n: Tensor) -> int:
+        return fact(n.item())
+
+    captured = check(f, *[(torch.tensor(k),) for k in (6, 0, 1)])
+    assert structure(captured) == {"if": 1, "call": 2}
+
+
+def test_several_results() -> None:
+    def walk(x: Tensor, n: Tensor) -> tuple[Tensor, dict[str, Tensor], int]:
+        if n == 0:
+            return x, {"s": x.sum()}, 0
+        y, table, depth = walk(x * 0.5, n - 1)
+        return y + x, {"s": table["s"] + 1}, depth + 1
+
+    cases = [(torch.randn(3), torch.tensor(k)) for k in (3, 0, 1)]
+    assert structure(check(walk, *cases))["call"] == 2
+
+
+def test_mutual_recursion() -> None:
+    def even(x: Tensor, n: Tensor) -> Tensor:
+        return x if n == 0 else odd(x + 1, n - 1)
+
+    def odd(x: Tensor, n: Tensor) -> Tensor:
+        if n == 0:
+            return -x
+        return even(x * 2, n - 1)
+
+    check(even, *[(torch.randn(3), torch.tensor(k)) for k in (3, 0, 1, 4)])
+
+
+def test_loops_and_branches_in_recursion() -> None:
+    def walk(x: Tensor, n: Tensor) -> Tensor:
+        if n <= 0:
+            return x
+        total = torch.zeros(3)
+        for i in range(5):
+            if x[0] > i * 0.1:
+                total = total + walk(x * 0.5 - 0.1, n - 2)
+        while total.sum() > 1:
+            total = total / 2
+        return total + walk(x - 1, n - 1)
+
+    check(walk, *[(torch.rand(3), torch.tensor(k)) for k in (3, 0, 1)])
+
+
+def test_recursion_in_a_loop_in_a_branch() -> None:
+    def down(x: Tensor, n: Tensor) -> Tensor:
+        return x if n < 1 else down(x * 0.9, n - 1) + 1
+
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        if x.sum() > 0:
+            for i in range(4):
+                x = down(x, n) - i
+        return x
+
+    x = torch.rand(3)
+    check(f, (x, torch.tensor(2)), (-x, torch.tensor(3)), (x, torch.tensor(0)))
+
+
+def test_values_collected_in_a_list() -> None:
+    def f(values: Tensor, left: Tensor, right: Tensor, leaf: Tensor) -> list[Tensor]:
+        out: list[Tensor] = []
+
+        def visit(node: Tensor) -> None:
+            if not leaf[node]:
+                visit(left[node])
+                visit(right[node])
+            out.append(values[node] * 2)
+
+        visit(torch.tensor(0))
+        return out
+
+    check(f, (torch.randn(5, 3), LEFT, RIGHT, LEAF))
+
+
+def test_list_passed_as_an_argument() -> None:
+    def visit(x: Tensor, n: Tensor, out: list[Tensor]) -> None:
+        out.append(x)
+        if n > 0:
+            visit(x * 2, n - 1, out)
+
+    def f(x: Tensor, n: Tensor) -> list[Tensor]:
+        out: list[Tensor] = []
+        visit(x, n, out)
+        return out
+
+    check(f, *[(torch.randn(3), torch.tensor(k)) for k in (3, 0, 1)])
+
+
+def test_nonlocal_counter() -> None:
+    def f(x: Tensor, n: Tensor) -> tuple[Tensor, int]:
+        calls = 0
+
+        def walk(x: Tensor, n: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if n <= 0:
+                return x
+            return walk(x + 1, n - 1) + walk(x * 2, n - 2)
+
+        return walk(x, n), calls
+
+    check(f, *[(torch.randn(3), torch.tensor(k)) for k in (3, 0, 1)])
+
+
+def test_in_place_writes_in_recursion() -> None:
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        out = torch.zeros(8)
+
+        def walk(n: Tensor) -> None:
+            if n > 0:
+                out[n] = x[n] * 2
+                walk(n - 1)
+
+        walk(n)
+        return out
+
+    check(f, *[(torch.randn(8), torch.tensor(k)) for k in (3, 0, 7)])
+
+    def fill(buffer: Tensor, n: Tensor) -> Tensor:
+        if n >= 0:
+            buffer[n] += 1
+            fill(buffer, n - 1)
+        return buffer
+
+    check(fill, *[(torch.randn(8), torch.tensor(k)) for k in (3, 0, 7)])
+
+
+@dataclass
+class Tree:
+    value: Tensor
+    children: tuple[Tree, ...] = ()
+
+
+def test_recursion_on_python_values_is_unrolled() -> None:
+    def total(tree: Tree) -> Tensor:
+        result = tree.value
+        for child in tree.children:
+            result = result + total(child).tanh()
+        return result
+
+    leaf = Tree(torch.randn(3))
+    tree = Tree(torch.randn(3), (leaf, Tree(torch.randn(3), (leaf, leaf))))
+    assert structure(check(lambda x: total(tree) * x, (torch.randn(3),))) == {}
+
+    def power(x: Tensor, n: int) -> Tensor:
+        return x if n == 0 else power(x, n - 1) * x
+
+    assert structure(check(power, (torch.randn(3), 5))) == {}
+
+
+def test_method_of_a_module() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Linear(3, 3)
+
+        def step(self, x: Tensor, n: Tensor) -> Tensor:
+            if n <= 0:
+                return x
+            return self.step(torch.tanh(self.map(x)), n - 1)
+
+        def forward(self, x: Tensor, n: Tensor) -> Tensor:
+            return self.step(x, n)
+
+    assert structure(check(Model(), (torch.randn(3), torch.tensor(4)))) == {"if": 1, "call": 2}
+
+
+def test_no_base_case() -> None:
+    def endless(x: Tensor) -> Tensor:
+        return endless(x + 1)
+
+    assert "has no base case" in str(refused(endless, torch.zeros(3)))
+
+
+def test_base_case_that_is_never_reached() -> None:
+    def endless(x: Tensor, n: Tensor) -> Tensor:
+        return x if n < 0 else endless(x, n + 1)
+
+    check(endless, (torch.zeros(3), torch.tensor(-1)))
+
+
+def test_depth_limit_for_python_values() -> None:
+    def deep(x: Tensor, n: int) -> Tensor:
+        if x.sum() > 1e9:
+            return x
+        return deep(x * 2, n + 1)
+
+    error = refused(deep, torch.ones(3), 0)
+    assert "more than 100 levels deep" in str(error)
+    assert "as a tensor" in str(error)
+
+
+def test_results_of_different_structure() -> None:
+    def walk(x: Tensor, n: Tensor) -> object:
+        if n <= 0:
+            return x
+        return (walk(x, n - 1), x)
+
+    def caller(x: Tensor, n: Tensor) -> object:
+        y = x * 2
+        return walk(y, n)
+
+    for function in (walk, caller):
+        error = refused(function, torch.ones(3), torch.tensor(2))
+        assert "the recursive function 'walk' returns values of different structure" in str(error)
+        assert "    def walk(x: Tensor, n: Tensor) -> object:" in str(error)
+
+
+def test_a_variable_outside_of_the_recursion_that_changes_its_shape() -> None:
+    def caller(x: Tensor, n: Tensor) -> Tensor:
+        h = x
+
+        def grow(n: Tensor) -> Tensor:
+            nonlocal h
+            h = torch.cat([h, h])
+            return grow(n - 1) if n > 0 else n
+
+        grow(n)
+        return h
+
+    error = str(refused(caller, torch.ones(2), torch.tensor(2)))
+    assert "'h' is a tensor float32[2] before a recursive function is called" in error
+    assert "    def grow(n: Tensor) -> Tensor:" in error
+
+
+class _Adder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = [1]
+
+    def go(self, a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else self.go(a + self.steps[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.go(x)
+        self.steps[0] = 5
+        second = self.go(x)
+        self.steps[0] = 1
+        return first + second
+
+
+def _changed_in_place(x: Tensor) -> Tensor:
+    y = x * 1
+
+    def go(a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else go(a + y)
+
+    first = go(x)
+    y.add_(1)
+    return first + go(x)
+
+
+def _bound_anew(x: Tensor) -> Tensor:
+    step, y = 1, x * 1
+
+    def go(a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else go(a + y * step)
+
+    first = go(x)
+    step, y = 5, y + 1
+    return first + go(x)
+
+
+@pytest.mark.parametrize("fn", [_Adder(), _changed_in_place, _bound_anew])
+def test_a_function_sees_what_changed_between_its_calls(fn: Callable[[Tensor], Tensor]) -> None:
+    check(fn, (torch.ones(3),), (torch.rand(3),))
+
+
+def test_a_function_that_sees_nothing_new_is_traced_once() -> None:
+    def go(a: Tensor) -> Tensor:
+        return a if a.sum() > 10 else go(a + 1)
+
+    def f(x: Tensor) -> Tensor:
+        return go(x) + go(x * 2)
+
+    captured = check(f, (torch.ones(3),))
+    assert len(captured.program.functions) == 2
+
+
+def test_arguments_that_share_memory() -> None:
+    def go(a: Tensor, b: Tensor) -> Tensor:
+        a.add_(1)
+        if b.sum() < 20:
+            return go(a, b)
+        return b * 1
+
+    def f(x: Tensor) -> Tensor:
+        y = x * 1
+        return go(y, y)
+
+    assert "in place" in refused(f, torch.ones(3)).message

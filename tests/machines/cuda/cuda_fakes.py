@@ -1,0 +1,180 @@
+"""A GPU for tests: a libcuda made of fake_cuda.cpp, memory of the CPU, kernels interpreted."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from stretto.machines.cuda.driver import Driver
+from stretto.machines.cuda.interpreter import InterpretedKernel
+from stretto.machines.cuda.launch import LoadedKernel, load_kernel
+from stretto.machines.cuda.machine import CudaMachine
+from stretto.machines.cuda.printer.source import ERROR, HOST, TritonSource
+
+SIDE_STREAM = 0x99
+_LAUNCHED = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_uint,
+    ctypes.c_uint,
+    ctypes.c_uint,
+    ctypes.c_ulonglong,
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)),
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """As triton_compile.CompiledTriton, of no machine."""
+
+    binary: bytes = b"cubin"
+    entry: str = "stretto_run"
+    shared_bytes: int = 0
+    warps: int = 4
+    scratch_parameters: int = 2
+    scratch_bytes: int = 0
+
+
+class FakeCuda:
+    """The library and what it wrote down."""
+
+    def __init__(self, folder: Path) -> None:
+        triton = find_spec("triton")
+        if triton is None or triton.origin is None or shutil.which("g++") is None:
+            pytest.skip("needs g++, and cuda.h, which comes with triton")
+        include = Path(triton.origin).parent / "backends" / "nvidia" / "include"
+        self.path = folder / "libcuda.so.1"
+        source = Path(__file__).with_name("fake_cuda.cpp")
+        command = ["g++", "-shared", "-fPIC", "-I", include, "-o", self.path, source]
+        subprocess.run(command, check=True)
+        self.library = ctypes.CDLL(str(self.path))
+        self.library.fake_log.restype = ctypes.c_char_p
+        self._keep: list[object] = []
+
+    def driver(self) -> Driver:
+        return Driver(self.library)
+
+    def log(self, *names: str) -> list[str]:
+        """The calls since `clear`, of these functions only where some are named."""
+        lines = self.library.fake_log().decode().splitlines()
+        return [line for line in lines if not names or line.split()[0] in names]
+
+    def clear(self) -> None:
+        self.library.fake_clear()
+
+    def fail(self, function: str, code: int) -> None:
+        """From now on the function gives this code, 0 for success."""
+        self.library.fake_result(function.encode(), code)
+
+    def capture(self, stream: int, number: int) -> None:
+        self.library.fake_capture(ctypes.c_ulonglong(stream), ctypes.c_ulonglong(number))
+
+    def on_launch(self, function: object) -> None:
+        """`function(blocks, threads, shared, stream, cooperative, parameters)` runs a launch."""
+        self._keep.append(_LAUNCHED(function))
+        self.library.fake_launched(self._keep[-1])
+
+
+class FakeMemory:
+    """What a GPU's memory and streams are made by; `made` finds memory by its address."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.made: dict[int, Tensor] = {}
+        self.limit = limit
+        self.allocated: list[tuple[int, int]] = []
+        self._local = threading.local()
+
+    def know(self, *tensors: Tensor) -> None:
+        self.made |= {tensor.data_ptr(): tensor for tensor in tensors}
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        made = torch.empty(shape, dtype=dtype)
+        if made.nbytes > self.limit // 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        made.view(torch.uint8).fill_(0xAB)
+        self.allocated.append((self.stream(), made.nbytes))
+        self.know(made)
+        return made
+
+    def pinned(self, words: int) -> Tensor:
+        made = torch.zeros(words, dtype=torch.int64)
+        self.know(made)
+        return made
+
+    def stream(self) -> int:
+        return getattr(self._local, "stream", 0)
+
+    @contextmanager
+    def on(self, stream: int) -> Generator[None]:
+        before, self._local.stream = self.stream(), stream
+        try:
+            yield
+        finally:
+            self._local.stream = before
+
+    def on_side_stream(self) -> object:
+        return self.on(SIDE_STREAM)
+
+    def total(self) -> int:
+        return self.limit
+
+
+class FakeGpu(CudaMachine):
+    """A machine of all that; launches are interpreted, and have ended when they return."""
+
+    def __init__(
+        self, cuda: FakeCuda, sources: Sequence[TritonSource], *, limit: int = 1 << 30
+    ) -> None:
+        driver = cuda.driver()
+        kernels: list[LoadedKernel] = []
+        for source in sources:
+            kernels.append(load_kernel(driver, 0, Compiled(), source.units))
+        self.fake = FakeMemory(limit)
+        super().__init__(torch.device("cpu"), driver, self.fake, kernels)
+        self.sources = sources
+        self.interpreted = [InterpretedKernel(source) for source in sources]
+        self.replays: list[list[Tensor | int]] = []
+        cuda.on_launch(self._launched)
+
+    def _launched(
+        self, blocks: int, threads: int, shared: int, stream: int, cooperative: int, words: object
+    ) -> int:
+        source = self.sources[0]
+        assert blocks == source.units and cooperative
+        arguments: list[Tensor | int] = []
+        for number, parameter in enumerate(source.parameters):
+            word = words[number].contents.value  # pyright: ignore
+            if parameter.is_pointer:
+                arguments.append(self.fake.made[word])
+            else:
+                arguments.append(ctypes.c_int64(word).value)
+        assert words[len(arguments)].contents.value == 0  # pyright: ignore
+        if self.driver.capture(stream):
+            self.replays.append(arguments)
+        else:
+            self.execute(arguments)
+        return 0
+
+    def execute(self, arguments: list[Tensor | int]) -> None:
+        """A launch, or a replay of one that was captured. As `fail` of a program does, tells the
+        host of an error."""
+        kinds = [parameter.kind for parameter in self.sources[0].parameters]
+        control = arguments[kinds.index("control")]
+        assert isinstance(control, Tensor)
+        host = int(control[HOST])
+        control[HOST] = 0
+        self.interpreted[0].launch(arguments)
+        control[HOST] = host
+        if control[ERROR]:
+            ctypes.c_int64.from_address(host).value = int(control[ERROR])

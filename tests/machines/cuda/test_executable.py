@@ -1,0 +1,485 @@
+"""The call of a program on a GPU: on one that is emulated, and on a fake of a real one."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from stretto.errors import BuildError, RunError
+from stretto.machines.cuda import executable as cuda_executable
+from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.interpreter import InterpretedKernel
+from stretto.machines.cuda.machine import InterpretedMachine
+from stretto.machines.cuda.printer.source import PROGRESS
+from stretto.options import Options
+from stretto.runtime.status import Status
+from stretto.runtime.stops import ProgramStopped
+from tests.machines.cuda.cuda_fakes import SIDE_STREAM, FakeCuda, FakeGpu
+from tests.machines.cuda.cuda_programs import (
+    BLOCK,
+    SIZE,
+    UNITS,
+    Case,
+    count_case,
+    deep_case,
+    inputs,
+    stuck_case,
+    swap_case,
+    swapped,
+)
+
+pytest.importorskip("triton")
+pytest.importorskip("greenlet")
+
+OPTIONS = Options(max_depth=50)
+CONSTANT = torch.arange(float(SIZE))
+
+
+def emulated(case: Case) -> CudaExecutable:
+    machine = InterpretedMachine([InterpretedKernel(case.source)])
+    return CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine)
+
+
+def on_gpu(cuda: FakeCuda, case: Case, limit: int = 1 << 30) -> tuple[CudaExecutable, FakeGpu]:
+    machine = FakeGpu(cuda, [case.source], limit=limit)
+    machine.fake.know(*case.lowered.constants.values())
+    executable = CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine)
+    cuda.clear()
+    return executable, machine
+
+
+@pytest.fixture(params=["emulated", "driver"])
+def start(request: pytest.FixtureRequest, cuda: FakeCuda) -> Callable[[Case], CudaExecutable]:
+    """`start(case)`: the program on either machine."""
+    if request.param == "emulated":
+        return emulated
+
+    def make(case: Case) -> CudaExecutable:
+        executable, machine = on_gpu(cuda, case)
+        call = executable._memory
+
+        def known(given, capacities):  # the fake finds inputs by their address
+            memory = call(given, capacities)
+            machine.fake.know(*memory.values())
+            return memory
+
+        executable._memory = known
+        return executable
+
+    return make
+
+
+# ---- results ---------------------------------------------------------------------------------
+def test_launch_after_launch_on_counters_that_go_on(
+    start: Callable[[Case], CudaExecutable],
+) -> None:
+    run = start(swap_case(CONSTANT))
+    for step in range(4):
+        x = torch.rand(SIZE) + step
+        assert torch.equal(run([x])[0], swapped(x, CONSTANT))
+    assert run.launches == 4
+    (state,) = run.states.values()
+    assert state.control[PROGRESS:].tolist() == [8] * UNITS
+
+
+def test_results_are_memory_of_their_own(start: Callable[[Case], CudaExecutable]) -> None:
+    run = start(swap_case(CONSTANT))
+    first = run(inputs(1.0))[0]
+    kept = first.clone()
+    run(inputs(2.0))
+    assert torch.equal(first, kept)
+
+
+def test_inputs_and_constants_that_are_not_aligned(
+    start: Callable[[Case], CudaExecutable],
+) -> None:
+    constant, x = torch.rand(SIZE + 1)[1:], torch.rand(SIZE + 1)[1:]
+    assert constant.data_ptr() % 16 and x.data_ptr() % 16
+    run = start(swap_case(constant))
+    if isinstance(run.machine, FakeGpu):
+        run.machine.fake.know(*run._filler.constants.values())
+    assert torch.equal(run([x])[0], swapped(x, constant))
+
+
+def test_an_aligned_constant_is_read_where_it_is() -> None:
+    run = emulated(swap_case(CONSTANT))
+    CONSTANT[0] += 1
+    assert torch.equal(run(inputs())[0], CONSTANT)
+
+
+def test_a_list_gets_more_room_until_it_fits(start: Callable[[Case], CudaExecutable]) -> None:
+    run = start(count_case())
+    if isinstance(run.machine, FakeGpu):
+        run.machine.fake.know(*run._filler.tables)
+    for count, launches in ((3, 1), (300, 2 + 1 + 1), (200, 5)):
+        (items,) = run(inputs(count, 7.0, size=BLOCK))
+        assert isinstance(items, list) and len(items) == count
+        assert [int(item[1]) for item in items] == [7 + n for n in range(count)]
+        assert run.launches == launches
+
+
+def test_a_recursion_gets_more_memory(start: Callable[[Case], CudaExecutable]) -> None:
+    run = start(deep_case())
+    first = run.sizes
+    assert int(run(inputs(1, 1, size=BLOCK, dtype=torch.int64))[0][0]) == 1
+    assert run.launches == 1
+    frames, words = first.arena // 64 * 5, first.stack // (8 * UNITS) + 1
+    assert int(run(inputs(frames, words, size=BLOCK, dtype=torch.int64))[0][0]) == frames
+    assert run.launches == 4  # the arena was too small, then the stack, then all was well
+    assert run.sizes.arena >= frames * 64
+    assert run.sizes.stack == 2 * first.stack
+    run(inputs(frames, words, size=BLOCK, dtype=torch.int64))
+    assert run.launches == 5
+
+
+# ---- errors ----------------------------------------------------------------------------------
+def test_a_synchronous_failure_is_raised_and_the_next_call_works(
+    start: Callable[[Case], CudaExecutable],
+) -> None:
+    run = start(deep_case())
+    with pytest.raises(RunError, match="the recursion is deeper than 50 calls") as caught:
+        run(inputs(1, 1, 51, size=BLOCK, dtype=torch.int64))
+    assert isinstance(caught.value, ProgramStopped) and caught.value.status is Status.TOO_DEEP
+    assert "max_depth" in (caught.value.remedy or "")
+    assert int(run(inputs(1, 1, 50, size=BLOCK, dtype=torch.int64))[0][0]) == 1
+
+
+def test_an_emulated_failure_is_raised_at_once() -> None:
+    run = emulated(swap_case(CONSTANT))
+    with pytest.raises(RunError, match="assertion 40 of the program does not hold"):
+        run(inputs(-1.0))
+    x = torch.rand(SIZE)
+    assert torch.equal(run([x])[0], swapped(x, CONSTANT))
+
+
+def test_a_deadlock_does_not_spoil_the_next_call() -> None:
+    run = emulated(stuck_case())
+    for _ in range(2):
+        with pytest.raises(RunError, match="unit 0 waits for unit 1"):
+            run(inputs(-1.0))
+        assert torch.equal(run(inputs(1.0))[0], inputs(1.0)[0] + 1)
+
+
+def test_a_failure_is_raised_by_the_next_call_on_the_stream(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    bad, x = inputs(-1.0), torch.rand(SIZE)
+    machine.fake.know(*bad, x)
+    with machine.fake.on(5):
+        run(bad)
+    run([x])  # another stream does not care
+    with machine.fake.on(5):
+        with pytest.raises(RunError, match="assertion 40 of the program does not hold"):
+            run([x])
+        assert torch.equal(run([x])[0], swapped(x, CONSTANT))
+    run.synchronize()
+
+
+def test_synchronize_raises_what_went_wrong(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    bad = inputs(-1.0)
+    machine.fake.know(*bad)
+    run(bad)
+    with pytest.raises(RunError, match="assertion 40"):
+        run.synchronize()
+    run.synchronize()
+    assert cuda.log("cuCtxSynchronize")
+
+
+def test_a_failed_state_does_nothing_until_the_host_has_seen_it(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = torch.rand(SIZE)
+    bad = inputs(-1.0)
+    machine.fake.know(x, *bad)
+    run([x])
+    (state,) = run.states.values()
+    run(bad)
+    state.error[0] = 0  # as if the store to the host's memory had not arrived yet
+    assert not torch.equal(run([x])[0], swapped(x, CONSTANT))
+    with pytest.raises(RunError):
+        run([x])
+
+
+def test_a_recursion_without_end_stops_at_half_the_memory_and_gives_it_back(
+    cuda: FakeCuda,
+) -> None:
+    run, machine = on_gpu(cuda, deep_case(), limit=1 << 16)
+    first = run.sizes
+    x = inputs(1 << 20, 1, size=BLOCK, dtype=torch.int64)
+    machine.fake.know(*x)
+    with pytest.raises(RunError, match="the intermediate values of the program need more than"):
+        run(x)
+    assert run.sizes == first
+    small = inputs(1, 1, size=BLOCK, dtype=torch.int64)
+    machine.fake.know(*small)
+    run(small)
+    (state,) = run.states.values()
+    assert state.sizes == first
+
+
+def test_no_memory_left_for_a_recursion(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, machine = on_gpu(cuda, deep_case(), limit=1 << 16)
+    monkeypatch.setattr(machine.fake, "total", lambda: 1 << 30)
+    x = inputs(1000, 1, size=BLOCK, dtype=torch.int64)
+    machine.fake.know(*x)
+    with pytest.raises(RunError, match="the GPU has no 62.5 KiB left for the intermediate") as e:
+        run(x)
+    assert "base case" in (e.value.remedy or "")
+
+
+def test_inputs_on_another_device() -> None:
+    run = emulated(swap_case(CONSTANT))
+    with pytest.raises(RunError, match="runs on cpu, but there is input 0 on meta") as caught:
+        run([torch.empty(SIZE, device="meta")])
+    assert caught.value.remedy == "move all inputs there: `.to('cpu')`"
+
+
+def test_a_driver_that_refuses_the_launch(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = inputs()
+    machine.fake.know(*x)
+    cuda.fail("cuLaunchKernelEx", 720)
+    with pytest.raises(RunError, match="the program cannot be launched: cuLaunchKernelEx") as e:
+        run(x)
+    assert "compile it again" in (e.value.remedy or "")
+    cuda.fail("cuLaunchKernelEx", 700)
+    with pytest.raises(RunError, match="cannot be launched") as e:
+        run(x)
+    assert "CUDA_LAUNCH_BLOCKING" in (e.value.remedy or "")
+
+
+def test_a_gpu_that_stops(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, count_case())
+    x = inputs(1, size=BLOCK)
+    machine.fake.know(*x, *run._filler.tables)
+    cuda.fail("cuStreamSynchronize", 700)
+    with pytest.raises(RunError, match="the GPU stopped"):
+        run(x)
+
+
+# ---- streams ---------------------------------------------------------------------------------
+def test_a_launch_is_one_call_of_the_driver(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = inputs()
+    machine.fake.know(*x)
+    run(x)
+    with machine.active():  # as in a thread where torch has made the context current
+        cuda.clear()
+        run(x)
+    assert cuda.log() == [
+        "cuLaunchKernelEx line blocks=3 threads=128 shared=0 stream=0 cooperative=1",
+        "cuCtxPopCurrent_v2",
+    ]
+
+
+def test_each_stream_has_a_state_and_follows_the_launch_before(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = inputs()
+    machine.fake.know(*x)
+    for stream in (0, 7, 7, 0):
+        with machine.fake.on(stream):
+            run(x)
+    assert set(run.states) == {0, 7}
+    assert run.states[0].control.data_ptr() != run.states[7].control.data_ptr()
+    assert cuda.log("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx") == [
+        "cuLaunchKernelEx line blocks=3 threads=128 shared=0 stream=0 cooperative=1",
+        "cuEventRecord 0",
+        "cuStreamWaitEvent 7 flags=0",
+        "cuLaunchKernelEx line blocks=3 threads=128 shared=0 stream=7 cooperative=1",
+        "cuLaunchKernelEx line blocks=3 threads=128 shared=0 stream=7 cooperative=1",
+        "cuEventRecord 7",
+        "cuStreamWaitEvent 0 flags=0",
+        "cuLaunchKernelEx line blocks=3 threads=128 shared=0 stream=0 cooperative=1",
+    ]
+
+
+def test_two_programs_follow_each_other_too(cuda: FakeCuda) -> None:
+    x = inputs()
+    case = swap_case(CONSTANT)
+    machine = FakeGpu(cuda, [case.source])
+    machine.fake.know(*x, *case.lowered.constants.values())
+    pair = [
+        CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine) for _ in "ab"
+    ]
+    cuda.clear()
+    for stream, run in enumerate(pair):
+        with machine.fake.on(stream):
+            run(x)
+    assert cuda.log("cuEventRecord", "cuStreamWaitEvent") == [
+        "cuEventRecord 0",
+        "cuStreamWaitEvent 1 flags=0",
+    ]
+
+
+def test_threads_on_streams_of_their_own(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    wrong: list[object] = []
+
+    def work(stream: int) -> None:
+        with machine.fake.on(stream):
+            for _ in range(5):
+                x = torch.rand(SIZE)
+                machine.fake.know(x)
+                if not torch.equal(run([x])[0], swapped(x, CONSTANT)):
+                    wrong.append(stream)
+
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in (1, 2, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert run.launches == 15
+    last = None
+    for line in cuda.log("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx"):
+        if line.startswith("cuLaunch"):
+            stream = line.split("stream=")[1].split()[0]
+            assert last in (None, stream), "a launch beside another one"
+            last = stream
+        elif line.startswith("cuStreamWait"):
+            last = line.split()[1]
+
+
+def test_the_context_of_the_thread_is_left_as_it_was(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = inputs()
+    machine.fake.know(*x)
+    with machine.driver.active(0x1234):
+        run(x)
+        assert cuda.log("cuCtxPushCurrent_v2")[0] == "cuCtxPushCurrent_v2 1234"
+        cuda.clear()
+        with pytest.raises(RunError):
+            run([torch.empty(SIZE, device="meta")])
+        with machine.driver.active(0x1234):
+            assert not cuda.log(), "the context was not restored"
+
+
+# ---- captures --------------------------------------------------------------------------------
+def test_capture_and_replay(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = torch.rand(SIZE)
+    machine.fake.know(x)
+    run([x])
+    cuda.capture(3, 11)
+    with machine.fake.on(3):
+        machine.fake.allocated.clear()
+        outputs = [run([x])[0] for _ in range(2)]
+    cuda.capture(3, 0)
+    assert len(machine.replays) == 2
+    control = run.captures[11].control
+    assert control.data_ptr() != run.states[0].control.data_ptr()
+    # The control block is no memory of the graph, which has what is allocated on its stream.
+    assert (SIDE_STREAM, control.nbytes) in machine.fake.allocated
+    assert {stream for stream, nbytes in machine.fake.allocated if nbytes == SIZE * 4} == {3}
+    for step in range(3):
+        x.copy_(torch.rand(SIZE))
+        for arguments in machine.replays:
+            machine.execute(arguments)
+        for y in outputs:
+            assert torch.equal(y, swapped(x, CONSTANT))
+        assert control[PROGRESS:].tolist() == [4 * (step + 1)] * UNITS, "counters go on"
+
+
+def test_each_capture_has_a_state_that_outlives_the_function(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[object] = []
+    monkeypatch.setattr(cuda_executable, "_KEPT", kept)
+    constant = torch.rand(SIZE + 1)[1:]
+    run, machine = on_gpu(cuda, swap_case(constant))
+    x = inputs()
+    machine.fake.know(*x, *run._filler.constants.values())
+    for number in (11, 12):
+        cuda.capture(3, number)
+        with machine.fake.on(3):
+            run(x)
+    assert set(run.captures) == {11, 12} and not run.states
+    addresses = {state.control.data_ptr() for state in run.captures.values()}
+    copy = run._filler.constants[2].data_ptr()
+    del run
+    gc.collect()
+    assert addresses == {entry[0].control.data_ptr() for entry in kept}  # pyright: ignore
+    assert [t.data_ptr() for t in kept[0][1]] == [copy]  # pyright: ignore
+
+
+def test_streams_of_one_capture_follow_each_other_and_leave_others_alone(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = inputs()
+    machine.fake.know(*x)
+    cuda.capture(3, 11)
+    cuda.capture(4, 11)
+    for stream in (0, 3, 4):
+        with machine.fake.on(stream):
+            run(x)
+    assert cuda.log("cuEventRecord", "cuStreamWaitEvent") == [
+        "cuEventRecord 3",
+        "cuStreamWaitEvent 4 flags=0",
+    ]
+    assert len(run.captures) == 1
+
+
+def test_a_stream_that_is_captured_now_is_not_waited_for(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = inputs()
+    machine.fake.know(*x)
+    with machine.fake.on(3):
+        run(x)
+    cuda.capture(3, 11)
+    with machine.fake.on(4):
+        run(x)
+    assert not cuda.log("cuEventRecord")
+
+
+def test_a_replay_that_fails_is_seen_by_the_next_call(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = torch.rand(SIZE)
+    machine.fake.know(x)
+    cuda.capture(3, 11)
+    with machine.fake.on(3):
+        run([x])
+    cuda.capture(3, 0)
+    x[0] = -1
+    machine.execute(machine.replays[0])
+    x[0] = 1
+    with pytest.raises(RunError, match="assertion 40"):
+        run([x])
+    assert torch.equal(run([x])[0], swapped(x, CONSTANT))
+    machine.execute(machine.replays[0])
+    run.synchronize()
+
+
+def test_what_waits_for_the_gpu_cannot_be_captured(cuda: FakeCuda) -> None:
+    for case, why in (
+        (count_case(), "because its outputs' sizes are read on the host"),
+        (deep_case(), "because the host must see whether its recursion had memory enough"),
+    ):
+        run, machine = on_gpu(cuda, case)
+        cuda.capture(3, 11)
+        with machine.fake.on(3), pytest.raises(RunError, match=f"cannot be captured, {why}"):
+            run(inputs(size=BLOCK, dtype=case.lowered.inputs[0].dtype.torch))
+
+
+def test_no_program_is_made_while_a_stream_is_captured(cuda: FakeCuda) -> None:
+    case = swap_case(CONSTANT)
+    machine = FakeGpu(cuda, [case.source])
+    cuda.capture(3, 11)
+    with machine.fake.on(3), pytest.raises(BuildError, match="while a stream is captured"):
+        CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine)
+
+
+def test_a_state_is_made_though_a_stream_is_captured(cuda: FakeCuda) -> None:
+    run, machine = on_gpu(cuda, swap_case(CONSTANT))
+    x = inputs()
+    machine.fake.know(*x)
+    cuda.capture(3, 11)
+    with machine.fake.on(3):
+        run(x)
+    made = cuda.log("cuThreadExchangeStreamCaptureMode", "cuStreamSynchronize")
+    assert made == [
+        "cuThreadExchangeStreamCaptureMode 2",
+        f"cuStreamSynchronize {SIDE_STREAM:x}",
+        "cuThreadExchangeStreamCaptureMode 0",
+    ]
