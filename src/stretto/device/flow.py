@@ -8,6 +8,7 @@ values: a rule gives a new one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar, cast
 
@@ -32,24 +33,24 @@ S = TypeVar("S")
 Loop = For[L] | While[L]
 
 
-class Flow(Generic[L, M, S]):
+class Flow(ABC, Generic[L, M, S]):
     """An analysis in the order of the run, which may make other leaves of those that it sees."""
 
     def __init__(self) -> None:
         self._turned: dict[tuple[int, Hashable], tuple[Node[M], S]] = {}
 
     # ---- what an analysis says -----------------------------------------------------------------
+    @abstractmethod
     def leaf(self, body: L, state: S) -> tuple[M, S]:
         """The leaf, and what holds after it."""
-        raise NotImplementedError
 
     def call(self, call: Call[L], state: S) -> tuple[Node[M], S]:
         """The call, and what holds when it has returned."""
         return cast("Call[M]", call), state
 
+    @abstractmethod
     def merge(self, a: S, b: S) -> S:
         """What holds when either may be true."""
-        raise NotImplementedError
 
     def join(self, before: S, then: S, orelse: S) -> S:
         """What holds after the arms of a branch at which `before` held."""
@@ -112,10 +113,10 @@ class Flow(Generic[L, M, S]):
     def _turns(self, node: Loop[L], start: S) -> tuple[Node[M], S]:
         while True:
             made, after, end = self._turn(node, start)
-            joined = self.merge(start, self.rotate(end, node.rotate))
-            if self.same(joined, start):
+            either = self.merge(start, self.rotate(end, node.rotate))
+            if self.same(either, start):
                 return made, after
-            start = joined
+            start = either
 
     def _turn(self, node: Loop[L], start: S) -> tuple[Node[M], S, S]:
         """One iteration: the loop, what holds after it, and at the end of the body."""
@@ -138,26 +139,29 @@ class Facts(Flow[L, L, S]):
     def leaf(self, body: L, state: S) -> tuple[L, S]:
         return body, self.after(body, state)
 
+    @abstractmethod
     def after(self, body: L, state: S) -> S:
         """What holds after a leaf."""
-        raise NotImplementedError
 
     def end(self, node: Node[L], state: S) -> S:
         """What holds after a node."""
         return self.visit(node, state)[1]
 
 
-class Backward(Generic[L, S]):
+class Backward(ABC, Generic[L, S]):
     """An analysis against the order of the run: what will happen from a node on."""
 
+    @abstractmethod
     def leaf(self, body: L, after: S) -> S:
-        raise NotImplementedError
+        """What holds before a leaf."""
 
+    @abstractmethod
     def call(self, call: Call[L], after: S) -> S:
-        raise NotImplementedError
+        """What holds before a call."""
 
+    @abstractmethod
     def merge(self, a: S, b: S) -> S:
-        raise NotImplementedError
+        """What holds when either may be true."""
 
     def rotate(self, state: S, pairs: Rotation) -> S:
         return state
@@ -187,7 +191,7 @@ class Backward(Generic[L, S]):
 
     def _fixpoint(self, start: S, turn: Callable[[S], S]) -> S:
         while True:
-            joined = self.merge(start, turn(start))
-            if joined == start:
+            either = self.merge(start, turn(start))
+            if either == start:
                 return start
-            start = joined
+            start = either
