@@ -34,6 +34,24 @@ LEVELS: tuple[tuple[str, ...], ...] = (
 # The modules that know all stages. Below them only the tools may import them.
 TOP: tuple[str, ...] = ("__init__", "__main__", "api", "build", "entry", "keys", "placement")
 
+# The parts of `frontends.python`, from the bottom up: each imports only those before it.
+PYTHON_FRONTEND: tuple[str, ...] = (
+    "tracing",
+    "source",
+    "values",
+    "aliasing",
+    "operators",
+    "guards",
+    "objects",
+    "lists",
+    "control",
+    "calls",
+    "results",
+    "staging",
+    "entry",
+    "__init__",
+)
+
 
 def allowed_imports() -> dict[str, frozenset[str]]:
     """For each layer, the other layers that it may import."""
@@ -101,6 +119,44 @@ def layer_of(path: list[str]) -> str:
 
 def test_imports_follow_the_order() -> None:
     assert violations(SOURCE) == []
+
+
+def upward_imports(source: Path) -> list[str]:
+    """Every import in `frontends/python` of a part that stands above the importing one."""
+    package = ("frontends", "python")
+    found: list[str] = []
+    for path in sorted((source / Path(*package)).rglob("*.py")):
+        module = path.relative_to(source).with_suffix("").parts
+        level = PYTHON_FRONTEND.index(module[2])
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import(names=names):
+                    targets = [alias.name.split(".") for alias in names]
+                case ast.ImportFrom(names=names):
+                    targets = [[*from_base(node, module), alias.name] for alias in names]
+                case _:
+                    continue
+            for target in targets:
+                if tuple(target[1:3]) != package:
+                    continue
+                part = target[3] if len(target) > 3 else "__init__"
+                if part not in PYTHON_FRONTEND or PYTHON_FRONTEND.index(part) > level:
+                    found.append(f"{path.relative_to(source)}:{node.lineno}: imports `{part}`")
+    return found
+
+
+def test_the_parts_of_the_python_frontend_follow_their_order() -> None:
+    assert upward_imports(SOURCE) == []
+
+
+def test_an_import_of_a_higher_part_of_the_python_frontend_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, "frontends/python/values/a.py", "from stretto.frontends.python.lists import b")
+    plant(tmp_path, "frontends/python/lists/b.py", "from stretto.frontends.python.values import a")
+    plant(tmp_path, "frontends/python/calls/c.py", "from stretto.frontends.python import capture")
+    assert upward_imports(tmp_path) == [
+        "frontends/python/calls/c.py:1: imports `capture`",
+        "frontends/python/values/a.py:1: imports `lists`",
+    ]
 
 
 @pytest.mark.parametrize(

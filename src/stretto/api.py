@@ -18,8 +18,12 @@ from stretto.build import InterpretedExecutable, build
 from stretto.entry import Entry, check_written
 from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.frontends.python import Reading, capture, capturing, is_structural
-from stretto.frontends.python.admission import active_transformation, check_inputs, foreign_input
-from stretto.frontends.python.signature import key_of
+from stretto.frontends.python.results.signature import key_of
+from stretto.frontends.python.tracing.admission import (
+    active_transformation,
+    check_inputs,
+    foreign_input,
+)
 from stretto.keys import BY_STRUCTURE, Key, is_by_structure, varying
 from stretto.locks import ForkSafeLock
 from stretto.machines.cuda.executable import CudaExecutable

@@ -20,7 +20,7 @@ from stretto.frontends.python import (
     Watch,
     build_output,
 )
-from stretto.frontends.python.admission import overlaps
+from stretto.frontends.python.tracing.admission import overlaps
 from stretto.keys import Key
 from stretto.options import Options
 from stretto.runtime.check import Checker

@@ -9,7 +9,7 @@ import torch
 from stretto.build import CPU
 from stretto.errors import BuildError
 from stretto.frontends.python import ArgumentLeaf, Captured, Fetched
-from stretto.frontends.python.admission import check_inputs
+from stretto.frontends.python.tracing.admission import check_inputs
 from stretto.machines.cuda.device import find_gpu
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.frontends.python.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import TracedTensor
 from tests.frontends.python.checks import assert_same
 
 Step = Callable[[Any, Tensor], Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stretto.frontends.python.guards import Box, Kind, Probes
+from stretto.frontends.python.guards.guards import Box, Kind, Probes
 from stretto.options import Options
 from stretto.runtime.probes import ProbeTable, load
 

@@ -1,4 +1,4 @@
-// Whether Python's containers still hold the very objects that they held: as `stretto.frontends.python.guards`
+// Whether Python's containers still hold the very objects that they held: as `stretto.frontends.python.guards.guards`
 // asks before each call, without a step of the interpreter for each of them.
 // All functions are called with the GIL held. Nothing here runs Python code: the keys are strings, and
 // of dicts, lists and sets only what is stored is looked at.

@@ -1,8 +1,16 @@
-"""Capture: ordinary PyTorch code with Python control flow into a Program."""
+"""Capture: ordinary PyTorch code with Python control flow into a Program.
+
+`entry` runs the user's function once on traced tensors (`tracing`), with its source rewritten
+(`source`) so that calls and control flow reach `staging`. From there `calls` and `control` trace
+functions, branches and loops; operators arrive at `operators`; numbers, lists and memory that is
+shared are handled in `values`, `lists` and `aliasing`. `objects` and `guards` watch what lies
+outside of the function, and `results` describes inputs, outputs and changes for the caller. Each
+folder imports only those before it in the order that `tests/test_layers.py` has.
+"""
 
 from stretto.frontends.python.entry import capture, capturing
-from stretto.frontends.python.reading import Reading, is_structural
-from stretto.frontends.python.result import (
+from stretto.frontends.python.guards.reading import Reading, is_structural
+from stretto.frontends.python.results.captured import (
     ArgumentLeaf,
     Captured,
     ConstantSource,
@@ -17,7 +25,7 @@ from stretto.frontends.python.result import (
     ResultLeaf,
     build_output,
 )
-from stretto.frontends.python.watch import Watch
+from stretto.frontends.python.results.watch import Watch
 
 __all__ = [
     "ArgumentLeaf",

@@ -21,24 +21,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from stretto.errors import CaptureError
 from stretto.frontends.python import staging
-from stretto.frontends.python.dispatch import recording
-from stretto.frontends.python.effects import (
-    EffectWriter,
-    Plan,
-    check_changes,
-    exemptions,
-    substitute,
-    substitute_counters,
-)
-from stretto.frontends.python.fakes import fake_like
-from stretto.frontends.python.guard_layout import guards_of
-from stretto.frontends.python.guards import Guards
-from stretto.frontends.python.heap import Heap
-from stretto.frontends.python.held_lists import enter_lists
-from stretto.frontends.python.output import ArgumentReturned, Flattener
-from stretto.frontends.python.raises import raises, stop_at
-from stretto.frontends.python.reading import Exempt, Reading
-from stretto.frontends.python.result import (
+from stretto.frontends.python.guards.guards import Guards
+from stretto.frontends.python.guards.layout import guards_of
+from stretto.frontends.python.guards.reading import Exempt, Reading
+from stretto.frontends.python.objects.heap import Heap
+from stretto.frontends.python.objects.held_lists import enter_lists
+from stretto.frontends.python.operators.dispatch import recording
+from stretto.frontends.python.results.captured import (
     ArgumentLeaf,
     Captured,
     ConstantSource,
@@ -48,7 +37,17 @@ from stretto.frontends.python.result import (
     Mutation,
     ObjectState,
 )
-from stretto.frontends.python.signals import (
+from stretto.frontends.python.results.effects import (
+    EffectWriter,
+    Plan,
+    check_changes,
+    exemptions,
+    substitute,
+    substitute_counters,
+)
+from stretto.frontends.python.results.output import ArgumentReturned, Flattener
+from stretto.frontends.python.tracing.fakes import fake_like
+from stretto.frontends.python.tracing.signals import (
     Abort,
     KeepApart,
     NeedsPeel,
@@ -57,10 +56,16 @@ from stretto.frontends.python.signals import (
     UnknownResult,
     fail,
 )
-from stretto.frontends.python.state import rebuild_tuple
-from stretto.frontends.python.stores import Cell
-from stretto.frontends.python.tensor import FunctionContext, Storage, StorageState, TracedTensor
-from stretto.frontends.python.tracer import Constant, Owner, Region, Tracer, activate
+from stretto.frontends.python.tracing.tensor import (
+    FunctionContext,
+    Storage,
+    StorageState,
+    TracedTensor,
+)
+from stretto.frontends.python.tracing.tracer import Constant, Owner, Region, Tracer, activate
+from stretto.frontends.python.values.raises import raises, stop_at
+from stretto.frontends.python.values.state import rebuild_tuple
+from stretto.frontends.python.values.stores import Cell
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, CheckOp
 from stretto.ir.types import INDEX

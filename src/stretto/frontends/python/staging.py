@@ -15,32 +15,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.frontends.python import (
-    arithmetic,
-    branches,
-    indexing,
-    lists,
-    loops,
-    mixed_numbers,
-    raises,
-)
-from stretto.frontends.python.aliases import is_one_of, overlapping
-from stretto.frontends.python.calls import (
+from stretto.frontends.python.aliasing.aliases import is_one_of, overlapping
+from stretto.frontends.python.calls.call import (
     call,
     changes,
     check_entries,
     check_iterator,
     check_tensor_attribute,
 )
-from stretto.frontends.python.either import Either, first_either, replaced
-from stretto.frontends.python.frames import UNDEFINED, Frame, Maybe
-from stretto.frontends.python.leaves import to_traced_list
-from stretto.frontends.python.rewrite import mark as local
-from stretto.frontends.python.scalars import concrete, known_value, number_kind, to_number
-from stretto.frontends.python.signals import NeedsUnroll, fail
-from stretto.frontends.python.state import TracedList
-from stretto.frontends.python.tensor import Hooks, TracedTensor
-from stretto.frontends.python.tracer import active, tracer
+from stretto.frontends.python.control import branches, loops
+from stretto.frontends.python.lists import indexing, operations
+from stretto.frontends.python.source.rewrite import mark as local
+from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe
+from stretto.frontends.python.tracing.signals import NeedsUnroll, fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.values import arithmetic, mixed_numbers, raises
+from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.leaves import to_traced_list
+from stretto.frontends.python.values.scalars import concrete, known_value, number_kind, to_number
+from stretto.frontends.python.values.state import TracedList
 
 slice = builtins.slice
 if_ = branches.stage_if
@@ -138,7 +132,7 @@ def getitem(holder: Any, index: Any) -> Any:
     if found is not None:
         return _at_options(found, holder, index, getitem)
     if isinstance(holder, TracedList):
-        return lists.get_item(holder, index)
+        return operations.get_item(holder, index)
     if isinstance(holder, TracedTensor) or not indexing.has_position(index):
         return holder[index]
     if isinstance(holder, torch.Tensor):
@@ -195,7 +189,7 @@ def _item_of_sequence(holder: Any, index: Any) -> Any:
     kinds = builtins.list(dict.fromkeys(map(number_kind, items)))
     if len(kinds) > 1 and None not in kinds:
         return _number_of_sequence(items, kinds, index)
-    made = lists.get_item(to_traced_list(items), index)
+    made = operations.get_item(to_traced_list(items), index)
     if isinstance(made, TracedTensor) and made.number is None:
         is_one_of(made, items, index)
     return made
@@ -204,9 +198,9 @@ def _item_of_sequence(holder: Any, index: Any) -> Any:
 def _number_of_sequence(items: list[Any], kinds: list[Any], index: Any) -> Any:
     """An item of a list of ints and floats, which is one or the other."""
     are_kind = [[number_kind(item) is kind for item in items] for kind in kinds]
-    flags = [lists.get_item(to_traced_list(marks), index) for marks in are_kind]
+    flags = [operations.get_item(to_traced_list(marks), index) for marks in are_kind]
     options = [
-        lists.get_item(to_traced_list([x if is_it else kind() for x, is_it in pairs]), index)
+        operations.get_item(to_traced_list([x if is_it else kind() for x, is_it in pairs]), index)
         for kind, pairs in zip(kinds, (zip(items, m, strict=True) for m in are_kind), strict=True)
     ]
     return Either(flags, options)
@@ -218,7 +212,7 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
     if found is not None:
         _at_options(found, holder, index, lambda one, at: setitem(one, at, value))
     elif isinstance(holder, TracedList):
-        lists.set_item(holder, index, value)
+        operations.set_item(holder, index, value)
     elif isinstance(holder, torch.Tensor):
         if active() is not None and not isinstance(holder, TracedTensor):
             holder = tracer().promote(holder)
@@ -234,7 +228,7 @@ def delitem(holder: Any, index: Any) -> None:
     if found is not None:
         _at_options(found, holder, index, delitem)
     elif isinstance(holder, TracedList):
-        lists.delete_item(holder, index)
+        operations.delete_item(holder, index)
     else:
         changes(holder)
         del holder[concrete(index, "int") if isinstance(index, TracedTensor) else index]
@@ -323,7 +317,7 @@ def contains(container: Any, item: Any) -> Any:
             found, lambda option: contains(*replaced((container, item), found, option))
         )
     if isinstance(container, TracedList):
-        return lists.contains(container, item)
+        return operations.contains(container, item)
     if isinstance(container, dict):
         entry = container.get(item, UNDEFINED)
         if isinstance(entry, Either):

@@ -1,0 +1,477 @@
+"""Which memory the tensors are that a loop carries: the facts of `aliases`, around the loop.
+
+A carried tensor is, at the start of a round, memory from before the loop, that of another carried
+tensor, or memory of its own. Each of the first two is a `Candidate`: a source of the tensor, whose
+flag goes around the loop with it, together with the positions that a view of it depends on. Flags
+are carried when they are asked for. What cannot be followed so, and lists, are linked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.aliasing.aliases import (
+    has_sources,
+    link,
+    link_same,
+    may_be_same,
+    overlapping,
+    storages_of,
+)
+from stretto.frontends.python.aliasing.ways import (
+    MOST_WAYS,
+    Way,
+    after,
+    condition_of,
+    tensor_of,
+    values_of,
+    ways_of,
+    without_values,
+)
+from stretto.frontends.python.tracing.tensor import Scope, Source, Storage, TracedTensor, ViewStep
+from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.flags import Flag, both, either, select, value_of
+from stretto.frontends.python.values.leaves import kind_of
+from stretto.frontends.python.values.scalars import Kind
+from stretto.frontends.python.values.slots import Grown, Leaf, Slot
+from stretto.ir.core import Op, Value
+from stretto.ir.ops import ForOp, LiteralOp, WhileOp
+from stretto.ir.types import FLAG, TensorType
+
+Loop = ForOp | WhileOp
+Place = Storage | Slot
+
+_MOST = 16
+"""Candidates of one tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The tensor in `slot` is a view of the memory of `place`; values are left out of `steps`."""
+
+    slot: Slot
+    place: Place
+    steps: tuple[ViewStep, ...]
+
+
+@dataclass(eq=False, slots=True)
+class _Round:
+    """One tracing of the body, or what is behind the loop: flag and values of candidates there."""
+
+    scope: Scope
+    is_body: bool
+    known: dict[Candidate, tuple[Value, ...]] = field(
+        default_factory=dict[Candidate, tuple[Value, ...]]
+    )
+
+
+@dataclass(eq=False)
+class CarriedAliases:
+    """The memory of all that is carried. `exact`: flags can be carried too."""
+
+    leaves: dict[Slot, Leaf]
+    grown: dict[int, Grown]
+    exact: bool
+    candidates: dict[Candidate, torch.Tensor] = field(default_factory=dict[Candidate, torch.Tensor])
+    """With a fake tensor of the view."""
+    types: dict[Candidate, tuple[TensorType, ...]] = field(
+        default_factory=dict[Candidate, tuple[TensorType, ...]]
+    )
+    """Of the values that the view depends on."""
+    asked: list[Candidate] = field(default_factory=list[Candidate])
+    linked: set[Slot] = field(default_factory=set[Slot])
+    """Tensors that are not followed exactly."""
+    pairs: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
+    same: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
+    """Pairs of lists that may be one Python object; others only hold the same items."""
+    """What may share memory at the start of a round: a slot, and another or an outer storage."""
+    found: set[Candidate] = field(default_factory=set[Candidate])
+    """Candidates after the last round that was traced."""
+    loop: Loop | None = None
+    yields: tuple[Value, ...] = ()
+    made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    round: _Round | None = None
+    """The one that the tensors in `made` are of."""
+    body: _Round | None = None
+    """The last one that was traced to its end."""
+    region: Region | None = None
+    is_late: bool = False
+    """A flag has been asked for that this round does not carry yet."""
+    has_learned: bool = False
+    """The last round showed more than was known before it."""
+    written: int = 0
+
+    # -- entering -------------------------------------------------------------------------------
+
+    def kinds(self) -> list[Kind]:
+        """Kinds of the flags and values that are carried."""
+        types = [type for one in self.asked for type in (FLAG, *self.types[one])]
+        return [Kind(type, False) for type in types]
+
+    def inits(self) -> list[Value]:
+        """The same before the loop, in the current scope."""
+        found = list[Value]()
+        for one in self.asked:
+            values = self._at_start(one)
+            found.append(value_of(values is not None))
+            found += (
+                [tracer().literal(0, type.dtype) for type in self.types[one]]
+                if values is None
+                else map(tracer().use, values)
+            )
+        return found
+
+    def _at_start(self, candidate: Candidate) -> tuple[Value, ...] | None:
+        """The values of the view, if the tensor is that candidate before the loop."""
+        init = tensor_of(self.leaves[candidate.slot].init)
+        if init is None or init.memory is not candidate.place:
+            return None
+        return values_of(init.steps) if without_values(init.steps) == candidate.steps else None
+
+    def place(
+        self, made: dict[Any, Any], carried: tuple[Value, ...], *, in_body: bool, has_run: bool
+    ) -> None:
+        """Note what the carried tensors and lists in `made` may share memory with.
+
+        has_run: at least one round has been run, so that nothing is as it was before.
+        """
+        state = tracer()
+        self.made, self.written = made, state.written
+        self.round = _Round(state.scope, in_body)
+        supply = iter(carried)
+        for one in self.asked:
+            self.round.known[one] = tuple(next(supply) for _ in range(1 + len(self.types[one])))
+        if in_body:
+            places = {(one.slot, one.place) for one in self.candidates}
+            names = Counter(place for _, place in places if isinstance(place, Storage))
+            state.regions[-1].kept = {place for place, count in names.items() if count > 1}
+        wanted = self.found if has_run else self.candidates
+        self._have_sources([one for one in self.candidates if one in wanted])
+        for key, item in (*self.leaves.items(), *self.grown.items()):
+            if key in made and not has_run and not self._is_followed(key):
+                link_same(made[key], item.items if isinstance(item, Grown) else [item.init])
+        for key, other in self.pairs:
+            if key in made:
+                join = link_same if (key, other) in self.same else link
+                join(made[key], [made.get(other, other)])
+
+    def _forget_lost(self) -> None:
+        """Slots that are carried no longer, as their values turned out to be of several kinds."""
+        slots = set(self.leaves)
+        for one in list(self.candidates):
+            if one.slot not in slots or (isinstance(one.place, tuple) and one.place not in slots):
+                del self.candidates[one], self.types[one]
+        self.asked = [one for one in self.asked if one in self.candidates]
+
+    def _learn_inits(self) -> bool:
+        """Learn what the tensors are before the loop; whether that is new."""
+        grown = False
+        for slot, leaf in self.leaves.items():
+            init = tensor_of(leaf.init)
+            if init is not None and self._is_followed(slot):
+                grown |= self._add(slot, init.memory, init.steps, init.fake)
+        return grown
+
+    def _is_followed(self, slot: Any) -> bool:
+        leaf = self.leaves.get(slot)
+        return self.exact and leaf is not None and slot not in self.linked
+
+    def _is_known(self, candidate: Candidate) -> bool:
+        """Whether the view can be made in this round."""
+        assert self.round is not None
+        has_values = not self.types[candidate] or candidate in self.round.known
+        return has_values and self._is_followed(candidate.slot)
+
+    def _add(self, slot: Slot, place: Place, steps: Any, fake: torch.Tensor) -> bool:
+        """Whether a candidate is new."""
+        key = without_values(steps)
+        if key is None:
+            self.linked.add(slot)
+            return True
+        one = Candidate(slot, place, key)
+        self.found.add(one)
+        if one in self.candidates:
+            return False
+        self.candidates[one] = fake
+        self.types[one] = tuple(value.tensor for value in values_of(steps))
+        if self.types[one]:
+            self.asked.append(one)
+            self.is_late = True
+        if sum(other.slot == slot for other in self.candidates) > _MOST:
+            self.linked.add(slot)
+        return True
+
+    def _have_sources(self, candidates: list[Candidate]) -> None:
+        """Give the carried tensors of this round their sources, those of sources first."""
+        done = set[Any]()
+
+        def visit(slot: Any) -> None:
+            if slot in done or slot not in self.made:
+                return
+            done.add(slot)
+            mine = [one for one in candidates if one.slot == slot and self._is_known(one)]
+            mine = [o for o in mine if isinstance(o.place, Storage) or o.place in self.made]
+            for one in mine:
+                visit(one.place)
+            if mine:
+                has_sources(self.made[slot].memory, map(self._source, mine))
+
+        for slot in self.leaves:
+            visit(slot)
+
+    def _source(self, candidate: Candidate) -> Source:
+        here = self.round
+        assert here is not None
+        place = candidate.place
+        storage = place if isinstance(place, Storage) else self.made[place].memory
+        known = here.known.get(candidate, ())
+        supply = iter(known[1:])
+        steps = tuple(step.mapped(lambda _: next(supply)) for step in candidate.steps)
+        tensor = TracedTensor(self.candidates[candidate], storage, steps)
+        return Source(tensor, lambda: self._flag(candidate, here), isinstance(place, tuple))
+
+    # -- flags ----------------------------------------------------------------------------------
+
+    def _flag(self, candidate: Candidate, here: _Round) -> Value | None:
+        if candidate not in here.known:
+            if not here.is_body:
+                self._extend(candidate, here)
+                return here.known[candidate][0] if candidate in here.known else None
+            if not here.scope.open:
+                return None
+            here.known[candidate] = (_param(here, FLAG),)
+            self.asked.append(candidate)
+            self.is_late = True
+        return here.known[candidate][0]
+
+    def _extend(self, candidate: Candidate, behind: _Round) -> None:
+        """Let the loop, which has been emitted, carry the flag of one more candidate."""
+        state, loop, body, region = tracer(), self.loop, self.body, self.region
+        if loop is None or body is None or region is None or not behind.scope.open:
+            return
+        known, count = dict(body.known), len(self.asked)
+        body.known[candidate] = (_param(body, FLAG),)
+        self.asked.append(candidate)
+        yields = list[Value]()
+        with state.reopened(region, {}):
+            last = state.last_op()
+            while count + len(yields) < len(self.asked):
+                found = self._at_end(self.asked[count + len(yields)])
+                if found is None:
+                    state.take_back(region.scope.block, last)
+                    body.known = known
+                    del self.asked[count:]
+                    return
+                yields += found
+        added = self.asked[count:]
+        params = tuple(body.known[one][0] for one in added)
+        results = tuple(Value(FLAG) for _ in added)
+        behind.known |= {one: (result,) for one, result in zip(added, results, strict=True)}
+        loop.body.params = (*loop.body.params, *params)
+        loop.body.yields = (*loop.body.yields, *yields)
+        if isinstance(loop, WhileOp):
+            loop.condition.params = (*loop.condition.params, *(Value(FLAG) for _ in added))
+        loop.inits = (*loop.inits, *(self._init_before(loop, one, behind) for one in added))
+        loop.results = (*loop.results, *results)
+        for result in results:
+            state.home[result] = behind.scope
+
+    def _init_before(self, loop: Loop, candidate: Candidate, behind: _Round) -> Value:
+        """The flag of a candidate as a literal in front of the loop."""
+        value = Value(FLAG)
+        tracer().home[value] = behind.scope
+        ops = behind.scope.here.block.ops
+        op = LiteralOp(self._at_start(candidate) is not None, results=(value,))
+        op.location = loop.location
+        ops.insert(_index(ops, loop), op)
+        return value
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    def compare(self, region: Region, *, is_settled: bool) -> bool:
+        """Learn what is shared after a round. Whether the round has to be traced again.
+
+        is_settled: everything else that is carried was known at its start.
+        """
+        self.region, self.body, self.yields = region, self.round, ()
+        writes = tracer().written > self.written
+        before = len(self.pairs), len(self.same), len(self.candidates), len(self.linked)
+        self._forget_lost()
+        if self._learn_inits() and not writes:
+            self._have_sources(list(self.candidates))
+        while True:
+            self.found = set()
+            ways = {slot: self._ways(slot) for slot in self.leaves if self._is_followed(slot)}
+            grown = self._compare_ways(ways)
+            if writes or not grown:
+                break
+            self._have_sources(list(self.candidates))
+        self._compare_links(ways, region)
+        learned = before != (
+            len(self.pairs),
+            len(self.same),
+            len(self.candidates),
+            len(self.linked),
+        )
+        self.has_learned = learned
+        again, self.is_late = (writes and learned) or self.is_late, False
+        if is_settled and not again:
+            again = self._find_yields()
+        return again
+
+    def _find_yields(self) -> bool:
+        found = list[Value]()
+        for one in self.asked:
+            values = self._at_end(one)
+            if values is None:
+                self.linked.add(one.slot)
+                self.asked = [other for other in self.asked if other.slot != one.slot]
+                return True
+            found += values
+        self.yields = tuple(found)
+        late, self.is_late = self.is_late, False
+        return late
+
+    def _ways(self, slot: Slot) -> list[Way]:
+        """What the tensor of a slot is after the round."""
+        assert self.region is not None
+        return ways_of(self.leaves[slot].end, self.region.scope)
+
+    def _compare_ways(self, ways: dict[Slot, list[Way]]) -> bool:
+        """Learn candidates from what the tensors are after the round; if there are new ones."""
+        grown = False
+        users = dict[Storage, dict[Slot, list[Way]]]()
+        for slot, mine in ways.items():
+            leaf = self.leaves[slot]
+            kind = kind_of(leaf.end)
+            is_closed = any(not way.storage.scope.open for way in mine)
+            is_cast = kind is None or kind.type != leaf.kind.type
+            if mine and (len(mine) > MOST_WAYS or is_closed or is_cast):
+                self.linked.add(slot)
+                grown = True
+                continue
+            for way in mine:
+                if way.is_outer:
+                    grown |= self._add(slot, way.storage, way.steps, leaf.end)
+                else:
+                    users.setdefault(way.storage, {}).setdefault(slot, []).append(way)
+        for group in users.values():
+            grown |= self._compare_group(group)
+        return grown
+
+    def _compare_group(self, group: dict[Slot, list[Way]]) -> bool:
+        """Tensors that may be in the same memory, which was made in the loop.
+
+        Of any two one is a source of the other, as a third one need not be in it too; or they are
+        linked.
+        """
+        before = len(self.pairs)
+        grown = False
+        slots = list(group)
+        for number, slot in enumerate(slots):
+            for other in slots[:number]:
+                for one, place in ((slot, other), (other, slot)):
+                    views = self._views(group[one], group[place])
+                    if views is not None and not self._is_above(one, place):
+                        for steps in views:
+                            grown |= self._add(one, place, steps, self.leaves[one].end)
+                        break
+                else:
+                    self.pairs |= {(slot, other), (other, slot)}
+        return grown or len(self.pairs) > before
+
+    def _views(self, ways: list[Way], places: list[Way]) -> list[tuple[ViewStep, ...]] | None:
+        """How a tensor is a view of another one in the same memory; None if it may be none."""
+        views = [after(place.steps, way.steps) for place in places for way in ways]
+        known = [view for view in views if view is not None]
+        return known if len(known) == len(views) else None
+
+    def _is_above(self, slot: Slot, other: Slot) -> bool:
+        """Whether `other` may be in the memory of `slot`, by what is known."""
+        pending, seen = [other], set[Any]()
+        while pending:
+            place = pending.pop()
+            if place == slot:
+                return True
+            if place not in seen:
+                seen.add(place)
+                pending += [
+                    one.place
+                    for one in self.candidates
+                    if one.slot == place and isinstance(one.place, tuple)
+                ]
+        return False
+
+    def _compare_links(self, ways: dict[Slot, list[Way]], region: Region) -> None:
+        """Learn what is linked after a round."""
+        own, linked = dict[Any, set[Storage]](), dict[Any, set[Storage]]()
+        items: dict[Any, Leaf | Grown] = {**self.leaves, **self.grown}
+        for key, item in items.items():
+            if self._is_followed(key):
+                own[key] = {way.storage for way in ways.get(key, ())}
+                inside = (way.storage for way in ways.get(key, ()) if not way.is_outer)
+                linked[key] = set[Storage]().union(*(s.links or () for s in inside))
+            else:
+                own[key] = set(storages_of(item.end))
+                linked[key] = set[Storage]().union(*map(overlapping, own[key]))
+        for key, found in linked.items():
+            outside = (s for s in found if s.scope.open and s.scope.here is not region.scope)
+            self.pairs.update((key, storage) for storage in outside)
+            for other, theirs in linked.items():
+                if other != key and not (
+                    own[key].isdisjoint(theirs) and found.isdisjoint(own[other])
+                ):
+                    self.pairs.add((key, other))
+                    if may_be_same(own[key], own[other]):
+                        self.same.add((key, other))
+
+    def _at_end(self, candidate: Candidate) -> tuple[Value, ...] | None:
+        """Flag and values of a candidate after the round, or None where they are not known."""
+        here = self.body
+        assert here is not None
+        flag: Flag = False
+        values = here.known[candidate][1:]
+        for condition, steps in self._matches(candidate):
+            if condition is None:
+                return None
+            found = values_of(steps)
+            if not all(map(tracer().is_known, found)):
+                return None
+            pairs = zip(found, values, strict=True)
+            values = tuple(select(condition, one, other) for one, other in pairs)
+            flag = either(flag, condition)
+        return (value_of(flag), *map(tracer().use, values))
+
+    def _matches(self, candidate: Candidate) -> Iterable[tuple[Flag | None, Any]]:
+        """When the tensor is the candidate after the round, and the steps of the view then."""
+        place = candidate.place
+        mine = self._ways(candidate.slot)
+        if isinstance(place, Storage):
+            for way in mine:
+                if way.storage is place and without_values(way.steps) == candidate.steps:
+                    yield condition_of(way), way.steps
+            return
+        for theirs in self._ways(place):
+            for way in mine:
+                rest = after(theirs.steps, way.steps)
+                if theirs.storage is not way.storage or way.is_outer or rest is None:
+                    continue
+                if without_values(rest) == candidate.steps:
+                    conditions = condition_of(way), condition_of(theirs)
+                    known = None if None in conditions else both(*conditions)  # type: ignore[arg-type]
+                    yield known, rest
+
+
+def _param(here: _Round, type: TensorType) -> Value:
+    value = Value(type)
+    tracer().home[value] = here.scope
+    return value
+
+
+def _index(ops: list[Op], wanted: Op) -> int:
+    return next(place for place, op in enumerate(ops) if op is wanted)

@@ -1,0 +1,215 @@
+"""Which memory the tensors are that a traced branch leaves behind: the facts of `aliases`.
+
+A joint tensor is, in each arm, memory from before the branch, or memory that the arm made. The
+first is a source of it. Memory of an arm that several joint tensors share goes on as a storage of
+its own behind the branch, which is a source of all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, Protocol
+
+import torch
+
+from stretto.frontends.python.aliasing.aliases import connect, has_sources, link, link_same
+from stretto.frontends.python.tracing.tensor import Source, Storage, StorageState, TracedTensor
+from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.leaves import kind_of
+from stretto.frontends.python.values.scalars import Kind
+from stretto.ir.core import Value
+from stretto.ir.ops import IfOp
+from stretto.ir.types import FLAG
+
+
+class Joint(Protocol):
+    """What became of two leaves: `made`."""
+
+    first: Any
+    second: Any
+    made: Any
+
+
+@dataclass(eq=False, slots=True)
+class Flags:
+    """Values of one arm made available behind the branch, when they are asked for."""
+
+    op: IfOp
+    condition: Value
+    regions: tuple[Region, Region]
+    known: dict[Source, Value | None] = field(default_factory=dict[Source, Value | None])
+
+    def taken(self, side: int) -> Value | None:
+        """Whether the arm was taken."""
+        state = tracer()
+        if not state.is_known(self.condition):
+            return None
+        condition = state.use(self.condition)
+        if side == 0:
+            return condition
+        return state.tensor_op("aten.logical_not.default", (condition,), FLAG)
+
+    def inner(self, side: int, source: Source) -> Value | None:
+        """Whether the arm was taken and the flag of a source in it held."""
+        state = tracer()
+        scope = state.home.get(self.op.results[0])
+        if scope is None or not scope.open:
+            return None
+        if source not in self.known:
+            self.known[source] = self._exported(side, source)
+        return self.known[source]
+
+    def _exported(self, side: int, source: Source) -> Value | None:
+        state = tracer()
+        with state.reopened(self.regions[side], {}):
+            flag = source.flag()
+        if flag is None:
+            return None
+        with state.reopened(self.regions[1 - side], {}):
+            other = state.literal(False, FLAG.dtype)
+        for region, value in ((self.regions[side], flag), (self.regions[1 - side], other)):
+            region.scope.block.yields = (*region.scope.block.yields, value)
+        result = Value(FLAG)
+        state.home[result] = state.home[self.op.results[0]]
+        self.op.results = (*self.op.results, result)
+        return result
+
+
+@dataclass(eq=False)
+class JoinedAliases:
+    """The memory of the tensors among `pairs`, which join two arms."""
+
+    pairs: list[Any]
+    condition: Value
+    regions: tuple[Region, Region]
+    hoisted: dict[Storage, Storage] = field(default_factory=dict[Storage, Storage])
+    sides: dict[Storage, int] = field(default_factory=dict[Storage, int])
+    lost: dict[Storage, list[Storage]] = field(default_factory=dict[Storage, list[Storage]])
+    """Memory of an arm that cannot be read at its end, and what may be that memory behind it."""
+
+    def shared(self) -> Iterator[tuple[Any, Any, Kind, Value]]:
+        """Results that the branch needs besides: memory of an arm that several tensors share."""
+        state = tracer()
+        users = Counter[Storage]()
+        for pair in self.pairs:
+            for side, leaf in enumerate((pair.first, pair.second)):
+                if _is_tensor(leaf):
+                    for storage, uses in _made_inside(leaf.memory, 1):
+                        users[storage] += uses
+                        self.sides[storage] = side
+        for storage, count in users.items():
+            if count > 1 and storage.state.stale is not None:
+                self.lost[storage] = []
+            elif count > 1 and storage.fake is not None:
+                tensor = TracedTensor(storage.fake, storage)
+                kind = kind_of(tensor)
+                assert kind is not None
+                value = Value(kind.type)
+                state.home[value] = state.scope
+                made = Storage(StorageState(value), state.scope, storage.fake)
+                self.hoisted[storage] = made
+                first = self.sides[storage] == 0
+                yield (tensor if first else None, None if first else tensor, kind, value)
+
+    def record(self, op: IfOp) -> None:
+        """Note the facts, once the branch has been emitted."""
+        flags = Flags(op, self.condition, self.regions)
+        for storage, made in self.hoisted.items():
+            found = self._inside(storage.sources, self.sides[storage], flags, (), made)
+            has_sources(made, found)
+            _take_links(made, storage)
+        joint = [
+            p for p in self.pairs if isinstance(p.made, TracedTensor) and p.made.number is None
+        ]
+        for pair in joint:
+            sources = list[Source]()
+            for side, leaf in enumerate((pair.first, pair.second)):
+                sources += self._sources(leaf, side, flags, pair.made.memory)
+            has_sources(pair.made.memory, sources)
+            for leaf in (pair.first, pair.second):
+                if isinstance(leaf, TracedTensor) and not leaf.memory.scope.open:
+                    _take_links(pair.made.memory, leaf.memory)
+        self._link_neighbours(joint)
+        for one, other in (pair for all in self.lost.values() for pair in combinations(all, 2)):
+            link(one, [other])
+        for storage, made in self.hoisted.items():
+            connect(made, storage)
+        for pair in joint:
+            for leaf in (pair.first, pair.second):
+                if isinstance(leaf, TracedTensor) and not leaf.memory.scope.open:
+                    connect(pair.made.memory, leaf.memory)
+        for pair in self.pairs:
+            if not isinstance(pair.made, TracedTensor):
+                link_same(pair.made, [pair.first, pair.second])
+
+    def _sources(self, leaf: Any, side: int, flags: Flags, joint: Storage) -> list[Source]:
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, TracedTensor):
+            leaf = tracer().promote(leaf)
+        if not isinstance(leaf, TracedTensor) or leaf.number is not None:
+            return []
+        if leaf.memory.scope.open:
+            return [Source(leaf, lambda: flags.taken(side))]
+        made = self.hoisted.get(leaf.memory)
+        if made is not None:
+            moved = TracedTensor(leaf.fake, made, leaf.steps)
+            return [Source(moved, lambda: flags.taken(side))]
+        return self._inside(leaf.memory.sources, side, flags, leaf.steps, joint, leaf.fake)
+
+    def _inside(
+        self,
+        sources: tuple[Source, ...],
+        side: int,
+        flags: Flags,
+        steps: tuple[Any, ...],
+        joint: Storage,
+        fake: torch.Tensor | None = None,
+    ) -> list[Source]:
+        """Sources of memory made in an arm, which goes on as `joint`, as seen behind the branch."""
+        found = list[Source]()
+        for source in sources:
+            inner = source.tensor
+            if inner.memory in self.lost:
+                self.lost[inner.memory].append(joint)
+                continue
+            memory = self.hoisted.get(inner.memory, inner.memory)
+            shape = inner.fake if fake is None else fake
+            tensor = TracedTensor(shape, memory, (*inner.steps, *steps))
+            found.append(Source(tensor, lambda s=source: flags.inner(side, s)))
+        return found
+
+    def _link_neighbours(self, joint: list[Any]) -> None:
+        """Tensors that an arm made of memory that may be shared, for reasons it only guesses."""
+        for number, pair in enumerate(joint):
+            for other in joint[:number]:
+                for one, two in ((pair.first, other.first), (pair.second, other.second)):
+                    if _may_share(one, two):
+                        link(pair.made, [other.made])
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, TracedTensor) and value.number is None
+
+
+def _may_share(first: Any, second: Any) -> bool:
+    if not isinstance(first, TracedTensor) or not isinstance(second, TracedTensor):
+        return False
+    return second.memory in (first.memory.links or ())
+
+
+def _take_links(made: Storage, storage: Storage) -> None:
+    for other in list(storage.links or ()):
+        connect(made, other)
+
+
+def _made_inside(storage: Storage, uses: int) -> Iterator[tuple[Storage, int]]:
+    """Storages made in an arm that `storage` may be, and how often each counts as used.
+
+    The source of another storage goes on as a storage of its own, as if it were shared.
+    """
+    if not storage.scope.open:
+        yield storage, uses
+        for source in storage.sources:
+            yield from _made_inside(source.tensor.memory, 2)

@@ -1,0 +1,91 @@
+"""How a tensor comes to be the memory of others: the paths through the sources of its storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.tracing.tensor import Scope, Source, Storage, TracedTensor, ViewStep
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.flags import Flag, all_of, negated
+from stretto.ir.core import Value
+from stretto.ir.types import TensorType
+
+MOST_WAYS = 64
+"""Ways through branches and inner loops in which one tensor comes to be one of its candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A tensor is `steps` of `storage`, if it is in the memory of all `taken` sources."""
+
+    storage: Storage
+    steps: tuple[ViewStep, ...]
+    taken: tuple[Source, ...]
+    is_outer: bool
+
+
+def ways_of(value: Any, here: Scope) -> list[Way]:
+    """What a tensor may be: memory from outside of `here`, or memory that was made there."""
+    tensor, found = tensor_of(value), list[Way]()
+
+    def visit(storage: Storage, steps: Any, taken: tuple[Source, ...], in_own: bool) -> None:
+        is_outer = storage.scope.here is not here
+        if len(found) <= MOST_WAYS and not (is_outer and in_own):
+            found.append(Way(storage, steps, taken, is_outer))
+        if is_outer or len(found) > MOST_WAYS:
+            return
+        for source in storage.sources:
+            inner, is_own = source.tensor, in_own or source.is_own
+            visit(inner.memory, (*inner.steps, *steps), (*taken, source), is_own)
+
+    if tensor is not None:
+        visit(tensor.memory, tensor.steps, (), False)
+    return found
+
+
+def after(whole: tuple[ViewStep, ...], view: tuple[ViewStep, ...]) -> tuple[ViewStep, ...] | None:
+    """The steps from one view of a memory to another one that is a view of it."""
+    if not all(step.is_comparable for step in (*whole, *view)) or view[: len(whole)] != whole:
+        return None
+    return view[len(whole) :]
+
+
+def condition_of(way: Way) -> Flag | None:
+    """When a tensor is that way."""
+    state = tracer()
+    flags = [source.flag() for source in way.taken]
+    others = [] if way.is_outer else [source.flag() for source in way.storage.sources]
+    known = [flag for flag in (*flags, *others) if flag is not None and state.is_known(flag)]
+    if len(known) < len(flags) + len(others):
+        return None
+    return all_of((*known[: len(flags)], *map(negated, known[len(flags) :])))
+
+
+def tensor_of(value: Any) -> TracedTensor | None:
+    """A tensor of the state as a traced one. Numbers have no memory."""
+    if not isinstance(value, torch.Tensor) or _is_number(value):
+        return None
+    return value if isinstance(value, TracedTensor) else tracer().promote(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, TracedTensor) and value.number is not None
+
+
+def values_of(steps: tuple[ViewStep, ...]) -> tuple[Value, ...]:
+    return tuple(value for step in steps for value in step.values)
+
+
+def without_values(steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...] | None:
+    """The steps with all values replaced by one; None if they cannot be compared."""
+    found = tuple(step.mapped(lambda value: _hole(value.tensor)) for step in steps)
+    return found if all(step.is_comparable for step in found) else None
+
+
+@cache
+def _hole(type: TensorType) -> Value:
+    return Value(type)

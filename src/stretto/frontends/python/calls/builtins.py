@@ -1,0 +1,464 @@
+"""Builtins, math and torch functions whose arguments may be traced numbers or lists."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._higher_order_ops.map import map as torch_map
+from torch.utils._pytree import tree_any, tree_map
+
+from stretto.frontends.python.calls import torch_control
+from stretto.frontends.python.control.branches import (
+    branch,
+    stage_and,
+    stage_ifexp,
+    stage_not,
+    stage_or,
+    which,
+)
+from stretto.frontends.python.lists import operations, sources
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.scalars import (
+    cast_number,
+    concrete,
+    is_number,
+    known_value,
+    number_kind,
+)
+from stretto.frontends.python.values.state import TracedList
+from stretto.ir.types import INDEX
+
+Rule = Callable[..., Any]
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, TracedTensor)
+
+
+def _cast(kind: type) -> Rule:
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.SymInt):
+            return cast_number(tracer().number_of_dim(args[0]), kind)
+        if len(args) != 1 or not _traced(args[0]):
+            return NotImplemented
+        known = known_value(args[0])
+        if known is not None:
+            return kind(known)
+        if kind is int:
+            _check_finite(args[0])
+        return cast_number(args[0], kind)
+
+    return rule
+
+
+def _check_finite(value: Any) -> None:
+    """What `int` refuses."""
+    if value.dtype.is_floating_point and value.numel() == 1:
+        to_integer = "cannot convert float {} to integer"
+        is_a_number = torch.logical_not(torch.isnan(value))
+        check(is_a_number, "ValueError", to_integer.format("NaN"))
+        is_finite = torch.logical_not(torch.isinf(value))
+        check(is_finite, "OverflowError", to_integer.format("infinity"))
+
+
+def _len(value: Any) -> Any:
+    if isinstance(value, TracedList):
+        return operations.traced_length(value)
+    if isinstance(value, sources.Source):
+        return value.length
+    if isinstance(value, torch.Tensor) and value.dim():
+        size: Any = value.shape[0]
+        return size if isinstance(size, int) else tracer().number_of_dim(size)
+    return NotImplemented
+
+
+def _range(*bounds: Any) -> Any:
+    known = [tracer().number_of_dim(b) if isinstance(b, torch.SymInt) else b for b in bounds]
+    known = [_known_or_self(bound) for bound in known]
+    if not any(_traced(bound) for bound in known):
+        return range(*known)
+    if any(number_kind(bound) is float for bound in known):
+        raise TypeError("'float' object cannot be interpreted as an integer")
+    return sources.range_source(*known)
+
+
+def _known_or_self(bound: Any) -> Any:
+    if not _traced(bound):
+        return bound
+    known = known_value(bound)
+    return bound if known is None else known
+
+
+def _extreme(builtin: Any, smaller: bool) -> Rule:
+    """min and max of several arguments or of a sequence, with traced numbers among them."""
+
+    def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
+        items: tuple[Any, ...] = args
+        if len(args) == 1:
+            items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
+        if key is not None or kwargs or not any(_traced(item) for item in items):
+            return NotImplemented
+        best, *others = items
+        for item in others:
+            best = _smaller(item, best) if smaller else _smaller(best, item, swap=True)
+        return best
+
+    return rule
+
+
+def _smaller(first: Any, second: Any, *, swap: bool = False) -> Any:
+    if number_kind(first) is number_kind(second) is int:
+        return (torch.maximum if swap else torch.minimum)(*map(_as_number, (first, second)))
+    chosen, other = (second, first) if swap else (first, second)
+    if swap:
+        return stage_ifexp(chosen > other, lambda: chosen, lambda: other)
+    return stage_ifexp(chosen < other, lambda: chosen, lambda: other)
+
+
+def _as_number(value: Any) -> Any:
+    state = tracer()
+    return value if _traced(value) else state.number(state.literal(value, INDEX.dtype))
+
+
+def _isinstance(value: Any, kinds: Any) -> Any:
+    """A traced number is an instance of what eager code would have."""
+    every = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(value, TracedList):
+        return builtins.any(issubclass(list, kind) for kind in every)
+    if not is_number(value):
+        return NotImplemented
+    kind = {torch.bool: bool, torch.int64: int}.get(value.dtype, float)
+    return any(issubclass(kind, item) for item in every if isinstance(item, type))
+
+
+def _getattr(holder: Any, name: str, *default: Any) -> Any:
+    """Which attributes are read by built names, and which are not there, is kept for the guards."""
+    state = tracer()
+    state.names_read.add(name)
+    found = getattr(holder, name, UNDEFINED)
+    if isinstance(found, Either) and default:
+        options = [default[0] if x is UNDEFINED else x for x in found.stretto_options]
+        return Either(found.stretto_flags, options)
+    if found is not UNDEFINED:
+        return found
+    state.missing.append((holder, name))
+    return default[0] if default else NotImplemented
+
+
+def _hasattr(holder: Any, name: str) -> Any:
+    found = _getattr(holder, name, UNDEFINED)
+    if isinstance(found, Either):
+        return which(found, lambda option: option is not UNDEFINED)
+    return found is not UNDEFINED
+
+
+def _list(*args: Any) -> Any:
+    if args and isinstance(args[0], TracedList):
+        return operations.copied(args[0])
+    return NotImplemented
+
+
+def _sum(items: Any, start: Any = 0) -> Any:
+    if not isinstance(items, TracedList):
+        return NotImplemented
+    return operations.stack(items).sum(0) + start
+
+
+def _any(items: Any) -> Any:
+    found: Any = False
+    for item in items:
+        found = stage_or(found, lambda i=item: i)
+    return found if _traced(found) else bool(found)
+
+
+def _all(items: Any) -> Any:
+    found: Any = True
+    for item in items:
+        found = stage_and(found, lambda i=item: i)
+    return found if _traced(found) else bool(found)
+
+
+def _print(*args: Any, **kwargs: Any) -> Any:
+    if tree_any(lambda x: isinstance(x, TracedTensor | TracedList), args):
+        tracer().note("print of a traced value happens while capturing only")
+        return None
+    return NotImplemented
+
+
+def _math(function: Any, on_tensor: Rule, *, integer: bool = False) -> Rule:
+    def rule(*args: Any) -> Any:
+        if not any(_traced(arg) for arg in args):
+            return NotImplemented
+        result = on_tensor(*args)
+        return cast_number(result, int) if integer else cast_number(result, float)
+
+    return rule
+
+
+def _round(value: Any, digits: Any = None) -> Any:
+    if not _traced(value):
+        return NotImplemented
+    if not value.dtype.is_floating_point:
+        return value
+    if digits is None:
+        return cast_number(torch.round(value), int)
+    return torch.round(value, decimals=digits)
+
+
+def _divmod(first: Any, second: Any) -> Any:
+    if not _traced(first) and not _traced(second):
+        return NotImplemented
+    return first // second, first % second
+
+
+def _stack(items: Any, dim: int = 0, *, out: Any = None) -> Any:
+    return operations.stack(items, dim) if isinstance(items, TracedList) else NotImplemented
+
+
+def _cat(items: Any, dim: int = 0, *, out: Any = None) -> Any:
+    return operations.concatenate(items, dim) if isinstance(items, TracedList) else NotImplemented
+
+
+def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+    """torch.tensor of traced numbers, also nested in lists."""
+    if isinstance(data, TracedList):
+        return operations.stack(data)
+    if not tree_any(_traced, data):
+        return NotImplemented
+
+    def build(item: Any) -> Any:
+        if isinstance(item, list | tuple):
+            return torch.stack([build(part) for part in item])
+        return item.clone() if _traced(item) else torch.tensor(item)
+
+    made = build(data)
+    made = made.to(dtype) if dtype is not None else made
+    if isinstance(made, TracedTensor):
+        made.number = None
+    return made
+
+
+def _full(size: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    if not _traced(fill_value):
+        return NotImplemented
+    return torch.empty(size, dtype=dtype or fill_value.dtype, **kwargs).fill_(fill_value)
+
+
+def _full_like(like: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    if not _traced(fill_value):
+        return NotImplemented
+    return torch.empty_like(like, dtype=dtype).fill_(fill_value)
+
+
+_ASSERT_SCALAR = torch.ops.aten._assert_scalar
+_NO_MESSAGE = (
+    "Expected cond to be True, but got False. (Could this error message be improved? If so, please "
+    "report an enhancement request to PyTorch.)"
+)
+
+
+def _checked(error: type[Exception], condition: Any, message: Any) -> Any:
+    """torch._check_with: eager PyTorch wants a bool, which a traced number of that dtype is."""
+    if not is_number(condition) or condition.dtype != torch.bool:
+        return NotImplemented
+
+    def fails() -> None:
+        raise error(_NO_MESSAGE if message is None else str(Hooks.call(message)))
+
+    branch(condition, lambda: None, fails)
+    return None
+
+
+def _check(error: type[Exception]) -> Rule:
+    return lambda cond, message=None: _checked(error, cond, message)
+
+
+def _check_size(i: Any, message: Any = None, *, max: Any = None) -> Any:
+    if not is_number(i):
+        return NotImplemented
+    _checked(RuntimeError, i >= 0, message)
+    return None if max is None else _checked(RuntimeError, i <= max, message)
+
+
+def _check_tensor_all(cond: Any, message: Any = None) -> Any:
+    if not _traced(cond) or cond.dtype != torch.bool:
+        return NotImplemented
+    return _checked(RuntimeError, cast_number(cond.all(), bool), message)
+
+
+def _assert(condition: Any, message: Any) -> Any:
+    Hooks.staging.assert_(condition, lambda: message, lambda: True)
+
+
+def _assert_scalar(value: Any, message: str, *_: Any) -> Any:
+    return check(value, "RuntimeError", message) if _traced(value) else NotImplemented
+
+
+def _arange(*args: Any, **kwargs: Any) -> Any:
+    if any(_traced(arg) and known_value(arg) is None for arg in args):
+        for arg in args:
+            if _traced(arg):
+                concrete(arg, "int")
+    return NotImplemented
+
+
+def _compared(method: str) -> Rule:
+    """torch.equal and torch.allclose give Python flags, of which a traced one is made."""
+
+    def rule(one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (_traced(one) or _traced(other)):
+            return NotImplemented
+        traced = one if _traced(one) else tracer().promote(one)
+        return getattr(traced, method)(other, *args, **kwargs)
+
+    return rule
+
+
+RULES: dict[Any, Rule] = {
+    int: _cast(int),
+    float: _cast(float),
+    bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
+    len: _len,
+    range: _range,
+    min: _extreme(min, True),
+    max: _extreme(max, False),
+    isinstance: _isinstance,
+    getattr: _getattr,
+    hasattr: _hasattr,
+    list: _list,
+    sum: _sum,
+    any: _any,
+    all: _all,
+    print: _print,
+    enumerate: sources.enumerated,
+    zip: sources.zipped,
+    reversed: sources.backwards,
+    round: _round,
+    divmod: _divmod,
+    math.sqrt: _math(math.sqrt, torch.sqrt),
+    math.exp: _math(math.exp, torch.exp),
+    math.log: _math(math.log, torch.log),
+    math.tanh: _math(math.tanh, torch.tanh),
+    math.sin: _math(math.sin, torch.sin),
+    math.cos: _math(math.cos, torch.cos),
+    math.floor: _math(math.floor, torch.floor, integer=True),
+    math.ceil: _math(math.ceil, torch.ceil, integer=True),
+    torch.compiler.is_compiling: lambda: True,
+    operator.getitem: lambda holder, index: Hooks.staging.getitem(holder, index),
+    torch.stack: _stack,
+    torch.cat: _cat,
+    torch.concat: _cat,
+    torch.tensor: _tensor,
+    torch.as_tensor: _tensor,
+    torch.full: _full,
+    torch.full_like: _full_like,
+    torch.arange: _arange,
+    torch.equal: _compared("equal"),
+    torch.allclose: _compared("allclose"),
+    torch.cond: torch_control.cond,
+    torch.while_loop: torch_control.while_loop,
+    torch_map: torch_control.map_rows,
+}
+
+
+_CHECKS: dict[str, Rule] = {
+    "_check": _check(RuntimeError),
+    "_check_index": _check(IndexError),
+    "_check_value": _check(ValueError),
+    "_check_type": _check(TypeError),
+    "_check_not_implemented": _check(NotImplementedError),
+    "_check_with": _checked,
+    "_check_is_size": _check_size,
+    "_check_tensor_all": _check_tensor_all,
+    "_assert": _assert,
+    "_assert_scalar": _assert_scalar,
+}
+"""Functions of `torch` that check a condition; not every version of torch has all of them."""
+RULES.update({getattr(torch, name): rule for name, rule in _CHECKS.items() if hasattr(torch, name)})
+RULES.update(dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_scalar))
+
+
+_LIST_METHODS: dict[str, Rule] = {
+    "append": operations.push,
+    "extend": operations.extend,
+    "insert": operations.insert,
+    "pop": operations.pop,
+    "reverse": operations.reverse,
+    "clear": operations.clear,
+    "copy": operations.copied,
+}
+
+
+def list_method(function: Any) -> Rule | None:
+    """A method of a Python list that takes a traced position."""
+    if function.__name__ == "pop":
+        return _pop(function.__self__)
+    return None
+
+
+def _pop(items: list[Any]) -> Rule:
+    def rule(index: Any = -1) -> Any:
+        if not _traced(index):
+            return NotImplemented
+        return items.pop(int(index))
+
+    return rule
+
+
+@dataclass(frozen=True, slots=True)
+class _ListMethod:
+    """A bound method of a traced list; its arguments may be traced lists, too."""
+
+    items: TracedList
+    rule: Rule
+
+    def __call__(self, *args: Any) -> Any:
+        return self.rule(self.items, *args)
+
+
+def traced_list_attribute(items: TracedList, name: str) -> Any:
+    """A bound method of a traced list."""
+    if not hasattr(list, name):
+        raise AttributeError(f"'list' object has no attribute '{name}'")
+    if name not in _LIST_METHODS:
+        fail(
+            f"list.{name} on a list that grows in a traced loop is not captured",
+            "use append, insert, pop, reverse, indexing, len() and torch.stack",
+        )
+    return _ListMethod(items, _LIST_METHODS[name])
+
+
+def needs_items(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for a function that knows nothing of traced lists."""
+    has_list = any(isinstance(item, TracedList) for item in (*args, *kwargs.values()))
+    if not has_list or isinstance(function, _ListMethod):
+        return args, kwargs
+
+    def convert(item: Any) -> Any:
+        return operations.to_python(item) if isinstance(item, TracedList) else item
+
+    return tree_map(convert, args), tree_map(convert, kwargs)
+
+
+def _static_length(items: TracedList) -> int:
+    length = operations.traced_length(items)
+    return length if isinstance(length, int) else int(concrete(length, "int"))
+
+
+Hooks.list_method = traced_list_attribute
+Hooks.list_operator = operations.operator
+Hooks.list_items = operations.to_python
+Hooks.list_length = _static_length

@@ -1,0 +1,299 @@
+"""Calls made by the user's code: user functions are traced inline, builtins know traced values."""
+
+# pyright: reportPrivateUsage=false
+# module hooks are private tables
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.errors import CaptureError, SourceLocation
+from stretto.frontends.python.calls import recursion
+from stretto.frontends.python.calls.builtins import RULES, list_method, needs_items
+from stretto.frontends.python.calls.outside import check_repeatable
+from stretto.frontends.python.control import branches
+from stretto.frontends.python.guards.reach import is_of_user, original
+from stretto.frontends.python.objects.copies import check_change
+from stretto.frontends.python.objects.heap import MUTATORS
+from stretto.frontends.python.objects.held_lists import replacement
+from stretto.frontends.python.source.rewrite import (
+    NoSource,
+    is_rewritten,
+    is_user_function,
+    rewritten,
+)
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.poison import Poison
+from stretto.frontends.python.tracing.signals import Abort, fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.state import TracedList
+
+_modules = torch.nn.modules.module
+_CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
+
+
+def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """`function(*args, **kwargs)` as written in the user's code."""
+    if active() is None:
+        return function(*args, **kwargs)
+    return traced_call(function, args, kwargs)
+
+
+def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Choose how a call is traced by what is called."""
+    for given in (function, *args, *kwargs.values()):
+        if isinstance(given, Poison):
+            given.fail()
+    if isinstance(function, Either):
+        return branches.use(function, lambda option: traced_call(option, args, kwargs))
+    moved = replacement(getattr(function, "__self__", None))
+    if moved is not None:
+        return getattr(moved, function.__name__)(*args, **kwargs)
+    _note_changes(function, args)
+    check_repeatable(function)
+    function = original(function)
+    rule = _rule(function)
+    if rule is not None:
+        found = first_either((args, kwargs))
+        if found is not None:
+            return _with_options(function, args, kwargs, found)
+        outcome = rule(*args, **kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    match function:
+        case nn.Module():
+            return _call_module(function, args, kwargs)
+        case functools.partial():
+            return traced_call(
+                function.func, (*function.args, *args), {**function.keywords, **kwargs}
+            )
+        case types.MethodType():
+            if isinstance(function.__self__, TracedList):
+                return function(*args, **kwargs)
+            return traced_call(function.__func__, (function.__self__, *args), kwargs)
+        case types.FunctionType():
+            return _call_function(function, args, kwargs)
+        case _:
+            return _call_other(function, args, kwargs)
+
+
+def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
+    """Note what a builtin that is called changes."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", "")
+    if name in MUTATORS and owner is not None:
+        changes(owner)
+    elif name in ("setattr", "delattr", "__setattr__", "__delattr__") and args:
+        changes(args[0] if owner is None or owner is builtins else owner)
+    elif function is next and args:
+        check_iterator(args[0])
+
+
+def check_entries(container: Any) -> None:
+    """Fail for a dict whose entries depend on the run, where all of them are looked at."""
+    if isinstance(container, dict):
+        for item in container.values():  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(item, Either) and any(x is UNDEFINED for x in item.stretto_options):
+                fail(
+                    "a dict is used to which an entry is added in one arm of a traced branch only",
+                    "add it in both arms, or look at single entries",
+                )
+
+
+def _stores(function: Any) -> bool:
+    """Whether a function only keeps its arguments: a method of a container, a class."""
+    if isinstance(function, type):
+        return is_of_user(function)
+    name = getattr(function, "__name__", "")
+    return name in MUTATORS or name in ("setattr", "__setattr__")
+
+
+def check_iterator(iterator: Any) -> None:
+    """Fail for an iterator that was there before the call, and would go on from call to call."""
+    if isinstance(iterator, Iterator) and tracer().heap.knows(iterator):
+        fail(
+            f"a {type(iterator).__name__} that outlives the call is advanced",
+            "keep a list and a position, or make the iterator in the compiled function",
+        )
+
+
+def check_tensor_attribute(tensor: torch.Tensor, name: str) -> None:
+    """Fail where an attribute is set of a tensor that was there before the call."""
+    state = tracer()
+    known = any(tensor is traced for traced in state.inputs.values()) or any(
+        tensor is constant.traced for constant in state.constants.values()
+    )
+    if (known or not isinstance(tensor, TracedTensor)) and name not in ("grad", "requires_grad"):
+        fail(
+            f"the attribute '{name}' of a tensor is set that outlives the call",
+            "call copy_() to change its content; keep other values in an object of your own",
+        )
+
+
+def changes(holder: Any) -> None:
+    """Note that an attribute or item of `holder` is set."""
+    state = active()
+    if state is not None:
+        check_change(holder)
+        state.heap.touch(holder, any(not region.is_transaction for region in state.regions[1:]))
+
+
+def _rule(function: Any) -> Callable[..., Any] | None:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, list | TracedList) and not isinstance(function, types.MethodType):
+        return list_method(function)
+    try:
+        return RULES.get(function)
+    except TypeError:
+        return None
+
+
+def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Builtins, classes, callable objects."""
+    method = vars(type(function)).get("__call__")
+    if not isinstance(function, type) and is_user_function(method):
+        return traced_call(method, (function, *args), kwargs)
+    return _native(function, args, kwargs)
+
+
+def _with_options(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], either: Either
+) -> Any:
+    """A call that is made for each thing that an argument may be."""
+
+    def called(option: Any) -> Any:
+        return traced_call(function, *replaced((args, kwargs), either, option))
+
+    return branches.use(either, called)
+
+
+def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for given in (getattr(function, "__self__", None), *args):
+        check_entries(given)
+    if not _stores(function):
+        found = next((item for item in args if isinstance(item, Either)), None)
+        if found is not None:
+            return _with_options(function, args, kwargs, found)
+    args, kwargs = needs_items(function, args, kwargs)
+    return function(*args, **kwargs)
+
+
+def _call_function(
+    function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    filename = function.__code__.co_filename
+    if not is_rewritten(function) and not is_user_file(filename):
+        inner = _under_context(function)
+        if inner is not None:
+            return traced_call(inner, args, kwargs)
+        if filename.startswith("<"):
+            _note_sourceless(function)
+        return _native(function, args, kwargs)
+    _check_kind(function)
+    if not is_rewritten(function):
+        tracer().traced.setdefault(function.__code__, function)
+        tracer().heap.add((function,))
+    try:
+        staged = rewritten(function)
+    except NoSource:
+        _note_sourceless(function)
+        return _native(function, args, kwargs)
+    return recursion.call_user(function, staged, args, kwargs)
+
+
+def _note_sourceless(function: types.FunctionType) -> None:
+    name = function.__qualname__
+    tracer().sourceless.append(name)
+    tracer().note(f"'{name}' has no source that can be read: its control flow runs natively")
+
+
+def _check_kind(function: types.FunctionType) -> None:
+    """Generators and coroutines cannot be captured."""
+    name = function.__name__
+    if inspect.isgeneratorfunction(function):
+        reason, remedy = "a generator function", "return a list instead of using yield"
+    elif inspect.iscoroutinefunction(function):
+        reason, remedy = "an async function", "use a plain function"
+    else:
+        return
+    code = function.__code__
+    place = SourceLocation(code.co_filename, code.co_firstlineno, function=code.co_qualname)
+    message = f"'{name}' is {reason}, which cannot be captured"
+    raise Abort(CaptureError(message, location=place, remedy=remedy))
+
+
+def _under_context(function: types.FunctionType) -> Any:
+    """The function that `@torch.no_grad()` and its like are put on."""
+    inner = getattr(function, "__wrapped__", None)
+    if inner is None or not function.__code__.co_filename.endswith("_contextlib.py"):
+        return None
+    for cell in function.__closure__ or ():
+        held = cell.cell_contents
+        owner = getattr(held, "__self__", held)
+        if isinstance(owner, _CONTEXTS):
+            return inner
+    return None
+
+
+def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        return _with_hooks(module, functools.partial(_sequential, module), args, kwargs)
+    forward = module.forward
+    inner = getattr(forward, "__func__", forward)
+    if is_user_function(inner) or is_user_function(getattr(inner, "__wrapped__", None)):
+        return _with_hooks(module, functools.partial(call, forward), args, kwargs)
+    return _native(module, args, kwargs)
+
+
+def _sequential(module: nn.Sequential, value: Any) -> Any:
+    for part in module:
+        value = traced_call(part, (value,), {})
+    return value
+
+
+def _with_hooks(
+    module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What `Module.__call__` does, with hooks traced like other user functions."""
+    with_kwargs = module._forward_pre_hooks_with_kwargs
+    for key, hook in _hooks(_modules._global_forward_pre_hooks, module._forward_pre_hooks):
+        if key in with_kwargs:
+            outcome = call(hook, module, args, kwargs)
+            if outcome is not None:
+                args, kwargs = outcome
+        else:
+            outcome = call(hook, module, args)
+            if outcome is not None:
+                args = outcome if isinstance(outcome, tuple) else (outcome,)
+    result = forward(*args, **kwargs)
+    with_kwargs = {
+        **_modules._global_forward_hooks_with_kwargs,
+        **module._forward_hooks_with_kwargs,
+    }
+    for key, hook in _hooks(_modules._global_forward_hooks, module._forward_hooks):
+        if key in with_kwargs:
+            outcome = call(hook, module, args, kwargs, result)
+        else:
+            outcome = call(hook, module, args, result)
+        if outcome is not None:
+            result = outcome
+    return result
+
+
+def _hooks(every: dict[int, Any], own: dict[int, Any]) -> list[tuple[int, Any]]:
+    """Hooks of all modules, then those of one. Each has a number of its own."""
+    return [*every.items(), *own.items()]
+
+
+Hooks.call = call

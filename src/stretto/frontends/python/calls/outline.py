@@ -1,0 +1,461 @@
+"""User functions that call themselves, traced as IR functions.
+
+Traced arguments become params, the Python state that the function changes is carried as in a loop
+(`carry`), traced values of outer functions become further params. What it puts into lists and dicts
+of its arguments is returned, and put into those of the caller. A recursive call inside is a CallOp;
+its result type comes from the arm that does not recurse, which is traced first by leaving the other
+arm out (`UnknownResult`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from types import CellType, CodeType
+from typing import Any
+
+from stretto.frontends.python.aliasing.aliases import link, overlapping, storages_of
+from stretto.frontends.python.calls.surroundings import Surroundings
+from stretto.frontends.python.control.carry import Carry
+from stretto.frontends.python.objects.copies import note_copy
+from stretto.frontends.python.tracing.poison import poisons
+from stretto.frontends.python.tracing.signals import (
+    Signal,
+    UnknownResult,
+    abort,
+    about_definition,
+    fail,
+)
+from stretto.frontends.python.tracing.tensor import FunctionContext, Storage, TracedTensor
+from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.leaves import device_of, kind_of, materialize, wrap
+from stretto.frontends.python.values.scalars import Kind, unify
+from stretto.frontends.python.values.state import Snapshot, describe
+from stretto.frontends.python.values.templates import (
+    RESULT,
+    Fixed,
+    Template,
+    Walk,
+    is_mixed_number,
+    merge,
+)
+from stretto.ir.core import Function, Value
+from stretto.ir.ops import CallOp
+
+OUTLINE_LIMIT = 8
+"""Functions that are made of one user function at the same time, each within the last."""
+
+_ATTEMPTS = 20
+
+
+class _Retrace(Signal):
+    """More state has to be carried than was known when the function was entered."""
+
+
+class ByIdentity(Signal):
+    """A list of the arguments gets more or fewer items, or another structure: it is to be taken as
+    the object that it is, not as what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A call being traced. `by_identity` names lists by object instead of by content."""
+
+    code: CodeType
+    by_content: Hashable
+    by_identity: Hashable
+    cells: tuple[CellType, ...]
+    regions: int = 0
+
+
+@dataclass(eq=False)
+class Outline:
+    """A user function being traced (or traced) as an IR function."""
+
+    key: Hashable
+    entry: Entry
+    staged: Callable[..., Any]
+    arguments: Walk
+    name: str = ""
+    params: list[Kind] = field(default_factory=list[Kind])
+    template: Template | None = None
+    mutated: list[int] = field(default_factory=list[int])
+    replaced: list[int] = field(default_factory=list[int])
+    """Arguments in lists and dicts that the function puts something else in the place of."""
+    captures: list[Value] = field(default_factory=list[Value])
+    shared: list[Any] = field(default_factory=list[Any])
+    """What results may share memory with: positions of arguments, and storages of outer tensors."""
+    returned: dict[int, int] = field(default_factory=dict[int, int])
+    """Results that are an argument itself: positions of both."""
+    depth: int = 0
+    opens_results: bool = False
+    """A list or dict of the arguments that is returned is a result of its own: not in all cases is
+    what is returned the same argument."""
+    surroundings: Surroundings | None = None
+    differing: set[int] = field(default_factory=set[int])
+    aliased: set[tuple[int, Any]] = field(default_factory=set[tuple[int, Any]])
+    """Arguments that may share memory with another one, or with a storage of an outer tensor."""
+    carry: Carry | None = None
+    region: Region | None = None
+    finished: bool = False
+
+    def is_usable(self) -> bool:
+        """Whether a call may use the function as it was traced: it would read the same state."""
+        if not self.finished:
+            return True
+        state = tracer()
+        carry = self.carry
+        stateless = carry is not None and not carry.kinds()
+        known = all(state.is_known(value) for value in self.captures)
+        return stateless and known and self.surroundings is not None and self.surroundings.hold()
+
+    # -- tracing --------------------------------------------------------------------------------
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Trace the function until types, captures and state are known; then call it."""
+        state = tracer()
+        self._check_depth()
+        self.name = _function_name(self.entry.code)
+        self.carry = Carry(Snapshot.take((args, kwargs)), None, frozenset(), runs_once=False)
+        state.functions[self.name] = None  # type: ignore[assignment]
+        state.outlines[self.key] = self
+        leaves = list[Any]()
+        self.arguments.flatten((args, kwargs), leaves)
+        self.depth = state.scope.depth
+        self.aliased = self._aliases(leaves)
+        try:
+            for _ in range(_ATTEMPTS):
+                if self._attempt(args, kwargs, leaves):
+                    break
+            else:
+                with about_definition(self.entry.code):
+                    fail(
+                        "the types in a recursive function keep changing",
+                        "give its results and variables one type",
+                    )
+        except UnknownResult as unknown:
+            del state.outlines[self.key]
+            raise (unknown if unknown.key != self.key else unknown.abort) from None
+        except BaseException:
+            state.outlines.pop(self.key, None)
+            raise
+        self.finished = True
+        self.carry.base.restore()
+        state.note(f"recursive function '{self.name}' outlined")
+        result = self.call(args, kwargs, outermost=True)
+        self.surroundings = Surroundings.of(self.entry.cells, (args, kwargs), self.captures)
+        return result
+
+    def _check_depth(self) -> None:
+        code = self.entry.code
+        same = [o for o in tracer().outlines.values() if o.entry.code is code and not o.finished]
+        if len(same) >= OUTLINE_LIMIT:
+            fail(
+                f"'{code.co_name}' calls itself with another list or dict each time, of a "
+                "different length, or one that it changes",
+                "pass the same list through all calls; or append to it, and pop() after the call",
+            )
+
+    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
+        state, carry = tracer(), self.carry
+        assert carry is not None
+        self.params = [kind for leaf in leaves if (kind := kind_of(leaf)) is not None]
+        context = FunctionContext(self.name)
+        known = (len(self.captures), tuple(self.mutated), tuple(self.replaced))
+        carry.base.restore()
+        try:
+            with state.region(context) as region:
+                self.region = region
+                params = [state.param(kind.type) for kind in self.params]
+                placed = carry.begin()
+                for value in self.captures:
+                    context.captures[value] = state.param(value.type, value.hint)
+                tensors = [
+                    wrap(value, kind, device=device_of(leaf))
+                    for value, kind, leaf in zip(params, self.params, leaves, strict=True)
+                ]
+                for position, other in self.aliased:
+                    link(tensors[position], [tensors[other] if isinstance(other, int) else other])
+                supply = list(tensors)
+                given_args, given_kwargs = self.arguments.rebuild(
+                    (args, kwargs), supply, carry.made
+                )
+                shape = self.arguments.flatten((given_args, given_kwargs), [])
+                result = self.staged(*given_args, **given_kwargs)
+                with about_definition(self.entry.code):
+                    found = list[Any]()
+                    settled = self._settle(result, (given_args, given_kwargs), found)
+                    settled &= carry.end(region, is_last=False)
+                after = self._left((given_args, given_kwargs), shape)
+                self._find_mutated(tensors, params)
+                self._find_replaced(tensors, after)
+                if self.replaced and self._gives_twice((args, kwargs)):
+                    raise ByIdentity
+                settled &= self._find_shared(found, tensors, after)
+                self.captures = list(context.captures)
+                settled &= known == (
+                    len(self.captures),
+                    tuple(self.mutated),
+                    tuple(self.replaced),
+                )
+                if settled:
+                    self._complete(context, region, [*params, *placed], found, tensors, after)
+        except _Retrace:
+            self.captures = list(context.captures)
+            return False
+        return settled
+
+    def _settle(self, result: Any, given: Any, leaves: list[Any]) -> bool:
+        """Learn the structure of the result; True when it was known already."""
+        poison = poisons(result)
+        if poison is not None:
+            poison.fail_at_origin()
+        boxes = [] if self.opens_results else list(self.arguments.containers(given))
+        names = {id(box): ("argument", number) for number, box in enumerate(boxes)}
+        shape = RESULT.flatten(result, leaves, names)
+        known = self.template
+        found: list[Kind | Fixed | None] = [
+            Fixed(leaf) if isinstance(leaf, bool | int | float) else kind_of(leaf)
+            for leaf in leaves
+        ]
+        if known is not None and is_mixed_number(result) and len(leaves) > len(known.leaves):
+            known = None  # a number of one kind was known
+        if known is not None:
+            if known.shape != shape:
+                if not self.opens_results:
+                    self.opens_results, self.template = True, None
+                    raise _Retrace
+                fail(
+                    f"the recursive function '{self.name}' returns values of different structure "
+                    f"({describe(result)})",
+                    "return the same structure in all cases; where the length of a list differs, "
+                    "pass a list as an argument and append to it",
+                )
+            found = [merge(a, b) for a, b in zip(known.leaves, leaves, strict=True)]
+        merged = [leaf for leaf in found if leaf is not None]
+        if len(merged) != len(found):
+            fail(
+                f"the recursive function '{self.name}' returns tensors of different types",
+                "return the same shapes and dtypes in all cases",
+            )
+
+        def build(values: list[Any], theirs: list[Any]) -> Any:
+            supply = list(values)
+            every = [x.value if isinstance(x, Fixed) else supply.pop(0) for x in merged]
+            ours = {id(box): other for box, other in zip(boxes, theirs, strict=False)}
+            return RESULT.rebuild(result, every, ours)
+
+        self.template = Template(merged, build, shape)
+        return known is not None and known.leaves == merged
+
+    def _find_mutated(self, tensors: list[Any], params: list[Value]) -> None:
+        for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
+            if tensor.memory.state.base is not param and position not in self.mutated:
+                self.mutated.append(position)
+
+    def _left(self, given: Any, shape: Hashable) -> list[Any]:
+        """The leaves of the arguments at the end."""
+        after = list[Any]()
+        boxes = self.arguments.containers(given) if self.arguments.by_content else ()
+        if any(id(box) in tracer().replaced_lists for box in boxes):
+            raise ByIdentity
+        if self.arguments.flatten(given, after) != shape:
+            raise ByIdentity
+        return after
+
+    def _find_replaced(self, tensors: list[Any], after: list[Any]) -> None:
+        for position, (tensor, item) in enumerate(zip(tensors, after, strict=True)):
+            kind = kind_of(item)
+            if item is tensor or position in self.replaced:
+                continue
+            if kind is None or unify(self.params[position], kind, promote=False) is None:
+                with about_definition(self.entry.code):
+                    fail(
+                        f"'{self.name}' is given {describe(tensor)} in a list or dict, and leaves "
+                        f"{describe(item)} there",
+                        "give the items one shape and dtype",
+                    )
+            self.replaced.append(position)
+
+    def _find_shared(self, leaves: list[Any], tensors: list[Any], after: list[Any]) -> bool:
+        """Learn which memory the results may be; True if the same ones are arguments as before."""
+        left = [after[position] for position in self.replaced]
+        reached = set[Storage]().union(*map(overlapping, storages_of([leaves, left])))
+        positions = [n for n, tensor in enumerate(tensors) if tensor.memory in reached]
+        root = self.region.scope if self.region else None
+        outer = (s for s in reached if s.scope.open and s.scope.here is not root)
+        self.shared = [*positions, *outer]
+        returned = {
+            number: position
+            for number, leaf in enumerate(leaves)
+            for position, tensor in enumerate(tensors)
+            if number not in self.differing and _is_same(leaf, tensor)
+        }
+        self.differing |= self.returned.keys() - returned.keys()
+        known, self.returned = self.returned, returned
+        return known == returned
+
+    def _aliases(self, leaves: list[Any]) -> set[tuple[int, Any]]:
+        """Which arguments may share memory with one another, or with tensors of outer functions."""
+        found = set[tuple[int, Any]]()
+        for position, leaf in enumerate(leaves):
+            others = set[Storage]().union(*map(overlapping, storages_of(leaf)))
+            for number, other in enumerate(leaves[:position]):
+                if not others.isdisjoint(storages_of(other)):
+                    found.add((position, number))
+            outer = (s for s in others if s.scope.open and s.scope.here.depth <= self.depth)
+            found.update((position, storage) for storage in outer)
+        return found
+
+    def _learn_aliases(self, leaves: list[Any]) -> None:
+        """Arguments may share memory in a way that those of the first call do not."""
+        found = self._aliases(leaves)
+        if found <= self.aliased:
+            return
+        if not self.finished:
+            self.aliased |= found
+            raise _Retrace
+        assert self.carry is not None
+        pairs = {pair for pair in found - self.aliased if isinstance(pair[1], int)}
+        if pairs and (self.mutated or self.carry.storages):
+            fail(
+                f"'{self.name}' changes a tensor in place, and its arguments may share memory",
+                "pass a clone() of one of them",
+            )
+
+    def _complete(
+        self,
+        context: FunctionContext,
+        region: Region,
+        params: list[Value],
+        leaves: list[Any],
+        tensors: list[Any],
+        after: list[Any],
+    ) -> None:
+        assert self.template is not None and self.carry is not None
+        pairs = zip(leaves, self.template.leaves, strict=True)
+        yields = [materialize(leaf, kind) for leaf, kind in pairs if isinstance(kind, Kind)]
+        yields += [tracer().read(tensors[position]) for position in self.mutated]
+        yields += [
+            materialize(after[position], self.params[position]) for position in self.replaced
+        ]
+        yields += self.carry.yields()
+        block = region.scope.block
+        block.params = (*params, *context.captures.values())
+        block.yields = tuple(yields)
+        tracer().close_function(context, block)
+        tracer().functions[self.name] = Function(self.name, block)
+
+    # -- calling --------------------------------------------------------------------------------
+
+    def call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, outermost: bool = False
+    ) -> Any:
+        """A CallOp with these arguments; the rebuilt result."""
+        state, carry = tracer(), self.carry
+        assert carry is not None
+        if self.template is None:
+            raise UnknownResult(
+                self.key,
+                abort(
+                    f"the recursive function '{self.name}' has no base case: "
+                    "each path calls it again",
+                    "add a branch that returns without recursion",
+                ),
+            )
+        leaves = list[Any]()
+        self.arguments.flatten((args, kwargs), leaves)
+        if not outermost:
+            self._learn_aliases(leaves)
+        values = [materialize(leaf, kind) for leaf, kind in zip(leaves, self.params, strict=True)]
+        values += carry.inits() if outermost else self._carried_here()
+        values += [state.use(value) for value in self.captures]
+        template = self.template
+        changed = [self.params[i] for i in (*self.mutated, *self.replaced)]
+        kinds = [*template.kinds, *changed, *carry.kinds()]
+        results = state.emit(CallOp(self.name, tuple(values)), [kind.type for kind in kinds])
+        count = len(template.kinds)
+        made = [wrap(v, k) for v, k in zip(results[:count], template.kinds, strict=True)]
+        rest = results[count + len(changed) :]
+        if outermost:
+            carry.finish(rest)
+        elif not self.finished:
+            carry.update(rest)
+        for position, value in zip(self.mutated, results[count:], strict=False):
+            state.assign(leaves[position], value)
+        kept = [n for n, leaf in enumerate(template.leaves) if isinstance(leaf, Kind)]
+        sources = [leaves[item] if isinstance(item, int) else item for item in self.shared]
+        for place, number in enumerate(kept):
+            if number in self.returned:
+                made[place] = leaves[self.returned[number]]
+            else:
+                link(made[place], sources)
+        if self.replaced:
+            first = count + len(self.mutated)
+            self._put_back((args, kwargs), leaves, results[first:], sources)
+        boxes = self.arguments.containers((args, kwargs))
+        given = [carry.made.get(id(box), box) for box in boxes]
+        built = template.build(made, given)
+        if self.opens_results:
+            self._note_copies(built, given)
+        return built
+
+    def _note_copies(self, built: Any, given: list[Any]) -> None:
+        """What is returned may be an argument, or not, and whoever changes it could tell."""
+        copies = list(RESULT.containers(built))
+        if copies and tracer().keeps_apart:
+            fail(
+                f"'{self.name}' returns a list or dict that may be one of its arguments",
+                "return a copy of it in all cases",
+            )
+        for copy in copies:
+            note_copy(copy, given)
+
+    def _gives_twice(self, given: Any) -> bool:
+        """Whether a list or dict that is taken apart is among the arguments twice."""
+        if not self.arguments.by_content:
+            return False
+        found = [id(box) for box in self.arguments.containers(given)]
+        return len(set(found)) < len(found)
+
+    def _put_back(
+        self, given: Any, leaves: list[Any], values: tuple[Value, ...], sources: list[Any]
+    ) -> None:
+        """Put what the function leaves in lists and dicts of its arguments into those given."""
+        if self._gives_twice(given):
+            fail(
+                f"'{self.name}' changes a list or dict that it is given twice",
+                "pass a copy of one of them",
+            )
+        for position, value in zip(self.replaced, values, strict=False):
+            kind = self.params[position]
+            made = wrap(value, kind, device=device_of(leaves[position]))
+            link(made, sources)
+            leaves[position] = made
+        self.arguments.update(given, leaves)
+
+    def _carried_here(self) -> list[Value]:
+        """The carried state at a recursive call."""
+        assert self.carry is not None and self.region is not None
+        if self.finished:
+            return []
+        if not self.carry.end(self.region, is_last=False):
+            raise _Retrace
+        return list(self.carry.yields())
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two traced tensors are the same memory, as a whole."""
+    if not isinstance(first, TracedTensor) or first.number is not None or first.steps:
+        return False
+    return first.memory is second.memory and first.dtype == second.dtype
+
+
+def _function_name(code: CodeType) -> str:
+    wanted = code.co_name.strip("<>")
+    taken = tracer().functions
+    name, number = wanted, 1
+    while name in taken or name == "main":
+        number += 1
+        name = f"{wanted}_{number}"
+    return name

@@ -1,0 +1,127 @@
+"""Calls of user functions: traced inline, and outlined as IR functions where they recurse.
+
+A call whose abstract arguments equal those of a call being traced would never end. Tracing unwinds
+to that call, which is then traced into a Function of its own (`outline.py`). Lists and dicts among
+the arguments are compared by what they hold, and also by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from types import FunctionType
+from typing import Any
+
+from stretto.frontends.python.calls.outline import ByIdentity, Entry, Outline
+from stretto.frontends.python.tracing.signals import RecursionFound, fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.either import first_either
+from stretto.frontends.python.values.mixed_numbers import with_tensors
+from stretto.frontends.python.values.state import Snapshot, TracedList
+from stretto.frontends.python.values.templates import Walk, is_traced_leaf
+
+DEPTH_LIMIT = 500
+"""Levels of recursion on Python values that are traced inline."""
+
+TRACED_DEPTH_LIMIT = 100
+"""The same, where every level lies inside a traced branch, so that tracing may never end."""
+
+
+def call_user(
+    function: FunctionType,
+    staged: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Trace a call of a user function inline, or as a CallOp if it recurses."""
+    state = tracer()
+    if any(other.code is function.__code__ for other in state.calls):
+        args, kwargs = with_tensors((args, kwargs))
+    entry = _entry(function, args, kwargs)
+    for key in (entry.by_content, entry.by_identity):
+        outline = state.outlines.get(key)
+        if outline is not None and outline.is_usable():
+            return outline.call(args, kwargs)
+    for other in reversed(state.calls):
+        if other.code is entry.code:
+            if other.by_content == entry.by_content:
+                raise RecursionFound(other.by_content)
+            if other.by_identity == entry.by_identity:
+                raise RecursionFound(other.by_identity)
+    same = [other.regions for other in state.calls if other.code is entry.code]
+    if same and first_either((args, kwargs)) is not None:
+        fail(
+            f"'{function.__name__}' calls itself with a value that is one of several things of "
+            "different kinds",
+            "pass it values of one structure, shape and dtype",
+        )
+    in_branches = len(set(same)) == len(same)
+    limit = TRACED_DEPTH_LIMIT if in_branches else DEPTH_LIMIT
+    if len(same) >= limit:
+        fail(
+            f"'{function.__name__}' calls itself more than {limit} levels deep, with Python "
+            "values that differ on each level",
+            "pass what differs (a depth, an index) as a tensor, or use a loop",
+        )
+    return _inline(entry, staged, args, kwargs)
+
+
+def _inline(
+    entry: Entry, staged: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    state = tracer()
+    with state.transaction() as rollback:
+        before = Snapshot.take((args, kwargs))
+        depth = len(state.calls)
+        state.calls.append(entry)
+        try:
+            return staged(*args, **kwargs)
+        except RecursionFound as found:
+            if found.key not in (entry.by_content, entry.by_identity):
+                raise
+            key = found.key
+        finally:
+            del state.calls[depth:]
+        rollback()
+        before.restore()
+    if key == entry.by_content:
+        try:
+            return Outline(key, entry, staged, Walk(is_traced_leaf, True)).trace(args, kwargs)
+        except ByIdentity:
+            before.restore()
+    outline = Outline(entry.by_identity, entry, staged, Walk(is_traced_leaf, False))
+    return outline.trace(args, kwargs)
+
+
+def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+    cells = tuple(id(cell) for cell in function.__closure__ or ())
+    given = (args, tuple(sorted(kwargs.items())))
+    code = function.__code__
+    return Entry(
+        code,
+        (code, cells, _abstract(given, by_identity=False)),
+        (code, cells, "identity", _abstract(given, by_identity=True)),
+        function.__closure__ or (),
+        sum(not region.is_transaction for region in tracer().regions),
+    )
+
+
+def _abstract(value: Any, *, by_identity: bool) -> Hashable:
+    match value:
+        case TracedTensor():
+            return ("traced", tracer().type_of(value), value.number is not None)
+        case None | bool() | int() | float() | str():
+            return (type(value), value)
+        case TracedList():
+            return ("list", tracer().list_origins.get(id(value), id(value)))
+        case list() | dict() if by_identity:
+            return ("list", id(value))
+        case tuple():
+            return (type(value), *(_abstract(item, by_identity=by_identity) for item in value))
+        case list():
+            return (list, *(_abstract(item, by_identity=by_identity) for item in value))
+        case dict():
+            parts = ((k, _abstract(v, by_identity=by_identity)) for k, v in value.items())
+            return (dict, *parts)
+        case _:
+            return ("object", id(value))

@@ -1,0 +1,266 @@
+"""Branches: `if`, conditional expressions, `and`, `or`, `not` on traced values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.control.join import Joiner, World
+from stretto.frontends.python.tracing.frames import UNDEFINED, Frame
+from stretto.frontends.python.tracing.signals import UnknownResult, fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import Region, active, tracer
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.facts import assuming, derive, negation, possible
+from stretto.frontends.python.values.raises import Raised, leave, raises, stop_at
+from stretto.frontends.python.values.scalars import cast_number, flag_of, known_value
+from stretto.frontends.python.values.state import Snapshot, TracedList
+from stretto.ir.core import Value
+from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
+from stretto.ir.types import FLAG
+from stretto.ops.properties import is_cheap, stop_reason
+
+Thunk = Callable[[], Any]
+
+
+def use(
+    value: Either,
+    operation: Callable[[Any], Any],
+    frame: Frame | None = None,
+    live: frozenset[str] = frozenset(),
+) -> Any:
+    """What `operation` gives for a value that is one of several."""
+    (flag, option), *rest = pairs = possible(value)
+    if any(other is UNDEFINED for _, other in pairs):
+        fail(
+            "an attribute or item is used that is set in one arm of a traced branch only",
+            "set it in both arms",
+        )
+    if not rest:
+        return operation(option)
+    other = Either(*zip(*rest, strict=True))
+    return branch(
+        flag,
+        lambda: operation(option),
+        lambda: use(other, operation, frame, live),
+        frame,
+        live,
+    )
+
+
+def which(value: Either, holds: Callable[[Any], bool]) -> Any:
+    """Whether the value is one of the options for which `holds`: a bool or a traced one."""
+    pairs = possible(value)
+    chosen = [flag for flag, option in pairs if holds(option)]
+    if len(chosen) in (0, len(pairs)):
+        return bool(chosen)
+    return reduce(lambda one, other: stage_or(one, lambda: other), chosen)
+
+
+def is_traced(value: Any) -> bool:
+    """Whether the truth of `value` is known only at run time."""
+    if isinstance(value, Either):
+        return True
+    if isinstance(value, TracedList):
+        return value.memory.state.length is None or value.memory.state.length.static is None
+    return isinstance(value, TracedTensor) and known_value(value) is None
+
+
+def truth(value: Any) -> bool:
+    """The truth of a value that is not traced."""
+    if isinstance(value, TracedTensor):
+        return bool(known_value(value))
+    if isinstance(value, TracedList):
+        length = value.memory.state.length
+        assert length is not None
+        return bool(length.static)
+    return bool(value)
+
+
+def condition_of(value: Any) -> Value:
+    """The truth of a traced value as an IR flag."""
+    if isinstance(value, Either):
+        value = use(value, lambda option: stage_not(stage_not(option)))
+        if isinstance(value, bool):
+            return tracer().literal(value, FLAG.dtype)
+    if isinstance(value, TracedList):
+        state = tracer()
+        return flag_of(state.number(state.list_length(state.current(value.memory))))
+    return flag_of(value)
+
+
+def stage_if(
+    frame: Frame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
+) -> None:
+    """An `if` statement; `live` are the frame's variables read afterwards."""
+    if not is_traced(condition):
+        (then if truth(condition) else orelse)()
+        return
+    branch(condition, then, orelse, frame, frozenset(live))
+
+
+def branch(
+    condition: Any,
+    then: Thunk,
+    orelse: Thunk,
+    frame: Frame | None = None,
+    live: frozenset[str] = frozenset(),
+) -> Any:
+    """Trace both arms; the joint result."""
+    flag = condition_of(condition)
+    base = Snapshot.take()
+    arms = ((then, True), (orelse, False))
+    outcomes = [_arm(base, arm, flag, taken) for arm, taken in arms]
+    base.restore()
+    for outcome, when in zip(outcomes, (True, False), strict=True):
+        if isinstance(outcome, Raised):
+            leave(flag, when, outcome)
+    match outcomes:
+        case World() as first, World() as second:
+            return Joiner(base, first, second, flag, frame, live).run()
+        case (World() as only, Raised()) | (Raised(), World() as only):
+            return _go_on(only)
+        case Raised() as first, Raised():
+            raise first.again()
+        case (UnknownResult() as unknown, _) if not isinstance(outcomes[1], World):
+            raise unknown
+        case (Raised(), unknown):
+            assert isinstance(unknown, UnknownResult)
+            raise unknown
+        case _:
+            return orelse() if isinstance(outcomes[0], UnknownResult) else then()
+
+
+def _go_on(world: World) -> Any:
+    """Go on behind the only arm that comes to its end, as if it stood here without a branch."""
+    state = tracer()
+    state.adopt(world.region)
+    world.after.restore()
+    for storage, after in world.states.items():
+        if storage.state != after:
+            state.set_state(storage, after)
+    return world.result
+
+
+def _arm(base: Snapshot, arm: Thunk, flag: Value, taken: bool) -> World | Raised | UnknownResult:
+    """Trace one arm from `base`. Without the result type of a recursion it is left out."""
+    base.restore()
+    try:
+        with tracer().region() as region, assuming(flag, taken):
+            try:
+                result = arm()
+            except Exception as error:
+                if not raises(error):
+                    raise
+                return stop_at(region, error)
+            after = Snapshot.take((result,))
+            states = {storage: storage.state for storage in region.before}
+    except UnknownResult as unknown:
+        return unknown
+    return World(region, after, states, result)
+
+
+def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
+    """`then() if condition else orelse()`."""
+    if active() is None or not is_traced(condition):
+        return then() if truth(condition) else orelse()
+    return branch(condition, then, orelse)
+
+
+def stage_not(value: Any) -> Any:
+    if active() is None or not is_traced(value):
+        return not truth(value)
+    return negation(condition_of(value))
+
+
+def stage_and(first: Any, *rest: Thunk) -> Any:
+    return _logical(True, first, rest)
+
+
+def stage_or(first: Any, *rest: Thunk) -> Any:
+    return _logical(False, first, rest)
+
+
+def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
+    if not rest:
+        return first
+    if active() is None or not is_traced(first):
+        if truth(first) == is_and:
+            return _logical(is_and, rest[0](), rest[1:])
+        return first
+    flag = condition_of(first)
+
+    def following() -> Any:
+        return _logical(is_and, rest[0](), rest[1:])
+
+    if not isinstance(first, TracedTensor) or first.dtype != torch.bool:
+        return branch(
+            first, *((following, lambda: first) if is_and else (lambda: first, following))
+        )
+    spliced = _spliced(following)
+    if spliced is None:
+        keep = _boolean(first)
+        return branch(keep, *((following, lambda: False) if is_and else (lambda: True, following)))
+    if isinstance(spliced, bool):
+        return _boolean(first) if spliced is is_and else spliced
+    state = tracer()
+    target = "aten.logical_and.default" if is_and else "aten.logical_or.default"
+    both = state.tensor_op(target, (flag, spliced), FLAG)
+    if is_and:
+        derive(both, True, (flag, spliced))
+    return state.number(both)
+
+
+def _boolean(value: Any) -> Any:
+    return cast_number(value, bool)
+
+
+def _spliced(operand: Thunk) -> Value | bool | None:
+    """The operand's flag computed without a branch, if it is cheap and cannot fail."""
+    state = tracer()
+    base = Snapshot.take()
+    with state.region() as region:
+        result = operand()
+        is_flag = isinstance(result, bool) or (
+            isinstance(result, torch.Tensor) and result.dtype == torch.bool and result.numel() == 1
+        )
+        if is_flag and not region.before and _is_harmless(region):
+            flag = result if isinstance(result, bool) else flag_of(_promoted(result))
+        else:
+            flag = None
+        unchanged = base.is_now()
+    base.restore()
+    if flag is None or not unchanged:
+        return None
+    if isinstance(flag, bool):
+        return flag
+    for op in region.scope.block.ops:
+        state.scope.block.ops.append(op)
+        for value in op.results:
+            state.home[value] = state.scope
+    return flag
+
+
+def _promoted(value: torch.Tensor) -> TracedTensor:
+    return value if isinstance(value, TracedTensor) else tracer().promote(value)
+
+
+_MOST_OPS = 8
+"""Of a condition that is computed where eager PyTorch would not come to it."""
+
+
+def _is_harmless(region: Region) -> bool:
+    """Whether every op may also be run where the program would not have run it: none can stop the
+    run, and none costs much."""
+    ops = region.scope.block.ops
+    return len(ops) <= _MOST_OPS and all(
+        isinstance(op, LiteralOp | ConstantOp)
+        or (isinstance(op, TensorOp) and is_cheap(op.target) and stop_reason(op) is None)
+        for op in ops
+    )
+
+
+Hooks.use = use

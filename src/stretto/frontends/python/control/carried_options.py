@@ -1,0 +1,178 @@
+"""Slots of a loop that are one of several things, and how their options are kept in order.
+
+A slot that holds another kind of thing after a round than before it is carried as an `Either`: a
+flag and a value for each kind of thing. What a round leaves behind is brought into the order in
+which these are carried.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
+from stretto.frontends.python.values.leaves import kind_of
+from stretto.frontends.python.values.scalars import Kind, number_kind, unify
+from stretto.frontends.python.values.slots import Slot
+from stretto.frontends.python.values.state import (
+    Snapshot,
+    contents,
+    equal_leaves,
+    is_box,
+    parts_of,
+    rebuild_tuple,
+    refill,
+)
+
+_MOST_OPTIONS = 4
+"""How many kinds of things a carried value may be."""
+
+
+def unified(before: Any, after: Any) -> Kind | None:
+    """What holds both values, or None."""
+    first, second = kind_of(before), kind_of(after)
+    if first is None or second is None:
+        return None
+    return unify(first, second, promote=True)
+
+
+def are_numbers(before: Any, after: Any) -> bool:
+    """Whether both are numbers, so that a first round in front of the loop is of no use."""
+    return number_kind(before) is not None and number_kind(after) is not None
+
+
+@dataclass(eq=False)
+class CarriedOptions:
+    """The options of slots. `base`: the state before the region, which is changed."""
+
+    base: Snapshot
+    placed: dict[Slot, Either] = field(default_factory=dict[Slot, Either])
+    """Values at the start of the round that are one of several."""
+    examples: dict[Slot, list[Any]] = field(default_factory=dict[Slot, list[Any]])
+    """For each option of such a value, one that it had at the end of a round."""
+    replaced: list[tuple[dict[Any, Any], Any, Any]] = field(
+        default_factory=list[tuple[dict[Any, Any], Any, Any]]
+    )
+    """Values of `base` that were replaced, with their keys."""
+
+    def split(self, slot: Slot, before: Any, after: Any) -> bool:
+        """Carry a value of which a round makes another kind of thing as one of several. False where
+        it is too many things, or inside of a copy."""
+        start = before if isinstance(before, Either) else Either([True], [before])
+        known = self.examples.get(slot, list(start.stretto_options))
+        _, new = self._matched(slot, start, after)
+        if len(known) + len(new) > _MOST_OPTIONS:
+            return False
+        made = Either(
+            [*start.stretto_flags, *(False for _ in new)],
+            [*start.stretto_options, *map(self.before_round, new)],
+        )
+        self.examples[slot] = [*known, *new]
+        return self._set_base(slot, made)
+
+    def arranged(self, slot: Slot, before: Either, after: Any) -> Either | None:
+        """`after` with the options in the order that they are carried in; None if one is new."""
+        placed = self.placed.get(slot, before)
+        if after is placed:
+            return after
+        found, new = self._matched(slot, before, after)
+        if new:
+            return None
+        pairs = zip(found, placed.stretto_options, strict=True)
+        return Either(
+            [flag_for(after, option) for option in found],
+            [own if option is NONE else option for option, own in pairs],
+        )
+
+    def _matched(self, slot: Slot, before: Either, after: Any) -> tuple[list[Any], list[Any]]:
+        """For each carried option that of `after`, or NONE; and what else `after` may be."""
+        examples = self.examples.get(slot, list(before.stretto_options))
+        own = self.placed.get(slot, before).stretto_options
+        found, pending = [NONE] * len(examples), list(options_of(after))
+        for is_match in (lambda n, x: x is own[n], lambda n, x: self._is_alike(examples[n], x)):
+            for number in range(len(examples)):
+                if found[number] is NONE:
+                    match = next((x for x in pending if is_match(number, x)), NONE)
+                    found[number] = match
+                    pending = [x for x in pending if x is not match]
+        return found, pending
+
+    def _is_alike(self, known: Any, option: Any) -> bool:
+        """Whether two options are of one kind."""
+        if known is option or equal_leaves(known, option):
+            return True
+        if unified(known, option) is not None:
+            return (number_kind(known) is None) is (number_kind(option) is None)
+        if known is UNDEFINED or type(known) is not type(option):
+            return False
+        if isinstance(known, tuple):
+            return len(known) == len(option)
+        if not is_box(known) or self.is_known(known) or self.is_known(option):
+            return False
+        return contents(known).keys() == contents(option).keys()
+
+    # -- objects --------------------------------------------------------------------------------
+
+    def is_known(self, box: Any) -> bool:
+        """Whether an object is from before the region."""
+        return id(box) in self.base.boxes or tracer().heap.knows(box)
+
+    def apart(self, before: Any, after: Any) -> bool:
+        """Whether an object must not be carried as a copy: its identity matters."""
+        apart = tracer().keeps_apart and self.is_known(before)
+        return apart or self.is_known(after)
+
+    def before_round(self, value: Any) -> Any:
+        """The structure of a value, with UNDEFINED where a Program has values: what the variable
+        holds before a round has given it a value. Objects from before the region stay."""
+        if kind_of(value) is not None:
+            return UNDEFINED
+        parts = parts_of(value)
+        if parts is not None:
+            return rebuild_tuple(value, list(map(self.before_round, parts)))
+        if is_box(value) and not self.is_known(value):
+            made, items = copy.copy(value), contents(value)
+            refill(made, {key: self.before_round(item) for key, item in items.items()})
+            return made
+        return value
+
+    # -- the state before -----------------------------------------------------------------------
+
+    def _set_base(self, slot: Slot, value: Any) -> bool:
+        """Let the region start with `value` in a slot; False where that is inside of a copy."""
+        (kind, *place), *path = slot
+        if kind == "cell":
+            cells: dict[Any, Any] = self.base.cells  # type: ignore[assignment]
+            key = (place[0], place[1])
+        else:
+            cells = self.base.boxes[place[0]][1]
+            key, path = path[0], path[1:]
+        made = _with_part(cells[key], path, value)
+        if made is NONE:
+            return False
+        self.replaced.append((cells, key, cells[key]))
+        cells[key] = made
+        return True
+
+    def give_up(self) -> None:
+        """Make the state what it was before the region."""
+        for cells, key, value in reversed(self.replaced):
+            cells[key] = value
+        self.base.restore()
+
+
+def _with_part(whole: Any, path: Sequence[Any], part: Any) -> Any:
+    """A composite with another part; NONE where the path leads into a container."""
+    if not path:
+        return part
+    parts = parts_of(whole)
+    if parts is None:
+        return NONE
+    made = _with_part(parts[path[0]], path[1:], part)
+    if made is NONE:
+        return NONE
+    return rebuild_tuple(whole, [*parts[: path[0]], made, *parts[path[0] + 1 :]])

@@ -1,0 +1,570 @@
+"""What a region that may run many times carries: found by tracing it and comparing the state.
+
+A *slot* is a place of the state: a variable or an item of a container, with a path through tuples.
+`begin` puts block parameters into the slots known to be carried, `end` compares and learns more
+slots; when it learns nothing, the region is complete. Storages written inside are carried too, and
+lists whose length changes become TracedLists wherever they are referred to.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.frontends.python.aliasing.carried import CarriedAliases, Loop
+from stretto.frontends.python.control.carried_options import CarriedOptions, are_numbers, unified
+from stretto.frontends.python.objects.copies import note_copy, note_twins
+from stretto.frontends.python.objects.held_lists import check_growth
+from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.frontends.python.tracing.poison import Poison
+from stretto.frontends.python.tracing.signals import (
+    Abort,
+    NeedsPeel,
+    NeedsUnroll,
+    abort,
+    fail_growth,
+    growth,
+)
+from stretto.frontends.python.tracing.tensor import Length, Storage, StorageState, TracedTensor
+from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.leaves import (
+    device_of,
+    items_kind,
+    kind_of,
+    layout_of,
+    list_kind,
+    loops_of,
+    materialize,
+    placeholder,
+    wrap,
+)
+from stretto.frontends.python.values.scalars import Kind, unify
+from stretto.frontends.python.values.slots import Grown, Leaf, Slot
+from stretto.frontends.python.values.state import (
+    Snapshot,
+    TracedList,
+    contents,
+    describe,
+    equal_leaves,
+    is_box,
+    parts_of,
+    rebuild_tuple,
+    refill,
+    shown_name,
+)
+from stretto.ir.core import Value
+from stretto.ir.types import ListType, TensorType
+
+
+@dataclass(eq=False)
+class Carry:
+    """State carried around a loop (or through a recursion); see the module's docstring."""
+
+    base: Snapshot
+    frame: Frame | None
+    live: frozenset[str]
+    runs_once: bool
+    loops: frozenset[int] = frozenset()
+    leaves: dict[Slot, Leaf] = field(default_factory=dict[Slot, Leaf])
+    rebuilt: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
+    grown: dict[int, Grown] = field(default_factory=dict[int, Grown])
+    storages: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
+    dropped: set[Storage] = field(default_factory=set[Storage])
+    lengths: dict[Storage, object] = field(default_factory=dict[Storage, object])
+    deltas: dict[Any, int | None] = field(default_factory=dict[Any, int | None])
+    poisoned: dict[Slot, Poison] = field(default_factory=dict[Slot, Poison])
+    params: dict[Storage, Value] = field(default_factory=dict[Storage, Value])
+    stale: dict[Storage, Abort] = field(default_factory=dict[Storage, Abort])
+    aliases: CarriedAliases = field(init=False)
+    changed: bool = False
+    made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    copied: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
+    ends: dict[int, Slot] = field(default_factory=dict[int, Slot])
+    """Slots of the copies by the objects that they are after a round."""
+    twins: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
+    """Copies that stand for the same object, each with another one."""
+    has_run: bool = False
+    """The values that are placed are those after at least one round."""
+    splits: bool = False
+    """What is of another kind after a round is carried as one of several."""
+
+    def __post_init__(self) -> None:
+        self.options = CarriedOptions(self.base)
+        self.aliases = CarriedAliases(self.leaves, self.grown, exact=self.frame is not None)
+
+    # -- entering -------------------------------------------------------------------------------
+
+    def kinds(self) -> list[Kind]:
+        """Kinds of all carried values, in the order of params, inits and yields."""
+        known = [leaf.kind for leaf in self.leaves.values()]
+        lists = [grown.kind for grown in self.grown.values() if grown.kind is not None]
+        stored = [Kind(_stored_type(state), False) for state in self.storages.values()]
+        return known + lists + stored + self.aliases.kinds()
+
+    def inits(self) -> list[Value]:
+        """The carried values before the region, in the current scope."""
+        self.base.restore()
+        made = [
+            placeholder(leaf.kind) if leaf.init is UNDEFINED else materialize(leaf.init, leaf.kind)
+            for leaf in self.leaves.values()
+        ]
+        made += [materialize(g.items, g.kind) for g in self.grown.values() if g.kind is not None]
+        made += [tracer().current(storage) for storage in self.storages]
+        return made + self.aliases.inits()
+
+    def begin(self) -> tuple[Value, ...]:
+        """Restore the state with fresh params in the carried slots; the params."""
+        state = tracer()
+        params = tuple(state.param(kind.type) for kind in self.kinds())
+        self.place(params, self.loops, in_body=True)
+        return params
+
+    def place(
+        self,
+        values: tuple[Value, ...],
+        loops: frozenset[int] = frozenset(),
+        *,
+        in_body: bool = False,
+        trips: int | None = None,
+    ) -> None:
+        """Set the state to `base` with `values` in the carried slots."""
+        self.base.restore()
+        supply = iter(values)
+        self.has_run = self.runs_once and not in_body
+        self.made, self.copied = {}, {}
+        for slot, leaf in self.leaves.items():
+            marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
+            self.made[slot] = wrap(
+                next(supply),
+                leaf.kind,
+                device=device_of(leaf.init, leaf.end),
+                loops=marked,
+                layout=leaf.layout,
+            )
+        for key, grown in self.grown.items():
+            if grown.kind is not None:
+                length = self._length(grown, Length(None, len(grown.items)), in_body, trips)
+                self.made[key] = wrap(
+                    next(supply),
+                    grown.kind,
+                    device=device_of(grown.items, grown.end),
+                    length=length,
+                )
+                state = tracer()
+                state.list_origins[id(self.made[key])] = key
+                state.kept_alive.append(self.made[key])
+        for storage, before in self.storages.items():
+            length = before.length and self._length(storage, before.length, in_body, trips)
+            self.params[storage] = next(supply)
+            tracer().set_state(storage, StorageState(self.params[storage], length))
+        for storage, origin in self.stale.items():
+            before = storage.state
+            tracer().set_state(storage, StorageState(before.base, before.length, origin))
+        self._substitute()
+        self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=self.has_run)
+
+    def _length(self, key: Any, before: Length, in_body: bool, trips: int | None) -> Length:
+        """Length of a list at the start of the body, or after `trips` rounds."""
+        if in_body:
+            marker = object()
+            self.lengths[key] = marker
+            return Length(marker, 0)
+        delta = self.deltas.get(key)
+        if delta == 0:
+            return before
+        if delta is None or trips is None:
+            return Length(object(), 0)
+        return Length(before.base, before.offset + delta * trips)
+
+    def _substitute(self) -> None:
+        for (number, name), value in self.base.cells.items():
+            placed = self._placed((("cell", number, name),), value)
+            if placed is not value:
+                self.base.frames[number].set(name, placed)
+        for key, (box, values) in self.base.boxes.items():
+            if key in self.grown:
+                continue
+            placed = {k: self._placed((("box", key), k), v) for k, v in values.items()}
+            if any(placed[k] is not v for k, v in values.items()):
+                refill(box, placed)
+
+    def _placed(self, slot: Slot, value: Any) -> Any:
+        if slot in self.made:
+            return self.made[slot]
+        if isinstance(value, list) and id(value) in self.made:
+            return self.made[id(value)]
+        if slot in self.rebuilt:
+            made = copy.copy(value)
+            if not self.has_run:
+                note_copy(made, [value])
+            items = contents(value)
+            refill(made, {k: self._placed((*slot, k), v) for k, v in items.items()})
+            self.copied[slot] = made
+            if self.twins.get(slot) in self.copied:
+                note_twins(made, self.copied[self.twins[slot]])
+            return made
+        parts = parts_of(value)
+        if parts is not None:
+            items = [self._placed((*slot, i), v) for i, v in enumerate(parts)]
+            if any(a is not b for a, b in zip(items, parts, strict=True)):
+                value = rebuild_tuple(value, items)
+            if isinstance(value, Either):
+                self.options.placed[slot] = value
+        return value
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    def end(self, region: Region, *, is_last: bool = True) -> bool:
+        """Compare the state with that at the start; True when nothing new has to be carried.
+
+        `is_last`: the region is complete, so a storage not written by now need not be carried.
+        """
+        self.changed = False
+        self.poisoned, self.ends = {}, {}
+        after = Snapshot.take()
+        for key, before in self.base.cells.items():
+            number, name = key
+            dead = self.base.frames[number] is self.frame and name not in self.live
+            if not dead:
+                self._compare(
+                    (("cell", number, name),), before, after.cells.get(key, UNDEFINED), name
+                )
+        for key, (box, values) in self.base.boxes.items():
+            found = after.boxes.get(key)
+            if found is not None and key not in self.grown:
+                self._compare_box((("box", key),), box, values, found[1])
+        self._compare_storages(region)
+        if is_last:
+            self._drop_unwritten()
+        self.changed |= self.aliases.compare(region, is_settled=not self.changed)
+        if self.changed and self.aliases.has_learned:
+            self.stale = {}  # with flags, fewer storages become stale
+        return not self.changed
+
+    def yields(self) -> tuple[Value, ...]:
+        """The carried values at the end of the body."""
+        made = [materialize(leaf.end, leaf.kind) for leaf in self.leaves.values()]
+        made += [materialize(g.end, g.kind) for g in self.grown.values() if g.kind is not None]
+        made += [tracer().current(storage) for storage in self.storages]
+        return (*made, *self.aliases.yields)
+
+    def finish(
+        self, results: tuple[Value, ...], trips: int | None = None, loop: Loop | None = None
+    ) -> None:
+        """Set the state after the region: results in the carried slots, poison where unknown."""
+        self.aliases.loop = loop
+        self.place(results, self.loops, trips=trips)
+        if self.runs_once:
+            self._settle_bound()
+        for slot, poison in self.poisoned.items():
+            (kind, *rest), *path = slot
+            if kind == "cell":
+                frame = self.base.frames[rest[0]]
+                frame.set(rest[1], _poisoned(frame.get(rest[1]), path, poison))
+            else:
+                _poisoned(self.base.boxes[rest[0]][0], path, poison)
+
+    def _settle_bound(self) -> None:
+        """Variables that each round binds have a value after the first."""
+        for slot, leaf in self.leaves.items():
+            if len(slot) == 2 and slot[0][0] == "cell" and leaf.end is True:
+                _, number, name = slot[0]
+                frame = self.base.frames[number]
+                maybe = frame.get(name)
+                if isinstance(maybe, Maybe) and maybe.bound is self.made[slot]:
+                    frame.set(name, maybe.value)
+
+    def update(self, values: tuple[Value, ...]) -> None:
+        """After a recursive call: put its results into the carried slots, lists in place."""
+        supply = iter(values)
+        for slot, leaf in self.leaves.items():
+            self.made[slot] = wrap(next(supply), leaf.kind, device=device_of(leaf.init, leaf.end))
+        for key, grown in self.grown.items():
+            made = self.made.get(key)
+            if grown.kind is not None and isinstance(made, TracedList):
+                after = StorageState(next(supply), Length(object(), 0))
+                tracer().set_state(made.memory, after)
+        for storage, before in self.storages.items():
+            length = before.length and Length(object(), 0)
+            tracer().set_state(storage, StorageState(next(supply), length))
+        self._substitute()
+
+    def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        if isinstance(before, Maybe) and not isinstance(after, Poison):
+            after = Maybe.of(after, name)
+        if isinstance(before, Either) and not isinstance(after, Poison):
+            arranged = self.options.arranged(slot, before, after)
+            if arranged is None:
+                self._split(slot, before, after, name)
+                return
+            after = arranged
+        if slot in self.leaves:
+            self._compare_leaf(slot, self.leaves[slot], before, after, name)
+        elif isinstance(before, list) and id(before) in self.grown:
+            made = self.made.get(id(before), self.grown[id(before)].end)
+            if after is not made and after is not before:
+                self._peel(name, before, after)
+            self._compare_grown(before, name)
+        elif slot in self.rebuilt:
+            self._compare_rebuilt(slot, before, after, name)
+        elif before is after:
+            for i, item in enumerate(parts_of(before) or ()):
+                self._compare((*slot, i), item, item, f"{name}[{i}]")
+        elif not equal_leaves(before, after):
+            self._learn(slot, before, after, name)
+
+    def _learn(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        """A slot that was not carried has changed."""
+        after = _or_poison(after)
+        if isinstance(after, Poison):
+            self.poisoned[slot] = after
+            return
+        if before is UNDEFINED:
+            self._learn_defined(slot, after, name)
+            return
+        if isinstance(before, list) and isinstance(after, TracedList):
+            self._grow(before, after)
+            return
+        kind = unified(before, after)
+        if kind is not None:
+            self.leaves[slot] = Leaf(kind, before, after, layout_of(before, after))
+            self.changed = True
+            return
+        if type(before) is type(after):
+            parts, others = parts_of(before), parts_of(after)
+            if parts is not None and others is not None and len(parts) == len(others):
+                for i, item in enumerate(parts):
+                    inner = name if isinstance(before, Maybe | Either) else f"{name}[{i}]"
+                    self._compare((*slot, i), item, others[i], inner)
+                return
+            same = is_box(before) and contents(before).keys() == contents(after).keys()
+            if same and not self.options.apart(before, after):
+                self.rebuilt[slot] = before
+                self.changed = True
+                if any(item is UNDEFINED for item in contents(before).values()):
+                    self._compare_rebuilt(slot, before, after, name)
+                return
+        if self.splits or isinstance(after, Either) or are_numbers(before, after):
+            self._split(slot, before, after, name)
+        else:
+            self._peel(name, before, after)
+
+    def _split(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        if not self.options.split(slot, before, after):
+            self._peel(name, before, after)
+        self.changed = True
+
+    def give_up(self) -> None:
+        """Make the state what it was before the region."""
+        self.options.give_up()
+
+    def _learn_defined(self, slot: Slot, after: Any, name: str) -> None:
+        """A variable got its first value in the body."""
+        kind = kind_of(after)
+        if is_internal(name) or len(slot) > 1:
+            if kind is not None:
+                self.leaves[slot] = Leaf(kind, UNDEFINED, after, layout_of(after))
+                self.changed = True
+                return
+            (_, *cell), *rest = slot
+            if is_internal(name) and not rest and (isinstance(after, tuple) or is_box(after)):
+                self.base.cells[cell[0], cell[1]] = self.options.before_round(after)
+                self.changed = True
+                return
+            self._peel(name, UNDEFINED, after)
+        value = Maybe.of(after, name).value
+        if _has_unbound_form(value):
+            self._learn_unbound(slot, value, after, name)
+            return
+        if self.runs_once:
+            self._peel(name, UNDEFINED, after)
+        self.poisoned[slot] = Poison(
+            f"'{name}' has no value if the loop runs zero times, and is {describe(value)} else",
+            f"assign '{name}' before the loop",
+        )
+
+    def _learn_unbound(self, slot: Slot, value: Any, after: Any, name: str) -> None:
+        _, number, variable = slot[0]
+        before = Maybe(self.options.before_round(value), False, name)
+        if isinstance(value, Either):
+            self.options.examples[*slot, 0] = list(value.stretto_options)
+        self.base.cells[number, variable] = before
+        self._compare(slot, before, after, name)
+
+    def _compare_leaf(self, slot: Slot, leaf: Leaf, before: Any, after: Any, name: str) -> None:
+        after = _or_poison(after)
+        if isinstance(after, Poison):
+            after.fail_at_origin()
+        kind = kind_of(after)
+        joint = None if kind is None else unify(leaf.kind, kind, promote=True)
+        may_split = self.splits or isinstance(after, Either) or are_numbers(before, after)
+        if joint is None and may_split and before is not UNDEFINED:
+            del self.leaves[slot]
+            self._split(slot, before, after, name)
+            return
+        if joint is None:
+            self._peel(name, before, after)
+            return
+        leaf.end = after
+        if leaf.learn_layout():
+            self.changed = True
+        if joint != leaf.kind:
+            leaf.kind = joint
+            self.changed = True
+
+    def _compare_rebuilt(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        items = contents(before)
+        if type(after) is not type(before) or contents(after).keys() != items.keys():
+            self._peel(name, before, after)
+            return
+        twin = self.ends.setdefault(id(after), slot)
+        if twin != slot and self.twins.get(slot) != twin:
+            self.twins[slot] = twin
+            self.changed = True
+        for key, item in contents(after).items():
+            self._compare((*slot, key), items[key], item, f"{name}[{key!r}]")
+
+    def _compare_box(
+        self, slot: Slot, box: Any, before: dict[Any, Any], after: dict[Any, Any]
+    ) -> None:
+        if before.keys() == after.keys():
+            for key, item in before.items():
+                self._compare((*slot, key), item, after[key], f"[{key!r}]")
+            return
+        if isinstance(box, set | deque) or (isinstance(box, list) and tracer().heap.owns(box)):
+            if self.loops:
+                raise NeedsUnroll(self.loops, growth(box))
+            if not isinstance(box, list):
+                fail_growth(box)
+        if isinstance(box, list):
+            check_growth(box)
+            tracer().replaced_lists[id(box)] = box
+            items = list(after.values())
+            kind = items_kind(items or list(before.values()))
+            if kind is not None and isinstance(kind.type, TensorType):
+                self.grown[id(box)] = Grown(
+                    box, list(before.values()), Kind(ListType(kind.type), kind.number), items
+                )
+                self.changed = True
+                return
+        if self.loops:
+            raise NeedsUnroll(self.loops, growth(box))
+        if isinstance(box, list):
+            self._fail_items(list((after or before).values())[-1])
+        self._peel("a container", list(before.values()), list(after.values()))
+
+    def _fail_items(self, item: Any) -> None:
+        """A list grows or shrinks whose items a Program cannot hold."""
+        where = "a traced loop" if self.frame is not None else "a recursive function"
+        raise NeedsPeel(
+            abort(
+                f"a list grows or shrinks in {where} whose items are not tensors or numbers of one "
+                f"shape and dtype, but {describe(item)}",
+                "append tensors of one shape and dtype; for items of several parts, keep one list "
+                "for each part",
+            )
+        )
+
+    def _grow(self, box: list[Any], after: TracedList) -> None:
+        items = list(self.base.boxes[id(box)][1].values())
+        self.grown[id(box)] = Grown(box, items, list_kind(after), after)
+        self.changed = True
+
+    def _compare_grown(self, box: list[Any], name: str) -> None:
+        grown = self.grown[id(box)]
+        made = self.made.get(id(box))
+        grown.end = made
+        if isinstance(made, TracedList):
+            self._count(grown, made.memory)
+
+    def _count(self, key: Any, storage: Storage) -> None:
+        length = storage.state.length
+        same = length is not None and length.base is self.lengths.get(key)
+        self.deltas[key] = length.offset if same and length is not None else None
+
+    def _compare_storages(self, region: Region) -> None:
+        for grown in self.grown.values():
+            made = self.made.get(id(grown.box))
+            if isinstance(made, TracedList):
+                grown.end = made
+                self._count(grown, made.memory)
+        for storage in self.storages:
+            if storage.state.length is not None:
+                self._count(storage, storage)
+        for storage, before in region.before.items():
+            if storage.scope.here is region.scope or not storage.scope.open:
+                continue
+            if storage.state.stale is not None:
+                self._learn_stale(storage, storage.state.stale)
+            elif storage not in self.storages and storage.state != before:
+                self.storages[storage] = before
+                self.changed = True
+
+    def _learn_stale(self, storage: Storage, origin: Abort) -> None:
+        """A storage that may have been changed in a round by a write to another one."""
+        if storage.fake is None or storage not in self.stale:
+            self.storages.pop(storage, None)
+            self.changed |= storage not in self.stale
+            self.stale.setdefault(storage, origin)
+
+    def _drop_unwritten(self) -> None:
+        """Storages that were written only while another slot was not carried yet.
+
+        Each is dropped once: a constant that is assigned to itself is written if it is not carried.
+        """
+        for storage, param in list(self.params.items()):
+            is_kept = storage in self.dropped or storage not in self.storages
+            if storage.state.base is param and not is_kept:
+                self.dropped.add(storage)
+                del self.storages[storage]
+                self.changed = True
+
+    def _peel(self, name: str, before: Any, after: Any) -> None:
+        what = ("a traced loop", "one round", "before the loop")
+        if self.frame is None:
+            what = ("a recursive function is called", "the call", "before the call and behind it")
+        around, one, place = what
+        shown = shown_name(name)
+        raise NeedsPeel(
+            abort(
+                f"{shown} is {describe(before)} before {around} and {describe(after)} after {one}",
+                f"give {shown} the same structure, shape and dtype {place}",
+            )
+        )
+
+
+def _or_poison(value: Any) -> Any:
+    """A tensor or list that cannot be read is an error if it is used."""
+    if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
+        return Poison.of(value.memory.state.stale)
+    return value
+
+
+def _poisoned(whole: Any, path: Sequence[Any], poison: Poison) -> Any:
+    """A variable of which a part is not known."""
+    if not path:
+        return poison
+    parts = parts_of(whole)
+    if parts is not None:
+        inner = _poisoned(parts[path[0]], path[1:], poison)
+        return rebuild_tuple(whole, [*parts[: path[0]], inner, *parts[path[0] + 1 :]])
+    items = contents(whole)
+    refill(whole, {**items, path[0]: _poisoned(items.get(path[0]), path[1:], poison)})
+    return whole
+
+
+def _has_unbound_form(value: Any) -> bool:
+    parts = parts_of(value)
+    if parts is not None:
+        return all(map(_has_unbound_form, parts))
+    return kind_of(value) is not None or value is None or isinstance(value, str)
+
+
+def _stored_type(state: StorageState) -> TensorType | ListType:
+    if isinstance(state.base, Value):
+        return state.base.type
+    return tracer().constant_value(state.base).type

@@ -1,0 +1,429 @@
+"""Joining the states that the two arms of a traced branch leave behind.
+
+Leaves that differ become results of the IfOp; containers are joined item by item; a list that has
+different lengths becomes a TracedList. What cannot be joined becomes a Poison, an error only if it
+is used later.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.frontends.python.aliasing.joined import JoinedAliases
+from stretto.frontends.python.objects.copies import note_copy
+from stretto.frontends.python.objects.held_lists import check_growth
+from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.frontends.python.tracing.poison import Poison
+from stretto.frontends.python.tracing.signals import fail_growth
+from stretto.frontends.python.tracing.tensor import Length, Storage, StorageState, TracedTensor
+from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
+from stretto.frontends.python.values.facts import negation
+from stretto.frontends.python.values.leaves import (
+    device_of,
+    items_kind,
+    kind_of,
+    layout_of,
+    loops_of,
+    materialize,
+    placeholder,
+    wrap,
+)
+from stretto.frontends.python.values.scalars import Kind, unify, unify_exactly
+from stretto.frontends.python.values.state import (
+    Snapshot,
+    TracedList,
+    contents,
+    equal_leaves,
+    is_box,
+    parts_of,
+    rebuild_tuple,
+    refill,
+)
+from stretto.ir.core import Op, Value
+from stretto.ir.effects import may_have_effect
+from stretto.ir.ops import IfOp
+from stretto.ir.types import ListType
+from stretto.ops.positions import may_be_out_of_range
+
+
+@dataclass(eq=False, slots=True)
+class World:
+    """The state at the end of an arm."""
+
+    region: Region
+    after: Snapshot
+    states: dict[Storage, StorageState]
+    result: Any
+
+    def inside(self, box: Any) -> dict[Any, Any]:
+        """The contents a container had at the end of the arm."""
+        found = self.after.boxes.get(id(box))
+        return contents(box) if found is None else found[1]
+
+    def stale(self, value: Any) -> Poison | None:
+        """What a tensor or list becomes that cannot be read at the end of the arm."""
+        if not isinstance(value, TracedTensor | TracedList):
+            return None
+        stale = self.states.get(value.memory, value.memory.state).stale
+        return None if stale is None else Poison.of(stale)
+
+
+@dataclass(eq=False, slots=True)
+class Pair:
+    """One result of the IfOp: what each arm yields."""
+
+    first: Any
+    second: Any
+    kind: Kind
+    value: Value
+    made: Any = None
+
+
+@dataclass(eq=False)
+class Joiner:
+    """Joins two worlds; `run` emits the IfOp and sets the joint state."""
+
+    base: Snapshot
+    first: World
+    second: World
+    condition: Value
+    frame: Frame | None = None
+    live: frozenset[str] = frozenset()
+    pairs: list[Pair] = field(default_factory=list[Pair])
+    memo: dict[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
+    guarded: dict[tuple[int, bool], Any] = field(default_factory=dict[tuple[int, bool], Any])
+    keep: list[Any] = field(default_factory=list[Any])
+
+    def run(self) -> Any:
+        """Emit the branch; the joint result of the arms."""
+        condition = self.condition
+        cells = {key: self._cell(*key) for key in self.base.cells}
+        boxes = [self._box(box) for box, _ in self.base.boxes.values()]
+        result = self.value(self.first.result, self.second.result, "the result")
+        writes = self._storages()
+        kept = [pair for pair in self.pairs if pair.made is not None]
+        aliases = JoinedAliases(kept, condition, (self.first.region, self.second.region))
+        self.pairs += [Pair(a, b, kind, value) for a, b, kind, value in aliases.shared()]
+        op = self._emit(condition)
+        if op is not None:
+            aliases.record(op)
+        for (number, name), value in cells.items():
+            self.base.frames[number].set(name, value)
+        for box, values in boxes:
+            refill(box, values)
+        for storage, after in writes:
+            tracer().set_state(storage, after)
+        return result
+
+    def _cell(self, number: int, name: str) -> Any:
+        first = self.first.after.cells.get((number, name), UNDEFINED)
+        second = self.second.after.cells.get((number, name), UNDEFINED)
+        is_dead = self.base.frames[number] is self.frame and name not in self.live
+        if is_dead:
+            return first if first is second else UNDEFINED
+        return self.value(first, second, name)
+
+    def _box(self, box: Any) -> tuple[Any, dict[Any, Any]]:
+        first, second = self.first.inside(box), self.second.inside(box)
+        if first.keys() != second.keys():
+            if isinstance(box, list):
+                check_growth(box)
+                tracer().replaced_lists[id(box)] = box
+                return box, first if not tracer().heap.owns(box) else self.base.boxes[id(box)][1]
+            if isinstance(box, set | deque):
+                fail_growth(box)
+            keys = list(first) + [key for key in second if key not in first]
+            return box, {key: self._entry(first, second, key) for key in keys}
+        return box, {
+            key: self.value(item, second[key], f"[{key!r}]") for key, item in first.items()
+        }
+
+    def _entry(self, first: dict[Any, Any], second: dict[Any, Any], key: Any) -> Any:
+        """An entry that one of the arms may lack."""
+        one, other = first.get(key, UNDEFINED), second.get(key, UNDEFINED)
+        if key in first and key in second:
+            return self.value(one, other, str(key))
+        known = other if key in second else one
+        return known if isinstance(known, Poison) else self._either(one, other, str(key))
+
+    def value(self, first: Any, second: Any, name: str) -> Any:
+        """The joint value of one variable or item."""
+        key = (id(first), id(second))
+        if key not in self.memo:
+            self.keep += [first, second]
+            self.memo[key] = self._value(first, second, name)
+        return self.memo[key]
+
+    def _value(self, first: Any, second: Any, name: str) -> Any:
+        if first is second:
+            return self._same(first, name)
+        for side, world in ((first, self.first), (second, self.second)):
+            if isinstance(side, Poison):
+                return side
+            stale = world.stale(side)
+            if stale is not None:
+                return stale
+        if any(side is UNDEFINED or isinstance(side, Maybe) for side in (first, second)):
+            return self._undefined(first, second, name)
+        if equal_leaves(first, second):
+            return first
+        if any(isinstance(side, Either) for side in (first, second)) or self._apart(first, second):
+            return self._either(first, second, name)
+        both_lists = self._growable(first) and self._growable(second)
+        if both_lists and self._lengths_differ(first, second):
+            return self._grown(first, second, name)
+        kinds = kind_of(first), kind_of(second)
+        if kinds[0] is not None and kinds[1] is not None:
+            kind = unify_exactly(kinds[0], kinds[1])
+            if kind is not None:
+                return self._leaf(first, second, kind)
+        return self._containers(first, second, name)
+
+    def _same(self, value: Any, name: str) -> Any:
+        parts = parts_of(value)
+        if parts is not None:
+            items = [self.value(item, item, f"{name}[{i}]") for i, item in enumerate(parts)]
+            changed = any(a is not b for a, b in zip(items, parts, strict=True))
+            return rebuild_tuple(value, items) if changed else value
+        if isinstance(value, list) and len(self.first.inside(value)) != len(
+            self.second.inside(value)
+        ):
+            return self._grown(value, value, name)
+        return value
+
+    def _undefined(self, first: Any, second: Any, name: str) -> Any:
+        """A variable that has no value in one of the arms, or may have none."""
+        if is_internal(name):
+            return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
+        one, two = Maybe.of(first, name), Maybe.of(second, name)
+        if one.value is UNDEFINED or two.value is UNDEFINED:
+            in_second = one.value is UNDEFINED
+            value = self._guarded((two if in_second else one).value, in_second)
+        else:
+            value = self.value(one.value, two.value, name)
+        if isinstance(value, Poison):
+            return value
+        return Maybe(value, self.value(one.bound, two.bound, name), name)
+
+    def _guarded(self, value: Any, in_second: bool) -> Any:
+        """`value` of one arm, and a placeholder in the other that is never looked at."""
+        key = (id(value), in_second)
+        if key not in self.guarded:
+            self.keep.append(value)
+            self.guarded[key] = self._guard(value, in_second)
+        return self.guarded[key]
+
+    def _guard(self, value: Any, in_second: bool) -> Any:
+        kind = kind_of(value)
+        if kind is not None:
+            if isinstance(value, TracedTensor | TracedList) and self._outlives(value):
+                return value
+            return self._leaf(None, value, kind) if in_second else self._leaf(value, None, kind)
+        parts = parts_of(value)
+        if parts is not None:
+            return rebuild_tuple(value, [self._guarded(item, in_second) for item in parts])
+        if is_box(value) and not self._is_known(value):
+            world = self.second if in_second else self.first
+            items = world.inside(value)
+            made = copy.copy(value)
+            note_copy(made, [value])
+            refill(made, {key: self._guarded(item, in_second) for key, item in items.items()})
+            return made
+        return self.value(value, value, "an item")
+
+    def _outlives(self, value: TracedTensor | TracedList) -> bool:
+        """Whether a tensor or list from before the branch is the same behind it."""
+        steps = value.steps if isinstance(value, TracedTensor) else ()
+        values = [item for step in steps for item in step.values]
+        return value.memory.scope.open and all(map(tracer().is_known, values))
+
+    def _is_known(self, box: Any) -> bool:
+        """Whether an object is from before the branch, so that it is the same behind it."""
+        return id(box) in self.base.boxes or tracer().heap.knows(box)
+
+    def _leaf(self, first: Any, second: Any, kind: Kind, length: Length | None = None) -> Any:
+        state = tracer()
+        value = Value(kind.type)
+        state.home[value] = state.scope
+        made = wrap(
+            value,
+            kind,
+            device=device_of(first, second),
+            loops=loops_of(first, second),
+            length=length,
+            layout=layout_of(first, second),
+        )
+        self.pairs.append(Pair(first, second, kind, value, made))
+        return made
+
+    def _growable(self, value: Any) -> bool:
+        return isinstance(value, list | TracedList)
+
+    def _lengths_differ(self, first: Any, second: Any) -> bool:
+        if isinstance(first, TracedList) or isinstance(second, TracedList):
+            return True
+        return len(self.first.inside(first)) != len(self.second.inside(second))
+
+    def _grown(self, first: Any, second: Any, name: str) -> Any:
+        sides = [
+            side if isinstance(side, TracedList) else list(world.inside(side).values())
+            for side, world in ((first, self.first), (second, self.second))
+        ]
+        kinds = [
+            self._list_kind(side) for side in sides if not (isinstance(side, list) and not side)
+        ]
+        kind = kinds[0]
+        for other in kinds[1:]:
+            kind = unify(kind, other, promote=False) if kind and other else None
+        if kind is None:
+            return Poison(
+                f"the list '{name}' has other lengths in the arms of a branch on a tensor, "
+                "and its items differ in type",
+                "append items of one shape and dtype",
+            )
+        made = self._leaf(sides[0], sides[1], kind)
+        if _origin(first) == _origin(second):
+            tracer().list_origins[id(made)] = _origin(first)
+            tracer().kept_alive.append(made)
+        else:
+            note_copy(made, [first, second])
+        return made
+
+    def _list_kind(self, side: Any) -> Kind | None:
+        if isinstance(side, TracedList):
+            return kind_of(side)
+        kind = items_kind(side)
+        return None if kind is None else Kind(ListType(kind.type), kind.number)  # type: ignore[arg-type]
+
+    def _containers(self, first: Any, second: Any, name: str) -> Any:
+        if type(first) is type(second):
+            if isinstance(first, tuple) and len(first) == len(second):
+                pairs = enumerate(zip(first, second, strict=True))
+                return rebuild_tuple(
+                    first, [self.value(a, b, f"{name}[{i}]") for i, (a, b) in pairs]
+                )
+            if is_box(first):
+                a, b = self.first.inside(first), self.second.inside(second)
+                if a.keys() == b.keys():
+                    made = copy.copy(first)
+                    refill(made, {k: self.value(a[k], b[k], f"{name}[{k!r}]") for k in a})
+                    note_copy(made, [first, second])
+                    return made
+        return self._either(first, second, name)
+
+    def _apart(self, first: Any, second: Any) -> bool:
+        """Whether two objects must not be joined to a copy: their identity matters."""
+        if not all(is_box(side) or isinstance(side, TracedList) for side in (first, second)):
+            return False
+        if isinstance(first, TracedList) and isinstance(second, TracedList):
+            return False
+        if _origin(first) == _origin(second):
+            return False
+        heap = tracer().heap
+        if tracer().keeps_apart:
+            return self._is_known(first) or self._is_known(second)
+        return heap.knows(first) or heap.knows(second)
+
+    def _either(self, first: Any, second: Any, name: str) -> Any:
+        """A value that is one of several."""
+        pairs = [[option, NONE] for option in options_of(first)]
+        for option in options_of(second):
+            alike = (p for p in pairs if p[1] is NONE and self._joins(p[0], option))
+            found = next(alike, None)
+            if found is None:
+                pairs.append([NONE, option])
+            else:
+                found[1] = option
+        flags, options = list[Any](), list[Any]()
+        for one, other in pairs:
+            flags.append(self._flag(flag_for(first, one), flag_for(second, other)))
+            if one is NONE or other is NONE:
+                options.append(self._guarded(other if one is NONE else one, one is NONE))
+            else:
+                options.append(self.value(one, other, name))
+        return Either(flags, options) if len(options) > 1 else options[0]
+
+    def _flag(self, first: Any, second: Any) -> Any:
+        """A flag that each arm has a value of."""
+        if first is True and second is False:
+            return tracer().number(self.condition)
+        if first is False and second is True:
+            return negation(self.condition)
+        return self.value(first, second, "flag")
+
+    def _joins(self, first: Any, second: Any) -> bool:
+        """Whether two options are of one kind, so that one of them need not be known from the
+        other."""
+        if first is second or equal_leaves(first, second):
+            return True
+        if first is UNDEFINED or second is UNDEFINED or self._apart(first, second):
+            return False
+        kinds = kind_of(first), kind_of(second)
+        if kinds[0] is not None and kinds[1] is not None:
+            return unify_exactly(kinds[0], kinds[1]) is not None
+        if type(first) is not type(second):
+            return False
+        if isinstance(first, tuple):
+            return len(first) == len(second)
+        return is_box(first) and (
+            self.first.inside(first).keys() == self.second.inside(second).keys()
+        )
+
+    def _storages(self) -> list[tuple[Storage, StorageState]]:
+        """The states after the branch of storages that were written in it."""
+        writes = list[tuple[Storage, StorageState]]()
+        state = tracer()
+        for storage in dict.fromkeys([*self.first.states, *self.second.states]):
+            if not storage.scope.open:
+                continue
+            first = self.first.states.get(storage, storage.state)
+            second = self.second.states.get(storage, storage.state)
+            if first == second and first == storage.state:
+                continue
+            stale = first.stale or second.stale
+            if stale is not None:
+                before = storage.state
+                writes.append((storage, StorageState(before.base, before.length, stale)))
+                continue
+            known = next(s.base for s in (first, second) if isinstance(s.base, Value))
+            value = Value(known.type)
+            state.home[value] = state.scope
+            self.pairs.append(Pair(storage, storage, Kind(known.type, False), value))
+            length = first.length if first.length == second.length else Length(object(), 0)
+            writes.append((storage, StorageState(value, length)))
+        return writes
+
+    def _emit(self, condition: Value) -> IfOp | None:
+        arms = (self.first.region.scope.block, self.second.region.scope.block)
+        if not self.pairs and not any(_must_run(op) for arm in arms for op in arm.walk()):
+            return None
+        for world, side in ((self.first, 0), (self.second, 1)):
+            with tracer().reopened(world.region, world.states):
+                world.region.scope.block.yields = tuple(
+                    _yielded((pair.first, pair.second)[side], pair.kind) for pair in self.pairs
+                )
+        op = IfOp(condition, *arms)
+        tracer().place(op, tuple(pair.value for pair in self.pairs))
+        return op
+
+
+def _must_run(op: Op) -> bool:
+    """Whether something may be raised or run on for ever where the op runs."""
+    return may_have_effect(op) or may_be_out_of_range(op)
+
+
+def _origin(value: Any) -> int:
+    """Which Python list a list is, or is in the place of."""
+    return tracer().list_origins.get(id(value), id(value))
+
+
+def _yielded(leaf: Any, kind: Kind) -> Value:
+    if leaf is None:
+        return placeholder(kind)
+    if isinstance(leaf, Storage):
+        return tracer().current(leaf)
+    return materialize(leaf, kind)

@@ -1,0 +1,388 @@
+"""Loops: `while` and `for`, kept as WhileOp and ForOp where possible, else run natively."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from stretto.frontends.python.control.branches import (
+    branch,
+    condition_of,
+    is_traced,
+    stage_not,
+    truth,
+)
+from stretto.frontends.python.control.carry import Carry
+from stretto.frontends.python.control.learned import (
+    forget,
+    keeps_first_round,
+    place_of,
+    recall,
+    remember,
+)
+from stretto.frontends.python.lists.sources import Source, as_source
+from stretto.frontends.python.tracing.frames import Frame
+from stretto.frontends.python.tracing.signals import (
+    Abort,
+    NeedsPeel,
+    NeedsUnroll,
+    UnknownResult,
+    fail,
+)
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.leaves import loops_of
+from stretto.frontends.python.values.raises import raises
+from stretto.frontends.python.values.scalars import Kind
+from stretto.frontends.python.values.state import Snapshot
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import ForOp, WhileOp
+from stretto.ir.types import FLAG, INDEX
+
+_ATTEMPTS = 30
+
+Test = Callable[[], Any]
+Body = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A loop of the user's source. `stop` tells whether break or return has been met."""
+
+    frame: Frame
+    body: Body
+    live: frozenset[str]
+    code: CodeType
+    stop: Test | None = None
+
+
+def stage_while(frame: Frame, test: Test, body: Callable[[], None], live: tuple[str, ...]) -> None:
+    """`while test(): body()`. Runs natively as long as the test is a Python value."""
+    loop = Loop(frame, lambda _: body(), frozenset(live), body.__code__)
+    if _runs_natively(loop, test):
+        return
+    _traced_while(loop, test)
+
+
+def _runs_natively(loop: Loop, test: Test) -> bool:
+    """Run rounds until the test is False (True) or traced (False).
+
+    A test that becomes traced in the first round is taken back to before it, so that the round
+    need not be copied in front of the loop, where its variables allow that.
+    """
+    state, start = tracer(), Snapshot.take()
+    with state.transaction() as rollback:
+        condition = test()
+        if is_traced(condition):
+            rollback()
+            start.restore()
+            return False
+        if not truth(condition):
+            return True
+        place = place_of(loop.code)
+        if keeps_first_round(place, start):
+            rollback()
+            start.restore()
+            if _kept_whole(loop, test):
+                return True
+            forget(place)
+            start.restore()
+            test()
+        loop.body(None)
+        if is_traced(test()):
+            rollback()
+            start.restore()
+            if _kept_whole(loop, test):
+                return True
+            start.restore()
+            loop.body(None)
+            return False
+    while not is_traced(condition := test()):
+        if not truth(condition):
+            return True
+        loop.body(None)
+    return False
+
+
+def _kept_whole(loop: Loop, test: Test) -> bool:
+    start = Snapshot.take()
+    with tracer().transaction() as rollback:
+        try:
+            _traced_while(loop, test, runs_once=True)
+        except Abort:
+            rollback()
+            start.restore()
+            return False
+    return True
+
+
+def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bool = False) -> None:
+    state = tracer()
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
+    of_loops = frozenset[int]()
+    place = place_of(loop.code)
+    known = recall(place, carry)
+    try:
+        for attempt in range(_ATTEMPTS):
+            carry.base.restore()
+            with state.region() as head:
+                head_params = carry.begin()
+                placed = Snapshot.take()
+                condition = test()
+                of_loops |= loops_of(condition)
+                head.scope.block.yields = (_flag(condition),)
+                head.scope.block.params = head_params
+                writes = bool(set(head.before) - set(carry.storages))
+                test_assigns = writes or not placed.is_now()
+            with state.region() as region:
+                params = carry.begin()
+                if test_assigns:  # as in `while (x := f()) > 0`
+                    test()
+                loop.body(None)
+                done = carry.end(region)
+                if done:
+                    region.scope.block.params, region.scope.block.yields = params, carry.yields()
+            if done:
+                if not known or attempt:
+                    remember(place, carry)
+                break
+        else:
+            fail(
+                "a loop's variables keep changing their types", "give them one type before the loop"
+            )
+    except NeedsPeel as peel:
+        carry.give_up()
+        if of_loops:
+            raise NeedsUnroll(of_loops, peel.abort) from None
+        if runs_once or splits:
+            raise peel.abort from None
+        try:
+            _traced_while(loop, test, splits=True)
+        except Abort:
+            raise peel.abort from None
+        return
+    except UnknownResult:
+        carry.give_up()
+        return
+    except Exception as error:
+        carry.give_up()
+        _raised_at_once(loop, test, lambda: loop.body(None), error)
+        return
+    inits = carry.inits()
+    op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
+    results = state.emit(op, [kind.type for kind in carry.kinds()])
+    carry.finish(results, loop=op)
+    if test_assigns:
+        test()
+
+
+def _raised_at_once(loop: Loop, test: Test, body: Callable[[], None], error: Exception) -> None:
+    """The loop of a body that raises whatever the variables hold: it raises if it is entered.
+
+    Raises `error` where it came from something else, a bug of the capture or types that only later
+    rounds have.
+    """
+    if not raises(error):
+        raise error
+    ended = False
+
+    def entered() -> None:
+        nonlocal ended
+        body()
+        ended = True
+
+    branch(test(), entered, lambda: None, loop.frame, loop.live)
+    if ended:
+        raise error
+
+
+def _flag(condition: Any) -> Value:
+    if is_traced(condition):
+        return condition_of(condition)
+    return tracer().literal(truth(condition), FLAG.dtype)
+
+
+def stage_for(
+    frame: Frame, iterable: Any, body: Body, live: tuple[str, ...], stop: Test | None = None
+) -> None:
+    """`for item in iterable: body(item)`, until `stop()`."""
+    source = as_source(iterable)
+    loop = Loop(frame, body, frozenset(live), body.__code__, stop)
+    if source is None:
+        _native(iter(iterable), loop)
+        return
+    static = source.length if isinstance(source.length, int) else None
+    if static is not None and static <= tracer().options.unroll:
+        _unrolled(source, loop, 0)
+        return
+    _keep_or_unroll(source, loop, static)
+
+
+def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
+    state = tracer()
+    base = Snapshot.take()
+    block, last = state.scope.block, state.last_op()
+    first, reason = 0, None
+    while True:
+        try:
+            _traced_for(source, loop, first, reason is not None)
+            state.note(f"loop kept ({'tensor-dependent' if static is None else static} trips)")
+            return
+        except UnknownResult:
+            _rewind(base, block, last)
+            return
+        except NeedsPeel as peel:
+            if static is None or first >= 1:
+                reason = reason or peel.abort
+                if reason is not peel.abort:
+                    raise reason from None
+                continue
+            _rewind(base, block, last)
+            loop.body(source.item(0))
+            first = 1
+            if loop.stop is not None and is_traced(loop.stop()):
+                _stop_or(loop, lambda: _unrolled(source, loop, 1))
+                return
+            if loop.stop is not None and truth(loop.stop()):
+                return
+        except Abort:
+            if reason is not None:
+                raise reason from None
+            raise
+        except NeedsUnroll as unroll:
+            if state.loop_of(source) not in unroll.loops or static is None:
+                raise
+            _rewind(base, block, last)
+            reason = unroll.abort.error.message
+            line = unroll.abort.error.location
+            state.note(f"loop unrolled ({static} trips), as in line {line and line.line}: {reason}")
+            _unrolled(source, loop, 0)
+            return
+        except Exception as error:
+            if static is not None:
+                raise
+            _rewind(base, block, last)
+            _raised_at_once(
+                loop, lambda: _has_items(source), lambda: loop.body(source.item(0)), error
+            )
+            return
+
+
+def _has_items(source: Source) -> Any:
+    state = tracer()
+    assert isinstance(source.length, TracedTensor)
+    values = (state.read(source.length), state.literal(0, INDEX.dtype))
+    return state.number(state.tensor_op("aten.gt.Tensor", values, FLAG))
+
+
+def _rewind(base: Snapshot, block: Block, last: Op | None) -> None:
+    base.restore()
+    tracer().take_back(block, last)
+
+
+def _native(items: Any, loop: Loop) -> None:
+    for item in items:
+        loop.body(item)
+        if loop.stop is None:
+            continue
+        stopped = loop.stop()
+        if is_traced(stopped):
+            _stop_or(loop, lambda: _native(items, loop))
+            return
+        if truth(stopped):
+            return
+
+
+def _unrolled(source: Source, loop: Loop, first: int) -> None:
+    assert isinstance(source.length, int)
+    _native((source.item(index) for index in range(first, source.length)), loop)
+
+
+def _stop_or(loop: Loop, rest: Callable[[], None]) -> None:
+    """Go on only if a traced break has not happened."""
+    assert loop.stop is not None
+    branch(stage_not(loop.stop()), rest, lambda: None, loop.frame, loop.live)
+
+
+def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
+    """Trace a loop with a symbolic index from iteration `first` on."""
+    state = tracer()
+    static = isinstance(source.length, int)
+    number = state.loop_of(source)
+    runs = isinstance(source.length, int) and source.length > first
+    loops = frozenset({number}) if static else frozenset[int]()
+    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
+    place = place_of(loop.code, first=first)
+    known = recall(place, carry)
+    for attempt in range(_ATTEMPTS):
+        carry.base.restore()
+        with state.region() as region:
+            index = state.param(INDEX, "i")
+            params = carry.begin()
+            loop.body(source.item(state.number(index, loops=loops)))
+            done = _ended(carry, region)
+            stopped = loop.stop is not None and _may_be_true(loop.stop())
+            if done:
+                region.scope.block.params = (index, *params)
+                region.scope.block.yields = carry.yields()
+                if stopped:
+                    one = state.literal(1, INDEX.dtype)
+                    following = state.tensor_op("aten.add.Tensor", (index, one), INDEX)
+                    region.scope.block.yields = (following, *region.scope.block.yields)
+        if done:
+            if not known or attempt:
+                remember(place, carry)
+            break
+    else:
+        fail("a loop's variables keep changing their types", "give them one type before the loop")
+    if stopped:
+        _emit_while(source, loop, carry, region.scope.block, first)
+    else:
+        _emit_for(source, carry, region.scope.block, first)
+
+
+def _ended(carry: Carry, region: Region) -> bool:
+    """`carry.end`; the state is as before the loop where a round has to be run in front of it."""
+    try:
+        return carry.end(region)
+    except NeedsPeel:
+        carry.give_up()
+        raise
+
+
+def _may_be_true(value: Any) -> bool:
+    return is_traced(value) or truth(value)
+
+
+def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:
+    state = tracer()
+    inits = carry.inits()
+    length = source.length
+    stop = length if isinstance(length, int) else state.read(length)
+    op = ForOp(first, stop, 1, tuple(inits), body)
+    results = state.emit(op, [kind.type for kind in carry.kinds()])
+    carry.finish(results, length - first if isinstance(length, int) else None, op)
+
+
+def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int) -> None:
+    """A `for` that may stop early: a while loop that carries the index."""
+    state = tracer()
+    assert loop.stop is not None
+    with state.region() as head:
+        index = state.param(INDEX, "i")
+        params = carry.begin()
+        length = source.length
+        bound = (
+            state.literal(length, INDEX.dtype) if isinstance(length, int) else state.read(length)
+        )
+        more = state.tensor_op("aten.lt.Tensor", (index, bound), FLAG)
+        going = state.tensor_op("aten.logical_not.default", (_flag(loop.stop()),), FLAG)
+        both = state.tensor_op("aten.logical_and.default", (more, going), FLAG)
+        head.scope.block.params, head.scope.block.yields = (index, *params), (both,)
+    inits = (state.literal(first, INDEX.dtype), *carry.inits())
+    kinds = [Kind(INDEX, True), *carry.kinds()]
+    op = WhileOp(inits, head.scope.block, body)
+    results = state.emit(op, [kind.type for kind in kinds])
+    carry.finish(results[1:], loop=op)

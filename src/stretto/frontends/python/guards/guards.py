@@ -1,0 +1,328 @@
+"""What a Program was captured with beside its arguments and the content of its constants.
+
+Traced code reads globals, closure variables, attributes, items, settings of torch. What it found
+there went into the Program, which is stale once any of it is another value. `reach` says what the
+code may have read, and `guard_layout` collects it; here all of it is checked by identity: in few
+Python steps, or by native code where there is much of it. Only where that fails, values are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from operator import is_
+from typing import Any
+
+import numpy as np
+
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.values.state import (
+    container_of,
+    equal_leaves,
+    stored_items,
+    stored_keys,
+)
+
+_PLAIN_BOXES: frozenset[type] = frozenset((dict, list, set, deque, OrderedDict))
+"""Containers that are true where they hold something."""
+_GONE = (KeyError, AttributeError, ValueError, RuntimeError)
+"""What reading raises where an entry was deleted, a variable has no value, or another thread
+changes a container."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Entries of a namespace, or attributes of an object, by name, with the values they had."""
+
+    holder: str
+    subject: Any
+    is_table: bool
+    values: dict[str, Any]
+
+    def read(self, name: str) -> Any:
+        """What is there now, or UNDEFINED."""
+        try:
+            return self.subject[name] if self.is_table else getattr(self.subject, name)
+        except _GONE:
+            return UNDEFINED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """A container with the items, and the keys of a dict, that it had."""
+
+    subject: Any
+    keys: list[Any] | None
+    items: list[Any]
+
+    def read(self) -> list[Any]:
+        return stored_items(self.subject)
+
+
+@dataclass(slots=True, eq=False)
+class Guards:
+    """The Program is right as long as all this has the value that it had.
+
+    Settings are functions. Of `absent` (a namespace, a name, its holder) there was no entry.
+    Objects had their classes, containers their sizes, boxes also their items. Arrays have a content
+    that is compared whole.
+    """
+
+    settings: dict[Callable[[], Any], Any]
+    places: tuple[Place, ...]
+    absent: tuple[tuple[Any, str, str], ...]
+    objects: tuple[tuple[Any, type], ...]
+    sizes: tuple[tuple[Any, int], ...]
+    boxes: tuple[Box, ...]
+    arrays: tuple[tuple[Any, Any], ...]
+    kept: tuple[Any, ...]
+    """Objects that contents of arrays name by their ids."""
+    native: Native | None = None
+    """Makes a quick check of probes, for programs whose calls are quick."""
+    check: Callable[[], bool] | None = None
+
+    def hold(self) -> bool:
+        """Whether nothing has changed. Checked on each call: must be quick."""
+        check = self.check
+        if check is None:
+            check = self.check = self._made_check()
+        try:
+            return check() or self._are_equal()
+        except _GONE:
+            return self._are_equal()
+
+    def _made_check(self) -> Callable[[], bool]:
+        if self.native is None:
+            return check_of(self)
+        probes, rest = probes_of(self)
+        if len(probes.rows) < _MANY:
+            self.native = None
+            return check_of(self)
+        probes_hold, rest_holds = self.native(probes), check_of(rest)
+        return lambda: probes_hold() and rest_holds()
+
+    def _are_equal(self) -> bool:
+        """Whether what is there has the same values, if not the same objects; these are then the
+        ones to expect."""
+        if self.changed() is not None:
+            return False
+        for place in self.places:
+            for name in place.values:
+                place.values[name] = place.read(name)
+        for box in self.boxes:
+            box.items[:] = box.read()
+        if self.native is not None:
+            self.check = None  # it compares with the objects that were expected before
+        return True
+
+    def changed(self) -> str | None:
+        """What is another value now, in words."""
+        for read, value in self.settings.items():
+            if not equal_values(read(), value):
+                return f"{read.__name__.strip('_')} of torch"
+        for place in self.places:
+            for name, value in place.values.items():
+                if not equal_values(place.read(name), value):
+                    return f"{name} of {place.holder}"
+        for table, name, holder in self.absent:
+            if name in table:
+                return f"{name} of {holder}"
+        for value, kind in self.objects:
+            if type(value) is not kind:
+                return f"the class of a {kind.__name__}"
+        for container, size in self.sizes:
+            if len(stored_items(container)) != size:
+                return f"the length of a {type(container).__name__}"
+        for box in self.boxes:
+            change = _changed_box(box)
+            if change is not None:
+                return f"{change} of a {type(box.subject).__name__}"
+        for item, content in self.arrays:
+            if content_of(item) != content:
+                return f"the content of a {type(item).__name__}"
+        return None
+
+
+# ---- probes --------------------------------------------------------------------------------------
+
+
+class Kind(IntEnum):
+    """What a probe compares, in the order of `runtime/probes.cpp`."""
+
+    ENTRY = 0
+    DICT_SIZE = 1
+    LIST_SIZE = 2
+    SET_SIZE = 3
+    ITEM = 4
+    FIRST_PAIR = 5
+    PAIR = 6
+    TYPE = 7
+
+
+@dataclass(slots=True, eq=False)
+class Probes:
+    """Comparisons that need no Python: of an entry of a dict (0: there is none), of a length, of an
+    item of a list, of the next key and value of a dict, of a class.
+
+    rows: kind, subject, key, expected, each a number: the address of an object, a length, or the
+    place of an item. kept: the objects behind the addresses.
+    """
+
+    rows: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
+    kept: list[Any] = field(default_factory=list[Any])
+
+    def add(self, kind: Kind, subject: Any, key: Any, expected: Any) -> None:
+        """Both compared with objects."""
+        self.kept += (subject, key, expected)
+        self.rows.append((kind, id(subject), id(key), id(expected)))
+
+    def add_numbers(self, kind: Kind, subject: Any, key: int, expected: int) -> None:
+        self.kept.append(subject)
+        self.rows.append((kind, id(subject), key, expected))
+
+    def entry(self, table: dict[str, Any], name: str, value: Any) -> None:
+        self.add(Kind.ENTRY, table, name, value)
+
+    def no_entry(self, table: dict[str, Any], name: str) -> None:
+        self.kept.append(name)
+        self.add_numbers(Kind.ENTRY, table, id(name), 0)
+
+    def box(self, box: Box) -> None:
+        if box.keys is None:
+            for number, item in enumerate(box.items):
+                self.kept.append(item)
+                self.add_numbers(Kind.ITEM, box.subject, number, id(item))
+            return
+        kind = Kind.FIRST_PAIR
+        for key, item in zip(box.keys, box.items, strict=True):
+            self.add(kind, box.subject, key, item)
+            kind = Kind.PAIR
+
+
+_MANY = 50
+"""So many comparisons take longer in Python than a call of native code."""
+Native = Callable[[Probes], Callable[[], bool]]
+_SIZES = {
+    dict: Kind.DICT_SIZE,
+    OrderedDict: Kind.DICT_SIZE,
+    list: Kind.LIST_SIZE,
+    set: Kind.SET_SIZE,
+}
+
+
+def probes_of(guards: Guards) -> tuple[Probes, Guards]:
+    """The comparisons that native code can do, and the guards of what it cannot."""
+    probes = Probes()
+    for value, kind in guards.objects:
+        probes.add(Kind.TYPE, value, None, kind)
+    rest = replace(guards, native=None, check=None, objects=())
+    rest.places = tuple(p for p in guards.places if type(p.subject) is not dict)
+    for place in guards.places:
+        if type(place.subject) is dict:
+            for name, value in place.values.items():
+                probes.entry(place.subject, name, value)
+    rest.absent = tuple(item for item in guards.absent if type(item[0]) is not dict)
+    for table, name, _ in guards.absent:
+        if type(table) is dict:
+            probes.no_entry(table, name)
+    rest.sizes = tuple(item for item in guards.sizes if type(item[0]) not in _SIZES)
+    for container, size in guards.sizes:
+        if type(container) in _SIZES:
+            probes.add_numbers(_SIZES[type(container)], container, 0, size)
+    rest.boxes = tuple(box for box in guards.boxes if type(box.subject) not in (dict, list))
+    for box in guards.boxes:
+        if type(box.subject) in (dict, list):
+            probes.box(box)
+    return probes, rest
+
+
+# ---- the check in Python -------------------------------------------------------------------------
+
+
+def check_of(guards: Guards) -> Callable[[], bool]:
+    """A function that says whether all has the same identity as before.
+
+    It is printed as Python, with the objects as its globals: a call of it costs some 20 ns per
+    value, less than half of what any loop over the values costs.
+    """
+    known: dict[str, Any] = {"all": all, "map": map, "is_": is_, "content_of": content_of}
+    lines = ["def check():"]
+
+    def name(value: Any) -> str:
+        known[f"o{len(known)}"] = value
+        return f"o{len(known) - 1}"
+
+    def stored(container: Any, plain: str, method: str) -> str:
+        """What a container holds; of a class derived from it, whatever that class makes of it."""
+        kind = container_of(container)
+        if type(container) is kind:
+            return plain.format(name(container))
+        return f"{name(getattr(kind, method))}({name(container)})"
+
+    def stale_if(conditions: list[str]) -> None:
+        lines.append(f"  if {' or '.join(conditions)}: return False")
+
+    for place in guards.places:
+        lines.append(f"  s = {name(place.subject)}; v = {name(place.values)}")
+        reads = (f"s[{n!r}]" if place.is_table else f"s.{n}" for n in place.values)
+        stale_if([f"{read} is not v[{n!r}]" for read, n in zip(reads, place.values, strict=True)])
+    if guards.settings:
+        stale_if([f"{name(read)}() != {name(value)}" for read, value in guards.settings.items()])
+    for table, missing, _ in guards.absent:
+        stale_if([f"{missing!r} in {name(table)}"])
+    for value, kind in guards.objects:
+        stale_if([f"type({name(value)}) is not {name(kind)}"])
+    empty = [box for box, size in guards.sizes if size == 0 and type(box) in _PLAIN_BOXES]
+    if empty:
+        stale_if([name(box) for box in empty])  # takes half the time of asking for the length
+    for box, size in guards.sizes:
+        if size == 0 and type(box) in _PLAIN_BOXES:
+            continue
+        stale_if([f"{stored(box, 'len({})', '__len__')} != {size}"])
+    for box in guards.boxes:
+        keys = stored(box.subject, "{}", "__iter__")
+        items = keys if box.keys is None else stored(box.subject, "{}.values()", "values")
+        conditions = [f"not all(map(is_, {items}, {name(box.items)}))"]
+        if box.keys is not None:
+            conditions += [f"not all(map(is_, {keys}, {name(box.keys)}))"]
+        stale_if(conditions)
+    for item, content in guards.arrays:
+        stale_if([f"content_of({name(item)}) != {name(content)}"])
+    exec("\n".join([*lines, "  return True"]), known)
+    return known["check"]
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def _changed_box(box: Box) -> str | None:
+    if box.keys is not None and not all(map(equal_values, stored_keys(box.subject), box.keys)):
+        return "the keys"
+    for number, (item, was) in enumerate(zip(box.read(), box.items, strict=True)):
+        if not equal_values(item, was):
+            return f"item {box.keys[number] if box.keys is not None else number!r}"
+    return None
+
+
+def content_of(item: Any) -> Any:
+    """The content of an array, to be compared."""
+    if isinstance(item, np.ndarray):
+        is_object = item.dtype == object  # pyright: ignore[reportUnknownMemberType]
+        content = tuple(map(id, item.ravel().tolist())) if is_object else item.tobytes()  # pyright: ignore
+        return (item.shape, item.dtype, content)  # pyright: ignore[reportUnknownMemberType]
+    return bytes(item)
+
+
+def equal_values(first: Any, second: Any) -> bool:
+    """Whether two objects are the same value: the same object, or plain values that are equal."""
+    if equal_leaves(first, second):
+        return True
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(equal_values, first, second))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(first, np.generic):
+        return first.dtype == second.dtype and first.tobytes() == second.tobytes()
+    return False

@@ -1,0 +1,292 @@
+"""What traced code can reach: a walk from its roots over closures, globals, attributes, containers.
+
+Attributes of the user's objects are followed where the code has their names, or where it builds
+names itself. Functions that are reached count as code, too: tracing does not see a property's
+getter, or a `__getitem__`, being called. So the walk is repeated until it knows all names.
+"""
+
+# pyright: reportPrivateUsage=false
+# a module's tables are private, and so is the original of a compiled function
+
+from __future__ import annotations
+
+import builtins
+import gc
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache, cached_property, partial
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.tracing.frames import UNDEFINED, read_cell
+from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.values.state import stored_items, stored_keys
+
+ATOMS: frozenset[type] = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device)
+)
+
+MODULE_INTERNALS = frozenset(vars(nn.Module()))
+"""Attributes that every module has; the tables among them are watched by themselves."""
+
+TENSORS = ("_parameters", "_buffers")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+_RUNNERS = {
+    "IPython", "_pytest", "coverage", "debugpy", "execnet", "hypothesis", "ipykernel", "pluggy",
+    "py", "pytest", "xdist",
+}  # fmt: skip
+"""What runs or watches programs and is no part of them. pytest gives every function that has an
+`assert` a name through which all of a test session can be reached."""
+
+_FOREIGN = {*sys.stdlib_module_names, *_RUNNERS, "torch", "numpy", "stretto"} - {"__main__"}
+
+_UNSEEN = frozenset(
+    (
+        "__class_getitem__", "__copy__", "__deepcopy__", "__del__", "__dir__", "__getstate__",
+        "__hash__", "__init__", "__init_subclass__", "__new__", "__post_init__", "__reduce__",
+        "__reduce_ex__", "__repr__", "__set_name__", "__setstate__", "__sizeof__", "__str__",
+        "__subclasshook__",
+    )
+)  # fmt: skip
+"""Methods that an object which is there already is not asked for while it is computed with."""
+
+_MAKERS = ("__init__", "__new__", "__post_init__")
+
+
+def is_of_user(value: type | ModuleType) -> bool:
+    """Whether a class or module is neither of the standard library nor of torch."""
+    name: Any = getattr(value, "__module__" if isinstance(value, type) else "__name__")
+    if not isinstance(name, str):  # a metaclass may have a descriptor of this name for its classes
+        return False
+    return name.split(".")[0] not in _FOREIGN
+
+
+def original(value: Any) -> Any:
+    """What a compiled function was compiled from; another object itself."""
+    while type(value).__module__ == "stretto.api" and "_function" in vars(value):
+        value = vars(value)["_function"]
+    return value
+
+
+def is_foreign_module(value: object) -> bool:
+    return isinstance(value, ModuleType) and not is_of_user(value)
+
+
+@dataclass(slots=True, eq=False)
+class Reach:
+    """Everything that was found, each object once."""
+
+    roots: list[Any]
+    names: set[str]
+    every_name: bool = False
+    """Whether the code reads attributes by names that it builds, unseen by the tracer."""
+    functions: dict[int, FunctionType] = field(default_factory=dict[int, FunctionType])
+    seen: dict[int, Any] = field(default_factory=dict[int, Any])
+    skipped: set[int] = field(default_factory=set[int])
+    """Objects that are not looked into, by id."""
+    loaded: set[str] = field(default_factory=set[str])
+    """Global names that the code reads."""
+    made: set[type] = field(default_factory=set[type])
+    """Classes that the code may make objects of, and their bases."""
+
+    def read(self, function: FunctionType, *, traced: bool) -> None:
+        """Count `function` as code."""
+        if id(function) not in self.functions:
+            self.functions[id(function)] = function
+            reads = names_read(function.__code__)
+            self.names |= reads.attributes
+            self.loaded |= reads.globals
+            self.every_name |= reads.by_path or (reads.by_name and not traced)
+
+    def walk(self) -> None:
+        while True:
+            size = (len(self.names), len(self.functions), self.every_name, len(self.made))
+            self.seen.clear()
+            pending = [*self.roots, *self.functions.values()]
+            while pending:
+                value = pending.pop()
+                known = type(value) in ATOMS or id(value) in self.skipped
+                if not known and id(value) not in self.seen:
+                    self.seen[id(value)] = value
+                    pending.extend(self._next(value))
+            if size == (len(self.names), len(self.functions), self.every_name, len(self.made)):
+                return
+
+    # ---- what an object leads to ---------------------------------------------------------------
+
+    def _next(self, value: Any) -> Iterable[Any]:
+        if original(value) is not value:
+            return (original(value),)
+        match value:
+            case TracedTensor() | np.generic():
+                return ()
+            case torch.Tensor():
+                return self.attributes(value).values()
+            case FunctionType():
+                return list(self._of_function(value))
+            case MethodType() | BuiltinMethodType():
+                return (value.__self__, getattr(value, "__func__", None))
+            case partial():
+                return (value.func, value.args, value.keywords)  # pyright: ignore[reportUnknownMemberType]
+            case property():
+                return (value.fget,)
+            case staticmethod() | classmethod():
+                return (value.__func__,)  # pyright: ignore[reportUnknownMemberType]
+            case cached_property():
+                return (value.func,)  # pyright: ignore[reportUnknownMemberType]
+            case ModuleType():
+                return [vars(value)[name] for name in self.entries_of_module(value)]
+            case type():
+                return list(self._of_class(value))
+            case Enum():
+                return (value._value_,)
+            case _:
+                return list(self._of_object(value))
+
+    def _of_function(self, function: FunctionType) -> Iterator[Any]:
+        yield getattr(function, "__wrapped__", None)
+        for cell in function.__closure__ or ():
+            yield read_cell(cell)
+        if not is_user_file(function.__code__.co_filename):
+            return
+        self.read(function, traced=False)
+        yield function.__defaults__
+        yield function.__kwdefaults__
+        for name in names_read(function.__code__).globals:
+            yield function.__globals__.get(name)
+
+    def _of_class(self, kind: type) -> Iterator[Any]:
+        """A class that the code names, so that it may make objects of it."""
+        self.made.update(kind.__mro__)
+        yield from self.class_entries(kind).values()
+
+    def _of_object(self, value: Any) -> Iterator[Any]:
+        kind = type(value)
+        match value:
+            case dict():
+                yield from (*stored_keys(value), *stored_items(value))  # pyright: ignore[reportUnknownArgumentType]
+            case MappingProxyType():
+                yield from gc.get_referents(value)  # the dict below it
+            case list() | tuple() | set() | frozenset() | deque():
+                yield from stored_items(value)
+            case np.ndarray() if value.dtype == object:
+                yield from value.ravel().tolist()
+            case weakref.ref():
+                yield value()  # pyright: ignore[reportUnknownVariableType]
+            case nn.Module():
+                for table in ("_modules", *TENSORS, *HOOKS):
+                    yield from vars(value)[table].values()
+            case _:
+                pass
+        yield table_of(value).get("__wrapped__")
+        yield from self.attributes(value).values()
+        yield from self.slots(value).values()
+        for base in user_classes(kind):
+            yield from self.class_entries(base).values()
+
+    # ---- which entries of it the code may read -------------------------------------------------
+
+    def entries_of_module(self, module: ModuleType) -> list[str]:
+        if not is_of_user(module):
+            return []
+        table = vars(module)
+        if self.every_name:
+            return [name for name in table if not name.startswith("__")]
+        return sorted(self.names & table.keys())
+
+    def class_entries(self, kind: type) -> dict[str, Any]:
+        """Entries of one class of the user, without those of its bases."""
+        if not is_of_user(kind):
+            return {}
+        wanted = self.names
+        makers = _MAKERS if kind in self.made else ()
+        return {
+            name: value
+            for name, value in vars(kind).items()
+            if name in wanted
+            or name in makers
+            or (name.startswith("__") and name not in _UNSEEN and isinstance(value, _CODE))
+            or (self.every_name and not name.startswith("__"))
+        }
+
+    def attributes(self, value: Any) -> dict[str, Any]:
+        """Entries of an object's `__dict__`."""
+        kind = type(value)
+        table = table_of(value)
+        if kind.__module__.split(".")[0] in _OPAQUE:
+            return {}
+        if self.every_name or _is_computed_with_by_torch(kind):
+            return {name: item for name, item in table.items() if name not in MODULE_INTERNALS}
+        return {name: table[name] for name in self.names & table.keys() - MODULE_INTERNALS}
+
+    def slots(self, value: Any) -> dict[str, Any]:
+        """Slots of an object, with UNDEFINED for those not set."""
+        found = slots_of(type(value))
+        wanted = found if self.every_name else [name for name in found if name in self.names]
+        return {name: read_attribute(value, name, UNDEFINED) for name in wanted}
+
+
+_CODE = (FunctionType, staticmethod, classmethod, property)
+_OPAQUE = frozenset(
+    ("asyncio", "concurrent", "logging", "multiprocessing", "stretto", "threading", "weakref")
+)
+"""Modules whose objects programs do not depend on."""
+
+
+def _is_computed_with_by_torch(kind: type) -> bool:
+    """Whether code of torch or NumPy, which is not looked into, reads an object's attributes."""
+    return any(
+        base is not nn.Module and base.__module__.split(".")[0] in ("torch", "numpy")
+        for base in kind.__mro__
+    )
+
+
+@cache
+def user_classes(kind: type) -> tuple[type, ...]:
+    """The classes of the user that an object's class derives from, itself first."""
+    return tuple(base for base in kind.__mro__ if is_of_user(base))
+
+
+@cache
+def slots_of(kind: type) -> tuple[str, ...]:
+    """Names of the slots that a class of the user and its bases have."""
+    return tuple(
+        name
+        for base in user_classes(kind)
+        for name, entry in vars(base).items()
+        if isinstance(entry, MemberDescriptorType)
+    )
+
+
+def table_of(value: Any) -> dict[str, Any]:
+    """An object's `__dict__`, or an empty one. Methods of the user's classes are not called."""
+    return read_attribute(value, "__dict__", {})
+
+
+def read_attribute(value: Any, name: str, default: Any) -> Any:
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return default
+
+
+def is_builtin(name: str) -> bool:
+    return hasattr(builtins, name)

@@ -1,0 +1,231 @@
+"""What a program that changes objects finds in them, read at each call before it runs.
+
+Places of the user's objects that a program changes hold something else at each call. Their content
+is taken apart: tensors and counters become inputs; the rest, with the shapes of the tensors and
+which of them are the same, is the *key* of the state. A program is right where the key equals that
+of its capture. Objects met on the way are numbered, so that effects name them by number, whichever
+objects they are at this call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.values.state import contents, is_box
+from stretto.frontends.python.values.stores import Cell, Store
+
+WHOLE: Any = type("Whole", (), {"__repr__": lambda _: "whole"})()
+"""Instead of a key: everything in a box."""
+
+_MOST_COUNTED = 2**62
+_PLAIN = (bool, str, bytes, type(None), torch.dtype, torch.device, Enum)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identity:
+    """Part of a key: this very object, kept alive."""
+
+    value: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """A place that a program changes: an entry of a box, or all of it.
+
+    counted: entries that are Python integers and become inputs.
+    """
+
+    box: Any
+    key: Any
+    counted: frozenset[Any] = frozenset()
+
+    def read(self) -> Any:
+        if self.key is WHOLE:
+            return self.box
+        if isinstance(self.box, Store):
+            return self.box.read().get(self.key, UNDEFINED)
+        table = self.box if isinstance(self.box, dict) else vars(self.box)
+        return table.get(self.key, UNDEFINED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+    def counts(self, key: Any, value: Any) -> bool:
+        return key in self.counted and is_counted(value)
+
+    @property
+    def name(self) -> str:
+        if isinstance(self.box, Cell):
+            return self.box.name
+        return type(self.box).__name__ if self.key is WHOLE else str(self.key)
+
+
+def is_counted(value: Any) -> bool:
+    """Whether an integer may be an input."""
+    return type(value) is int and -_MOST_COUNTED < value < _MOST_COUNTED
+
+
+@dataclass(frozen=True, slots=True)
+class Exempt:
+    """What guards leave out, because the state has it: objects that were read, and entries by
+    `stores.anchor`. `leaves` are values found there that are guarded as others are."""
+
+    objects: list[Any] = field(default_factory=list[Any])
+    leaves: list[Any] = field(default_factory=list[Any])
+    entries: dict[int, set[Any]] = field(default_factory=dict[int, set[Any]])
+
+    def has(self, anchor: int, name: object = WHOLE) -> bool:
+        found = self.entries.get(anchor, ())
+        return name in found or WHOLE in found
+
+
+@dataclass(slots=True)
+class Reading:
+    """The content of the roots: its key, and tensors, counters and objects in the order found."""
+
+    key: tuple[Any, ...] = ()
+    tensors: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    numbers: list[int] = field(default_factory=list[int])
+    counters: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
+    """Where the numbers are: boxes and keys."""
+    objects: list[Any] = field(default_factory=list[Any])
+    leaves: list[Any] = field(default_factory=list[Any])
+    """Other values: they are what they were, if the key is."""
+    names: list[str] = field(default_factory=list[str])
+    """Of tensors, then of numbers."""
+    is_traced: bool = False
+    """A tensor of a capture that goes on in another thread was met."""
+
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        return [*self.tensors, *map(torch.tensor, self.numbers)]
+
+
+def read_state(
+    roots: Iterable[Root],
+    arguments: object,
+    given: Sequence[torch.Tensor],
+    fixed: Sequence[Any],
+    counted: frozenset[tuple[type, Any]] = frozenset(),
+) -> Reading:
+    """Read `roots`, and `arguments` (positional and keyword) unless None.
+
+    given: the tensors among the arguments. fixed: boxes that effects name otherwise. counted:
+    attributes of classes, integers that become inputs in whatever object they are met.
+    """
+    walk = _Walk(Reading(), counted)
+    for number, tensor in enumerate(given):
+        walk.memo.setdefault(id(tensor), ("argument", number))
+    for number, box in enumerate(fixed):
+        walk.memo[id(box)] = ("fixed", number)
+    if arguments is not None:
+        walk.visit(arguments, "argument")
+    for root in roots:
+        walk.root(root)
+    walk.reading.key = tuple(walk.key)
+    return walk.reading
+
+
+@dataclass(slots=True)
+class _Walk:
+    reading: Reading
+    counted: frozenset[tuple[type, Any]]
+    key: list[Any] = field(default_factory=list[Any])
+    memo: dict[int, Any] = field(default_factory=dict[int, Any])
+
+    def root(self, root: Root) -> None:
+        value = root.read()
+        if root.key is not WHOLE:
+            self.entry(root, root.key, value)
+            return
+        values = self.enter(value)
+        if values is not None:
+            for key, item in values.items():
+                self.entry(root, key, item)
+
+    def entry(self, root: Root, key: Any, value: Any) -> None:
+        if root.counts(key, value):
+            self.count(root.box, key, value)
+        else:
+            self.visit(value, root.name)
+
+    def count(self, box: Any, key: Any, value: int) -> None:
+        self.key.append("counted")
+        self.reading.numbers.append(value)
+        self.reading.counters.append((box, key))
+
+    def visit(self, value: Any, name: str) -> None:
+        if isinstance(value, torch.Tensor):
+            self.tensor(value, name)
+        elif type(value) is int or isinstance(value, _PLAIN):
+            self.key.append((type(value), value))
+        elif isinstance(value, float):
+            self.key.append((float, value.hex()))
+        elif isinstance(value, tuple):
+            items: tuple[Any, ...] = value
+            self.key.append((type(items), len(items)))
+            for item in items:
+                self.visit(item, name)
+        elif is_structural(value):
+            values = self.enter(value)
+            for key, item in (values or {}).items():
+                if (type(value), key) in self.counted and is_counted(item):
+                    self.count(value, key, item)
+                else:
+                    self.visit(item, name)
+        else:
+            self.key.append(Identity(value))
+            self.reading.leaves.append(value)
+
+    def enter(self, box: Any) -> dict[Any, Any] | None:
+        """Number a container and note its structure; None where it was met before."""
+        if not self.is_new(box):
+            return None
+        self.reading.objects.append(box)
+        values = contents(box)
+        kind = type(box)
+        if isinstance(box, list | deque):
+            self.key.append((kind, len(values)))
+        elif isinstance(box, set):
+            self.key.append((kind, frozenset(values)))
+            return {}
+        else:
+            self.key.append((kind, *values))
+        return values
+
+    def tensor(self, tensor: torch.Tensor, name: str) -> None:
+        if isinstance(tensor, TracedTensor):
+            self.reading.is_traced = True
+        if self.is_new(tensor):
+            self.reading.tensors.append(tensor)
+            self.reading.names.append(name)
+            self.key.append((type(tensor), tensor.shape, tensor.dtype, tensor.device))
+
+    def is_new(self, value: object) -> bool:
+        known = self.memo.get(id(value))
+        if known is None:
+            self.memo[id(value)] = len(self.memo)
+            return True
+        self.key.append(("same", known))
+        return False
+
+
+def is_structural(value: Any) -> bool:
+    """Whether another object of the same content may stand in the place of `value`."""
+    if isinstance(value, Store | Enum):
+        return False
+    return is_box(value) and not (
+        dataclasses.is_dataclass(value) and not hasattr(value, "__dict__")
+    )

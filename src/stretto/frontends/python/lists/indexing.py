@@ -1,0 +1,203 @@
+"""`x[i]` and `x[i] = v` where an index is known only at run time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.aliasing import views
+from stretto.frontends.python.operators.functional import overwrite
+from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.tracing.tries import caught
+from stretto.frontends.python.values.scalars import concrete, known_value, linear_of
+from stretto.ir.core import Value
+from stretto.ir.types import DType
+
+aten = torch.ops.aten
+
+
+def is_position(index: Any) -> bool:
+    """A traced integer without dims: a position rather than a table of positions."""
+    return isinstance(index, TracedTensor) and index.dim() == 0 and index.dtype in _INTEGERS
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def has_position(index: Any) -> bool:
+    """Whether an index (or a part of one) is known only at run time."""
+    if isinstance(index, tuple):
+        return any(has_position(part) for part in index)
+    if isinstance(index, slice):
+        return any(isinstance(p, TracedTensor) for p in (index.start, index.stop, index.step))
+    return is_position(index)
+
+
+def _is_flag(index: Any) -> bool:
+    """A traced flag without dims: all of the tensor, or nothing of it."""
+    return isinstance(index, TracedTensor) and index.dim() == 0 and index.dtype is torch.bool
+
+
+def getitem(tensor: TracedTensor, index: Any) -> Any:
+    """`tensor[index]`."""
+    if _is_flag(index):
+        raise data_dependent_shape()
+    if not has_position(index):
+        return torch.Tensor.__getitem__(tensor, index)
+    parts = _expanded(tensor, index)
+    if any(_is_table(part) for part in parts):
+        return _gathered(tensor, parts)
+    return _located(tensor, parts)
+
+
+def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
+    """`tensor[index] = value`."""
+    if _is_flag(index):
+        _set_if(tensor, index, value)
+        return
+    if not has_position(index):
+        torch.Tensor.__setitem__(tensor, index, value)
+        return
+    parts = _expanded(tensor, index)
+    if any(_is_table(part) for part in parts):
+        indices = [_as_table(part) for part in parts]
+        value = (
+            value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=tensor.dtype)
+        )
+        aten.index_put_.default(tensor, indices, value.to(tensor.dtype))
+        return
+    target = _located(tensor, parts)
+    if not isinstance(value, torch.Tensor):
+        target.fill_(value)
+        return
+    while value.dim() > target.dim() and value.shape[0] == 1:
+        value = value.squeeze(0)
+    overwrite(target, value)
+
+
+def _set_if(tensor: TracedTensor, flag: TracedTensor, value: Any) -> None:
+    """All of the tensor is the value, if the flag is set."""
+    if isinstance(value, torch.Tensor):
+        while value.dim() > tensor.dim() and value.shape[0] == 1:
+            value = value.squeeze(0)
+        value = value.to(tensor.dtype)
+    else:
+        value = torch.full((), value, dtype=tensor.dtype)
+    overwrite(tensor, torch.where(flag, value, tensor))
+
+
+def _expanded(tensor: TracedTensor, index: Any) -> list[Any]:
+    """The index with its ellipsis written out, one entry per dim (and per None)."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    used = sum(_consumed(part) for part in parts)
+    missing = tensor.dim() - used
+    if missing < 0:
+        raise IndexError(f"too many indices for tensor of dimension {tensor.dim()}")
+    fill = [slice(None)] * missing
+    for place, part in enumerate(parts):
+        if part is Ellipsis:
+            return parts[:place] + fill + parts[place + 1 :]
+    return parts + fill
+
+
+def _consumed(part: Any) -> int:
+    if part is None or part is Ellipsis:
+        return 0
+    if isinstance(part, torch.Tensor) and part.dtype is torch.bool:
+        return part.dim()
+    return 1
+
+
+def _is_table(part: Any) -> bool:
+    return isinstance(part, list) or (isinstance(part, torch.Tensor) and not is_position(part))
+
+
+def _as_table(part: Any) -> Any:
+    if isinstance(part, slice):
+        if part != slice(None):
+            fail(
+                "an index mixes a slice, a position known at run time and a tensor",
+                "index in two steps: first the slice, then the rest",
+            )
+        return None
+    if part is None:
+        fail("an index mixes None and a tensor", "call unsqueeze() after indexing")
+    return part if isinstance(part, torch.Tensor) else torch.tensor(part)
+
+
+def _gathered(tensor: TracedTensor, parts: list[Any]) -> Any:
+    return aten.index.Tensor(tensor, [_as_table(part) for part in parts])
+
+
+def _located(tensor: Any, parts: list[Any]) -> Any:
+    """Apply a basic index dim by dim, so that the result is a view."""
+    dim = 0
+    for part in parts:
+        if part is None:
+            tensor = tensor.unsqueeze(dim)
+            dim += 1
+        elif isinstance(part, slice):
+            tensor = _slice(tensor, dim, part)
+            dim += 1
+        else:
+            tensor = select(tensor, dim, part)
+    return tensor
+
+
+def select(tensor: TracedTensor, dim: int, index: Any) -> TracedTensor:
+    """`tensor.select(dim, index)` with a Python or traced index."""
+    if isinstance(index, TracedTensor) and tracer().tries.catch(IndexError):
+        index = _known_index(index)
+    if isinstance(index, TracedTensor):
+        return views.selected(tensor, dim, tracer().read(index))
+    return aten.select.int(tensor, dim, int(index))
+
+
+def _known_index(index: TracedTensor) -> int:
+    """An index that may raise what the user's code catches has to be a Python int, as it is where
+    its loop is unrolled. (The op itself may be emitted behind the `try`, where a view is read.)"""
+    known = known_value(index)
+    if known is not None:
+        return known
+    if index.number is not None and index.number.loops:
+        raise NeedsUnroll(index.number.loops, caught(IndexError))
+    raise caught(IndexError)
+
+
+def _slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
+    bounds = (part.start, part.stop)
+    if not any(isinstance(bound, TracedTensor) for bound in bounds):
+        if part == slice(None):
+            return tensor
+        return aten.slice.Tensor(tensor, dim, part.start, part.stop, part.step or 1)
+    start = linear_of(part.start if part.start is not None else 0)
+    stop = linear_of(part.stop if part.stop is not None else tensor.shape[dim])
+    if part.step in (None, 1) and start is not None and stop is not None:
+        length = stop.plus(start, -1)
+        if not length.terms:
+            return views.narrowed(tensor, dim, _position(part.start), max(0, length.constant))
+    _unroll_or_fail(bounds)
+    return aten.slice.Tensor(
+        tensor, dim, *(int(b) if isinstance(b, TracedTensor) else b for b in bounds), part.step or 1
+    )
+
+
+def _position(start: Any) -> Value:
+    if isinstance(start, TracedTensor):
+        return tracer().read(start)
+    return tracer().literal(start or 0, DType.I64)
+
+
+def _unroll_or_fail(bounds: tuple[Any, ...]) -> None:
+    """The slice's length is not known: leave, unless the bounds turn out to be Python ints."""
+    for bound in bounds:
+        if isinstance(bound, TracedTensor):
+            try:
+                concrete(bound, "int")
+            except NeedsUnroll:
+                raise
+            except Abort:
+                raise data_dependent_shape("the length of this slice") from None

@@ -1,0 +1,287 @@
+"""Operations on lists whose length may depend on the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.aliasing.aliases import link
+from stretto.frontends.python.lists import methods
+from stretto.frontends.python.objects.copies import check_change
+from stretto.frontends.python.source.rewrite import rewritten
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import Length, TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.leaves import fake_of_type, kind_of, materialize, wrap
+from stretto.frontends.python.values.scalars import Kind, number_kind, unify
+from stretto.frontends.python.values.state import TracedList, describe
+from stretto.ir.core import Value
+from stretto.ir.ops import ListGetOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, ListStackOp
+from stretto.ir.types import INDEX, Symbol, TensorType
+
+
+def element_kind(items: TracedList) -> Kind:
+    base = items.memory.state.base
+    assert isinstance(base, Value)
+    return Kind(base.list.element, items.numbers)
+
+
+def _length(items: TracedList) -> Length:
+    return items.memory.state.length or Length(object(), 0)
+
+
+def traced_length(items: TracedList) -> Any:
+    """`len(items)`: an int where it is known, else a traced number."""
+    static = _length(items).static
+    if static is not None:
+        return static
+    state = tracer()
+    return state.number(state.list_length(state.current(items.memory)))
+
+
+def _item_value(items: TracedList, item: Any) -> Value:
+    kind, wanted = kind_of(item), element_kind(items)
+    if kind is None or unify(wanted, kind, promote=False) != wanted:
+        fail(
+            f"{describe(item)} is put into a list of {wanted.type}",
+            "give all items of a list that grows in a traced loop one shape and dtype",
+        )
+    return materialize(item, wanted)
+
+
+def push(items: TracedList, item: Any) -> None:
+    check_change(items)
+    state = tracer()
+    value = _item_value(items, item)
+    current = state.current(items.memory)
+    length = _length(items)
+    pushed = state.emit(ListPushOp(current, value), (current.type,))[0]
+    state.write(items.memory, pushed, Length(length.base, length.offset + 1))
+    link(items, [item])
+
+
+def extend(items: TracedList, others: Any) -> None:
+    if isinstance(others, TracedList):
+        _method(methods.extend, items, others)
+        return
+    for item in others:
+        push(items, item)
+
+
+def _method(function: Any, items: TracedList, *args: Any) -> Any:
+    return rewritten(function)(items, *args)
+
+
+_NO_INDEX = "list indices must be integers or slices, not {}"
+_NO_INTEGER = "'{}' object cannot be interpreted as an integer"
+
+
+def _check_position(index: Any, message: str = _NO_INDEX) -> None:
+    """What Python refuses as a position in a list."""
+    if isinstance(index, torch.Tensor) and number_kind(index) is None:
+        if index.numel() != 1 or index.dtype.is_floating_point or index.dtype.is_complex:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+    elif number_kind(index) is float or not hasattr(index, "__index__"):
+        kind = "float" if number_kind(index) is float else type(index).__name__
+        raise TypeError(message.format(kind))
+
+
+def _position(items: TracedList, index: Any) -> Value:
+    _check_position(index)
+    if isinstance(index, TracedTensor):
+        wide: Any = index if index.dtype == torch.int64 else index.to(torch.int64)
+        return tracer().read(wide)
+    static = _length(items).static
+    if static is not None and not -static <= index < static:
+        raise IndexError("list index out of range")
+    return tracer().literal(int(index), INDEX.dtype)
+
+
+def get_item(items: TracedList, index: Any) -> Any:
+    if isinstance(index, slice):
+        return _slice(items, index)
+    state = tracer()
+    kind = element_kind(items)
+    op = ListGetOp(state.current(items.memory), _position(items, index))
+    return _taken(items, wrap(state.emit(op, (kind.type,))[0], kind, device=_device(items)))
+
+
+def _taken(items: TracedList, item: Any) -> Any:
+    """An item shares memory with its list."""
+    if not items.numbers:
+        link(item, [items])
+    return item
+
+
+def _slice(items: TracedList, index: slice) -> Any:
+    static, parts = _length(items).static, (index.start, index.stop, index.step)
+    if static is not None and not any(isinstance(part, TracedTensor) for part in parts):
+        return [get_item(items, position) for position in range(static)[index]]
+    step = 1 if index.step is None else index.step
+    if not isinstance(step, int):
+        fail("the step of a slice is a traced value", "use a Python int as step")
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    bounds = [
+        bound if bound is None else _method(methods.bounded, items, bound, step)
+        for bound in (index.start, index.stop)
+    ]
+    made = copied(items)
+    clear(made)
+    _method(methods.part, items, *bounds, step, made)
+    return made
+
+
+def _check_no_slice(index: Any) -> None:
+    if isinstance(index, slice):
+        fail(
+            "a slice is set or deleted of a list that grows in a traced branch or loop",
+            "set or delete single items, or make a new list",
+        )
+
+
+def set_item(items: TracedList, index: Any, item: Any) -> None:
+    _check_no_slice(index)
+    check_change(items)
+    state = tracer()
+    value = _item_value(items, item)
+    current = state.current(items.memory)
+    op = ListSetOp(current, _position(items, index), value)
+    state.write(items.memory, state.emit(op, (current.type,))[0], items.memory.state.length)
+    link(items, [item])
+
+
+def delete_item(items: TracedList, index: Any) -> None:
+    _check_no_slice(index)
+    _check_position(index)
+    _method(methods.delete, items, index, "list assignment index out of range")
+
+
+def insert(items: TracedList, index: Any, item: Any) -> None:
+    _check_position(index, _NO_INTEGER)
+    _method(methods.insert, items, index, item)
+
+
+def reverse(items: TracedList) -> None:
+    _method(methods.reverse, items)
+
+
+def pop(items: TracedList, index: Any = -1) -> Any:
+    if isinstance(index, torch.Tensor) or index != -1:
+        _check_position(index, _NO_INTEGER)
+        item = _method(methods.item_to_pop, items, index)
+        _method(methods.delete, items, index, "pop index out of range")
+        return item
+    check_change(items)
+    state = tracer()
+    kind = element_kind(items)
+    current = state.current(items.memory)
+    length = _length(items)
+    rest, item = state.emit(ListPopOp(current), (current.type, kind.type))
+    state.write(items.memory, rest, Length(length.base, length.offset - 1))
+    return _taken(items, wrap(item, kind, device=_device(items)))
+
+
+def clear(items: TracedList) -> None:
+    check_change(items)
+    state = tracer()
+    current = state.current(items.memory)
+    state.write(items.memory, state.emit(ListNewOp(()), (current.type,))[0], Length(None, 0))
+
+
+def copied(items: TracedList) -> TracedList:
+    state = tracer()
+    base = state.current(items.memory)
+    made = wrap(base, Kind(base.type, items.numbers), length=items.memory.state.length)
+    made.fake = items.fake
+    return made
+
+
+def contains(items: TracedList, item: Any) -> Any:
+    """`item in items`."""
+    kind = number_kind(item)
+    is_tensor = kind is None and isinstance(item, torch.Tensor | TracedList)
+    if is_tensor or (kind is not None and not items.numbers):
+        fail(
+            "a list that grows in a traced branch or loop is searched for a tensor or list",
+            "keep numbers in the list, or compare what you need in a loop",
+        )
+    return kind is not None and _method(methods.contains, items, item)
+
+
+def operator(items: TracedList, symbol: str, operand: Any) -> Any:
+    """A binary operator of Python's lists."""
+    match symbol:
+        case "+" | "r+" if isinstance(operand, list | TracedList):
+            made = copied(items)
+            if symbol == "r+":
+                clear(made)
+                extend(made, operand)
+            extend(made, items if symbol == "r+" else operand)
+            return made
+        case "*" | "*=" if number_kind(operand) in (int, bool):
+            once = copied(items)
+            made = items if symbol == "*=" else copied(items)
+            _method(methods.repeat, made, operand, once)
+            return made
+        case "+":
+            kind = getattr(number_kind(operand), "__name__", type(operand).__name__)
+            raise TypeError(f'can only concatenate list (not "{kind}") to list')
+        case "==" | "<" if isinstance(operand, list | TracedList):
+            fail(
+                "a list that grows in a traced branch or loop is compared with another one",
+                "compare their lengths, and their items in a loop",
+            )
+        case _:
+            return NotImplemented
+
+
+def stack(items: TracedList, dim: int = 0) -> Any:
+    """`torch.stack(items, dim)`; the leading dim is a symbol when the length is not known."""
+    state = tracer()
+    element = element_kind(items).type
+    assert isinstance(element, TensorType)
+    current = state.current(items.memory)
+    static = _length(items).static
+    if static is None:
+        symbol = state.new_symbol(state.list_length(current))
+        lead = Symbol(str(symbol.node.expr))
+    else:
+        lead = static
+    type = TensorType(element.dtype, (lead, *element.shape))
+    value = state.emit(ListStackOp(current), (type,))[0]
+    made = state.fresh(value, fake_of_type(type, _device(items)))
+    return made if dim == 0 else made.movedim(0, dim)
+
+
+def concatenate(items: TracedList, dim: int = 0) -> Any:
+    """`torch.cat(items, dim)` as a stack and a reshape."""
+    stacked = stack(items)
+    dim %= stacked.dim() - 1
+    moved = stacked.movedim(0, dim)
+    shape = list(moved.shape)
+    size = shape[dim + 1]
+    lead = shape[dim]
+    if not isinstance(lead, int) and size != 1:
+        fail(
+            "torch.cat of a list whose length depends on a tensor, along a dim that is not 1",
+            "use torch.stack, or items of size 1 along that dim",
+        )
+    joint = lead if size == 1 else lead * size
+    return moved.reshape([*shape[:dim], joint, *shape[dim + 2 :]])
+
+
+def to_python(items: TracedList) -> list[Any]:
+    """The items of a list of known length."""
+    static = _length(items).static
+    if static is None:
+        fail(
+            "a list whose length depends on a tensor is passed to a function that needs its items",
+            "use torch.stack(list), len(list), indexing or a for loop",
+        )
+    return [get_item(items, index) for index in range(static)]
+
+
+def _device(items: TracedList) -> torch.device | None:
+    return items.fake.device if items.fake is not None else None

@@ -1,0 +1,345 @@
+"""The user's objects that outlive a call, as they were before its capture.
+
+Capturing runs the user's function, so that what it does to attributes, items, lists, dicts, sets,
+globals and closures really happens, with traced values. The heap copies all of these beforehand,
+finds what has been changed, and puts everything back, whether the capture succeeds or not.
+
+A *box* is one mutable thing: a list, dict, set, deque or object of a user's class, the table of
+attributes of any other object, or a `Store`.
+"""
+
+# pyright: reportPrivateUsage=false
+# a module's tables are private
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dis
+import types
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache, partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from stretto.errors import SourceLocation
+from stretto.frontends.python.guards.guards import content_of
+from stretto.frontends.python.guards.reach import is_of_user
+from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.tracing.frames import read_cell
+from stretto.frontends.python.tracing.locations import is_user_file, user_location
+from stretto.frontends.python.values.state import contents, is_box, is_same, refill
+from stretto.frontends.python.values.stores import (
+    Cell,
+    ClassAttributes,
+    Names,
+    Slots,
+    Store,
+    slots_of,
+)
+
+_ATOMS: frozenset[type] = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device)
+)
+
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+"""Classes of the standard library whose objects are there to be changed."""
+
+MUTATORS = frozenset(
+    (
+        "__delitem__", "__ior__", "__setitem__", "add", "append", "appendleft", "clear",
+        "difference_update", "discard", "extend", "extendleft", "insert", "intersection_update",
+        "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault",
+        "sort", "symmetric_difference_update", "update",
+    )
+)  # fmt: skip
+"""Methods of containers that change them."""
+
+
+@dataclass(eq=False)
+class Heap:
+    """Boxes by id, with their contents before the capture (`before`) and at its start (`start`).
+
+    The two differ where tensors were replaced by traced ones.
+    """
+
+    boxes: dict[int, Any] = field(default_factory=dict[int, Any])
+    before: dict[int, dict[Any, Any]] = field(default_factory=dict[int, dict[Any, Any]])
+    start: dict[int, dict[Any, Any]] = field(default_factory=dict[int, dict[Any, Any]])
+    touched: dict[int, Any] = field(default_factory=dict[int, Any])
+    places: dict[int, SourceLocation | None] = field(
+        default_factory=dict[int, SourceLocation | None]
+    )
+    """Where a box was changed."""
+    seen: dict[int, Any] = field(default_factory=dict[int, Any])
+    owners: dict[int, type] = field(default_factory=dict[int, type])
+    """Classes of the objects whose attributes a box holds."""
+    arguments: set[int] = field(default_factory=set[int])
+    """Containers among the arguments, which are others at the next call."""
+    shared: set[int] = field(default_factory=set[int])
+    """Containers among the arguments that the function also knows otherwise, and their copies."""
+    keep: list[Any] = field(default_factory=list[Any])
+    arrays: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
+    """Arrays, and copies of them. They cannot hold traced values, so changes are refused."""
+    stores: dict[tuple[str, int], Store] = field(default_factory=dict[tuple[str, int], Store])
+
+    # ---- finding -----------------------------------------------------------------------------
+    def add(self, roots: Iterable[Any]) -> None:
+        """Copy everything that can be reached from `roots` and is not known yet."""
+        pending = deque(roots)
+        while pending:
+            value = pending.popleft()
+            if type(value) not in _ATOMS and id(value) not in self.seen:
+                self.seen[id(value)] = value
+                pending.extend(self._visit(value))
+
+    def knows(self, value: object) -> bool:
+        """Whether an object existed before the capture."""
+        return self.seen.get(id(value)) is value
+
+    def add_arguments(self, arguments: Any) -> bool:
+        """Copy what can be reached from the arguments of the captured function.
+
+        True if a container is found twice among them.
+        """
+        pending, twice = [arguments], False
+        while pending:
+            value = pending.pop()
+            if isinstance(value, list | dict | deque):
+                twice |= id(value) in self.arguments
+                if self.knows(value):
+                    self.shared.add(id(value))
+                elif id(value) not in self.arguments:
+                    self.arguments.add(id(value))
+                    pending += contents(value).values()
+            elif isinstance(value, tuple):
+                pending += value
+        self.add((arguments,))
+        return twice
+
+    def has_attributes(self, box: Any) -> bool:
+        """Whether the entries of a box are found by name, not by position or key."""
+        return isinstance(box, Store) or id(box) in self.owners
+
+    def codes_of(self, box: Any) -> Iterator[CodeType]:
+        """Methods of the object whose attributes `box` holds."""
+        for base in self.owners.get(id(box), object).__mro__:
+            if is_of_user(base):
+                for value in vars(base).values():
+                    code = getattr(getattr(value, "fget", value), "__code__", None)
+                    if isinstance(code, CodeType):
+                        yield code
+
+    def owns(self, box: Any) -> bool:
+        """Whether a container existed before the capture."""
+        return self.boxes.get(id(box)) is box
+
+    def holders(self, value: Any) -> list[Any]:
+        """Boxes that hold an object, also in tuples."""
+        return [
+            box for key, box in self.boxes.items() if _holds(tuple(self.start[key].values()), value)
+        ]
+
+    def is_held_by_others(self, value: Any) -> bool:
+        """Whether a bound method, default or the like refers to an object."""
+        for item in self.seen.values():
+            match item:
+                case MethodType() | types.BuiltinMethodType():
+                    held: tuple[Any, ...] = (item.__self__,)
+                case partial():
+                    held = (*item.args, *item.keywords.values())
+                case FunctionType():
+                    held = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
+                case _:
+                    continue
+            if _holds(held, value):
+                return True
+        return False
+
+    def boxes_of(self, holder: Any) -> Iterator[Any]:
+        """The boxes that attributes or items of `holder` are in."""
+        if id(holder) in self.boxes:
+            yield holder
+        for kind in ("class", "slots", "names", "cell"):
+            store = self.stores.get((kind, id(holder)))
+            if store is not None:
+                yield store
+        table = getattr(holder, "__dict__", None)
+        if isinstance(table, dict) and id(table) in self.boxes:
+            yield table
+            if isinstance(holder, nn.Module):
+                yield from (holder._parameters, holder._buffers, holder._modules)
+
+    def _visit(self, value: Any) -> Iterable[Any]:
+        match value:
+            case torch.Tensor() | ModuleType() | Enum():
+                return ()
+            case np.ndarray() | bytearray() | array():
+                self.arrays.append((value, copy.copy(value)))  # pyright: ignore[reportUnknownArgumentType]
+                return ()
+            case tuple() | frozenset():
+                return value  # pyright: ignore[reportUnknownVariableType]
+            case MethodType():
+                return (value.__self__, value.__func__)
+            case types.BuiltinMethodType():
+                return (value.__self__,)
+            case partial():
+                return (value.func, *value.args, *value.keywords.values())
+            case FunctionType():
+                return list(self._function(value))
+            case type():
+                return list(self._class(value))
+            case _:
+                return list(self._object(value))
+
+    def _box(self, box: Any) -> Iterable[Any]:
+        """Enter a box; what it holds."""
+        if id(box) not in self.boxes:
+            self.boxes[id(box)] = box
+            self.before[id(box)] = self.start[id(box)] = contents(box)
+        values = self.before[id(box)]
+        return (*values.keys(), *values.values()) if isinstance(box, dict) else values.values()
+
+    def _store(self, kind: str, owner: object, made: Store) -> Iterable[Any]:
+        return self._box(self.stores.setdefault((kind, id(owner)), made))
+
+    def _object(self, value: Any) -> Iterator[Any]:
+        kind = type(value)
+        if kind.__module__.split(".")[0] == "stretto":
+            yield getattr(value, "__dict__", {}).get("_function")
+            return
+        container = isinstance(value, list | dict | set | deque)
+        if container:
+            yield from self._box(value)
+        if not (is_of_user(kind) or isinstance(value, (nn.Module, *_NAMESPACES))):
+            return
+        yield kind
+        if hasattr(value, "__dict__"):
+            if not container and is_box(value):
+                self.owners[id(value)] = kind
+                yield from self._box(value)
+            else:
+                self.owners[id(vars(value))] = kind
+                yield from self._box(vars(value))
+        if any(True for _ in slots_of(kind)):
+            yield from self._store("slots", value, Slots(value))
+            self.owners[id(self.stores["slots", id(value)])] = kind
+
+    def _class(self, kind: type) -> Iterator[Any]:
+        if is_of_user(kind) and not issubclass(kind, Enum):
+            yield from self._store("class", kind, ClassAttributes(kind))
+            yield from kind.__mro__[1:-1]
+
+    def _function(self, function: FunctionType) -> Iterator[Any]:
+        code = function.__code__
+        for cell, name in zip(function.__closure__ or (), code.co_freevars, strict=True):
+            if is_user_file(code.co_filename):
+                yield from self._store("cell", cell, Cell(cell, name))
+            else:
+                yield read_cell(cell)
+        yield from (function.__defaults__ or (), *(function.__kwdefaults__ or {}).values())
+        if function.__dict__:
+            self.owners[id(function.__dict__)] = FunctionType
+            yield from self._box(function.__dict__)
+        if is_user_file(code.co_filename):
+            yield from self._globals(function.__globals__, code)
+
+    def _globals(self, table: dict[str, Any], code: CodeType) -> Iterator[Any]:
+        yield from self._names(table, names_stored(code))
+        reads = names_read(code)
+        for name in sorted(reads.globals & table.keys()):
+            value = table[name]
+            if isinstance(value, ModuleType) and is_of_user(value):
+                yield from self._names(vars(value), reads.attributes & vars(value).keys())
+            yield value
+
+    def _names(self, table: dict[str, Any], wanted: frozenset[str]) -> Iterable[Any]:
+        """Enter some entries of a namespace."""
+        store = self.stores.get(("names", id(table)))
+        if not isinstance(store, Names):
+            return self._store("names", table, Names(table, tuple(wanted))) if wanted else ()
+        added = {name: table[name] for name in wanted - {*store.names} if name in table}
+        store.names = (*store.names, *(wanted - {*store.names}))
+        for known in (self.before, self.start):
+            known[id(store)] = known[id(store)] | added
+        return added.values()
+
+    # ---- changes -----------------------------------------------------------------------------
+    def touch(self, holder: Any, in_region: bool) -> None:
+        """Note that `holder` is changed now, by the line of the user that is being traced.
+
+        in_region: the change may not happen in each run, or more than once.
+        """
+        self.places[id(holder)] = user_location()
+        for box in self.boxes_of(holder):
+            self.places[id(box)] = user_location()
+            if in_region:
+                self.touched[id(box)] = box
+
+    def changed(self) -> list[Any]:
+        """Boxes with other contents than at the start."""
+        return [
+            box for key, box in self.boxes.items() if not is_same(contents(box), self.start[key])
+        ]
+
+    def copied(self, box: Any, values: dict[Any, Any]) -> Any:
+        """A copy of a shared container for the capture, with these contents."""
+        made = copy.copy(box)
+        refill(made, values)
+        self.shared.add(id(made))
+        self.keep.append(made)
+        self.boxes[id(made)] = made
+        self.before[id(made)] = self.start[id(made)] = contents(made)
+        return made
+
+    def changed_arrays(self) -> list[tuple[Any, Any]]:
+        return [(one, was) for one, was in self.arrays if content_of(one) != content_of(was)]
+
+    def restore(self) -> None:
+        """Put everything back as it was before the capture."""
+        for item, was in self.changed_arrays():
+            item[... if isinstance(item, np.ndarray) else slice(None)] = was
+        for key, box in self.boxes.items():
+            if not is_same(contents(box), self.before[key]):
+                refill(box, self.before[key])
+        self.start = dict(self.before)
+        self.touched = {}
+
+    def before_of(self, box: Any) -> dict[Any, Any]:
+        """The contents of a box before the capture."""
+        return self.before.get(id(box), {})
+
+    def place(self, box: Any, values: dict[Any, Any]) -> None:
+        """Start the capture with these contents of `box`."""
+        if not is_same(contents(box), values):
+            refill(box, values)
+        self.start[id(box)] = values
+
+
+def _holds(items: tuple[Any, ...], value: Any) -> bool:
+    return any(
+        item is value or (isinstance(item, tuple) and _holds(item, value))  # pyright: ignore[reportUnknownArgumentType]
+        for item in items
+    )
+
+
+@cache
+def names_stored(code: CodeType) -> frozenset[str]:
+    """Global names that a code object, with those nested in it, assigns."""
+    found = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
+    }
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= names_stored(constant)
+    return frozenset(found)

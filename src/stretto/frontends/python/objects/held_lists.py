@@ -1,0 +1,89 @@
+"""Lists that outlive the call and grow in traced branches or loops.
+
+While it is traced, a list of the Program takes the place of such a Python list, in all variables
+and objects that refer to it. A variable that belongs to no function always refers to it, so that
+what it holds at the end is known: that goes into the Python list after each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import CellType
+from typing import Any
+
+from stretto.frontends.python.objects.heap import Heap
+from stretto.frontends.python.tracing.frames import Frame
+from stretto.frontends.python.tracing.signals import Replan, fail, fail_growth
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.state import Snapshot, TracedList
+
+_FRAME = "lists"
+
+
+def enter_lists(boxes: Iterable[Any]) -> None:
+    """Start of a capture that changes these objects: variables for the lists among them."""
+    lists = dict[str, Any]()
+    for box in boxes:
+        if type(box) is list:
+            name = _name(box)
+            lists[f"{name} ({len(lists) + 1})" if name in lists else name] = box
+    tracer().held_lists = {id(box): (box, name) for name, box in lists.items()}
+    cells = {name: CellType(box) for name, box in lists.items()}
+    tracer().frames.append(Frame(_FRAME, cells))
+
+
+def _name(box: list[Any]) -> str:
+    """Of what refers to a list."""
+    heap: Heap = tracer().heap
+    for holder in heap.holders(box):
+        for key, value in heap.before_of(holder).items():
+            if value is box and isinstance(key, str):
+                return key
+    return "of the arguments"
+
+
+def check_growth(box: Any) -> None:
+    """A list gets more or fewer items in a region. Of one that outlives the call, all that refers
+    to it has to be part of the state; else the capture is tried again."""
+    state = tracer()
+    heap: Heap = state.heap
+    if not heap.owns(box):
+        return
+    if type(box) is not list or heap.is_held_by_others(box):
+        fail_growth(box)
+    missing = {id(b): b for b in (box, *heap.holders(box)) if id(b) not in state.tracked}
+    if missing:
+        heap.touched.update(missing)
+        raise Replan
+
+
+def stand_ins() -> dict[int, tuple[list[Any], TracedList]]:
+    """Lists that outlive the call and the lists of the Program in their places, by the ids of
+    these."""
+    state = tracer()
+    frame = next(frame for frame in state.frames if frame.name == _FRAME)
+    found = ((box, frame.get(name)) for box, name in state.held_lists.values())
+    return {id(made): (box, made) for box, made in found if isinstance(made, TracedList)}
+
+
+def replacement(box: Any) -> TracedList | None:
+    """The list of the Program that is in the place of a Python list, which an expression took hold
+    of before."""
+    if not isinstance(box, list) or id(box) not in tracer().replaced_lists:  # pyright: ignore[reportUnknownArgumentType]
+        return None
+    snapshot = Snapshot.take()
+    values = [*snapshot.cells.values()]
+    values += [item for _, items in snapshot.boxes.values() for item in items.values()]
+    origins = tracer().list_origins
+    lists = (value for value in values if isinstance(value, TracedList))
+    return next((value for value in lists if origins.get(id(value)) == id(box)), None)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def check_replaced(box: Any) -> None:
+    """Fail where a Python list is changed in whose place there is a list of the Program."""
+    if replacement(box) is not None:
+        fail(
+            "an item is set of a list that grew in a traced branch or loop while the value was "
+            "computed",
+            "assign the value to a variable first",
+        )

@@ -1,0 +1,449 @@
+"""Which operators are kept, which have a rule of their own, and which torch's tables decompose.
+
+Kept are the operators that a kernel family computes directly, so that their structure survives
+(linear, normalisations, pools). The rest goes down to the core ATen set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+
+from stretto.frontends.python.operators.eager import eager_refusal, infer
+from stretto.frontends.python.operators.functional import overwrite
+from stretto.frontends.python.operators.ordering import RULES as ORDERING
+from stretto.frontends.python.operators.value_checks import check_classes
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import Storage, StorageState, TracedTensor
+from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+
+aten = torch.ops.aten
+
+_KEPT_PACKETS = (
+    aten.linear,
+    aten.convolution,
+    aten.native_layer_norm,
+    aten.native_group_norm,
+    aten._softmax,
+    aten._log_softmax,
+    aten.embedding,
+    aten.max_pool2d_with_indices,
+    aten.avg_pool2d,
+    aten._adaptive_avg_pool2d,
+    aten.gelu,
+    aten.silu,
+    aten.hardtanh,
+    aten.hardswish,
+    aten.hardsigmoid,
+    aten.leaky_relu,
+    aten.elu,
+    aten.softplus,
+    aten.log_sigmoid_forward,
+    aten.stack,
+    aten.cat,
+    aten.linspace,
+    aten.logspace,
+    aten.var,
+    aten.var_mean,
+    aten.std,
+    aten.std_mean,
+    aten.sum,
+    aten.mean,
+    aten.masked_fill,
+    aten.tril,
+    aten.triu,
+    aten.flip,
+    aten.roll,
+    aten.index_select,
+    aten.index_add,
+    aten.index_copy,
+    aten.index_fill,
+    aten.take,
+    aten.select_scatter,
+    aten.slice_scatter,
+    aten.square,
+    aten.floor_divide,
+    aten.rsub,
+    aten.addmm,
+    aten.baddbmm,
+    aten.max,
+    aten.min,
+    aten.all,
+    aten.where,
+    aten.repeat,
+    aten.cumsum,
+    aten.upsample_nearest2d,
+    aten.upsample_linear1d,
+    aten.upsample_bilinear2d,
+    aten.upsample_trilinear3d,
+)
+
+KEPT: frozenset[Any] = frozenset(
+    getattr(packet, name)
+    for packet in _KEPT_PACKETS
+    for name in packet.overloads()
+    if not getattr(packet, name)._schema.is_mutable
+    and (packet is not aten.where or name.startswith(("self", "Scalar")))
+)
+
+
+@cache
+def _table() -> dict[Any, Callable[..., Any]]:
+    return dict(core_aten_decompositions())
+
+
+def decomposition(func: Any) -> Callable[..., Any] | None:
+    """torch's decomposition of `func` into core ATen, if it has one in Python."""
+    return _table().get(func)
+
+
+@cache
+def random_operators() -> frozenset[Any]:
+    """Operators whose result is not a function of their arguments."""
+    packets = (
+        aten.rand, aten.randn, aten.randint, aten.rand_like, aten.randn_like, aten.randint_like,
+        aten.randperm, aten.bernoulli, aten.bernoulli_, aten.multinomial, aten.normal,
+        aten.normal_, aten.uniform_, aten.random_, aten.exponential_, aten.geometric_,
+        aten.cauchy_, aten.log_normal_, aten.native_dropout, aten.rrelu_with_noise, aten.poisson,
+    )  # fmt: skip
+    return frozenset(getattr(p, name) for p in packets for name in p.overloads())
+
+
+def _lstm(inputs: Any, state: Any, *args: Any) -> Any:
+    """torch's decomposition; that of torch 2.11 leaves a dim of length 1 in the last states."""
+    outputs, hidden, cell = aten.lstm.input.decompose(inputs, state, *args)
+    return outputs, hidden.reshape(state[0].shape), cell.reshape(state[1].shape)
+
+
+def _copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    overwrite(target, source)
+    return target
+
+
+def _fill_(target: Any, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        refused = eager_refusal(aten.fill_.Scalar, (target, value), {})
+        if refused is not None:
+            raise refused
+        value = aten.full.default([], value, dtype=target.dtype)
+    elif value.dim():
+        raise RuntimeError(
+            "fill_ only supports 0-dimension value tensor but got tensor with "
+            f"{value.dim()} dimensions."
+        )
+    overwrite(target, value)
+    return target
+
+
+def _zero_(target: Any) -> Any:
+    return _fill_(target, 0)
+
+
+def _reshape_inplace(*args: Any, **kwargs: Any) -> Any:
+    fail(
+        "this operator changes the shape of a tensor in place",
+        "use the out-of-place operator (unsqueeze instead of unsqueeze_, ...)",
+    )
+
+
+def _split_at_values(*args: Any, **kwargs: Any) -> Any:
+    if not any(isinstance(item, TracedTensor) for item in args[1:]):
+        return NotImplemented
+    raise data_dependent_shape()
+
+
+def _lift_fresh(value: torch.Tensor) -> Any:
+    """A tensor literal in the user's code."""
+    state = tracer()
+    if isinstance(value, TracedTensor):
+        return value
+    if value.numel() == 1 and value.dim() == 0:
+        with state.native():
+            number = value.item()
+        dtype = state.type_of(value).dtype
+        if not isinstance(number, complex):
+            with state.faking():
+                fake = torch.empty((), dtype=value.dtype, device=value.device)
+            return state.fresh(state.literal(number, dtype), fake)
+    constant = state.promote(value, guarded=False)
+    storage = Storage(StorageState(state.current(constant.memory)), state.scope, constant.fake)
+    return TracedTensor(constant.fake, storage)
+
+
+def _clone(value: Any, *, memory_format: Any = None) -> Any:
+    """A copy: the same value under a storage of its own."""
+    state = tracer()
+    traced = value if isinstance(value, TracedTensor) else state.promote(value)
+    with state.faking():
+        fake = aten.clone.default(traced.fake, memory_format=memory_format)
+    made = state.fresh(state.read(traced), fake, traced.number)
+    made.memory.any_layout = traced.memory.any_layout
+    return made
+
+
+def _dropout(value: Any, probability: float, train: bool) -> Any:
+    if train and probability > 0:
+        fail(
+            "dropout in training mode draws random numbers",
+            "call eval() on the module before compiling",
+        )
+    return value
+
+
+def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """What torch's decompositions make of a Python number."""
+    return aten.full.default([], value, dtype=dtype, device=device)
+
+
+def _zeros(fill: float) -> Callable[..., Any]:
+    def rule(size: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        dtype = dtype or torch.get_default_dtype()
+        value = bool(fill) if dtype is torch.bool else fill
+        value = int(fill) if not dtype.is_floating_point and dtype is not torch.bool else value
+        return aten.full.default(size, value, dtype=dtype, device=device)
+
+    return rule
+
+
+def _like(fill: float | None) -> Callable[..., Any]:
+    def rule(like: Any, *args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        value = args[0] if fill is None else fill
+        dtype, device = dtype or like.dtype, device or like.device
+        if dtype is not torch.bool and fill is not None:
+            value = float(fill) if dtype.is_floating_point else int(fill)
+        return aten.full.default(list(like.shape), value, dtype=dtype, device=device)
+
+    return rule
+
+
+def _new(fill: float | None) -> Callable[..., Any]:
+    def rule(
+        like: Any, size: Any, *args: Any, dtype: Any = None, device: Any = None, **_: Any
+    ) -> Any:
+        dtype, device = dtype or like.dtype, device or like.device
+        value = args[0] if fill is None else fill
+        if dtype is not torch.bool and fill is not None:
+            value = float(fill) if dtype.is_floating_point else int(fill)
+        return aten.full.default(size, value, dtype=dtype, device=device)
+
+    return rule
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any,
+    training: bool, momentum: float, eps: float, cudnn: bool = False,
+) -> Any:  # fmt: skip
+    """(x - mean) / sqrt(var + eps) * weight + bias, per channel."""
+    infer(
+        tracer(),
+        aten.batch_norm.default,
+        (x, weight, bias, mean, var, training, momentum, eps, cudnn),
+        {},
+    )
+    if x.numel() == 0:  # of any number of dims, and without a statistic
+        return _clone(x)
+    if training or mean is None or var is None:
+        mean, var = _batch_statistics(x, mean, var, momentum if training else 0.0)
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    scale = torch.rsqrt(var + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean * scale
+    if bias is not None:
+        shift = shift + bias
+    return x * scale.reshape(shape).to(x.dtype) + shift.reshape(shape).to(x.dtype)
+
+
+def _batch_statistics(x: Any, mean: Any, var: Any, momentum: float) -> tuple[Any, Any]:
+    """Mean and variance of the batch; the running ones move toward them by `momentum`."""
+    if x.dtype.itemsize == 2:
+        x = x.float()  # the variance may leave the range of F16
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    batch_mean, batch_var = x.mean(dims), x.var(dims, correction=0)
+    if mean is not None and momentum:
+        mean.copy_(mean * (1 - momentum) + batch_mean * momentum)
+        var.copy_(var * (1 - momentum) + x.var(dims, correction=1) * momentum)
+    return batch_mean, batch_var
+
+
+def _softmax_backward(grad: Any, output: Any, dim: int, input_dtype: Any) -> Any:
+    """In the order of ATen's kernel; torch's decomposition multiplies before it subtracts."""
+    total = aten.sum.dim_IntList(grad * output, [dim], True)
+    return ((grad - total) * output).to(input_dtype)
+
+
+def _flag_to_the_power(flags: Any, exponent: Any) -> Any:
+    """A bool, as ATen's kernel has it; torch's shape rule says an integer."""
+    if flags.dtype is not torch.bool or not isinstance(exponent, bool):
+        return NotImplemented
+    return _clone(flags) if exponent else torch.ones_like(flags)
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """scaled_dot_product_attention as two products and a softmax; where the query is empty,
+    or an operand is and the sizes do not fit, zeros in the shape of the query, as in eager."""
+    if dropout_p > 0:
+        return _dropout(query, dropout_p, True)
+    fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
+    empty = any(0 in item.shape for item in (query, key, value))
+    if empty and (not fits or 0 in query.shape[:-1]):
+        function = aten.scaled_dot_product_attention.default
+        options: Any = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        refused = eager_refusal(function, (query, key, value, attn_mask), options)
+        if refused is not None:
+            raise refused
+        return query.new_zeros([*query.shape[:-1], value.shape[-1]])
+    if enable_gqa:
+        repeats = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    factor = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
+    scores = torch.matmul(query * factor, key.transpose(-2, -1))
+    if is_causal:
+        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(torch.logical_not(attn_mask), -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return torch.matmul(torch.softmax(scores, -1), value)
+
+
+def _multilabel_margin_loss(input: Any, target: Any, reduction: int) -> Any:
+    """Eager gives a tensor without dims for a single row, where the operator's own shape rule says
+    one dim."""
+    if input.dim() > 1 or reduction != 0:
+        return NotImplemented
+    return aten.multilabel_margin_loss_forward.default(input, target, 1)
+
+
+def _one_hot(index: Any, classes: int = -1) -> Any:
+    if classes < 0:
+        fail(
+            "one_hot without num_classes has a shape that depends on data",
+            "pass num_classes",
+        )
+    check_classes(index, classes)
+    return aten._to_copy.default(
+        index.unsqueeze(-1) == torch.arange(classes, device=index.device), dtype=torch.int64
+    )
+
+
+_OF_BAGS = (
+    *("scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset"),
+    "padding_idx",
+)
+
+
+def _embedding_bag(packet: Any) -> Callable[..., Any]:
+    """Where torch's shape rule has other results than its kernel: for bfloat16, in float32; where
+    the end of the last bag, which is that of the indices, is among the offsets, without it."""
+
+    def rule(weight: Any, indices: Any, offsets: Any, *args: Any, **kwargs: Any) -> Any:
+        options = dict(zip(_OF_BAGS, args, strict=False)) | kwargs
+        infer(tracer(), packet.default, (weight, indices, offsets), options)
+        if options.get("include_last_offset"):
+            options["include_last_offset"] = False
+            return packet.default(weight, indices, offsets[:-1], **options)
+        if weight.dtype is not torch.bfloat16:
+            return NotImplemented
+        samples = options.get("per_sample_weights")
+        if samples is not None:
+            options["per_sample_weights"] = samples.float()
+        found, *rest = packet.default(weight.float(), indices, offsets, **options)
+        return found.to(torch.bfloat16), *rest
+
+    return rule
+
+
+def _shift(packet: Any) -> Callable[..., Any]:
+    """Python's operator, which takes flags with a number; its decomposition does not."""
+
+    def rule(x: Any, other: Any) -> Any:
+        dtype = torch.result_type(x, other)
+        if dtype.is_floating_point or dtype is torch.bool:
+            return NotImplemented
+        other = other.to(dtype) if isinstance(other, torch.Tensor) else other
+        kind = packet.Tensor if isinstance(other, torch.Tensor) else packet.Tensor_Scalar
+        return kind(x.to(dtype), other)
+
+    return rule
+
+
+def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    if dtype is None or dtype == x.dtype:
+        return _clone(x)
+    return NotImplemented
+
+
+def _softmax(kernel: Any) -> Callable[..., Any]:
+    def rule(x: Any, dim: int, dtype: Any = None) -> Any:
+        return kernel(x if dtype is None else x.to(dtype), dim, False)
+
+    return rule
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    **ORDERING,
+    aten.copy_.default: _copy_,
+    aten.fill_.Scalar: _fill_,
+    aten.fill_.Tensor: _fill_,
+    aten.zero_.default: _zero_,
+    aten.lstm.input: _lstm,
+    aten.lift_fresh.default: _lift_fresh,
+    aten.lift.default: _lift_fresh,
+    aten.clone.default: _clone,
+    aten.dropout.default: _dropout,
+    aten.feature_dropout.default: _dropout,
+    aten.alpha_dropout.default: _dropout,
+    aten.feature_alpha_dropout.default: _dropout,
+    aten.dropout_.default: _dropout,
+    aten.feature_dropout_.default: _dropout,
+    aten.alpha_dropout_.default: _dropout,
+    aten.feature_alpha_dropout_.default: _dropout,
+    aten._embedding_bag.default: _embedding_bag(aten._embedding_bag),
+    aten._embedding_bag_forward_only.default: _embedding_bag(aten._embedding_bag_forward_only),
+    aten.__lshift__.Scalar: _shift(aten.bitwise_left_shift),
+    aten.__lshift__.Tensor: _shift(aten.bitwise_left_shift),
+    aten.__rshift__.Scalar: _shift(aten.bitwise_right_shift),
+    aten.__rshift__.Tensor: _shift(aten.bitwise_right_shift),
+    aten.empty.memory_format: _zeros(0),
+    aten.zeros.default: _zeros(0),
+    aten.ones.default: _zeros(1),
+    torch.ops.prims.scalar_tensor.default: _scalar_tensor,
+    aten.zeros_like.default: _like(0),
+    aten.ones_like.default: _like(1),
+    aten.empty_like.default: _like(0),
+    aten.full_like.default: _like(None),
+    aten.new_zeros.default: _new(0),
+    aten.new_ones.default: _new(1),
+    aten.new_empty.default: _new(0),
+    aten.new_full.default: _new(None),
+    aten.batch_norm.default: _batch_norm,
+    aten.scaled_dot_product_attention.default: _attention,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten.pow.Tensor_Scalar: _flag_to_the_power,
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    aten.one_hot.default: _one_hot,
+    aten._to_copy.default: _to_copy,
+    aten.softmax.int: _softmax(aten._softmax.default),
+    aten.log_softmax.int: _softmax(aten._log_softmax.default),
+    aten.unsqueeze_.default: _reshape_inplace,
+    aten.squeeze_.default: _reshape_inplace,
+    aten.squeeze_.dim: _reshape_inplace,
+    aten.t_.default: _reshape_inplace,
+    aten.transpose_.default: _reshape_inplace,
+    aten.squeeze_.dims: _reshape_inplace,
+    aten.swapaxes_.default: _reshape_inplace,
+    aten.swapdims_.default: _reshape_inplace,
+    aten.as_strided_.default: _reshape_inplace,
+    aten.resize_.default: _reshape_inplace,
+    aten.tensor_split.tensor_indices_or_sections: _split_at_values,
+    aten.set_.source_Tensor: _reshape_inplace,
+}

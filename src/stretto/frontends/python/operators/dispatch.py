@@ -1,0 +1,256 @@
+"""Recording: every ATen call of the traced function becomes a TensorOp, a view, or several of them.
+
+The mode sits below autograd, so composite operators arrive whole. In order of preference an
+operator is handled by a rule of its own, kept, treated as a view, made functional, decomposed by
+torch's tables, or recorded as it is.
+"""
+
+# pyright: reportPrivateUsage=false
+# torch's dispatcher modes have no public names
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stretto.errors import StrettoError
+from stretto.frontends.python.aliasing.aliases import link
+from stretto.frontends.python.operators import value_checks
+from stretto.frontends.python.operators.decompositions import (
+    KEPT,
+    RULES,
+    decomposition,
+    random_operators,
+)
+from stretto.frontends.python.operators.eager import (
+    OF_OPERATORS,
+    eager_error,
+    eager_refusal,
+    infer,
+    tensors_of,
+)
+from stretto.frontends.python.operators.functional import (
+    apply_functionally,
+    is_mutating,
+    written_by,
+)
+from stretto.frontends.python.operators.overlap import check_overlap
+from stretto.frontends.python.operators.view_rules import RULES as VIEW_RULES
+from stretto.frontends.python.operators.wrapped_numbers import is_beside_scalar, with_number
+from stretto.frontends.python.tracing.fakes import mapped
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import Tracer, tracer
+from stretto.frontends.python.values.scalars import concrete, result_number
+from stretto.ir.ops import Argument, TensorOp
+
+_LAYOUT_KEYWORDS = [
+    "device",
+    "layout",
+    "memory_format",
+    "pin_memory",
+    "non_blocking",
+    "generator",
+    "implicit",
+    "out",
+]
+
+
+class Recorder(TorchDispatchMode):
+    """Sends every operator to `dispatch`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatch(self, func, args, kwargs or {})
+
+
+@contextmanager
+def recording() -> Generator[None]:
+    """Record the calls made inside; the settings that choose fused kernels are off."""
+    with ExitStack() as stack:
+        # Else a traced tensor could stay behind in the cache of casts of parameters.
+        stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(False)
+        mkldnn = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        stack.callback(torch._C._set_mkldnn_enabled, mkldnn)
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
+        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        log = logging.getLogger(fake_tensor.__name__)
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)  # errors of the user's function are raised, not logged
+        mode = Recorder()
+        tracer().mode = mode
+        stack.enter_context(mode)
+        yield
+
+
+def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """Handle one ATen call."""
+    state = tracer()
+    if func is torch.ops.aten._local_scalar_dense.default:
+        if _is_traced(args[0]):
+            return concrete(args[0], "number")
+        state.read_values[id(args[0])] = args[0]
+        with state.native():
+            return args[0].item()
+    if is_mutating(func):
+        check_overlap(func, args, kwargs, written_by(func, args, kwargs))
+    if func in value_checks.RULES:
+        outcome = _replaced(mode, value_checks.RULES[func], func, args, kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    if is_beside_scalar(func, args):
+        outcome = _replaced(mode, partial(with_number, func), func, args, kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    if func in RULES:
+        outcome = _replaced(mode, RULES[func], func, args, kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    if func in KEPT:
+        return record(func, args, kwargs)
+    if func in _COPY_BY_LAYOUT and _is_traced(args[0]) and args[0].memory.any_layout:
+        return _perhaps_copied(mode, func, args, kwargs)
+    if func in VIEW_RULES:
+        first = args[0] if _is_traced(args[0]) else state.promote(args[0])
+        return VIEW_RULES[func](first, *args[1:], **kwargs)
+    if func in random_operators():
+        fail(
+            f"{func} draws random numbers",
+            "call eval() on the module, or pass the random tensor as an argument",
+        )
+    if is_mutating(func):
+        with mode:
+            return apply_functionally(func, args, kwargs)
+    return _decompose_or_record(mode, func, args, kwargs)
+
+
+def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    rules = [decomposition(func), func.decompose if func._can_decompose() else None]
+    if any(rules):
+        refused = eager_refusal(func, args, kwargs)
+        if refused is not None:
+            raise refused
+    for rule in filter(None, rules):
+        try:
+            outcome = _replaced(mode, rule, func, args, kwargs)
+        except OF_OPERATORS as problem:
+            is_final = isinstance(problem, StrettoError) or rule is not rules[0]
+            if is_final or eager_error(func, args, kwargs) is not None:
+                raise
+            return record(func, args, kwargs)  # the decomposition refuses what the kernel takes
+        if outcome is not NotImplemented:
+            return outcome
+    return record(func, args, kwargs)
+
+
+def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
+    """What stands for `func`. What it raises for arguments that eager refuses is eager's error."""
+    try:
+        with mode:
+            return by(*args, **kwargs)
+    except OF_OPERATORS as problem:
+        if isinstance(problem, StrettoError):
+            raise
+        raise (eager_error(func, args, kwargs) or problem) from None
+
+
+_COPY_BY_LAYOUT = (
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.contiguous.default,
+    torch.ops.aten.flatten.using_ints,
+)
+
+
+def _perhaps_copied(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """A view or a copy, as the strides of a run say: memory that may be shared."""
+    state = tracer()
+    seen = _decompose_or_record(mode, func, args, kwargs)
+    if not _is_traced(seen) or seen.memory is not args[0].memory:
+        return seen
+    made = state.fresh(state.read(seen), seen.fake, seen.number)
+    made.memory.any_layout = True
+    link(made, [args[0]])
+    return made
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, TracedTensor)
+
+
+def record(func: Any, args: Any, kwargs: Any) -> Any:
+    """Record `func` as it is and return traced results."""
+    state = tracer()
+    promoted = _promoter(state)
+    args = mapped(promoted, args)
+    kwargs = {name: mapped(promoted, item) for name, item in kwargs.items()}
+    outputs = infer(state, func, args, kwargs)
+    if outputs is None and func not in value_checks.RECORDED:
+        state.note(f"{func} only checks values: it is left out")
+        return None
+    op = TensorOp(
+        str(func),
+        tuple(argument(state, item) for item in args),
+        tuple(
+            (key, argument(state, item))
+            for key, item in kwargs.items()
+            if key not in _LAYOUT_KEYWORDS
+        ),
+    )
+    fakes = tensors_of(outputs)
+    values = state.emit(op, [state.type_of(fake) for fake in fakes])
+    pairs = {id(fake): value for fake, value in zip(fakes, values, strict=True)}
+    number = result_number(func, args, kwargs)
+
+    any_layout = any(
+        isinstance(leaf, TracedTensor) and leaf.memory.any_layout
+        for leaf in tensors_of((args, kwargs))
+    )
+
+    def wrap(item: Any) -> Any:
+        if not isinstance(item, FakeTensor):
+            return item
+        made = state.fresh(pairs[id(item)], item, number)
+        made.memory.any_layout = any_layout
+        return made
+
+    return mapped(wrap, outputs)
+
+
+def _promoter(state: Tracer) -> Callable[[Any], Any]:
+    def promote(item: Any) -> Any:
+        if isinstance(item, torch.Tensor) and not isinstance(item, TracedTensor | FakeTensor):
+            return state.promote(item)
+        return item
+
+    return promote
+
+
+def argument(state: Tracer, item: Any) -> Argument:
+    """An argument of an ATen call as an argument of a TensorOp."""
+    match item:
+        case TracedTensor():
+            return state.read(item)
+        case torch.SymInt():
+            return state.dim_argument(item)
+        case list() | tuple():
+            return tuple(argument(state, part) for part in item)
+        case None | bool() | int() | float() | str() | torch.dtype():
+            return item
+        case torch.device() | torch.layout() | torch.memory_format():
+            return None
+        case _:
+            fail(
+                f"an argument of type {type(item).__name__} cannot be captured",
+                "use operators whose arguments are tensors, numbers and strings",
+            )

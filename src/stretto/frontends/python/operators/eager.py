@@ -1,0 +1,202 @@
+"""What eager PyTorch refuses, found by asking it: torch's shape rules accept more than its kernels.
+
+`F.gelu` of integers, `var` of integers, a product of two dtypes and a maximum over no elements have
+a shape by those rules. Eager raises, and so must the compiled program.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_map
+
+from stretto.frontends.python.tracing.fakes import (
+    call_key,
+    fake_like,
+    known_result,
+    mapped,
+    remember,
+)
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
+
+OF_OPERATORS = (
+    RuntimeError, IndexError, ValueError, TypeError, AssertionError, ZeroDivisionError,
+    OverflowError,
+)  # fmt: skip
+"""What torch's shape rules and decompositions raise for arguments that they refuse."""
+
+LARGEST = 1 << 16
+"""Elements of all tensors together with which an operator is tried."""
+
+SMALL = 8
+"""Dims are shrunk to this size where only dtypes are asked about."""
+
+_ABOUT_DTYPES = (
+    "implemented for",
+    "dtype",
+    "only support",
+    "not supported",
+    "scalar type",
+    "not allowed",
+    "without overflow",
+    "must not be",
+)
+
+
+def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """The fake results of `func`. What eager PyTorch refuses is refused with eager's error."""
+    key = call_key(func, args, kwargs)
+    if key is not None:
+        known = known_result(state.fake_mode, key)
+        if known is not None:
+            return known
+
+    def fake_of(item: Any) -> Any:
+        if isinstance(item, TracedTensor):
+            return item.fake
+        is_real = isinstance(item, torch.Tensor) and not isinstance(item, FakeTensor)
+        return fake_like(state.fake_mode, item) if is_real else item
+
+    given = mapped(fake_of, args)
+    named = {name: mapped(fake_of, item) for name, item in kwargs.items()}
+    try:
+        with state.faking():
+            outputs = func(*given, **named)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        raise data_dependent_shape(f"the result of {func}") from None
+    except GuardOnDataDependentSymNode:
+        raise data_dependent_shape(f"the shape that {func} needs") from None
+    except OF_OPERATORS as problem:
+        real = eager_error(func, args, kwargs)
+        if real is None:
+            fail(
+                f"torch's rule for the shape of {func} refuses arguments that its kernel takes: "
+                f"{str(problem).strip() or type(problem).__name__}",
+                "give the operands one dtype, and shapes that broadcast",
+            )
+        raise real from None
+    refused = eager_refusal(func, args, kwargs)
+    if refused is not None:
+        raise refused
+    if key is not None:
+        remember(key, outputs)
+    return outputs
+
+
+def tensors_of(item: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments of an operator."""
+    if isinstance(item, torch.Tensor):
+        return [item]
+    if isinstance(item, dict):
+        item = item.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    elif not isinstance(item, list | tuple):
+        return []
+    return [tensor for part in item for tensor in tensors_of(part)]  # pyright: ignore[reportUnknownVariableType]
+
+
+def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:
+    """The error of `func` on real tensors of the same layout, or with dims of at most `largest`."""
+
+    def real(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        if largest is not None:
+            shape = [min(size, largest) for size in item.shape]
+            return torch.zeros(shape, dtype=item.dtype, device=item.device)
+        like = item.fake if isinstance(item, TracedTensor) else item
+        strided = torch.empty_strided(
+            like.shape, like.stride(), dtype=item.dtype, device=item.device
+        )
+        return strided.zero_()
+
+    try:
+        with tracer().native():
+            func(*tree_map(real, args), **tree_map(real, kwargs))
+    except Exception as error:  # what eager raises, of whatever class, is the answer
+        return error.with_traceback(None)
+    return None
+
+
+_known: dict[tuple[Any, ...], Exception | None] = {}
+
+
+def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
+    """The error of a call that torch's shape rule accepts: for its dtypes, or for a size of 0."""
+    tensors = tensors_of((args, kwargs))
+    for tensor in filter(is_lazy, tensors):
+        tracer().type_of(tensor)  # refuses it
+    traced = [item for item in tensors if isinstance(item, TracedTensor)]
+    if any(isinstance(size, torch.SymInt) for item in traced for size in item.shape):
+        return None  # a list's length is known at run time only
+    if any(tensor.numel() == 0 for tensor in tensors):
+        if sum(tensor.numel() for tensor in tensors) <= LARGEST:
+            return eager_error(func, args, kwargs)
+        return None
+    dtypes = tuple((tensor.dtype, tensor.dim()) for tensor in tensors)
+    kinds = {dtype for dtype, _ in dtypes}
+    unfit = _unfit_numbers(func, args, kwargs, kinds)
+    if not unfit and (kinds <= {torch.float32} or kinds <= {torch.float64}):
+        return None
+    if not tensors:
+        found = eager_error(func, args, kwargs)
+        return found if found is not None and _is_about_dtypes(found) else None
+    key = (func, dtypes, unfit)
+    if key not in _known:
+        found = eager_error(func, args, kwargs, SMALL)
+        _known[key] = found if found is not None and _is_about_dtypes(found) else None
+    return _known[key]
+
+
+@cache
+def _number_parameters(func: Any) -> tuple[tuple[int, str], ...]:
+    """Places and names of the parameters that are numbers of any kind."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple(
+        (place, item.name)
+        for place, item in arguments
+        if any(kind in str(item.type) for kind in ("number", "float"))
+    )
+
+
+def _unfit_numbers(func: Any, args: Any, kwargs: Any, kinds: set[torch.dtype]) -> tuple[Any, ...]:
+    """The number arguments that a kernel might refuse because of the dtypes, and the dtype asked
+    for: out of range, a flag among numbers, a negative exponent."""
+    asked = kwargs.get("dtype")
+    kinds = kinds | {asked} if isinstance(asked, torch.dtype) else kinds
+    found = list[Any]()
+    for place, name in _number_parameters(func):
+        number = args[place] if place < len(args) else kwargs.get(name)
+        if isinstance(number, int | float) and not all(
+            _fits(number, kind, name == "exponent") for kind in kinds
+        ):
+            found.append((name, type(number), repr(number)))
+    return (asked, *found) if found else ()
+
+
+def _fits(number: float, kind: torch.dtype, is_exponent: bool) -> bool:
+    if isinstance(number, bool) or kind is torch.bool:
+        return isinstance(number, bool) and kind is torch.bool
+    if kind.is_complex:
+        return True
+    if kind.is_floating_point:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(kind).max
+    if not math.isfinite(number) or (is_exponent and number < 0):
+        return False
+    return torch.iinfo(kind).min <= number <= torch.iinfo(kind).max
+
+
+def _is_about_dtypes(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(word in text for word in _ABOUT_DTYPES)

@@ -1,0 +1,131 @@
+"""Operators that write into their arguments, as pure operators plus a write to a storage."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.operators.eager import eager_error
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.ir.types import TensorType
+
+aten = torch.ops.aten
+
+
+def is_mutating(func: Any) -> bool:
+    return func._schema.is_mutable
+
+
+def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run the pure form of `func` and write its results where `func` would have."""
+    targets = written_by(func, args, kwargs)
+    pure, by_out = _pure_form(func)
+    if pure is None:
+        fail(
+            f"{func} changes a tensor in place and has no pure form", "use an out-of-place operator"
+        )
+    if by_out:
+        kwargs = {key: item for key, item in kwargs.items() if not _is_out(func, key)}
+    outcome = pure(*args, **kwargs)
+    outcomes = outcome if isinstance(outcome, tuple | list) else (outcome,)
+    for target, new in zip(targets, outcomes, strict=False):
+        if by_out and tuple(target.shape) != tuple(new.shape):
+            fail(
+                f"{func} gives a tensor of shape {list(new.shape)} for `out`, whose shape is "
+                f"{list(target.shape)}: eager PyTorch would resize it",
+                "give `out` a tensor of the shape of the result",
+            )
+        if not torch.can_cast(new.dtype, target.dtype) and eager_error(func, args, kwargs) is None:
+            new = aten._to_copy.default(new, dtype=target.dtype)  # of no elements
+        _check_result(target, new)
+        overwrite(target, new)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
+    """`target[...] = source`, with a cast and a broadcast where they differ."""
+    state = tracer()
+    traced = target if isinstance(target, TracedTensor) else state.promote(target)
+    if source.dtype != traced.dtype:
+        source = aten._to_copy.default(source, dtype=traced.dtype)
+    if tuple(source.shape) != tuple(traced.shape):
+        source = aten.expand.default(source, list(traced.shape))
+    moved = source if isinstance(source, TracedTensor) else state.promote(source)
+    value = state.read(moved)
+    assert isinstance(value.type, TensorType)
+    state.assign(traced, value)
+
+
+def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:
+    """Raises what eager raises where the result does not fit into the tensor that is changed."""
+    if not torch.can_cast(new.dtype, target.dtype):
+        found, wanted = (_type_name(tensor.dtype) for tensor in (new, target))
+        raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
+    if tuple(target.shape) != tuple(new.shape):
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+            f"{list(new.shape)}"
+        )
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    """As eager's errors call it."""
+    names = {
+        torch.float32: "Float",
+        torch.float64: "Double",
+        torch.float16: "Half",
+        torch.bfloat16: "BFloat16",
+        torch.bool: "Bool",
+        torch.uint8: "Byte",
+        torch.int8: "Char",
+        torch.int16: "Short",
+        torch.int32: "Int",
+        torch.int64: "Long",
+    }
+    return names.get(dtype, str(dtype))
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that `func` writes to."""
+    targets = list[Any]()
+    for position, parameter in enumerate(func._schema.arguments):
+        if parameter.alias_info is None or not parameter.alias_info.is_write:
+            continue
+        found = args[position] if position < len(args) else kwargs.get(parameter.name)
+        if found is not None:
+            targets.append(found)
+    return targets
+
+
+def _is_out(func: Any, key: str) -> bool:
+    return any(p.name == key and p.alias_info is not None for p in func._schema.arguments)
+
+
+@cache
+def _pure_form(func: Any) -> tuple[Any, bool]:
+    """The overload without side effects, and whether `func` was an out= overload."""
+    name = func._schema.name.split("::")[1]
+    namespace = getattr(torch.ops, func.namespace)
+    is_out = any(p.is_out for p in func._schema.arguments)
+    base = name if is_out else name.removesuffix("_")
+    if base.startswith("__i"):  # __iand__ is the form in place of __and__
+        base = name.replace("__i", "__", 1)
+    packet = getattr(namespace, base, None)
+    if packet is None:
+        return None, is_out
+    wanted = [p.name for p in func._schema.arguments if not p.is_out]
+    types = [str(p.type) for p in func._schema.arguments if not p.is_out]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        schema = candidate._schema
+        if schema.is_mutable:
+            continue
+        if [p.name for p in schema.arguments][: len(wanted)] != wanted:
+            continue
+        if [str(p.type) for p in schema.arguments][: len(wanted)] == types:
+            return candidate, is_out
+    return None, is_out

@@ -1,0 +1,251 @@
+"""What `capture` hands to the caller: a Program and how to bind and rebuild Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.guards.guards import Guards
+from stretto.frontends.python.guards.reading import Reading, Root, read_state
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.values.state import contents, refill
+from stretto.ir.core import Program
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentLeaf:
+    """Tensor leaf `index` of `tree_flatten((args, kwargs))`, counting tensor leaves only."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class External:
+    """A buffer or closure tensor that the program changes; `name` is its qualified name."""
+
+    tensor: torch.Tensor
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """A tensor or counter that an object of the user holds: input `index` of the reading."""
+
+    index: int
+    name: str
+    device: torch.device
+
+
+InputBinding = ArgumentLeaf | External | Fetched
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantSource:
+    """A tensor whose content the Program relies on.
+
+    `key` names it in `Program.constants`, or is None when its value was only read while capturing.
+    `owner[name]` still being `tensor`, at `version`, means that the Program is still right.
+    `owner` is None for closure tensors and globals. Inference tensors have no version.
+    """
+
+    key: str | None
+    tensor: torch.Tensor
+    version: int | None
+    address: int
+    owner: dict[str, Any] | None
+    name: str | None
+
+    def is_current(self) -> bool:
+        """Whether the tensor is unchanged since capture, and still what its owner holds."""
+        if self.version is not None and self.tensor._version != self.version:
+            return False
+        if self.tensor.data_ptr() != self.address:
+            return False
+        if self.owner is None or self.name is None:
+            return True
+        return self.owner.get(self.name) is self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLeaf:
+    """Yield `index` of main: a tensor, or a list of tensors. `number`: as Python numbers."""
+
+    index: int
+    number: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PythonLeaf:
+    """A value that does not depend on the inputs' content, returned as it is."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class InputLeaf:
+    """The tensor bound to input `index` itself, so identity is kept."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChoiceLeaf:
+    """The first of `options` whose flag, a yield of main or a bool, is set."""
+
+    flags: tuple[OutputSpec, ...]
+    options: tuple[OutputSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLeaf:
+    """Object `index` of the reading, after its effects."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A container: `build` makes it from its children."""
+
+    build: Callable[[Sequence[Any]], Any]
+    children: tuple[OutputSpec, ...]
+
+
+OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | ChoiceLeaf | Node
+
+
+def build_output(
+    spec: OutputSpec,
+    results: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    objects: Sequence[Any] = (),
+    made: dict[Node, Any] | None = None,
+) -> Any:
+    """The Python result from the yields of main and the tensors bound to its params.
+
+    objects: those of the reading. made: containers that were built already, which are built once.
+    """
+    match spec:
+        case ResultLeaf(index, number):
+            found = results[index]
+            if not number:
+                return found
+            return [item.item() for item in found] if isinstance(found, list) else found.item()
+        case PythonLeaf(value):
+            return value
+        case InputLeaf(index):
+            return inputs[index]
+        case ObjectLeaf(index):
+            return objects[index]
+        case ChoiceLeaf(flags, options):
+            chosen = (
+                option
+                for flag, option in zip(flags, options, strict=True)
+                if build_output(flag, results, inputs)
+            )
+            return build_output(next(chosen), results, inputs, objects, made)
+        case Node(build, children):
+            if made is None:
+                return build([build_output(child, results, inputs) for child in children])
+            if spec not in made:
+                made[spec] = build(
+                    [build_output(child, results, inputs, objects, made) for child in children]
+                )
+            return made[spec]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effect:
+    """After a run, `put` these entries into an object and take `removed` ones out of it.
+
+    place: the number of an object of the reading, or the complement of that of a fixed box.
+    whole: `put` is all that the object holds; of a list that grew it is `items`.
+    """
+
+    place: int
+    put: tuple[tuple[Any, OutputSpec], ...]
+    removed: tuple[Any, ...]
+    whole: bool
+    items: OutputSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectState:
+    """What a program reads in the user's objects before a run, and changes in them after it.
+
+    key: what it was captured with.
+    """
+
+    roots: tuple[Root, ...]
+    arguments: bool
+    fixed: tuple[Any, ...]
+    key: Hashable
+    effects: tuple[Effect, ...]
+    counted: frozenset[tuple[type, Any]] = frozenset()
+
+    def read(self, tensors: Sequence[torch.Tensor], arguments: object) -> Reading:
+        """`tensors` are those among the `arguments`, positional and keyword."""
+        whole = arguments if self.arguments else None
+        return read_state(self.roots, whole, tensors, self.fixed, self.counted)
+
+    def finish(
+        self,
+        output: OutputSpec,
+        results: Sequence[Any],
+        inputs: Sequence[torch.Tensor],
+        reading: Reading,
+    ) -> Any:
+        """Change the objects; the result. All values are made before the first change."""
+        objects, made = reading.objects, dict[Node, Any]()
+        result = build_output(output, results, inputs, objects, made)
+        puts = list[dict[Any, Any]]()
+        for effect in self.effects:
+            put = effect.put
+            if effect.items is not None:
+                values = build_output(effect.items, results, inputs, objects, made)
+                puts.append(dict(enumerate(values)))
+                continue
+            puts.append({k: build_output(s, results, inputs, objects, made) for k, s in put})
+        for effect, values in zip(self.effects, puts, strict=True):
+            place = effect.place
+            box = objects[place] if place >= 0 else self.fixed[~place]
+            if not effect.whole:
+                values = {**contents(box), **values}
+                for key in effect.removed:
+                    values.pop(key, None)
+            values = {key: value for key, value in values.items() if value is not UNDEFINED}
+            refill(box, values)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """After a run, result `result` is to be copied into input `input`."""
+
+    input: int
+    result: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """A captured function. `inputs` has one entry per param of main, in order.
+
+    `guards`: what else it was captured with; see `guards.py`.
+    `writes`: something is changed in place, so that it matters which views are copies.
+    `identical`: inputs that are tensors which the function also knows otherwise.
+    `objects`: the objects that it reads and changes, if it changes any.
+    """
+
+    program: Program
+    inputs: tuple[InputBinding, ...]
+    constants: tuple[ConstantSource, ...]
+    output: OutputSpec
+    mutations: tuple[Mutation, ...]
+    notes: tuple[str, ...]
+    guards: Guards
+    writes: bool
+    identical: tuple[tuple[int, torch.Tensor], ...] = ()
+    objects: ObjectState | None = None

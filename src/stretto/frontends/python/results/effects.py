@@ -1,0 +1,261 @@
+"""Changes of the user's objects: planned, described as outputs are, and made after each run.
+
+A capture is tried until its plan holds what it changes. The first try finds that; in the next one,
+what these places held is an input (`reading`), and their boxes are part of the state that traced
+branches and loops join and carry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from stretto.errors import CaptureError
+from stretto.frontends.python.guards.reading import WHOLE, Exempt, Reading, Root, read_state
+from stretto.frontends.python.objects.heap import Heap
+from stretto.frontends.python.results.captured import Effect, OutputSpec
+from stretto.frontends.python.results.output import Flattener
+from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.tracing.signals import Abort, fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.state import TracedList, contents, rebuild_tuple
+from stretto.frontends.python.values.stores import Cell, Names, Store, anchor
+
+
+@dataclass(eq=False)
+class Plan:
+    """What a capture changes, as far as it is known.
+
+    tracked: boxes that are part of the state in traced branches and loops.
+    arguments: containers among the arguments are named by their place, and read like roots.
+    counting: integers that are changed are inputs, not part of the key.
+    counted: attributes of classes, integers that are changed in objects that are read whole.
+    keeps_apart: objects that are one of several are not joined to copies.
+    """
+
+    roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
+    tracked: dict[int, Any] = field(default_factory=dict[int, Any])
+    arguments: bool = False
+    counting: bool = True
+    counted: set[tuple[type, Any]] = field(default_factory=set[tuple[type, Any]])
+    keeps_apart: bool = False
+
+    @property
+    def is_counting(self) -> bool:
+        return self.counting and bool(
+            self.counted or any(root.counted for root in self.roots.values())
+        )
+
+    @property
+    def used_counters(self) -> frozenset[tuple[type, Any]]:
+        return frozenset(self.counted) if self.counting else frozenset()
+
+    def grow(self, heap: Heap, reading: Reading, functions: Iterable[FunctionType]) -> bool:
+        """Take in what has been changed. True if something of that is new."""
+        known = self._size()
+        visited = {id(item) for item in reading.objects}
+        reads = _Reads(heap, functions)
+        self.tracked.update(heap.touched)
+        for box in heap.changed():
+            self.tracked[id(box)] = box
+            if id(box) in visited:
+                self._count(heap, box)
+                continue
+            if id(box) in heap.arguments:
+                self.arguments = True
+            elif heap.has_attributes(box):
+                in_region = id(box) in heap.touched
+                for key in _changed_keys(heap, box):
+                    if in_region or reads.may_read(box, key):
+                        self._add(heap, box, key)
+            else:
+                self._add(heap, box, WHOLE)
+        return known != self._size()
+
+    def _size(self) -> tuple[int, ...]:
+        return len(self.tracked), len(self.roots), self.arguments, len(self.counted)
+
+    def _count(self, heap: Heap, box: Any) -> None:
+        """Note which attributes of an object that is read are counters."""
+        before = heap.before[id(box)]
+        if not isinstance(box, list | dict | set | deque | Store):
+            changed = _changed_keys(heap, box)
+            self.counted.update((type(box), k) for k in changed if type(before.get(k)) is int)
+
+    def _add(self, heap: Heap, box: Any, key: Any) -> None:
+        if (id(box), key) not in self.roots:
+            keys = _changed_keys(heap, box) if key is WHOLE else [key]
+            before = heap.before[id(box)]
+            counted = (k for k in keys if type(before.get(k)) is int)
+            self.roots[id(box), key] = Root(box, key, frozenset(counted))
+
+    def read(self, arguments: object, given: Sequence[torch.Tensor]) -> Reading:
+        """Read the roots, and drop those that are found below other ones."""
+        whole = arguments if self.arguments else None
+        while True:
+            roots = self.used_roots()
+            reading = read_state(roots, whole, given, (), self.used_counters)
+            visited = {id(item) for item in reading.objects}
+            below = [r for r in roots if r.key is not WHOLE and id(r.box) in visited]
+            below += [r for r in roots if r.key is WHOLE and _is_below(r, roots, whole, given)]
+            if not below:
+                return reading
+            del self.roots[id(below[0].box), below[0].key]
+
+    def used_roots(self) -> list[Root]:
+        """The roots, without counters where integers are part of the key."""
+        roots = list(self.roots.values())
+        return roots if self.counting else [Root(root.box, root.key) for root in roots]
+
+
+def check_changes(heap: Heap) -> None:
+    """Fail where something is changed that a call cannot change again: an array, and a container
+    of which the capture has a copy."""
+    for item, _ in heap.changed_arrays():
+        reason = f"a {type(item).__name__} that outlives the call is changed"
+        place = heap.places.get(id(item))
+        raise Abort(CaptureError(reason, location=place, remedy="keep the numbers in a tensor"))
+    if any(id(box) in heap.shared for box in heap.changed()):
+        fail(
+            "a container that is changed is both an argument and known to the function otherwise",
+            "pass a copy of it",
+        )
+
+
+def _is_below(
+    root: Root, roots: list[Root], arguments: object, given: Sequence[torch.Tensor]
+) -> bool:
+    others = [other for other in roots if other is not root]
+    return any(item is root.box for item in read_state(others, arguments, given, ()).objects)
+
+
+@dataclass(eq=False)
+class _Reads:
+    """Which attributes may be read: by traced code, by a function that it knows, by the class of
+    the object."""
+
+    heap: Heap
+    functions: Iterable[FunctionType]
+    names: set[str] | None = None
+    by_path: bool = False
+
+    def may_read(self, box: Any, name: Any) -> bool:
+        if isinstance(box, Cell | Names):
+            return True
+        state = tracer()
+        if self.names is None:
+            known = (item for item in self.heap.seen.values() if isinstance(item, FunctionType))
+            reads = [names_read(function.__code__) for function in (*self.functions, *known)]
+            self.names = set[str](state.names_read).union(*(read.attributes for read in reads))
+            self.by_path = bool(state.sourceless) or any(read.by_path for read in reads)
+        if name in self.names or self.by_path:
+            return True
+        held = self.heap.before[id(box)].get(name)
+        if id(held) in state.constants or id(held) in state.read_values:
+            return True
+        return any(name in names_read(code).attributes for code in self.heap.codes_of(box))
+
+
+def _changed_keys(heap: Heap, box: Any) -> list[Any]:
+    before, now = heap.start[id(box)], contents(box)
+    return [
+        key
+        for key in {**before, **now}
+        if key not in before or key not in now or before[key] is not now[key]
+    ]
+
+
+def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
+    """What the state holds needs no guards; what it refers to does."""
+    found = Exempt(list(reading.objects), list(reading.leaves))
+    for root in roots:
+        key = WHOLE if isinstance(root.box, Cell) else root.key
+        found.entries.setdefault(anchor(root.box), set()).add(key)
+    return found
+
+
+# ---- before the run: inputs in place of what is read --------------------------------------------
+
+
+def substitute(heap: Heap, plan: Plan, reading: Reading, traced: dict[int, TracedTensor]) -> None:
+    """Put traced tensors into the places that were read; `traced` by the id of the real one."""
+
+    def swapped(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return traced.get(id(value), value)
+        if isinstance(value, tuple):
+            items: list[Any] = [swapped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            changed = any(a is not b for a, b in zip(items, value, strict=True))  # pyright: ignore
+            return rebuild_tuple(value, items) if changed else value
+        return value
+
+    for item in reading.objects:
+        heap.place(item, {key: swapped(value) for key, value in contents(item).items()})
+    for root in plan.used_roots():
+        if root.key is not WHOLE and root.key in heap.before[id(root.box)]:
+            values = contents(root.box)
+            heap.place(root.box, {**values, root.key: swapped(values[root.key])})
+
+
+def substitute_counters(heap: Heap, reading: Reading, counters: Iterable[TracedTensor]) -> None:
+    for (box, key), counter in zip(reading.counters, counters, strict=True):
+        heap.place(box, {**contents(box), key: counter})
+
+
+# ---- after it: effects -----------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class EffectWriter:
+    """Describes what the capture has changed in the heap."""
+
+    heap: Heap
+    flattener: Flattener
+    numbers: dict[int, int]
+    fixed: list[Any] = field(default_factory=list[Any])
+
+    def effects(self) -> tuple[Effect, ...]:
+        grown = self.flattener.stand_ins.values()
+        lists = {id(box) for box, _ in grown}
+        changed = [box for box in self.heap.changed() if id(box) not in lists]
+        return (*map(self._effect, changed), *(self._growth(*pair) for pair in grown))
+
+    def _growth(self, box: list[Any], made: TracedList) -> Effect:
+        """All items of a list that grew in a traced branch or loop."""
+        return Effect(self._place(box), (), (), True, self.flattener.items(made))
+
+    def _effect(self, box: Any) -> Effect:
+        try:
+            return self._described(box)
+        except Abort as stop:
+            error, place = stop.error, self.heap.places.get(id(box))
+            if place is None:
+                raise
+            raise Abort(CaptureError(error.message, location=place, remedy=error.remedy)) from None
+
+    def _described(self, box: Any) -> Effect:
+        start, now = self.heap.start[id(box)], contents(box)
+        kept = [key for key in start if key in now]
+        by_key = not isinstance(box, list | deque | set) and list(now)[: len(kept)] == kept
+        keys = _changed_keys(self.heap, box) if by_key else list(now)
+        put = tuple((key, self._spec(key, now[key])) for key in keys if key in now)
+        removed = tuple(key for key in start if key not in now) if by_key else ()
+        return Effect(self._place(box), put, removed, not by_key)
+
+    def _spec(self, key: Any, value: Any) -> OutputSpec:
+        self.flattener.check_text(key)
+        return self.flattener.entry(value)
+
+    def _place(self, box: Any) -> int:
+        """The number of an object that was read, or the complement of that of a fixed box."""
+        number = self.numbers.get(id(box))
+        if number is None:
+            number = self.numbers[id(box)] = ~len(self.fixed)
+            self.fixed.append(box)
+        return number

@@ -1,0 +1,241 @@
+"""The result of the traced function as yields of main and an OutputSpec."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.frontends.python.lists.sources import Source
+from stretto.frontends.python.objects.copies import check_kept
+from stretto.frontends.python.objects.heap import Heap
+from stretto.frontends.python.objects.held_lists import stand_ins
+from stretto.frontends.python.results.captured import (
+    ChoiceLeaf,
+    InputLeaf,
+    Node,
+    ObjectLeaf,
+    OutputSpec,
+    PythonLeaf,
+    ResultLeaf,
+)
+from stretto.frontends.python.source.rewrite import is_rewritten
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.poison import Poison
+from stretto.frontends.python.tracing.signals import Signal, fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.scalars import known_value
+from stretto.frontends.python.values.state import TracedList, is_box
+from stretto.ir.core import Value
+
+_IMMUTABLE = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum,
+    BuiltinFunctionType, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Flattener:
+    """Describes values of the captured function, those that are the same by the same spec.
+
+    inputs: numbers of the inputs, by the id of the traced tensor.
+    numbers: those of the objects that are read before a run, by id.
+    storing: the values go into objects of the user, so that each has to be known in full.
+    """
+
+    heap: Heap
+    inputs: dict[int, int]
+    numbers: dict[int, int]
+    storing: bool = True
+    stand_ins: dict[int, tuple[list[Any], TracedList]] = field(default_factory=stand_ins)
+    yields: list[Value] = field(default_factory=list[Value])
+    seen: dict[int, OutputSpec | None] = field(default_factory=dict[int, OutputSpec | None])
+    keep: list[Any] = field(default_factory=list[Any])
+
+    def spec(self, value: Any) -> OutputSpec:
+        if type(value) in (str, int, float, bool, type(None)):
+            return self._spec(value)
+        if id(value) not in self.seen:
+            self.keep.append(value)
+            self.seen[id(value)] = None
+            self.seen[id(value)] = self._spec(value)
+        found = self.seen[id(value)]
+        if found is None:
+            fail(
+                f"a new {type(value).__name__} that contains itself leaves the compiled function",
+                "make it outside of the compiled function",
+            )
+        return found
+
+    def _spec(self, value: Any) -> OutputSpec:
+        match value:
+            case TracedTensor():
+                return self._tensor(value)
+            case TracedList() if id(value) in self.stand_ins:
+                return self.spec(self.stand_ins[id(value)][0])
+            case TracedList():
+                return self.items(value)
+            case Either():
+                return self._choice(value)
+            case Poison():
+                value.fail_at_origin()
+            case str():
+                self.check_text(value)
+                return PythonLeaf(value)
+            case torch.Tensor():
+                known = id(value) in tracer().inputs
+                return self.spec(tracer().promote(value)) if known else PythonLeaf(value)
+            case _ if value is UNDEFINED:
+                fail(
+                    "an attribute or item is kept that is set in one arm of a traced branch only",
+                    "set it in both arms",
+                )
+            case _ if self.numbers.get(id(value), -1) >= 0:
+                return ObjectLeaf(self.numbers[id(value)])
+            case _ if self.heap.knows(value):
+                if id(value) in self.heap.arguments:
+                    raise ArgumentReturned
+                return PythonLeaf(value)
+            case _:
+                return self._new(value)
+
+    def items(self, value: TracedList) -> OutputSpec:
+        """A list as a result of main."""
+        self.yields.append(tracer().current(value.memory))
+        return ResultLeaf(len(self.yields) - 1, value.numbers)
+
+    def entry(self, value: Any) -> OutputSpec:
+        """An attribute or item, which may be missing, depending on the run."""
+        if isinstance(value, Either) and any(x is UNDEFINED for x in value.stretto_options):
+            return self._choice(value, is_entry=True)
+        return self.spec(value)
+
+    def _choice(self, value: Either, *, is_entry: bool = False) -> OutputSpec:
+        """One of several things."""
+        options = (
+            PythonLeaf(option) if is_entry and option is UNDEFINED else self.spec(option)
+            for option in value.stretto_options
+        )
+        return ChoiceLeaf(tuple(map(self.spec, value.stretto_flags)), tuple(options))
+
+    def _new(self, value: Any) -> OutputSpec:
+        """A value that was made while capturing: made anew by each call."""
+        check_kept(value)
+        match value:
+            case Source() if not self.storing:
+                return self._node(list, [self.spec(item) for item in value])
+            case dict():
+                return self._dict(value)
+            case tuple():
+                build = functools.partial(_tuple, type(value))
+                return self._node(build, [self.spec(item) for item in value])
+            case list() | set() | frozenset() | deque():
+                build = functools.partial(_collection, type(value), getattr(value, "maxlen", None))
+                return self._node(build, [self.spec(item) for item in value])
+            case nn.Module() | type():
+                return self._python(value)
+            case _ if is_box(value) or dataclasses.is_dataclass(value):
+                return self._record(value)
+            case _:
+                return self._python(value)
+
+    def _python(self, value: Any) -> OutputSpec:
+        """A value that is the same at each call, or is taken to be so where it is returned."""
+        foreign = isinstance(value, FunctionType) and not is_rewritten(value)
+        if self.storing and not foreign and not isinstance(value, _IMMUTABLE):
+            fail(
+                f"a new object of class {type(value).__name__}, which cannot be made again by "
+                "each call, is kept in an object of the user",
+                "make it before the first call, or keep tensors, numbers and plain containers",
+            )
+        return PythonLeaf(value)
+
+    def check_text(self, value: Any) -> None:
+        if isinstance(value, str) and "<traced " in value:
+            fail(
+                f"a {'stored' if self.storing else 'returned'} text shows a value that is known "
+                "only when the program runs",
+                "return the value, and make the text outside of the compiled function",
+            )
+
+    def _tensor(self, value: TracedTensor) -> OutputSpec:
+        if id(value) in self.inputs:
+            return InputLeaf(self.inputs[id(value)])
+        for constant in tracer().constants.values():
+            if constant.traced is value:
+                return PythonLeaf(constant.tensor)
+        known = known_value(value)
+        if known is not None:
+            return PythonLeaf(known)
+        self.yields.append(tracer().read(value))
+        made = ResultLeaf(len(self.yields) - 1, value.number is not None)
+        return self._or_source(value, made) if self.storing else made
+
+    def _or_source(self, value: TracedTensor, made: OutputSpec) -> OutputSpec:
+        """A tensor that is kept: an input itself, where that is the one of several that it is."""
+        pairs = list[tuple[OutputSpec, OutputSpec]]()
+        outer = {*self.inputs, *(id(item.traced) for item in tracer().constants.values())}
+        for source in () if value.steps else value.memory.sources:
+            flag = source.flag() if id(source.tensor) in outer else None
+            if flag is not None:
+                pairs.append((self.spec(tracer().number(flag)), self.spec(source.tensor)))
+        if not pairs:
+            return made
+        flags, options = zip(*pairs, strict=True)
+        return ChoiceLeaf((*flags, PythonLeaf(True)), (*options, made))
+
+    def _node(self, build: Callable[[Sequence[Any]], Any], children: list[OutputSpec]) -> Node:
+        return Node(build, tuple(children))
+
+    def _dict(self, value: dict[Any, Any]) -> OutputSpec:
+        keys, kind = list(value), type(value)
+        for key in keys:
+            self.check_text(key)
+        factory = value.default_factory if isinstance(value, defaultdict) else None
+
+        def build(items: Sequence[Any]) -> Any:
+            pairs = dict(zip(keys, items, strict=True))
+            if kind is defaultdict:
+                return defaultdict(factory, pairs)
+            return pairs if kind is dict else kind(pairs)
+
+        return self._node(build, [self.spec(item) for item in value.values()])
+
+    def _record(self, value: Any) -> OutputSpec:
+        """An object, rebuilt without calling its class."""
+        kind = type(value)
+        names = (
+            list(vars(value))
+            if hasattr(value, "__dict__")
+            else [item.name for item in dataclasses.fields(value)]
+        )
+
+        def build(items: Sequence[Any]) -> Any:
+            made = object.__new__(kind)
+            for name, item in zip(names, items, strict=True):
+                object.__setattr__(made, name, item)
+            return made
+
+        return self._node(build, [self.spec(getattr(value, name)) for name in names])
+
+
+def _tuple(kind: type, items: Sequence[Any]) -> Any:
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def _collection(kind: type, most: int | None, items: Sequence[Any]) -> Any:
+    return deque(items, most) if kind is deque else kind(items)
+
+
+class ArgumentReturned(Signal):
+    """A container among the arguments is part of the result."""

@@ -1,0 +1,198 @@
+"""Rewritten functions: finding the source, lowering it, compiling it under the user's file name."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import linecache
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from stretto.frontends.python.source import control_flow
+from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.tensor import Hooks
+
+_MARK = "__stretto_rewritten__"
+_CACHE: dict[types.CodeType, types.CodeType | None] = {}
+
+
+class NoSource(Exception):
+    """The source of a function cannot be found."""
+
+
+def mark(function: Any) -> Any:
+    """Note that `function`'s code is rewritten already (it is local to rewritten code)."""
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_rewritten(function: Any) -> bool:
+    return getattr(function, _MARK, False)
+
+
+def is_user_function(function: Any) -> bool:
+    """Whether `function` is written in Python by the user."""
+    return isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename)
+
+
+def rewritten(function: types.FunctionType) -> Callable[..., Any]:
+    """`function` with staged control flow, sharing its globals, closure and defaults."""
+    if is_rewritten(function):
+        return function
+    code = function.__code__
+    if code not in _CACHE:
+        _CACHE[code] = _rewrite(code)
+    lowered = _CACHE[code]
+    if lowered is None:
+        raise NoSource(code.co_qualname)
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    cells[control_flow.STAGING] = types.CellType(Hooks.staging)
+    closure = tuple(cells[name] for name in lowered.co_freevars)
+    made = types.FunctionType(
+        lowered, function.__globals__, function.__name__, function.__defaults__, closure
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__qualname__ = function.__qualname__
+    return made
+
+
+def _rewrite(code: types.CodeType) -> types.CodeType | None:
+    tree = _module(code.co_filename)
+    if tree is None:
+        return None
+    found = _find(tree, code)
+    if found is None:
+        return None
+    node, class_name = found
+    definition = _definition(copy.deepcopy(node))
+    if class_name:
+        definition = _Mangler(class_name).visit(definition)
+    lowered = control_flow.lower_function(definition, is_outer=True)
+    return _compile(lowered, [*code.co_freevars, control_flow.STAGING], code)
+
+
+def _definition(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
+    if isinstance(node, ast.FunctionDef):
+        return node
+    body = ast.copy_location(ast.Return(node.body), node.body)
+    made = ast.FunctionDef("__stretto_lambda", node.args, [body], [], None)
+    if "type_params" in ast.FunctionDef._fields:
+        made.type_params = []  # type: ignore[attr-defined]
+    return ast.copy_location(made, node)
+
+
+def _compile(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> types.CodeType:
+    """Compile the definition inside a factory whose parameters are its free variables.
+
+    The definition loses its name, which would be the factory's local variable: a function that
+    calls itself by that name means the global one.
+    """
+    node.name = "__stretto_function"
+    arguments = ast.arguments([], [ast.arg(name) for name in free], None, [], [], None, [])
+    _strip_defaults(node)
+    factory = ast.FunctionDef("__stretto_factory", arguments, [node], [], None)
+    if "type_params" in ast.FunctionDef._fields:
+        factory.type_params = []  # type: ignore[attr-defined]
+    module = ast.fix_missing_locations(ast.Module([factory], []))
+    compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
+    inner = _code_named(_code_named(compiled, "__stretto_factory"), node.name)
+    named = _renamed(inner, inner.co_qualname, code.co_qualname)
+    return named.replace(co_name=code.co_name)
+
+
+def _renamed(code: types.CodeType, old: str, new: str) -> types.CodeType:
+    """The code, and all code inside, under the name of the user's function."""
+    constants = tuple(
+        _renamed(item, old, new) if isinstance(item, types.CodeType) else item
+        for item in code.co_consts
+    )
+    name = new + code.co_qualname.removeprefix(old)
+    return code.replace(co_qualname=name, co_consts=constants)
+
+
+def _strip_defaults(node: ast.FunctionDef) -> None:
+    """Defaults are taken from the function object; placeholders keep the signature."""
+    arguments = node.args
+    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
+    arguments.kw_defaults = [item and ast.Constant(None) for item in arguments.kw_defaults]
+
+
+def _code_named(code: types.CodeType, name: str) -> types.CodeType:
+    return next(
+        item for item in code.co_consts if isinstance(item, types.CodeType) and item.co_name == name
+    )
+
+
+@cache
+def _module_of(filename: str, text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text, filename)
+    except SyntaxError:
+        return None
+
+
+def _module(filename: str) -> ast.Module | None:
+    linecache.checkcache(filename)
+    lines = linecache.getlines(filename)
+    return _module_of(filename, "".join(lines)) if lines else None
+
+
+def _find(
+    tree: ast.Module, code: types.CodeType
+) -> tuple[ast.FunctionDef | ast.Lambda, str | None] | None:
+    """The definition that `code` was compiled from, and the class around it."""
+    matches = list[tuple[ast.FunctionDef | ast.Lambda, str | None]]()
+    pending: list[tuple[ast.AST, str | None]] = [(tree, None)]
+    while pending:
+        node, class_name = pending.pop()
+        if isinstance(node, ast.ClassDef):
+            class_name = node.name
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+            if first == code.co_firstlineno:
+                matches.append((node, class_name))
+        if isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and _is_lambda(node, code):
+            matches.append((node, class_name))
+        pending += [(child, class_name) for child in ast.iter_child_nodes(node)]
+    return min(matches, key=_extent) if matches else None
+
+
+def _extent(match: tuple[ast.FunctionDef | ast.Lambda, str | None]) -> tuple[int, int]:
+    """Size of a definition: of nested lambdas the innermost is meant."""
+    node = match[0]
+    lines = (node.end_lineno or node.lineno) - node.lineno
+    return lines, (node.end_col_offset or 0) - node.col_offset
+
+
+def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
+    if node.lineno != code.co_firstlineno:
+        return False
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if control_flow.parameters(node.args)[: len(names)] != list(names):
+        return False
+    starts = {(line, column) for line, _, column, _ in code.co_positions() if column is not None}
+    parts = [item for item in ast.walk(node.body) if isinstance(item, ast.expr)]
+    inside = {(item.lineno, item.col_offset) for item in parts}
+    return bool(starts & inside)
+
+
+class _Mangler(ast.NodeTransformer):
+    """Private names as the class around the function has them."""
+
+    def __init__(self, class_name: str) -> None:
+        self.prefix = f"_{class_name.lstrip('_')}"
+
+    def _mangled(self, name: str) -> str:
+        private = name.startswith("__") and not name.endswith("__") and "." not in name
+        return self.prefix + name if private else name
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        node.attr = self._mangled(node.attr)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._mangled(node.id)
+        return node

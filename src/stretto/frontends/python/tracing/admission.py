@@ -1,0 +1,130 @@
+"""Where a call is made, and with which tensors: what cannot be compiled there, or not at all.
+
+Transformations of torch (make_fx, vmap, jvp, torch.jit.trace, torch.export) run a function on
+tensors of their own to see every operator. Compiled programs are of no use to them: they get the
+original function.
+"""
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# torch has no public names for what is active
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.utils import _device  # pyright: ignore[reportAttributeAccessIssue]
+
+from stretto.errors import CaptureError
+from stretto.frontends.python.tracing.signals import fail
+from stretto.ir.types import DType
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_transformation = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
+_traced_by_jit: Callable[[], Any] = torch._C._get_tracing_state
+
+PLAIN = frozenset((torch.Tensor, nn.Parameter, nn.Buffer))
+"""Classes of tensors that hold nothing but their data."""
+
+
+def active_transformation() -> str | None:
+    """What is active that has to see the operators of the original function, in words. Asked on
+    each call: must be quick."""
+    if (
+        _dispatch_modes()
+        or _transformation() is not None
+        or _traced_by_jit() is not None
+        or forward_ad._current_level >= 0
+        or _function_modes()
+    ):
+        return _describe()
+    return None
+
+
+def _describe() -> str | None:
+    if _dispatch_modes():
+        mode = torch._C._get_dispatch_stack_at(_dispatch_modes() - 1)
+        return f"the dispatch mode {type(mode).__name__} is active"
+    if _transformation() is not None:
+        return f"it is called within torch.func ({_transformation().key().name.lower()})"
+    if _traced_by_jit() is not None:
+        return "torch.jit.trace is tracing it"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation is active"
+    for number in range(_function_modes()):
+        mode = torch._C._get_function_stack_at(number)
+        if not isinstance(mode, _device.DeviceContext):
+            return f"the function mode {type(mode).__name__} is active"
+    return None
+
+
+def foreign_input(leaves: Iterable[Any]) -> str | None:
+    """An input that is a tensor of another class, or stands for one, in words."""
+    for leaf in leaves:
+        kind = type(leaf)
+        if kind not in PLAIN and (
+            isinstance(leaf, torch.Tensor)
+            or (hasattr(kind, "__torch_function__") and not isinstance(leaf, type))
+        ):
+            return f"an input is a {kind.__name__}"
+    return None
+
+
+def check_inputs(tensors: Sequence[torch.Tensor]) -> None:
+    """Raises CaptureError for tensors that no program can take."""
+    for tensor in tensors:
+        problem = _problem(tensor)
+        if problem is not None:
+            reason, remedy = problem
+            raise CaptureError(f"an input {reason}", remedy=remedy)
+
+
+def check_constant(tensor: torch.Tensor, name: str) -> None:
+    """The same for a tensor that a function finds elsewhere, while it is captured."""
+    problem = _problem(tensor)
+    if problem is None and _dispatch_of(type(tensor)) is not _dispatch_of(torch.Tensor):
+        problem = (f"is a {type(tensor).__name__}", "use plain tensors and parameters")
+    if problem is None and (tensor.is_neg() or tensor.is_conj()):
+        problem = ("is a lazily negated view", "call resolve_neg() on it before")
+    if problem is not None:
+        reason, remedy = problem
+        fail(f"the tensor '{name}' {reason}", remedy)
+
+
+def _dispatch_of(kind: Any) -> Any:
+    return kind.__torch_dispatch__
+
+
+def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
+    if tensor.is_nested:
+        return "is a nested tensor", "pad it: .to_padded_tensor(0.0)"
+    if tensor.is_quantized:
+        return "is quantized", "pass dense tensors (.dequantize())"
+    if tensor.layout is not torch.strided:
+        return f"has layout {tensor.layout}", "pass dense tensors (.to_dense())"
+    if tensor.device.type == "meta":
+        return "is on the meta device, so it has no data", "make it on the CPU"
+    try:
+        DType.from_torch(tensor.dtype)
+    except KeyError:
+        reason = f"has dtype {tensor.dtype}, which is not supported"
+        return reason, "cast it to a real float, integer or bool dtype"
+    return None
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether several elements may be at one address, unless torch itself finds that out: it
+    refuses to write to expanded tensors."""
+    if any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True)):
+        return False
+    dims = sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)
+    end = 0
+    for stride, size in dims:
+        if stride <= end:
+            return True
+        end += stride * (size - 1)
+    return False

@@ -1,0 +1,93 @@
+"""Values of traced tensors that depend on no input, such as `torch.arange(8)[3]`.
+
+They are computed only where Python cannot go on without a number: a loop over such a tensor, or a
+branch on it, is part of the program like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.tracing.tracer import Tracer, tracer
+from stretto.ir.core import Op, Value
+from stretto.ir.ops import LiteralOp, TensorOp
+from stretto.ops.infer import named_arguments, resolve
+
+MOST_OPS = 256
+MOST_ELEMENTS = 1 << 20
+
+
+class _Unknown(Exception):
+    """The value depends on an input, a weight, a loop, or on too much."""
+
+
+def evaluated(value: Value) -> torch.Tensor | None:
+    """What the value is in every run of the program; None where that is not known."""
+    state = tracer()
+    try:
+        with state.native():
+            return _Evaluation(state).of(value)
+    except _Unknown:
+        return None
+    except (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError):
+        return None  # an operator that fails: it does so in the program, when it is reached
+
+
+class _Evaluation:
+    """Runs the operators that a value is made by, each once."""
+
+    def __init__(self, state: Tracer) -> None:
+        self.state = state
+        self.known: dict[Value, torch.Tensor] = {}
+        self.ops_left = MOST_OPS
+
+    def of(self, value: Value) -> torch.Tensor:
+        if value not in self.known:
+            op = self._made_by(value)
+            self.ops_left -= 1
+            if self.ops_left < 0:
+                raise _Unknown
+            self.known.update(zip(op.results, self._run(op), strict=True))
+        return self.known[value]
+
+    def _made_by(self, value: Value) -> Op:
+        home = self.state.home.get(value)
+        found = () if home is None else (op for op in home.here.block.ops if value in op.results)
+        for op in found:
+            return op
+        raise _Unknown
+
+    def _run(self, op: Op) -> tuple[torch.Tensor, ...]:
+        for result in op.results:
+            if not self._is_small(result):
+                raise _Unknown
+        if isinstance(op, LiteralOp):
+            return (torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch),)
+        if not isinstance(op, TensorOp):
+            raise _Unknown
+        items = [
+            self._argument(parameter.is_tensor, item)
+            for parameter, item in named_arguments(op.target, op.args, op.kwargs)
+        ]
+        count = len(op.args)
+        keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
+        result = resolve(op.target)(*items[:count], **keywords)
+        return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+    def _is_small(self, value: Value) -> bool:
+        count = 1
+        for dim in value.tensor.shape:
+            if not isinstance(dim, int):
+                return False
+            count *= dim
+        return count <= MOST_ELEMENTS
+
+    def _argument(self, is_tensor: bool, item: Any) -> Any:
+        if isinstance(item, Value):
+            found = self.of(item)
+            return found if is_tensor else found.item()
+        if isinstance(item, tuple):
+            return [self._argument(is_tensor, part) for part in item]  # pyright: ignore[reportUnknownVariableType]
+        return item

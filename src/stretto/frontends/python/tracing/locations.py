@@ -1,0 +1,76 @@
+"""Which line of the user's source is being traced."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+from stretto.errors import SourceLocation
+
+_STRETTO = str(Path(__file__).parents[3]) + os.sep
+_ZOO = _STRETTO + "_zoo"
+_TORCH = str(Path(torch.__file__).parent)
+_STDLIB = sysconfig.get_path("stdlib")
+_SITE = ("site-packages", "dist-packages")
+
+
+@cache
+def is_user_file(filename: str) -> bool:
+    """Whether code of this file is the user's (not torch, stretto or the standard library)."""
+    if filename.startswith(("<frozen", "<string>", "<attrs")):
+        return False
+    if filename.startswith((_STRETTO, _TORCH)):
+        return filename.startswith(_ZOO)
+    in_stdlib = filename.startswith(_STDLIB)
+    return not in_stdlib or any(part in filename for part in _SITE)
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame of user code."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_location() -> SourceLocation | None:
+    """Where the innermost user frame is, with columns."""
+    frame = user_frame()
+    return None if frame is None else located(frame.f_code, frame.f_lasti)
+
+
+@cache
+def located(code: CodeType, instruction: int) -> SourceLocation:
+    """The place of an instruction."""
+    line, end_line, column, end_column = next(
+        islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
+    )
+    if end_line != line:
+        end_column = None
+    return SourceLocation(
+        code.co_filename,
+        line or code.co_firstlineno,
+        column,
+        end_column,
+        _shown_function(code.co_qualname),
+    )
+
+
+def definition(code: CodeType) -> SourceLocation:
+    """Where a function is defined."""
+    name = _shown_function(code.co_qualname)
+    return SourceLocation(code.co_filename, code.co_firstlineno, function=name)
+
+
+def _shown_function(qualname: str) -> str:
+    """The user's function: staged regions and factories are left out of the name."""
+    parts = [part for part in qualname.split(".") if not part.startswith("__stretto")]
+    shown = ".".join(part for part in parts if part != "<locals>")
+    return shown or qualname

@@ -1,0 +1,101 @@
+"""How tracing is left early. None of these may be caught by the user's `except Exception`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable
+from contextlib import contextmanager
+from types import CodeType
+from typing import NoReturn
+
+from stretto.errors import CaptureError
+from stretto.frontends.python.tracing.locations import definition, user_location
+
+
+class Signal(BaseException):
+    """Base of all signals; they stay inside `capture`."""
+
+
+class Abort(Signal):
+    """The function cannot be captured; `capture` raises `error`."""
+
+    def __init__(self, error: CaptureError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class NeedsUnroll(Signal):
+    """A loop's index was needed as a Python int: one of `loops` has to be unrolled."""
+
+    def __init__(self, loops: frozenset[int], abort: Abort) -> None:
+        super().__init__(loops)
+        self.loops = loops
+        self.abort = abort
+
+
+class NeedsPeel(Signal):
+    """A loop variable changes its structure in the first iteration, which must be run by itself."""
+
+    def __init__(self, abort: Abort) -> None:
+        super().__init__()
+        self.abort = abort
+
+
+class Replan(Signal):
+    """The capture changes places that its plan does not know: it has to be tried again."""
+
+
+class KeepApart(Signal):
+    """An object that may be one of several was joined to a copy, and the copy or one of the several
+    is changed."""
+
+
+class UnknownResult(Signal):
+    """A recursive call whose result type is not known yet."""
+
+    def __init__(self, key: Hashable, abort: Abort) -> None:
+        super().__init__(key)
+        self.key = key
+        self.abort = abort
+
+
+class RecursionFound(Signal):
+    """A call like one that is being traced: unwind to that one and outline it."""
+
+    def __init__(self, key: Hashable) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def abort(message: str, remedy: str) -> Abort:
+    """The signal for a CaptureError at the innermost user frame."""
+    return Abort(CaptureError(message, location=user_location(), remedy=remedy))
+
+
+def fail(message: str, remedy: str) -> NoReturn:
+    """Stop capturing with a CaptureError at the innermost user frame."""
+    raise abort(message, remedy)
+
+
+@contextmanager
+def about_definition(code: CodeType) -> Generator[None]:
+    """What is found out about a function that has returned is wrong with it, not with its caller:
+    an error that is raised here without a place of its own names the definition."""
+    try:
+        yield
+    except (Abort, NeedsPeel) as signal:
+        error = (signal if isinstance(signal, Abort) else signal.abort).error
+        if error.location == user_location():
+            error.location = definition(code)
+        raise
+
+
+def growth(box: object) -> Abort:
+    return abort(
+        f"a {type(box).__name__} has more or fewer items after a branch or loop on a tensor, and "
+        "it outlives the call, or is not a list",
+        "change it outside of the branch or loop, or collect the items in a local list",
+    )
+
+
+def fail_growth(box: object) -> NoReturn:
+    raise growth(box)

@@ -1,0 +1,427 @@
+"""TracedTensor: what the user's code sees in place of a tensor while it is traced.
+
+It wraps a FakeTensor (shape, strides, dtype) and names an IR value through its storage: a storage
+holds the current value of a base tensor, a traced tensor is a chain of view steps on it. A write
+through any alias replaces the storage's value, and all aliases see it.
+
+A traced *number* stands where eager code has a Python number (`.item()`, a loop index, a counter
+that became traced). It is a tensor without dims, so it promotes like a number in arithmetic.
+"""
+
+# pyright: reportPrivateUsage=false
+# wrapper subclasses need torch's private constructor
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, Protocol
+from weakref import WeakSet
+
+import torch
+
+from stretto.frontends.python.tracing.signals import Abort, fail
+from stretto.ir.core import Block, Value
+from stretto.ir.ops import Argument, argument_values, map_argument
+from stretto.ir.types import TensorType
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A block under construction, and the function it belongs to.
+
+    joined: the scope that took over the ops of this one, which lives on as a part of it.
+    """
+
+    block: Block
+    context: FunctionContext
+    depth: int
+    is_open: bool = True
+    joined: Scope | None = None
+
+    @property
+    def here(self) -> Scope:
+        """The scope whose block has the ops now."""
+        scope = self
+        while scope.joined is not None:
+            scope = scope.joined
+        return scope
+
+    @property
+    def open(self) -> bool:
+        return self.here.is_open
+
+
+@dataclass(eq=False, slots=True)
+class FunctionContext:
+    """A Program function under construction."""
+
+    name: str
+    constants: dict[str, Value] = field(default_factory=dict[str, Value])
+    captures: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    root: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Length of a list: `offset` beyond that of `base`; static when base is None."""
+
+    base: object | None
+    offset: int
+
+    @property
+    def static(self) -> int | None:
+        return self.offset if self.base is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageState:
+    """What a storage holds at one time: a value, or the key of a constant.
+
+    `stale`: the error of a read, where a write through another storage may have changed this one.
+    """
+
+    base: Value | str
+    length: Length | None = None
+    stale: Abort | None = None
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Storage:
+    """Memory shared by aliases. `fake` is the base tensor's shape (None for a list).
+
+    `any_layout`: the strides depend on the run. `aliases` says what the other fields mean.
+    """
+
+    state: StorageState
+    scope: Scope
+    fake: torch.Tensor | None = None
+    any_layout: bool = False
+    sources: tuple[Source, ...] = ()
+    parts: WeakSet[Storage] | None = None
+    links: WeakSet[Storage] | None = None
+    same_list: WeakSet[Storage] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What a storage is, where `flag` holds: the memory that `tensor` views.
+
+    is_own: then the storage of `tensor` is none of its own sources from before a loop.
+    """
+
+    tensor: TracedTensor
+    flag: Callable[[], Value | None]
+    is_own: bool = False
+
+
+SET_ROW = "select at a position"
+"""The scatter of a `select` whose position is known only at run time."""
+
+
+class Emitter(Protocol):
+    """What emits operators: the tracer."""
+
+    def use(self, value: Value) -> Value: ...
+
+    def tensor_op(self, target: str, args: tuple[Argument, ...], type: TensorType) -> Value: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view: `target(base, *arguments)`. Equal steps view the same elements.
+
+    It is written back by `scatter(base, part, *arguments)`, or, where the view keeps all elements,
+    by `target(part, *inverse)`. A view with neither cannot be written.
+    """
+
+    target: str
+    arguments: tuple[Argument, ...]
+    type: TensorType
+    scatter: str = ""
+    inverse: tuple[Argument, ...] | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What both reading and writing depend on, besides the base."""
+        return argument_values((self.arguments, self.inverse or ()))
+
+    @property
+    def is_writable(self) -> bool:
+        return bool(self.scatter) or self.inverse is not None
+
+    @property
+    def is_comparable(self) -> bool:
+        return all(map(_is_comparable, (*self.arguments, *(self.inverse or ()))))
+
+    def mapped(self, lookup: Callable[[Value], Any]) -> ViewStep:
+        """The same view, depending on other values."""
+        inverse = None if self.inverse is None else _mapped(self.inverse, lookup)
+        return replace(self, arguments=_mapped(self.arguments, lookup), inverse=inverse)
+
+    def read(self, state: Emitter, base: Value) -> Value:
+        return state.tensor_op(self.target, (base, *_mapped(self.arguments, state.use)), self.type)
+
+    def write(self, state: Emitter, base: Value, part: Value) -> Value:
+        """`base` with the elements of the view replaced by `part`."""
+        whole = base.tensor
+        if self.inverse is not None:
+            return state.tensor_op(self.target, (part, *_mapped(self.inverse, state.use)), whole)
+        if not self.scatter:
+            fail("an expanded tensor is written in place", "call clone() on it first")
+        dim, *rest = _mapped(self.arguments, state.use)
+        if self.scatter == SET_ROW:
+            assert isinstance(dim, int)
+            shape = self.type.shape
+            row = TensorType(self.type.dtype, (*shape[:dim], 1, *shape[dim:]))
+            part = state.tensor_op("aten.unsqueeze.default", (part, dim), row)
+            return state.tensor_op("stretto.narrow_scatter", (base, part, dim, *rest), whole)
+        if self.scatter == "stretto.narrow_scatter":
+            rest = rest[:1]
+        return state.tensor_op(self.scatter, (base, part, dim, *rest), whole)
+
+
+def _is_comparable(argument: Any) -> bool:
+    if isinstance(argument, tuple):
+        return all(map(_is_comparable, argument))  # pyright: ignore[reportUnknownArgumentType]
+    return argument is None or isinstance(argument, int | float | str | Value)
+
+
+def _mapped(arguments: tuple[Argument, ...], lookup: Callable[[Value], Any]) -> Any:
+    return map_argument(arguments, lookup)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """An integer known as a sum of values times coefficients, plus a constant."""
+
+    terms: frozenset[tuple[Value, int]]
+    constant: int
+
+    def plus(self, other: Linear, sign: int = 1) -> Linear:
+        total = dict(self.terms)
+        for value, coefficient in other.terms:
+            total[value] = total.get(value, 0) + sign * coefficient
+        kept = frozenset((value, c) for value, c in total.items() if c)
+        return Linear(kept, self.constant + sign * other.constant)
+
+    def times(self, factor: int) -> Linear:
+        terms = frozenset((value, c * factor) for value, c in self.terms if factor)
+        return Linear(terms, self.constant * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Marks a traced tensor as a Python number; `loops` are those an unrolling would resolve.
+
+    A negative one stands for a counter, whose value is known if the capture is tried again.
+    """
+
+    linear: Linear | None = None
+    loops: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Cached:
+    """The value of a view chain, valid while `base` is current."""
+
+    base: Value
+    value: Value
+
+
+Index = Any
+Hook = Callable[..., Any]
+
+
+class Hooks:
+    """What the tracer does for a traced tensor's Python methods; set while a tracer is active."""
+
+    getitem: Hook
+    setitem: Hook
+    item: Hook
+    concrete: Hook
+    list_method: Hook
+    list_operator: Hook
+    list_items: Hook
+    list_length: Hook
+    written: Hook
+    arithmetic: Hook
+    call: Hook
+    use: Hook
+    of_operator: Hook
+    of_function: Hook
+    staging: Any
+
+
+def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
+    def method(self: TracedTensor, other: Any) -> Any:
+        if self.number is not None:
+            return getattr(self, name)(other)
+        return getattr(torch.Tensor, inplace)(self, other)
+
+    method.__name__ = inplace
+    return method
+
+
+def _of_numbers(name: str) -> Callable[[Any, Any], Any]:
+    """A binary operator that raises for some Python numbers what it does not raise for tensors."""
+    method_name = f"__{name}__"
+    python_name = name.removeprefix("r")
+
+    def method(self: TracedTensor, other: Any) -> Any:
+        one: Any = self
+        if self.number is not None and name != python_name:
+            other, one = Hooks.arithmetic(python_name, other, one)
+        elif self.number is not None:
+            one, other = Hooks.arithmetic(python_name, one, other)
+        return getattr(torch.Tensor, method_name)(one, other)
+
+    method.__name__ = method_name
+    return method
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor of the traced program. See the module's docstring."""
+
+    fake: torch.Tensor
+    memory: Storage
+    steps: tuple[ViewStep, ...]
+    number: Number | None
+    cached: Cached | None
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+    @staticmethod
+    def __new__(
+        cls: type[TracedTensor],
+        fake: torch.Tensor,
+        storage: Storage,
+        steps: tuple[ViewStep, ...] = (),
+        number: Number | None = None,
+    ) -> TracedTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            fake.shape,
+            strides=fake.stride(),
+            storage_offset=fake.storage_offset(),
+            dtype=fake.dtype,
+            device=fake.device,
+            requires_grad=False,
+        )
+        made.fake = fake
+        made.memory = storage
+        made.steps = steps
+        made.number = number
+        made.cached = None
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        fail(
+            f"{func} was called on a traced tensor outside of its capture",
+            "do not keep tensors of a compiled function in globals or attributes",
+        )
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        shape = ", ".join(str(dim) for dim in self.shape)
+        return f"<traced {str(self.dtype).removeprefix('torch.')}[{shape}]>"
+
+    def __str__(self) -> str:
+        self._needs_value("text")
+        return repr(self)
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+    def __hash__(self) -> int:
+        self._needs_value("key")
+        return super().__hash__()
+
+    def _needs_value(self, kind: str) -> None:
+        """A counter that an object of the user holds has no text and no hash without its value."""
+        if self.number is not None and any(loop < 0 for loop in self.number.loops):
+            Hooks.concrete(self, kind)
+
+    def __getitem__(self, index: Index) -> Any:
+        return Hooks.getitem(self, index)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        Hooks.setitem(self, index, value)
+
+    def item(self) -> Any:
+        return Hooks.item(self)
+
+    def equal(self, other: Any) -> Any:
+        """The Python flag that eager gives."""
+        if self.shape != other.shape:
+            return False
+        return (self == other).all().item()
+
+    def allclose(self, other: Any, *args: Any, **kwargs: Any) -> Any:
+        return torch.isclose(self, other, *args, **kwargs).all().item()
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+        """PyTorch's own method returns a contiguous tensor itself before anyone is asked."""
+        return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
+
+    def new_tensor(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """The data may have traced numbers among others."""
+        kinds = {"dtype": self.dtype, "device": self.device}
+        return Hooks.call(torch.tensor, data, *args, **{**kinds, **kwargs})
+
+    def tolist(self) -> Any:
+        if not self.shape:
+            return Hooks.item(self)
+        return [row.tolist() for row in self]
+
+    def __bool__(self) -> bool:
+        return bool(Hooks.concrete(self, "bool"))
+
+    def __int__(self) -> int:
+        return int(Hooks.concrete(self, "int"))
+
+    def __index__(self) -> int:
+        return int(Hooks.concrete(self, "int"))
+
+    def __float__(self) -> float:
+        return float(Hooks.concrete(self, "float"))
+
+    def numpy(self, *args: Any, **kwargs: Any) -> NoReturn:
+        fail(
+            "a traced tensor cannot become a NumPy array",
+            "use torch operators, or convert outside of the compiled function",
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self.numpy()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    __truediv__ = _of_numbers("truediv")  # pyright: ignore[reportAssignmentType]
+    __rtruediv__ = _of_numbers("rtruediv")  # pyright: ignore[reportAssignmentType]
+    __floordiv__ = _of_numbers("floordiv")  # pyright: ignore[reportAssignmentType]
+    __rfloordiv__ = _of_numbers("rfloordiv")  # pyright: ignore[reportAssignmentType]
+    __mod__ = _of_numbers("mod")  # pyright: ignore[reportAssignmentType]
+    __rmod__ = _of_numbers("rmod")  # pyright: ignore[reportAssignmentType]
+    __pow__ = _of_numbers("pow")  # pyright: ignore[reportAssignmentType]
+    __rpow__ = _of_numbers("rpow")  # pyright: ignore[reportAssignmentType]
+
+    __iadd__ = _numeric("__add__", "__iadd__")  # pyright: ignore[reportAssignmentType]
+    __isub__ = _numeric("__sub__", "__isub__")  # pyright: ignore[reportAssignmentType]
+    __imul__ = _numeric("__mul__", "__imul__")  # pyright: ignore[reportAssignmentType]
+    __itruediv__ = _numeric("__truediv__", "__itruediv__")
+    __ifloordiv__ = _numeric("__floordiv__", "__ifloordiv__")  # pyright: ignore[reportAssignmentType]
+    __imod__ = _numeric("__mod__", "__imod__")  # pyright: ignore[reportAssignmentType]
+    __ipow__ = _numeric("__pow__", "__ipow__")
+    __iand__ = _numeric("__and__", "__iand__")  # pyright: ignore[reportAssignmentType]
+    __ior__ = _numeric("__or__", "__ior__")  # pyright: ignore[reportAssignmentType]
+    __ixor__ = _numeric("__xor__", "__ixor__")  # pyright: ignore[reportAssignmentType]
+
+
+TracedTensor.__name__ = "Tensor"  # so that errors of Python name what the user has

@@ -1,0 +1,521 @@
+"""The tracer: blocks under construction, values in scope, storages, constants.
+
+Exactly one tracer is active per thread. It knows nothing of Python control flow: that is built on
+`region` (a nested block whose writes can be undone) by `branches`, `loops` and `recursion`.
+"""
+
+# pyright: reportPrivateUsage=false
+# torch's dispatcher modes have no public names
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.parameter import is_lazy
+
+from stretto.errors import CaptureError
+from stretto.frontends.python.tracing.admission import check_constant
+from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
+from stretto.frontends.python.tracing.frames import Frame
+from stretto.frontends.python.tracing.locations import user_location
+from stretto.frontends.python.tracing.signals import Abort, abort, fail
+from stretto.frontends.python.tracing.tensor import (
+    Cached,
+    FunctionContext,
+    Hooks,
+    Length,
+    Linear,
+    Number,
+    Scope,
+    Storage,
+    StorageState,
+    TracedTensor,
+)
+from stretto.frontends.python.tracing.tries import Tries
+from stretto.ir.core import Block, Function, Op, Value
+from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, TensorOp
+from stretto.ir.types import Dim, DType, Symbol, TensorType, Type
+from stretto.options import Options
+
+
+@dataclass(eq=False, slots=True)
+class Region:
+    """A block being traced, and the state of every storage before the region wrote to it."""
+
+    scope: Scope
+    before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
+    is_transaction: bool = False
+    kept: set[Storage] = field(default_factory=set[Storage])
+    """Memory from outside that a later round of a loop may see under more than one name."""
+
+    def undo(self) -> None:
+        """Put the storages back that were written inside."""
+        for storage, state in self.before.items():
+            storage.state = state
+        self.before.clear()
+
+
+@dataclass(eq=False, slots=True)
+class Constant:
+    """A real tensor used by the traced function."""
+
+    key: str
+    tensor: torch.Tensor
+    memory: Storage
+    traced: TracedTensor
+    guarded: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owner:
+    """Where a parameter or buffer lives."""
+
+    table: dict[str, Any]
+    name: str
+    qualified: str
+
+
+class Tracer:
+    """State of one capture."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.notes: list[str] = []
+        self.sourceless: list[str] = []
+        self.functions: dict[str, Function] = {}
+        self.frames: list[Frame] = []
+        self.home: dict[Value, Scope] = {}
+        self.regions: list[Region] = []
+        self.constants: dict[int, Constant] = {}
+        self.read_values: dict[int, torch.Tensor] = {}
+        self.owners: dict[int, Owner] = {}
+        self.traced: dict[CodeType, FunctionType] = {}
+        self.names_read: set[str] = set()
+        self.missing: list[tuple[Any, str]] = []
+        self.writes = False
+        self.inputs: dict[int, TracedTensor] = {}
+        self.met: dict[int, torch.Tensor] = {}
+        self.symbols: dict[str, Value] = {}
+        self.symbol_dims: dict[str, torch.SymInt] = {}
+        self.tries = Tries()
+        self.written = 0
+        self.global_writes = 0
+        self.calls: list[Any] = []
+        self.outlines: dict[Any, Any] = {}
+        self.learned: dict[Any, Any] = {}
+        self.loop_numbers: dict[int, tuple[int, object]] = {}
+        self.mode: Any = None
+        self.facts: dict[Value, bool] = {}
+        self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
+        self.keeps_apart = False
+        self.twins: dict[int, tuple[Any, list[Any]]] = {}
+        self.copies: dict[int, tuple[Any, list[Any]]] = {}
+        self.held_lists: dict[int, tuple[Any, str]] = {}
+        self.replaced_lists: dict[int, Any] = {}
+        self.list_origins: dict[int, int] = {}
+        self.kept_alive: list[Any] = []
+        self.heap: Any = None
+        self.tracked: dict[int, Any] = {}
+        self.tracked_cells: set[int] = set()
+        self.fake_mode = FakeTensorMode(
+            shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True
+        )
+
+    @contextmanager
+    def faking(self) -> Generator[None]:
+        """Run operators on fake tensors, unrecorded."""
+        with without_modes(), self.fake_mode:
+            yield
+
+    @contextmanager
+    def native(self) -> Generator[None]:
+        """Run operators on real tensors, unrecorded."""
+        with without_modes():
+            yield
+
+    # -- scopes ---------------------------------------------------------------------------------
+
+    @property
+    def scope(self) -> Scope:
+        return self.regions[-1].scope
+
+    @property
+    def context(self) -> FunctionContext:
+        return self.scope.context
+
+    @contextmanager
+    def region(self, context: FunctionContext | None = None) -> Generator[Region]:
+        """Trace into a new block. Storages written inside are put back on leaving."""
+        context = context or self.context
+        region = Region(Scope(Block(), context, len(self.regions)))
+        if context.root is None or not context.root.open:
+            context.root = region.scope
+        self.regions.append(region)
+        tries = self.tries
+        self.tries = Tries() if context.root is region.scope else self.tries
+        depth = len(self.frames)
+        try:
+            yield region
+        finally:
+            self.tries = tries
+            del self.frames[depth:]
+            region.undo()
+            region.scope.is_open = False
+            del self.regions[region.scope.depth :]
+
+    @contextmanager
+    def transaction(self) -> Generator[Callable[[], None]]:
+        """Go on in the current block; the function given takes back what was done inside."""
+        region = Region(self.scope, is_transaction=True)
+        last, depth, frames = self.last_op(), len(self.regions), len(self.frames)
+        self.regions.append(region)
+
+        def rollback() -> None:
+            region.undo()
+            self.take_back(region.scope.block, last)
+            del self.frames[frames:]
+
+        try:
+            yield rollback
+        finally:
+            del self.regions[depth:]
+
+    def last_op(self) -> Op | None:
+        """The last op of the current block."""
+        ops = self.scope.block.ops
+        return ops[-1] if ops else None
+
+    def take_back(self, block: Block, last: Op | None) -> None:
+        """Remove all ops of a block behind `last`, as if they had not been traced."""
+        while block.ops and block.ops[-1] is not last:
+            for value in block.ops.pop().results:
+                del self.home[value]
+
+    @contextmanager
+    def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Generator[None]:
+        """Go on in a region that was left, with the storages as they were at its end."""
+        current = {storage: storage.state for storage in states}
+        self.regions.append(region)
+        region.scope.is_open = True
+        try:
+            for storage, state in states.items():
+                storage.state = state
+            yield
+        finally:
+            for storage, state in current.items():
+                storage.state = state
+            region.scope.is_open = False
+            self.regions.pop()
+
+    def emit(self, op: Op, types: Sequence[Type], hint: str = "") -> tuple[Value, ...]:
+        """Append an op with fresh results of `types`."""
+        op.results = tuple(Value(type, hint) for type in types)
+        op.location = user_location()
+        self.scope.block.ops.append(op)
+        for value in op.results:
+            self.home[value] = self.scope
+        self.tries.refuse_caught_by(op)
+        return op.results
+
+    def place(self, op: Op, results: tuple[Value, ...]) -> None:
+        """Append an op whose results exist already."""
+        op.results = results
+        op.location = user_location()
+        self.scope.block.ops.append(op)
+
+    def param(self, type: Type, hint: str = "") -> Value:
+        """A fresh block parameter of the current scope; the caller puts it into the block."""
+        value = Value(type, hint)
+        self.home[value] = self.scope
+        return value
+
+    def use(self, value: Value) -> Value:
+        """`value` as seen from the current function; captured through a parameter if need be."""
+        home = self.home[value]
+        if home.context is self.context:
+            if not home.open:
+                fail(
+                    "a tensor made inside a traced branch or loop is used outside of it",
+                    "return it, or assign it to a local variable in all arms",
+                )
+            return value
+        return self._capture(value, len(self.regions) - 1)
+
+    def _capture(self, value: Value, depth: int) -> Value:
+        context = self.regions[depth].scope.context
+        home = self.home[value]
+        if home.context is context:
+            if not home.open:
+                fail(
+                    "a tensor made inside a traced branch or loop is used outside of it",
+                    "return it, or assign it to a local variable in all arms",
+                )
+            return value
+        if value not in context.captures:
+            assert context.root is not None
+            inner = Value(value.type, value.hint)
+            self.home[inner] = context.root
+            context.captures[value] = inner
+        return context.captures[value]
+
+    # -- storages -------------------------------------------------------------------------------
+
+    def current(self, storage: Storage) -> Value:
+        """The value a storage holds now, usable in the current scope."""
+        if storage.state.stale is not None:
+            raise storage.state.stale
+        base = storage.state.base
+        if isinstance(base, str):
+            return self.constant_value(base)
+        return self.use(base)
+
+    def write(self, storage: Storage, base: Value, length: Length | None = None) -> None:
+        """Replace what a storage holds, and what may share its memory."""
+        self.set_state(storage, StorageState(base, length))
+        self.written += storage.fake is not None
+        Hooks.written(storage)
+
+    def set_state(self, storage: Storage, value: StorageState) -> None:
+        """Replace the state of one storage. Undone at the end of each region around it."""
+        for region in reversed(self.regions):
+            if region.scope is storage.scope.here and not region.is_transaction:
+                break
+            region.before.setdefault(storage, storage.state)
+        storage.state = value
+
+    def adopt(self, region: Region) -> None:
+        """Make the ops of a region that was left a part of the current block."""
+        region.scope.joined = self.scope
+        self.scope.block.ops += region.scope.block.ops
+
+    def fresh(self, value: Value, fake: torch.Tensor, number: Number | None = None) -> TracedTensor:
+        """A traced tensor with a storage of its own."""
+        return TracedTensor(fake, Storage(StorageState(value), self.scope, fake), (), number)
+
+    def read(self, tensor: TracedTensor) -> Value:
+        """The value of a traced tensor now."""
+        base = self.current(tensor.memory)
+        if not tensor.steps:
+            return base
+        cached = tensor.cached
+        if cached and cached.base is base and self._is_usable(cached.value):
+            return cached.value
+        value = base
+        for step in tensor.steps:
+            value = step.read(self, value)
+        tensor.cached = Cached(base, value)
+        return value
+
+    def _is_usable(self, value: Value) -> bool:
+        """Whether a value can be used here as it is. One that was taken back has no home."""
+        home = self.home.get(value)
+        return home is not None and home.open and home.context is self.context
+
+    def is_known(self, value: Value) -> bool:
+        """Whether a value can be used here, in the current function or by a parameter."""
+        home = self.home.get(value)
+        return home is not None and home.open
+
+    def assign(self, tensor: TracedTensor, value: Value) -> None:
+        """Write `value` (of the tensor's own type) through its view chain into its storage."""
+        self.writes = True
+        self.write(tensor.memory, self.replaced(tensor, value) if tensor.steps else value)
+
+    def replaced(self, tensor: TracedTensor, value: Value) -> Value:
+        """What the storage of a view holds after `value` is written to the view."""
+        bases = [self.current(tensor.memory)]
+        for step in tensor.steps[:-1]:
+            bases.append(step.read(self, bases[-1]))
+        for step, base in zip(reversed(tensor.steps), reversed(bases), strict=False):
+            value = step.write(self, base, value)
+        return value
+
+    # -- constants ------------------------------------------------------------------------------
+
+    def constant_value(self, key: str) -> Value:
+        """The `constant` op of `key` in the current function."""
+        context = self.context
+        if key not in context.constants:
+            tensor = next(c.tensor for c in self.constants.values() if c.key == key)
+            value = Value(self.type_of(tensor), key.rsplit(".", 1)[-1])
+            assert context.root is not None
+            self.home[value] = context.root
+            context.constants[key] = value
+        return context.constants[key]
+
+    def promote(self, tensor: torch.Tensor, *, guarded: bool = True) -> TracedTensor:
+        """A real tensor as a traced one: an input if it is one, else a constant."""
+        if id(tensor) in self.inputs:
+            self.met[id(tensor)] = tensor
+            return self.inputs[id(tensor)]
+        if id(tensor) not in self.constants:
+            key = self._constant_key(tensor)
+            check_constant(tensor, key)
+            fake = fake_like(self.fake_mode, tensor)
+            root = self.regions[0].scope
+            storage = Storage(StorageState(key), root, fake)
+            traced = TracedTensor(fake, storage)
+            self.constants[id(tensor)] = Constant(key, tensor, storage, traced, guarded)
+        return self.constants[id(tensor)].traced
+
+    def _constant_key(self, tensor: torch.Tensor) -> str:
+        owner = self.owners.get(id(tensor))
+        wanted = owner.qualified if owner else "tensor"
+        taken = {constant.key for constant in self.constants.values()}
+        key, number = wanted, 0
+        while key in taken:
+            number += 1
+            key = f"{wanted}_{number}"
+        return key
+
+    def close_function(self, context: FunctionContext, block: Block) -> None:
+        """Put the constants that a function uses in front of its body."""
+        used = {value for op in block.walk() for value in op.operands}
+        used |= {value for op in block.walk() for inner in op.blocks for value in inner.yields}
+        used |= set(block.yields)
+        block.ops[:0] = [
+            ConstantOp(key, results=(value,))
+            for key, value in context.constants.items()
+            if value in used and value not in block.params
+        ]
+
+    # -- numbers --------------------------------------------------------------------------------
+
+    def literal(self, value: bool | int | float, dtype: DType) -> Value:
+        cast = {True: float, False: int}[dtype.is_float]
+        shown = bool(value) if dtype is DType.BOOL else cast(value)
+        return self.emit(LiteralOp(shown), (TensorType(dtype),))[0]
+
+    def number(
+        self, value: Value, linear: Linear | None = None, loops: frozenset[int] = frozenset()
+    ) -> TracedTensor:
+        """A traced number for a value without dims."""
+        if linear is None and value.tensor.dtype is DType.I64:
+            linear = Linear(frozenset({(value, 1)}), 0)
+        dtype, device = value.tensor.dtype.torch, torch.get_default_device()
+        fake = fake_of_layout(self.fake_mode, (), (), dtype, device)
+        return self.fresh(value, fake, Number(linear, loops))
+
+    # -- types ----------------------------------------------------------------------------------
+
+    def type_of(self, tensor: torch.Tensor) -> TensorType:
+        """The IR type of a real, fake or traced tensor."""
+        try:
+            dtype = DType.from_torch(tensor.dtype)
+        except KeyError:
+            fail(
+                f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported",
+                "convert to a float, integer or bool dtype outside of the compiled function",
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            fail("only dense tensors can be captured", "call to_dense() or dequantize() before")
+        if is_lazy(tensor):
+            fail(
+                "a parameter of a lazy module has no shape yet",
+                "call the module once, which gives its parameters their shapes, then compile it",
+            )
+        if tensor.device.type == "meta":
+            fail("a tensor on the meta device has no data", "make it on the CPU")
+        return TensorType(dtype, tuple(self.dim(dim) for dim in tensor.shape))
+
+    def dim(self, dim: int | torch.SymInt) -> Dim:
+        if isinstance(dim, int):
+            return dim
+        expression = dim.node.expr
+        if expression.is_number:
+            return int(expression)
+        if expression.is_symbol and str(expression) in self.symbols:
+            return Symbol(str(expression))
+        raise data_dependent_shape()
+
+    def dim_argument(self, dim: torch.SymInt) -> Argument:
+        """A symbolic dim as an argument of an op: the length of the list that bound it."""
+        known = self.dim(dim)
+        if isinstance(known, int):
+            return known
+        return self.use(self.symbols[known.name])
+
+    def new_symbol(self, length: Value) -> torch.SymInt:
+        """A fresh dim whose size is `length`."""
+        shape_env = self.fake_mode.shape_env
+        assert shape_env is not None
+        symbol = shape_env.create_unbacked_symint()
+        torch._check(symbol >= 0)
+        shape_env.pending_fresh_unbacked_symbols.clear()
+        name = str(symbol.node.expr)
+        self.symbols[name] = length
+        self.symbol_dims[name] = symbol
+        return symbol
+
+    def symbolic_dim(self, dim: Dim) -> int | torch.SymInt:
+        """A dim as shapes of fake tensors have it."""
+        return dim if isinstance(dim, int) else self.symbol_dims[dim.name]
+
+    def tensor_op(
+        self,
+        target: str,
+        args: tuple[Argument, ...],
+        type: Type,
+        kwargs: tuple[tuple[str, Argument], ...] = (),
+    ) -> Value:
+        """Emit a TensorOp with one result."""
+        return self.emit(TensorOp(target, args, kwargs), (type,))[0]
+
+    def list_length(self, value: Value) -> Value:
+        return self.emit(ListLengthOp(value), (TensorType(DType.I64),))[0]
+
+    def number_of_dim(self, dim: torch.SymInt) -> Any:
+        """A symbolic dim as a traced number."""
+        value = self.dim_argument(dim)
+        return value if isinstance(value, int) else self.number(value)  # type: ignore[arg-type]
+
+    def loop_of(self, source: object) -> int:
+        """A number that names a loop."""
+        return self.loop_numbers.setdefault(id(source), (len(self.loop_numbers), source))[0]
+
+    def note(self, text: str) -> None:
+        """A line for `explain()`, with the user's line; each text once."""
+        place = user_location()
+        line = f"{place.file}:{place.line}: {text}" if place else text
+        if line not in self.notes:
+            self.notes.append(line)
+
+
+def data_dependent_shape(what: str = "a shape") -> Abort:
+    return abort(
+        f"{what} depends on the content of a tensor",
+        "use masks (torch.where, masked_fill), or tensors of fixed size",
+    )
+
+
+_local = threading.local()
+
+
+def active() -> Tracer | None:
+    """The tracer of this thread, if a capture is going on."""
+    return getattr(_local, "tracer", None)
+
+
+def tracer() -> Tracer:
+    found = active()
+    assert found is not None, "no capture is going on"
+    return found
+
+
+@contextmanager
+def activate(value: Tracer) -> Generator[None]:
+    if active() is not None:
+        raise CaptureError("a capture is going on already in this thread")
+    _local.tracer = value
+    try:
+        yield
+    finally:
+        _local.tracer = None

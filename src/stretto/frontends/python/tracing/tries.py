@@ -1,0 +1,50 @@
+"""The `try` blocks of the user's that are open, and what their handlers catch.
+
+A handler cannot be run in the midst of a compiled program. So whatever may raise depending on the
+run is refused where a handler would catch it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto.frontends.python.tracing.signals import Abort, abort
+from stretto.ir.core import Op
+from stretto.ir.ops import ListGetOp, ListPopOp, ListSetOp, TensorOp
+from stretto.ops.properties import eager_errors
+
+Classes = tuple[type[BaseException], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Tries:
+    """The classes that the handlers of each open `try` catch, the innermost one last."""
+
+    handled: list[Classes] = field(default_factory=list[Classes])
+
+    def catch(self, error: type[BaseException]) -> bool:
+        return any(issubclass(error, classes) for classes in self.handled)
+
+    def refuse(self, error: type[BaseException]) -> None:
+        """Stop capturing where a handler would catch `error`."""
+        if self.catch(error):
+            raise caught(error)
+
+    def refuse_caught_by(self, op: Op) -> None:
+        """The same for all that the op may raise."""
+        if not self.handled:
+            return
+        if isinstance(op, TensorOp):
+            errors = eager_errors(op)
+        else:
+            errors = (IndexError,) if isinstance(op, ListGetOp | ListSetOp | ListPopOp) else ()
+        for error in errors:
+            self.refuse(error)
+
+
+def caught(error: type[BaseException]) -> Abort:
+    return abort(
+        f"whether {error.__name__} is raised here depends on a tensor, and a try around it "
+        "catches that",
+        "test the condition with if, or move the try out of the compiled function",
+    )

@@ -1,0 +1,155 @@
+"""A value that is one of several things of different kinds, depending on the run.
+
+Behind `if t: self.h = x` of an attribute that was None, it is a tensor or None; which of the two, a
+flag says. Every use of such a value is a branch on its flags, in whose arms it is the one or the
+other. So what eager PyTorch raises for one of them is raised where the program comes to it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stretto.frontends.python.tracing.tensor import Hooks
+
+
+class Either:
+    """`stretto_flags`, bools or traced ones of which exactly one holds, say which of
+    `stretto_options` the value is. Other attributes are those of the options."""
+
+    __slots__ = ("__weakref__", "stretto_flags", "stretto_options")
+
+    def __init__(self, flags: Sequence[Any], options: Sequence[Any]) -> None:
+        self.stretto_flags = tuple(flags)
+        self.stretto_options = tuple(options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return Hooks.use(self, lambda option: getattr(option, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("stretto_"):
+            object.__setattr__(self, name, value)
+        else:
+            Hooks.use(self, lambda option: Hooks.staging.setattr(option, name, value))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return Hooks.call(self, *args, **kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Hooks.staging.getitem(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        Hooks.staging.setitem(self, index, value)
+
+    def __len__(self) -> int:
+        return Hooks.call(len, self).__index__()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[index] for index in range(len(self))])
+
+    def __bool__(self) -> bool:
+        return bool(Hooks.call(bool, self))
+
+    def __str__(self) -> str:
+        return "<traced value>"
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = (args, dict(kwargs or {}))
+        outcome = Hooks.of_function(func, *given)
+        if outcome is not NotImplemented:
+            return outcome
+        found = first_either(given)
+        assert found is not None
+
+        def with_option(option: Any) -> Any:
+            others, named = replaced(given, found, option)
+            return func(*others, **named)
+
+        return Hooks.use(found, with_option)
+
+
+def first_either(value: Any) -> Either | None:
+    """The first such value in tuples, lists, dicts and slices."""
+    if isinstance(value, Either):
+        return value
+    if isinstance(value, tuple | list):
+        return next((e for item in value if (e := first_either(item)) is not None), None)  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, dict):
+        return first_either(list(value.values()))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, slice):
+        return first_either((value.start, value.stop, value.step))
+    return None
+
+
+def replaced(value: Any, either: Either, option: Any) -> Any:
+    """`value` with `option` in the place of `either`."""
+    if value is either:
+        return option
+    if isinstance(value, Either) or first_either(value) is None:
+        return value
+    if isinstance(value, dict):
+        return {key: replaced(item, either, option) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, slice):
+        return slice(*replaced((value.start, value.stop, value.step), either, option))
+    items = [replaced(item, either, option) for item in value]
+    if isinstance(value, list):
+        return items
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+NONE: Any = object()
+"""An option that a value does not have."""
+
+
+def options_of(value: Any) -> tuple[Any, ...]:
+    """What a value may be."""
+    if not isinstance(value, Either):
+        return (value,)
+    pairs = zip(value.stretto_flags, value.stretto_options, strict=True)
+    return tuple(option for flag, option in pairs if flag is not False)
+
+
+def flag_for(value: Any, option: Any) -> Any:
+    """Whether a value is a given one of its options, or NONE."""
+    if option is NONE:
+        return False
+    if not isinstance(value, Either):
+        return True
+    number = next(n for n, item in enumerate(value.stretto_options) if item is option)
+    return value.stretto_flags[number]
+
+
+def _delegate(
+    name: str, operation: Callable[..., Any], swapped: bool = False
+) -> Callable[..., Any]:
+    def on_option(option: Any, *others: Any) -> Any:
+        return operation(*others, option) if swapped else operation(option, *others)
+
+    def method(self: Either, *others: Any) -> Any:
+        outcome = Hooks.of_operator(name, on_option, self, others)
+        if outcome is not NotImplemented:
+            return outcome
+        return Hooks.use(self, lambda option: on_option(option, *others))
+
+    return method
+
+
+_BINARY = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
+    "lshift", "rshift",
+)  # fmt: skip
+for _name in _BINARY:
+    _operation = getattr(operator, f"__{_name}__")
+    setattr(Either, f"__{_name}__", _delegate(_name, _operation))
+    setattr(Either, f"__r{_name}__", _delegate(_name, _operation, swapped=True))
+    setattr(Either, f"__i{_name}__", _delegate(_name, getattr(operator, f"__i{_name}__")))
+for _name in ("neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Either, f"__{_name}__", _delegate(_name, getattr(operator, f"__{_name}__")))
+Either.__hash__ = object.__hash__

@@ -1,0 +1,191 @@
+"""Leaves of the state as IR values and back: tensors, Python numbers, and lists that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.tracing.fakes import contiguous_strides, fake_of_layout
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import (
+    Length,
+    Number,
+    Storage,
+    StorageState,
+    TracedTensor,
+)
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.scalars import Kind, cast_value, python_dtype, unify
+from stretto.frontends.python.values.state import TracedList
+from stretto.ir.core import Value
+from stretto.ir.ops import ListNewOp, TensorOp
+from stretto.ir.types import ListType, Symbol, TensorType
+
+
+def kind_of(value: Any) -> Kind | None:
+    """What `value` is in a Program, or None when it has no place there."""
+    if isinstance(value, TracedTensor):
+        return Kind(tracer().type_of(value), value.number is not None)
+    if isinstance(value, torch.Tensor):
+        return Kind(tracer().type_of(value), False)
+    if isinstance(value, bool | int | float):
+        return Kind(TensorType(python_dtype(type(value))), True)
+    if isinstance(value, TracedList):
+        return list_kind(value)
+    return None
+
+
+def list_kind(value: TracedList) -> Kind:
+    base = value.memory.state.base
+    assert isinstance(base, Value)
+    return Kind(base.list, value.numbers)
+
+
+def items_kind(items: Sequence[Any]) -> Kind | None:
+    """The kind that all items of a Python list have, or None when they differ."""
+    kinds = [kind_of(item) for item in items]
+    found = kinds[0] if kinds else None
+    for kind in kinds[1:]:
+        found = unify(found, kind, promote=False) if found and kind else None
+    if found is None or isinstance(found.type, ListType):
+        return None
+    return found
+
+
+def materialize(leaf: Any, kind: Kind) -> Value:
+    """`leaf` as a value of `kind` in the current scope."""
+    state = tracer()
+    if isinstance(leaf, list):
+        return _new_list(leaf, kind)
+    if isinstance(leaf, TracedList):
+        return state.current(leaf.memory)
+    assert isinstance(kind.type, TensorType)
+    if isinstance(leaf, bool | int | float):
+        return state.literal(leaf, kind.type.dtype)
+    traced = leaf if isinstance(leaf, TracedTensor) else state.promote(leaf)
+    return cast_value(state.read(traced), kind.type.dtype)
+
+
+def _new_list(items: list[Any], kind: Kind) -> Value:
+    assert isinstance(kind.type, ListType)
+    element = Kind(kind.type.element, kind.number)
+    values = tuple(materialize(item, element) for item in items)
+    return tracer().emit(ListNewOp(values), (kind.type,))[0]
+
+
+def placeholder(kind: Kind) -> Value:
+    """A value of `kind` that is never looked at."""
+    state = tracer()
+    if isinstance(kind.type, ListType):
+        return state.emit(ListNewOp(()), (kind.type,))[0]
+    dtype = kind.type.dtype
+    if kind.type.is_scalar:
+        return state.literal(0, dtype)
+    shape = tuple(
+        state.use(state.symbols[d.name]) if isinstance(d, Symbol) else d for d in kind.type.shape
+    )
+    zero = False if dtype.torch is torch.bool else 0.0 if dtype.is_float else 0
+    op = TensorOp("aten.full.default", (shape, zero), (("dtype", dtype.torch),))
+    return state.emit(op, (kind.type,))[0]
+
+
+def fake_of_type(
+    type: TensorType,
+    device: torch.device | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> torch.Tensor:
+    """A fake tensor of `type`, contiguous if no strides are given."""
+    state = tracer()
+    if type.is_static:
+        shape: list[Any] = [*type.shape]
+        where = device or torch.get_default_device()
+        strides = contiguous_strides(shape) if strides is None else strides
+        return fake_of_layout(state.fake_mode, shape, strides, type.dtype.torch, where)
+    shape = [state.symbolic_dim(dim) for dim in type.shape]
+    with state.faking():
+        if strides is not None:
+            return torch.empty_strided(shape, strides, dtype=type.dtype.torch, device=device)
+        return torch.empty(shape, dtype=type.dtype.torch, device=device)
+
+
+def layout_of(*leaves: Any) -> tuple[int, ...] | None:
+    """The strides that all leaves have, or None where they differ or are not known.
+
+    Numbers and leaves without a value have none. Strides of dims of one element do not matter.
+    """
+    found = None
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
+            continue
+        shape: list[Any] = list(leaf.shape)
+        if isinstance(leaf, TracedTensor) and leaf.memory.any_layout:
+            return None
+        if any(isinstance(dim, torch.SymInt) for dim in shape):
+            return None
+        strides = tuple(
+            1 if size == 1 else step for size, step in zip(shape, leaf.stride(), strict=True)
+        )
+        if 0 in strides or (found is not None and found != strides):
+            return None
+        found = strides
+    return found
+
+
+def wrap(
+    value: Value,
+    kind: Kind,
+    *,
+    device: torch.device | None = None,
+    loops: frozenset[int] = frozenset(),
+    length: Length | None = None,
+    layout: tuple[int, ...] | None = None,
+) -> Any:
+    """A Python object that stands for `value`. `layout`: its strides, None if not known."""
+    state = tracer()
+    if isinstance(kind.type, ListType):
+        storage = Storage(StorageState(value, length or Length(object(), 0)), state.scope)
+        return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))
+    if kind.number:
+        return state.number(value, loops=loops)
+    made = state.fresh(value, fake_of_type(kind.type, device, layout))
+    made.memory.any_layout = layout is None and bool(kind.type.shape)
+    return made
+
+
+def loops_of(*leaves: Any) -> frozenset[int]:
+    """Loops whose unrolling would make the leaves known."""
+    numbers = [leaf.number for leaf in leaves if isinstance(leaf, TracedTensor)]
+    return frozenset[int]().union(*(n.loops for n in numbers if isinstance(n, Number)))
+
+
+def device_of(*leaves: Any) -> torch.device | None:
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.device
+        if isinstance(leaf, TracedList) and leaf.fake is not None:
+            return leaf.fake.device
+        if isinstance(leaf, list) and leaf:
+            return device_of(*leaf)
+    return None
+
+
+def to_traced_list(items: list[Any]) -> TracedList:
+    """A Python list as an IR list of known length."""
+    kind = items_kind(items)
+    if kind is None:
+        fail(
+            "a list with items of different types (or none) is indexed by a traced value",
+            "give all items the same shape and dtype, or index it with a Python int",
+        )
+    assert isinstance(kind.type, TensorType)
+    value = _new_list(items, Kind(ListType(kind.type), kind.number))
+    made = wrap(
+        value,
+        Kind(ListType(kind.type), kind.number),
+        device=device_of(*items),
+        length=Length(None, len(items)),
+    )
+    assert isinstance(made, TracedList)
+    return made

@@ -1,0 +1,135 @@
+"""Exceptions that depend on the run: checks, and arms of traced branches that raise.
+
+An exception that leaves an arm while it is traced becomes a check that never holds at that place of
+the Program. So an arm may raise, or use an operator on types that it refuses: eager PyTorch raises
+when it comes there, and so does the compiled program.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any
+
+import torch
+
+from stretto.errors import SourceLocation, StrettoError
+from stretto.frontends.python.tracing.locations import is_user_file, located
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.scalars import flag_of
+from stretto.ir.core import Block, Value
+from stretto.ir.failure import Failure, eager_class
+from stretto.ir.ops import CheckOp, ConstantOp, IfOp, LiteralOp, TensorOp
+from stretto.ir.types import FLAG, DType
+
+_STRETTO = str(Path(__file__).parents[3])
+_OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, OverflowError)
+"""Classes of the errors that the capture itself raises in the place of eager PyTorch."""
+_FOR_THE_USER = ("staging.py", "builtin_calls.py", "calls.py", "either.py")
+"""Files of the capture that do what the user's code says: what they raise, eager raises too."""
+_NEVER = (StrettoError, RecursionError, MemoryError)
+
+
+@dataclass(eq=False, slots=True)
+class Raised:
+    """An arm that raises in the end. Its region has the check that stops the run as its last op."""
+
+    region: Region
+    error: Exception
+    failure: Failure
+    location: SourceLocation | None
+    trace: TracebackType | None
+
+    def again(self) -> Exception:
+        """The error, as it was when it left the arm."""
+        return self.error.with_traceback(self.trace)
+
+
+def check(condition: Any, error: str, message: str, detail: Value | None = None) -> None:
+    """Stop the run, unless `condition` holds, with the error that eager PyTorch raises.
+
+    condition: a traced tensor of one element, or a bool. error: the name of the class. detail: an
+    i64 value for the `{}` in the message.
+    """
+    if isinstance(condition, TracedTensor):
+        require(flag_of(condition), Failure(error, message), detail)
+    elif not condition:
+        raise eager_class(error)(message)
+
+
+def require(flag: Value, failure: Failure, detail: Value | None = None) -> CheckOp:
+    """Emit a check of a flag at the user's line."""
+    raised = failure.raised
+    tracer().tries.refuse(type(raised) if raised else eager_class(failure.error))
+    op = CheckOp(flag, failure, detail)
+    tracer().emit(op, ())
+    return op
+
+
+def raises(error: Exception) -> bool:
+    """Whether eager PyTorch raises `error` where the trace did; not so for a bug of the capture."""
+    if isinstance(error, _NEVER) or type(error).__module__.startswith(("torch.fx", "torch._sub")):
+        return False
+    code = _innermost(error)
+    if code is None or not code.co_filename.startswith(_STRETTO) or is_user_file(code.co_filename):
+        return True
+    acts = code.co_filename.endswith(_FOR_THE_USER) or code.co_name == "infer"
+    return acts or isinstance(error, _OF_OPERATORS)
+
+
+def stop_at(region: Region, error: Exception) -> Raised:
+    """Emit the check that raises `error`, at the end of the open region that it left."""
+    tracer().tries.refuse(type(error))
+    trace, place, failure = error.__traceback__, _place(error), _failure(error)
+    op = require(tracer().literal(False, DType.BOOL), failure)
+    op.location = place or op.location
+    return Raised(region, error, failure, op.location, trace)
+
+
+def leave(flag: Value, when: bool, raised: Raised) -> None:
+    """Emit the arm `raised` of a branch, which runs where `flag` is `when`."""
+    state = tracer()
+    block = raised.region.scope.block
+    if all(isinstance(op, TensorOp | LiteralOp | ConstantOp) for op in block.ops[:-1]):
+        holds = flag
+        if when:
+            holds = state.tensor_op("aten.logical_not.default", (flag,), FLAG)
+        require(holds, raised.failure).location = raised.location
+        return
+    arms = (block, Block()) if when else (Block(), block)
+    state.place(IfOp(flag, *arms), ())
+
+
+def _failure(error: Exception) -> Failure:
+    if any(isinstance(item, torch.Tensor) for item in error.args):
+        fail(
+            "an exception that depends on a tensor holds a tensor",
+            "pass it a message, or return the tensor",
+        )
+    code = _innermost(error)
+    by_user = code is not None and is_user_file(code.co_filename)
+    by_user = by_user or (code is not None and code.co_name == "fails")
+    if not by_user and eager_class(type(error).__name__) is type(error):
+        return Failure(type(error).__name__, str(error))
+    return Failure.of(error.with_traceback(None))
+
+
+def _innermost(error: Exception) -> CodeType | None:
+    """The code that raised the error."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return frames[-1][0].f_code if frames else None
+
+
+def _place(error: Exception) -> SourceLocation | None:
+    """The innermost line of the user's that the error came through."""
+    place = None
+    at = error.__traceback__
+    while at is not None:
+        if is_user_file(at.tb_frame.f_code.co_filename):
+            place = located(at.tb_frame.f_code, at.tb_lasti)
+        at = at.tb_next
+    return place

@@ -1,0 +1,223 @@
+"""Traced numbers: which results are numbers, what is known of them, how values are unified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from stretto.frontends.python.tracing.evaluate import evaluated
+from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
+from stretto.frontends.python.tracing.tensor import Linear, Number, TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.ir.core import Value
+from stretto.ir.ops import TensorOp
+from stretto.ir.types import FLAG, DType, ListType, TensorType
+
+aten = torch.ops.aten
+
+PythonNumber = bool | int | float
+
+
+def python_dtype(kind: type) -> DType:
+    """The dtype that stands for a Python type."""
+    if kind is bool:
+        return DType.BOOL
+    return DType.I64 if kind is int else DType.from_torch(torch.get_default_dtype())
+
+
+def python_kind(dtype: DType) -> type:
+    """The Python type of a traced number of `dtype`."""
+    if dtype is DType.BOOL:
+        return bool
+    return float if dtype.is_float else int
+
+
+def number_kind(value: Any) -> type | None:
+    """The Python type of a number, traced or not; None of anything else."""
+    if isinstance(value, bool | int | float):
+        return type(value)
+    return python_kind(DType.from_torch(value.dtype)) if is_number(value) else None
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a traced number."""
+    return isinstance(value, TracedTensor) and value.number is not None
+
+
+def result_number(func: Any, args: Any, kwargs: Any) -> Number | None:
+    """The mark of a result: a number when all tensors that went in are numbers."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    if not tensors or not all(is_number(x) for x in tensors):
+        return None
+    marks = [x.number for x in tensors if isinstance(x, TracedTensor) and x.number is not None]
+    loops = frozenset[int]().union(*(mark.loops for mark in marks))
+    return Number(_result_linear(func, args, kwargs), loops)
+
+
+def linear_of(value: Any) -> Linear | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return Linear(frozenset(), value)
+    if isinstance(value, TracedTensor) and value.number is not None:
+        return value.number.linear
+    return None
+
+
+def _result_linear(func: Any, args: Any, kwargs: Any) -> Linear | None:
+    if kwargs:
+        return None
+    name = func._schema.name
+    parts = [linear_of(item) for item in args[:2]]
+    if any(part is None for part in parts):
+        return None
+    if name == "aten::neg":
+        return parts[0].times(-1)  # type: ignore[union-attr]
+    if len(parts) != 2 or len(args) != 2:
+        return None
+    first, second = parts
+    assert first is not None and second is not None
+    if name in ("aten::add", "aten::sub", "aten::rsub"):
+        if name == "aten::rsub":
+            first, second = second, first
+        return first.plus(second, 1 if name == "aten::add" else -1)
+    if name == "aten::mul" and not second.terms:
+        return first.times(second.constant)
+    if name == "aten::mul" and not first.terms:
+        return second.times(first.constant)
+    return None
+
+
+def to_number(tensor: TracedTensor) -> TracedTensor:
+    """`tensor.item()`: a tensor of one element as a traced number."""
+    if tensor.number is not None:
+        return tensor
+    if tensor.numel() != 1:
+        raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+    state = tracer()
+    flat: Any = tensor.reshape(()) if tensor.dim() else tensor
+    dtype = DType.from_torch(flat.dtype)
+    if dtype.is_integer and dtype is not DType.I64:
+        flat = flat.to(torch.int64)
+    elif dtype in (DType.F16, DType.BF16):
+        flat = flat.to(torch.float32)
+    return state.number(state.read(flat))
+
+
+def cast_number(value: Any, kind: type) -> Any:
+    """int(), float() or bool() of a traced tensor."""
+    number = to_number(value)
+    if kind is bool:
+        return number_of(number != 0) if number.dtype != torch.bool else number
+    if kind is int:
+        if number.dtype == torch.int64:
+            return number
+        return number_of(torch.ops.aten._to_copy.default(number, dtype=torch.int64))
+    if number.dtype.is_floating_point:
+        return number
+    return number_of(torch.ops.aten._to_copy.default(number, dtype=torch.get_default_dtype()))
+
+
+def number_of(tensor: Any) -> TracedTensor:
+    return to_number(tensor)
+
+
+def flag_of(condition: Any) -> Value:
+    """The truth of a traced tensor as a bool without dims."""
+    state = tracer()
+    if condition.numel() != 1:
+        if condition.numel() == 0:
+            raise RuntimeError("Boolean value of Tensor with no values is ambiguous")
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+    flat = condition.reshape(()) if condition.dim() else condition
+    if flat.dtype != torch.bool:
+        flat = flat != 0
+    value = state.read(flat)
+    assert value.type == FLAG
+    return value
+
+
+_KNOWN_FREE: frozenset[tuple[Value, int]] = frozenset()
+
+
+def concrete(tensor: TracedTensor, kind: str) -> Any:
+    """A Python number from a traced tensor, where its value is known; else a signal."""
+    known = known_value(tensor)
+    if known is not None:
+        return known
+    found = evaluated(tracer().read(tensor)) if tensor.numel() == 1 else None
+    if found is not None:
+        return found.item()
+    remedy = "keep it a tensor (torch.where, index_select), or compute it outside and pass it in"
+    sourceless = tracer().sourceless
+    if sourceless:
+        remedy = (
+            f"define '{sourceless[-1]}' in a file: its control flow cannot be read; or {remedy}"
+        )
+    stop = abort(
+        f"a Python {kind} is needed here, but the value is that of a traced tensor", remedy
+    )
+    if tensor.number is not None and tensor.number.loops:
+        raise NeedsUnroll(tensor.number.loops, stop)
+    raise stop
+
+
+def known_value(tensor: TracedTensor) -> int | None:
+    """The value of a traced number that is in fact constant."""
+    linear = tensor.number.linear if tensor.number is not None else None
+    return linear.constant if linear is not None and linear.terms == _KNOWN_FREE else None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a leaf of the state is in the Program: a type, and whether it is a Python number."""
+
+    type: TensorType | ListType
+    number: bool
+
+
+def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
+    """The kind that can hold both, or None. `promote`: tensors may differ in dtype.
+
+    Numbers of different types have none: in Python an int is not a float of the same value."""
+    a, b = first.type, second.type
+    if isinstance(a, ListType) or isinstance(b, ListType):
+        return first if a == b else None
+    if a.shape != b.shape:
+        return None
+    if first.number and second.number:
+        if python_kind(a.dtype) is not python_kind(b.dtype):
+            return None
+        return Kind(TensorType(_promoted(a.dtype, b.dtype)), True)
+    if first.number != second.number:
+        number, tensor = (a, b) if first.number else (b, a)
+        fits = _promoted(number.dtype, tensor.dtype) is tensor.dtype
+        return (
+            Kind(tensor, False) if fits or number.dtype.is_float == tensor.dtype.is_float else None
+        )
+    if a.dtype is b.dtype:
+        return first
+    return Kind(TensorType(_promoted(a.dtype, b.dtype), a.shape), False) if promote else None
+
+
+def unify_exactly(first: Kind, second: Kind) -> Kind | None:
+    """The same, where an int or a float is no tensor without dims either."""
+    if first.number != second.number and not first.type == second.type == FLAG:
+        return None
+    return unify(first, second, promote=False)
+
+
+def _promoted(first: DType, second: DType) -> DType:
+    return DType.from_torch(torch.promote_types(first.torch, second.torch))
+
+
+def cast_value(value: Value, dtype: DType) -> Value:
+    """`value` with another dtype."""
+    kept = value.tensor
+    if kept.dtype is dtype:
+        return value
+    op = TensorOp("aten._to_copy.default", (value,), (("dtype", dtype.torch),))
+    return tracer().emit(op, (TensorType(dtype, kept.shape),))[0]
