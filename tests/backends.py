@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
+from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.device.verifier import verify
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
 from stretto.kernels import fuse as fusion
 from stretto.kernels import select as selection
-from stretto.kernels.panels import Packing
 from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
-from stretto.lowering.program import Lowered, lower
+from stretto.lowering.program import lower
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import print_program
 from stretto.machines.cuda.device import emulated_cuda_executable
@@ -48,14 +48,13 @@ TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
 class Built:
     """A scheduled program and what its executables need."""
 
-    lowered: Lowered
+    interface: ProgramInterface
     device: DeviceProgram
-    packings: tuple[Packing, ...]
 
     def cpu(self) -> CpuExecutable:
         options = Options(threads=self.device.units)
         source = print_program(self.device)
-        return CpuExecutable(self.device, source, self.lowered, self.packings, options)
+        return CpuExecutable(self.device, source, self.interface, options)
 
     def cuda(
         self, seed: int = 0, most_kernels: int = MOST_KERNELS, max_depth: int = 100_000
@@ -63,11 +62,11 @@ class Built:
         """Of what `built_cuda` made; interpreted."""
         plan = make_plan(self.device, most_kernels)
         options = Options(units=self.device.units, seed=seed, max_depth=max_depth)
-        return emulated_cuda_executable(plan, print_plan(plan), self.lowered, options)
+        return emulated_cuda_executable(plan, print_plan(plan), self.interface, options)
 
     def emulator(self, seed: int = 0) -> EmulatedExecutable:
         options = Options(threads=self.device.units, seed=seed)
-        return EmulatedExecutable(self.device, self.lowered, self.packings, options)
+        return EmulatedExecutable(self.device, self.interface, options)
 
 
 @contextmanager
@@ -87,13 +86,13 @@ def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = Tr
         tree, packings = select(lowered, units, fuse)
         device, _ = schedule_with_report(tree, units)
         verify(device, tree)
-        return Built(lowered, device, packings)
+        return Built(replace(lowered.interface, packings=packings), device)
     with many_tasks():
         tree, packings = select(lowered, units, fuse)
     device, _ = schedule_with_report(tree, units, EAGER)
     assert device.units == units
     verify(device, tree)
-    return Built(lowered, device, packings)
+    return Built(replace(lowered.interface, packings=packings), device)
 
 
 def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool = True) -> Built:
@@ -104,7 +103,7 @@ def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool
     device, _ = schedule_with_report(tree, units, GPU_COSTS)
     assert device.units == units
     verify(device, tree)
-    return Built(lowered, device, ())
+    return Built(lowered.interface, device)
 
 
 def assert_close(found: Sequence[Datum], expected: Sequence[Datum], scale: float = 1.0) -> None:

@@ -87,9 +87,9 @@ def make(
     plan = make_plan(program)
     sources = print_plan(plan, Style(warps=shape.warps if shape is not None else 4))
     if bench.dry_run:
-        return emulated_cuda_executable(plan, sources, lowered, options)
+        return emulated_cuda_executable(plan, sources, lowered.interface, options)
     compiled = [compile_source(source, bench.target, options) for source in sources]
-    return cuda_executable(plan, sources, compiled, lowered, options, bench.device)
+    return cuda_executable(plan, sources, compiled, lowered.interface, options, bench.device)
 
 
 def _shaped(items: KernelItems, shape: Shape, task_rows: int) -> KernelItems:

@@ -316,4 +316,4 @@ def _executable(bench: Bench, reporter: Reporter, case: Any) -> Any:
         require_resident(kernel, gpu.multiprocessors)
         machine = CudaMachine(gpu.device, driver, TorchMemory(gpu.device), [kernel])
         machine.polls = FEW_POLLS
-    return CudaExecutable(case.program, sources, case.lowered, options, machine)
+    return CudaExecutable(case.program, sources, case.interface, options, machine)

@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from stretto.device.forms import Lowered, Packing
+from stretto.device.plan import Plan
 from stretto.device.printer import print_program as device_text
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
@@ -22,10 +24,9 @@ from stretto.frontends.python import Captured
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
-from stretto.kernels.panels import Packing
 from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
-from stretto.lowering.program import Lowered, lower
+from stretto.lowering.program import lower
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
@@ -55,7 +56,7 @@ from stretto.passes.simplify import Simplify
 from stretto.runtime.constants import Copy
 from stretto.runtime.results import Result
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
-from stretto.schedule.plan import Plan, make_plan
+from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import Report, schedule_with_report
 
 CPU = torch.device("cpu")
@@ -140,14 +141,15 @@ def build(
     units = options.unit_count()
     with stages.timed("select"):
         tree, stages.packings = select(lowered, units, options.fuse)
+        interface = replace(lowered.interface, packings=stages.packings)
     program = _schedule(stages, tree, units, costs, dump)
     if backend == "emulator":
-        return EmulatedExecutable(program, lowered, stages.packings, options), stages
+        return EmulatedExecutable(program, interface, options), stages
     with stages.timed("print"):
         stages.source = source = print_program(program)
     dump.text("program.cpp", lambda: source.text)
     with stages.timed("compile"):
-        executable = CpuExecutable(program, source, lowered, stages.packings, options)
+        executable = CpuExecutable(program, source, interface, options)
     return executable, stages
 
 
@@ -265,7 +267,7 @@ def _build_cuda(
             stages.triton = print_plan(plan)
         for source in stages.triton:
             dump.text("program.py", lambda source=source: source.text)
-        return emulated_cuda_executable(plan, stages.triton, lowered, options)
+        return emulated_cuda_executable(plan, stages.triton, lowered.interface, options)
     major, minor = find_gpu(device).capability
     target = f"sm_{major}{minor}"
     compile_plan(stages, target, options, dump)
@@ -279,7 +281,8 @@ def _build_cuda(
         plan = plan_for_gpu(stages, lowered, room, options, costs, dump)
         compile_plan(stages, target, options, dump)
     with stages.timed("load"):
-        return cuda_executable(plan, stages.triton, stages.compiled, lowered, options, device)
+        interface = lowered.interface
+        return cuda_executable(plan, stages.triton, stages.compiled, interface, options, device)
 
 
 def compile_for_target(

@@ -186,7 +186,7 @@ def broken() -> PlanExecutable:
     publish = "    tl.atomic_xchg(control + 16 + unit"
     assert source.text.count(publish) == 1
     text = source.text.replace(publish, f"    if unit != 0:\n    {publish}")
-    return emulated_cuda_executable(plan, [replace(source, text=text)], built.lowered, Options())
+    return emulated_cuda_executable(plan, [replace(source, text=text)], built.interface, Options())
 
 
 def test_a_deadlock_is_explained() -> None:

@@ -84,7 +84,7 @@ def test_split(function: Callable[..., Any], units: int) -> None:
     assert not owners or units > 1
     wanted = function(*(x.double() if x.is_floating_point() else x for x in inputs))
     assert_close(found, wanted)
-    emulated = EmulatedExecutable(device, lowered, (), Options(seed=units))
+    emulated = EmulatedExecutable(device, lowered.interface, Options(seed=units))
     results = emulated(list(inputs))
     assert_close(tuple(results) if isinstance(wanted, tuple) else results[0], wanted)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stretto.device.forms import Packing
 from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
-from stretto.kernels.panels import Packing
 from stretto.kernels.select import select
 from stretto.runtime.packing import pack
 from tests.backends import many_tasks

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from stretto.device.forms import LeafItem, Lowered
 from stretto.device.operator import Operator
 from stretto.device.tree import Node, leaves, walk
-from stretto.lowering.function import LeafItem
-from stretto.lowering.program import Lowered, lower
+from stretto.lowering.program import lower
 from tests.support import program_of
 
 T = TypeVar("T")

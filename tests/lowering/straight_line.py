@@ -10,13 +10,13 @@ from torch import Tensor
 
 from stretto.device.evaluate import evaluate, resolve, run_operator
 from stretto.device.expr import Buffer, limit_register
+from stretto.device.forms import LeafItem, Output, OutputTensor
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import Argument, ListNewOp, ListStackOp, TensorOp
 from stretto.ir.types import DType, ListType, Symbol, TensorType
-from stretto.lowering.function import LeafItem
-from stretto.lowering.program import Output, OutputTensor, lower
+from stretto.lowering.program import lower
 from stretto.ops.infer import infer
 from stretto.ops.infer import resolve as overload
 
@@ -76,16 +76,18 @@ def execute(program: Program, inputs: list[Tensor]) -> list[Tensor]:
     """The results of main. The program must have no control flow."""
     lowered = lower(program)
     machine = Machine()
-    for buffer, tensor in zip(lowered.inputs, inputs, strict=True):
+    for buffer, tensor in zip(lowered.interface.inputs, inputs, strict=True):
         machine.buffers[buffer] = tensor.contiguous().reshape(-1).clone()
     for buffer in lowered.tree.externals:
         machine.registers[limit_register(buffer.slot).name] = CAPACITY
-        if buffer.slot in lowered.constants:
-            machine.buffers[buffer] = lowered.constants[buffer.slot].contiguous().reshape(-1)
+        if buffer.slot in lowered.interface.constants:
+            machine.buffers[buffer] = (
+                lowered.interface.constants[buffer.slot].contiguous().reshape(-1)
+            )
     for items in leaves(lowered.tree.main.body):
         for item in items:
             machine.step(item)
-    return [result_of(machine, output) for output in lowered.outputs]
+    return [result_of(machine, output) for output in lowered.interface.outputs]
 
 
 def result_of(machine: Machine, output: Output) -> Tensor:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from stretto.device.expr import Apply, Reg, limit_register
+from stretto.device.forms import OutputList, OutputTensor
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import Check, Let
 from stretto.errors import CodegenError
-from stretto.lowering.program import OutputList, OutputTensor
 from tests.lowering.programs import items_of, lowered, operators
 
 
@@ -147,7 +147,7 @@ DYNAMIC = """
 
 def test_memory_of_dynamic_size_is_checked_and_laid_out_with_that_dim_first() -> None:
     result = lowered(DYNAMIC)
-    tensor, items = result.outputs
+    tensor, items = result.interface.outputs
     assert isinstance(tensor, OutputTensor) and isinstance(items, OutputList)
     assert tensor.shape[0] == 3 and isinstance(tensor.shape[1], Reg)
     assert tensor.buffer.shape == (tensor.shape[1], 3)

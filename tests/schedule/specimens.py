@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,15 +18,16 @@ from benchmarks.models import CORE
 from benchmarks.models import build as build_model
 from stretto import api
 from stretto.build import build
+from stretto.device.forms import Packing, ProgramInterface
 from stretto.device.normalize import normalize
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.tree import Tree
 from stretto.frontends.python import Captured
 from stretto.ir.core import Program
-from stretto.kernels.select import Packing, select
+from stretto.kernels.select import select
 from stretto.kernels.select_cuda import select_cuda
-from stretto.lowering.program import Lowered, lower
+from stretto.lowering.program import lower
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.emulator.run import Emulator
 from stretto.options import Options
@@ -112,19 +113,18 @@ def captured_specimen(name: str, recorded: Recorded, units: int, costs: MachineC
     else:
         with many_tasks():
             tree, packings = select(lowered, units, True)
-    run = _Runner(lowered, packings, recorded.inputs)
+    run = _Runner(replace(lowered.interface, packings=packings), recorded.inputs)
     return specimen(name, tree, units, costs, run)
 
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    lowered: Lowered
-    packings: tuple[Packing, ...]
+    interface: ProgramInterface
     inputs: list[Tensor]
 
     def __call__(self, program: DeviceProgram, order: int) -> Outcome:
         options = Options(seed=order, max_depth=DEPTH)
-        executable = EmulatedExecutable(program, self.lowered, self.packings, options)
+        executable = EmulatedExecutable(program, self.interface, options)
         results = executable([tensor.clone() for tensor in self.inputs])
         flat = [item for r in results for item in (r if isinstance(r, list) else [r])]
         return tuple(tensor.clone() for tensor in flat)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 import stretto
+from stretto.device.plan import Launch, Library, Plan, address_name
 from stretto.device.program import Wait
 from stretto.device.tree import For, If, Leaf, While, walk
 from stretto.options import Options
-from stretto.schedule.plan import Launch, Library, Plan, address_name, make_plan
+from stretto.schedule.plan import make_plan
 
 
 def plan_of(function, *args: torch.Tensor, **options) -> Plan:  # pyright: ignore

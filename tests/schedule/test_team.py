@@ -313,7 +313,7 @@ def test_printed_code_waits_for_several_units() -> None:
     device = schedule(tree, 3, TEAM)
     verify(device)
     assert any(item.count > 1 for unit in range(3) for item in waits_of(device, unit))
-    made = Built(lowered, device, packings)
+    made = Built(replace(lowered.interface, packings=packings), device)
     tensors = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
     assert_close(made.cpu()(tensors), run(program, tensors))
 

@@ -36,7 +36,7 @@ class Check:
     unit).
 
     code: "list_full", "index", "assertion"; `subject` is the slot of the list, or the number of the
-    failure that is raised (`Lowered.stops`).
+    failure that is raised (`ProgramInterface.stops`).
     """
 
     condition: Expr

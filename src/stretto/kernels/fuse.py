@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import prod
 
 from stretto.device.expr import Buffer, Reg, Var, expr_regs, limit_register, loads
+from stretto.device.forms import Items
 from stretto.device.operator import SORTS, LibraryCall, Operator
 from stretto.device.tree import Check, Let
 from stretto.kernels.contraction import analyse
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.join import join
 from stretto.lowering.expense import count_applies, sort_steps
-from stretto.lowering.function import Items
 
 Judge = Callable[[list[Group], Operator, Group], bool]
 """`judge(groups, operator, joined)`: is the operator better in one kernel with its producers?"""

@@ -16,23 +16,6 @@ from stretto.kernels.contraction import analyse, analyse_convolution, factors
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
-    """A constant laid out again as panels [outer ..., columns / lanes, depth, lanes], zero-padded.
-
-    Element (o, n, k) of the source is at `start` + sum of the strides; sizes and strides are
-    outermost first. `outer` has the members of a stack of constants, then the batch.
-    """
-
-    buffer: Buffer
-    source: Buffer
-    start: int
-    outer: tuple[tuple[int, int], ...]
-    columns: tuple[int, int]
-    depth: tuple[tuple[int, int], ...]
-    lanes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stacked:
     """One dim of a stack: registers choose `index` among `size` members that are `step` apart."""
 

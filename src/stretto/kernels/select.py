@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
 from stretto.device.expr import Access, Buffer, Extent, loads
+from stretto.device.forms import Items, Lowered, Packing
 from stretto.device.operator import SORTS, Kernel, LibraryCall, Method, Operator, Stage, TileDim
 from stretto.device.tree import Check, Let, Tree, map_tree
 from stretto.kernels.contraction import (
@@ -25,10 +26,9 @@ from stretto.kernels.contraction import (
 )
 from stretto.kernels.fuse import fuse, split, work
 from stretto.kernels.groups import Group, Grouped, Member
-from stretto.kernels.panels import Layout, Packing, layout_of
+from stretto.kernels.panels import Layout, layout_of
 from stretto.kernels.split_sorts import split_sorts
-from stretto.lowering.function import Items, count_applies
-from stretto.lowering.program import Lowered
+from stretto.lowering.function import count_applies
 
 FLOPS = 220e9
 """Sustained float32 operations per second of one core in a register-tiled contraction."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
+from stretto.device.forms import Items, Lowered
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
 from stretto.device.tree import Check, Let, Tree, map_tree
 from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed, whole_seconds
@@ -17,8 +18,6 @@ from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
-from stretto.lowering.function import Items
-from stretto.lowering.program import Lowered
 
 TASK = 5e-8
 """Seconds to start a task."""

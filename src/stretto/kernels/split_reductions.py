@@ -32,12 +32,12 @@ from stretto.device.expr import (
     Var,
     substitute_vars,
 )
+from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Operator
 from stretto.device.tree import Tree, TreeFunction, map_leaves
 from stretto.ir.types import DType
 from stretto.kernels.contraction import factors
 from stretto.kernels.groups import divisible
-from stretto.lowering.function import Items, LeafItem
 
 SPLIT = ("sum", "prod", "max", "min", "any", "all")
 GAIN = 1.3

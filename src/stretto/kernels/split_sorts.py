@@ -39,11 +39,11 @@ from stretto.device.expr import (
     substitute_index,
     substitute_vars,
 )
+from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import SORTS, LibraryCall, Operator
 from stretto.device.tree import Tree, TreeFunction, map_leaves
 from stretto.ir.types import DType
 from stretto.lowering.expense import SELECTED
-from stretto.lowering.function import Items, LeafItem
 from stretto.lowering.lazy import cast, placed, placed_at, variables
 
 SHORTEST = 8192

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stretto.device.expr import Buffer, Const, Expr, Index, Position
+from stretto.device.forms import Items
 from stretto.device.tree import Call, Leaf, Node, TreeFunction, children, rebuilt, walk
 from stretto.ir.types import DType
-from stretto.lowering.function import Items, base_register
+from stretto.lowering.function import base_register
 
 
 def pass_bases(

@@ -8,12 +8,13 @@ carried list is its buffer and a length register.
 from __future__ import annotations
 
 from stretto.device.expr import Buffer, Const, Expr, Position
+from stretto.device.forms import Items
 from stretto.device.tree import For, If, Let, Node, Seq, While
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.calls import lower_call
-from stretto.lowering.function import Items, Lowering
+from stretto.lowering.function import Lowering
 from stretto.lowering.in_place import updated_in_place
 from stretto.lowering.lazy import cast
 from stretto.lowering.list_ops import copied, lower_list_op, others_need

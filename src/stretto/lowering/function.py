@@ -27,7 +27,8 @@ from stretto.device.expr import (
     limit_register,
     loads,
 )
-from stretto.device.operator import LibraryCall, Operator
+from stretto.device.forms import Items, LeafItem
+from stretto.device.operator import Operator
 from stretto.device.tree import Check, Leaf, Let, Node
 from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
@@ -51,9 +52,6 @@ from stretto.lowering.list_slots import ListSlots
 from stretto.lowering.lists import ListStorage
 from stretto.lowering.sizes import formula_index
 from stretto.lowering.uses import Uses
-
-LeafItem = Operator | LibraryCall | Let | Check
-Items = tuple[LeafItem, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
-
 from stretto.device.expr import Buffer, Const, Extent, Position, Reg
+from stretto.device.forms import (
+    Items,
+    Lowered,
+    Output,
+    OutputList,
+    OutputTensor,
+    ProgramInterface,
+)
 from stretto.device.operator import LibraryArgument, LibraryCall
 from stretto.device.tree import Seq, Tree, TreeFunction
 from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
-from stretto.ir.failure import Stop
 from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
 from stretto.ir.types import DType, ListType, Symbol, TensorType
 from stretto.lowering.bases import pass_bases
@@ -25,7 +28,7 @@ from stretto.lowering.calls import (
 )
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
-from stretto.lowering.function import Items, Lowering
+from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy, cast, memory_shape, stored
 from stretto.lowering.list_slots import ListSlots, list_slots
 from stretto.lowering.lists import list_storage
@@ -39,48 +42,6 @@ from stretto.lowering.targets import (
     is_register,
 )
 from stretto.ops.infer import parameters
-
-
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
-    """A tensor result. Dims that are registers are read from the scalar results of main.
-
-    In memory a dynamic dim comes first (`memory_shape`), whatever its place in `shape`.
-    """
-
-    buffer: Buffer
-    shape: tuple[Extent, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputList:
-    """A list result: items in `buffer`, their number in scalar result `length` of main."""
-
-    buffer: Buffer
-    length: Reg
-
-
-Output = OutputTensor | OutputList
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot;
-    `stops` what a check raises, by its number.
-
-    made: addresses of the storages of constants that passes computed, which nobody else changes.
-    """
-
-    tree: Tree[Items]
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Output, ...]
-    constants: dict[int, torch.Tensor]
-    stops: tuple[Stop, ...] = ()
-    made: frozenset[int] = frozenset()
-
-    def is_of_user(self, constant: torch.Tensor) -> bool:
-        """Whether the content of a constant may change between calls."""
-        return constant.untyped_storage().data_ptr() not in self.made
 
 
 def lower(program: Program) -> Lowered:
@@ -106,8 +67,13 @@ def lower(program: Program) -> Lowered:
         functions.append(_lower_function(low))
         stacks[name] = low.bases
     tree = Tree(pass_bases(functions, stacks), tuple(externals.buffers))
-    made = frozenset(program.folded.results)
-    return Lowered(tree, inputs, outputs, externals.tensors, tuple(externals.stops), made)
+    made = frozenset(
+        slot
+        for slot, tensor in externals.tensors.items()
+        if tensor.untyped_storage().data_ptr() in program.folded.results
+    )
+    stops = tuple(externals.stops)
+    return Lowered(tree, ProgramInterface(inputs, outputs, externals.tensors, stops, made))
 
 
 # ---- functions -------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from functools import partial
 import torch
 
 from stretto.device.expr import Buffer
-from stretto.kernels.panels import Packing
-from stretto.lowering.program import Lowered
+from stretto.device.forms import Packing, ProgramInterface
 from stretto.runtime.memory_watch import Look, Region, regions_of
 from stretto.runtime.packing import pack
 
@@ -81,18 +80,17 @@ class ConstantTable:
 
     def __init__(
         self,
-        lowered: Lowered,
-        packings: Iterable[Packing],
+        interface: ProgramInterface,
         buffers: Iterable[Buffer],
         *,
         native: bool,
     ) -> None:
-        packed = {packing.buffer: packing for packing in packings}
+        packed = {packing.buffer: packing for packing in interface.packings}
         wanted = list(buffers)
         slots = {b: packed[b].source.slot if b in packed else b.slot for b in wanted}
-        sources = {buffer: lowered.constants[slot] for buffer, slot in slots.items()}
+        sources = {buffer: interface.constants[slot] for buffer, slot in slots.items()}
         copied = [b for b in wanted if b in packed or not is_plain(sources[b])]
-        living = [b for b in copied if lowered.is_of_user(sources[b])]
+        living = [b for b in copied if slots[b] not in interface.made]
         regions = dict(zip(living, regions_of([sources[b] for b in living], native), strict=True))
         copies = {b: copy_of(sources[b], packed.get(b), regions.get(b)) for b in copied}
         self.tensors = {b: copies[b].tensor if b in copies else sources[b].detach() for b in wanted}

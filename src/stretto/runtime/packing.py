@@ -6,7 +6,7 @@ from math import prod
 
 import torch
 
-from stretto.kernels.panels import Packing
+from stretto.device.forms import Packing
 
 
 def pack(packing: Packing, source: torch.Tensor) -> torch.Tensor:

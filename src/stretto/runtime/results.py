@@ -8,8 +8,8 @@ from math import prod
 import torch
 
 from stretto.device.expr import Buffer, Reg
+from stretto.device.forms import OutputList, OutputTensor
 from stretto.lowering.lazy import memory_order
-from stretto.lowering.program import OutputList, OutputTensor
 
 FIRST_CAPACITY = 64
 """Items that a list of unknown length has room for at first."""

@@ -5,19 +5,14 @@ apart where library calls are: what is between them stays whole, control flow an
 of its own; a control node with a library call inside is executed by the host, which reads the
 condition from device memory. A launch begins when all before it has ended, so a wait for what an
 earlier launch did is left out. The same cut bounds the size of one launch.
-
-All launches of one activation of a function share its frame, and a block of words for what passes
-between them: registers, and the addresses of buffers that have no fixed place (rotating ones, and
-the parameters of functions that the host calls).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from stretto.device.expr import Access, Buffer, Const, Expr, Index, Position, Reg, limit_register
-from stretto.device.operator import LibraryCall
+from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, limit_register
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, constant
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, TreeFunction, While, walk
 from stretto.schedule.merge import RunStep, Step, merge
@@ -25,84 +20,6 @@ from stretto.schedule.pieces import piece, piece_registers, rotating
 
 MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A device program: `main` takes registers as params, buffers by address as tensors, and hands
-    registers back as results; `main`'s frame is that of the function it was cut from.
-
-    rotated: the tensors that its own loops let trade places.
-    """
-
-    program: DeviceProgram
-    rotated: tuple[Buffer, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A library call on the launch's stream."""
-
-    call: LibraryCall
-
-
-Action = Launch | Library
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the host does. `words`: where each register of a function lies in its block of words, by
-    name, and each address, by `address_name`.
-
-    `tree` has the functions that the host executes; bounds of its `For`s and arguments of its
-    `Call`s are numbers or registers.
-    """
-
-    program: DeviceProgram
-    tree: Tree[Action]
-    words: dict[str, dict[str, int]]
-
-    @property
-    def launches(self) -> tuple[tuple[str, Launch], ...]:
-        """All launches, each with the function that it was cut from."""
-        return tuple(
-            (function.name, node.body)
-            for function in self.tree.functions
-            for node in walk(function.body)
-            if isinstance(node, Leaf) and isinstance(node.body, Launch)
-        )
-
-    @property
-    def decides_on_host(self) -> bool:
-        """True when the host reads a value from the device between two launches."""
-        nodes = [node for function in self.tree.functions for node in walk(function.body)]
-        libraries = [n.body for n in nodes if isinstance(n, Leaf) and isinstance(n.body, Library)]
-        return (
-            any(isinstance(n, While | If | Call) for n in nodes)
-            or any(isinstance(n, For) and _is_open(n) for n in nodes)
-            or any(isinstance(o, Reg) for library in libraries for o in library.call.operands)
-            # It asks where a loop has left a buffer.
-            or (bool(libraries) and any(launch.rotated for _, launch in self.launches))
-        )
-
-
-def _is_open(node: For[Action]) -> bool:
-    return any(constant(bound) is None for bound in (node.start, node.stop))
-
-
-def address_name(buffer: Buffer) -> str:
-    """What the word with a buffer's address is called."""
-    return f"&{buffer.name}"
-
-
-def constant(expr: Expr) -> int | None:
-    match expr:
-        case Const(value, _):
-            return int(value)
-        case Position(index) if index.is_const:
-            return index.const
-        case _:
-            return None
 
 
 def make_plan(program: DeviceProgram, most_kernels: int = MOST_KERNELS) -> Plan:

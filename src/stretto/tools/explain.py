@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stretto.build import Executable, Stages
 from stretto.device.operator import Kernel
+from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.frontends.python import ArgumentLeaf, Fetched
 from stretto.ir.ops import TensorOp
@@ -15,7 +16,6 @@ from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cuda.device import find_gpu
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.plan import PlanExecutable
-from stretto.schedule.plan import Plan
 from stretto.schedule.scheduler import Report
 from stretto.text import Writer, bytes_text, seconds_text, table
 from stretto.tools.arguments import tensor_names

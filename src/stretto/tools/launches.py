@@ -9,12 +9,12 @@ from typing import Any
 from stretto.build import Stages
 from stretto.device.expr import Expr, Reg, expr_regs
 from stretto.device.operator import LibraryCall
+from stretto.device.plan import Action, Launch, Library, Plan, constant
 from stretto.device.program import DeviceProgram, Wait
 from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, While, trip_count, walk
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.runtime.library import extents
-from stretto.schedule.plan import Action, Launch, Library, Plan, constant
 from stretto.text import bytes_text, seconds_text
 from stretto.tools.control import NEVER, Runs, reached
 

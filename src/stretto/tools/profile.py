@@ -79,9 +79,8 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
             remedy='compile with backend="cpu"',
         )
     profiled = replace(options, profile=True, dump_dir=None)
-    executable = CpuExecutable(
-        stages.device, stages.source, stages.lowered, stages.packings, profiled
-    )
+    interface = replace(stages.lowered.interface, packings=stages.packings)
+    executable = CpuExecutable(stages.device, stages.source, interface, profiled)
     events = _fastest(executable, _inputs(entry))
     kernels = {kernel.name: kernel for kernel in stages.device.kernels}
     counts = Counter(event.kernel for event in events)

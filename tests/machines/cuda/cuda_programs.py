@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from stretto.device.expr import Buffer, Reg
+from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
 from stretto.device.program import DeviceProgram, Frame
 from stretto.device.tree import Seq, Tree, TreeFunction
 from stretto.ir.types import DType
-from stretto.lowering.program import Lowered, OutputList, OutputTensor
 from stretto.machines.cuda.printer.program import library_text
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.runtime.status import Status
@@ -32,11 +32,11 @@ HEAD = f"""
 
 @dataclass(frozen=True)
 class Case:
-    """program, source and lowered are what CudaExecutable takes."""
+    """program, source and interface are what CudaExecutable takes."""
 
     program: DeviceProgram
     source: TritonSource
-    lowered: Lowered
+    interface: ProgramInterface
 
 
 def swap_case(constant: Tensor) -> Case:
@@ -68,7 +68,7 @@ def swap_case(constant: Tensor) -> Case:
     source = _source(body, parameters, (x, y, c))
     program = _program((x, y, c), (), SIZE * 4)
     outputs = (OutputTensor(y, (SIZE,)),)
-    return Case(program, source, Lowered(_tree(program), (x,), outputs, {2: constant}))
+    return Case(program, source, ProgramInterface((x,), outputs, {2: constant}))
 
 
 def swapped(x: Tensor, constant: Tensor) -> Tensor:
@@ -98,9 +98,7 @@ def stuck_case() -> Case:
     )
     program = _program((x, y), (), 0)
     outputs = (OutputTensor(y, (SIZE,)),)
-    return Case(
-        program, _source(body, parameters, (x, y)), Lowered(_tree(program), (x,), outputs, {})
-    )
+    return Case(program, _source(body, parameters, (x, y)), ProgramInterface((x,), outputs, {}))
 
 
 def count_case() -> Case:
@@ -132,7 +130,7 @@ def count_case() -> Case:
     source = _source(body, parameters, (x, items), tables=(1, 2, 3))
     program = _program((x, items), (length,), 0)
     outputs = (OutputList(items, length),)
-    return Case(program, source, Lowered(_tree(program), (x,), outputs, {}))
+    return Case(program, source, ProgramInterface((x,), outputs, {}))
 
 
 def deep_case() -> Case:
@@ -168,7 +166,7 @@ def deep_case() -> Case:
     source = _source(body, parameters, (x, y), recursive=True)
     program = _program((x, y), (), 64)
     outputs = (OutputTensor(y, (BLOCK,)),)
-    return Case(program, source, Lowered(_tree(program), (x,), outputs, {}))
+    return Case(program, source, ProgramInterface((x,), outputs, {}))
 
 
 def _source(

@@ -41,13 +41,13 @@ CONSTANT = torch.arange(float(SIZE))
 
 def emulated(case: Case) -> CudaExecutable:
     machine = InterpretedMachine([InterpretedKernel(case.source)])
-    return CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine)
+    return CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
 
 
 def on_gpu(cuda: FakeCuda, case: Case, limit: int = 1 << 30) -> tuple[CudaExecutable, FakeGpu]:
     machine = FakeGpu(cuda, [case.source], limit=limit)
-    machine.fake.know(*case.lowered.constants.values())
-    executable = CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine)
+    machine.fake.know(*case.interface.constants.values())
+    executable = CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
     cuda.clear()
     return executable, machine
 
@@ -300,9 +300,9 @@ def test_two_programs_follow_each_other_too(cuda: FakeCuda) -> None:
     x = inputs()
     case = swap_case(CONSTANT)
     machine = FakeGpu(cuda, [case.source])
-    machine.fake.know(*x, *case.lowered.constants.values())
+    machine.fake.know(*x, *case.interface.constants.values())
     pair = [
-        CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine) for _ in "ab"
+        CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine) for _ in "ab"
     ]
     cuda.clear()
     for stream, run in enumerate(pair):
@@ -459,7 +459,7 @@ def test_what_waits_for_the_gpu_cannot_be_captured(cuda: FakeCuda) -> None:
         run, machine = on_gpu(cuda, case)
         cuda.capture(3, 11)
         with machine.fake.on(3), pytest.raises(RunError, match=f"cannot be captured, {why}"):
-            run(inputs(size=BLOCK, dtype=case.lowered.inputs[0].dtype.torch))
+            run(inputs(size=BLOCK, dtype=case.interface.inputs[0].dtype.torch))
 
 
 def test_no_program_is_made_while_a_stream_is_captured(cuda: FakeCuda) -> None:
@@ -467,7 +467,7 @@ def test_no_program_is_made_while_a_stream_is_captured(cuda: FakeCuda) -> None:
     machine = FakeGpu(cuda, [case.source])
     cuda.capture(3, 11)
     with machine.fake.on(3), pytest.raises(BuildError, match="while a stream is captured"):
-        CudaExecutable(case.program, [case.source], case.lowered, OPTIONS, machine)
+        CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
 
 
 def test_a_state_is_made_though_a_stream_is_captured(cuda: FakeCuda) -> None:

@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Callable[[Case], CudaExecutable]:
     def make(case: Case) -> CudaExecutable:
         kernel = compiled(case, options)
         machine = machine_for(DEVICE, [kernel], case.program.units)
-        return CudaExecutable(case.program, [case.source], case.lowered, options, machine)
+        return CudaExecutable(case.program, [case.source], case.interface, options, machine)
 
     return make
 

@@ -70,7 +70,9 @@ def test_every_style_computes_the_same(name: str, style: Style) -> None:
     compiled: Any = stretto.compile(function, (X,), backend="cuda-emulated", options=options)
     entry = compiled.signatures[0]
     sources = print_plan(entry.stages.plan, style)
-    executable = emulated_cuda_executable(entry.stages.plan, sources, entry.stages.lowered, options)
+    executable = emulated_cuda_executable(
+        entry.stages.plan, sources, entry.stages.lowered.interface, options
+    )
     entry.executable = executable
     for x in (X, -X):
         torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-5)

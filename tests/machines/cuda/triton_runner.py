@@ -12,13 +12,14 @@ from torch import Tensor
 
 from stretto.device.evaluate import Number, Tensors, run_task, task_count
 from stretto.device.expr import limit_register
+from stretto.device.forms import Lowered
 from stretto.device.operator import Kernel
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Program
 from stretto.ir.types import DType
 from stretto.kernels import cuda_templates, select_cuda
 from stretto.kernels import fuse as fusion
-from stretto.lowering.program import Lowered, lower
+from stretto.lowering.program import lower
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.kernel import functions_text, print_kernel
@@ -128,12 +129,14 @@ def run_straight(
     """The results of a program without control flow, kernel by kernel in the interpreter."""
     lowered = lower(program)
     machine = straight_line.Machine()
-    for buffer, tensor in zip(lowered.inputs, inputs, strict=True):
+    for buffer, tensor in zip(lowered.interface.inputs, inputs, strict=True):
         machine.buffers[buffer] = tensor.contiguous().reshape(-1).clone()
     for buffer in lowered.tree.externals:
         machine.registers[limit_register(buffer.slot).name] = straight_line.CAPACITY
-        if buffer.slot in lowered.constants:
-            machine.buffers[buffer] = lowered.constants[buffer.slot].contiguous().reshape(-1)
+        if buffer.slot in lowered.interface.constants:
+            machine.buffers[buffer] = (
+                lowered.interface.constants[buffer.slot].contiguous().reshape(-1)
+            )
     for items in kernels_of(lowered, units, fused, spread):
         for item in items:
             if not isinstance(item, Kernel):
@@ -142,7 +145,7 @@ def run_straight(
                 machine.step(item.call)
             else:
                 _run(item, machine)
-    return [straight_line.result_of(machine, output) for output in lowered.outputs]
+    return [straight_line.result_of(machine, output) for output in lowered.interface.outputs]
 
 
 def _run(kernel: Kernel, machine: straight_line.Machine) -> None:

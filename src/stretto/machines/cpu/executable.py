@@ -8,9 +8,8 @@ import torch
 
 from stretto.deadline import Deadline
 from stretto.device.expr import Buffer, Reg
+from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
 from stretto.device.program import DeviceProgram
-from stretto.kernels.panels import Packing
-from stretto.lowering.program import Lowered, OutputList, OutputTensor
 from stretto.machines.cpu.native import Interface, NativeProgram, TaskEvent
 from stretto.machines.cpu.printer.program import Source
 from stretto.options import Options
@@ -60,8 +59,7 @@ class CpuExecutable:
         self,
         program: DeviceProgram,
         source: Source,
-        lowered: Lowered,
-        packings: tuple[Packing, ...],
+        interface: ProgramInterface,
         options: Options,
     ) -> None:
         self.source = source
@@ -70,12 +68,12 @@ class CpuExecutable:
         load_memory_watch(options)
         load_probes(options)
         constants = [buffer for buffer in source.arguments if buffer.kind == "constant"]
-        self.constants = ConstantTable(lowered, packings, constants, native=True)
+        self.constants = ConstantTable(interface, constants, native=True)
         self.copies = self.constants.copies
-        self.stops = lowered.stops
+        self.stops = interface.stops
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         places = {buffer.slot: place for place, buffer in enumerate(source.arguments)}
-        self.outputs = [Place(places[o.buffer.slot], o) for o in lowered.outputs]
+        self.outputs = [Place(places[o.buffer.slot], o) for o in interface.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = {
             place: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
@@ -87,13 +85,13 @@ class CpuExecutable:
         self.is_shaped = any(map(_is_dynamic, self.outputs))
         self.native = NativeProgram(
             self.shared.path,
-            self.interface(program, options),
+            self.needs(program, options),
             options,
             constants=[tensor.data_ptr() for tensor in self.constants.tensors.values()],
             library=LibraryTable(source.library) if source.library else None,
         )
 
-    def interface(self, program: DeviceProgram, options: Options) -> Interface:
+    def needs(self, program: DeviceProgram, options: Options) -> Interface:
         frames = {name: frame.nbytes for name, frame in program.frames}
         deeper = sum(size for name, size in frames.items() if name != "main") * FIRST_FRAMES
         return Interface(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from stretto.device.forms import ProgramInterface
+from stretto.device.plan import Plan
 from stretto.errors import BuildError
-from stretto.lowering.program import Lowered
 from stretto.machines.cuda.driver import Driver, load_driver
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
@@ -16,7 +17,6 @@ from stretto.machines.cuda.machine import CudaMachine, InterpretedMachine, Torch
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.options import Options
-from stretto.schedule.plan import Plan
 
 LEAST_CAPABILITY = (8, 0)
 EMULATED_UNITS = 5
@@ -104,21 +104,21 @@ def cuda_executable(
     plan: Plan,
     sources: Sequence[TritonSource],
     compiled: Sequence[CompiledKernel],
-    lowered: Lowered,
+    interface: ProgramInterface,
     options: Options,
     device: torch.device,
 ) -> PlanExecutable:
     """A program on a GPU. Raises BuildError as `machine_for`."""
     machine = machine_for(device, compiled, plan.program.units)
-    return PlanExecutable(plan, sources, lowered, options, machine)
+    return PlanExecutable(plan, sources, interface, options, machine)
 
 
 def emulated_cuda_executable(
     plan: Plan,
     sources: Sequence[TritonSource],
-    lowered: Lowered,
+    interface: ProgramInterface,
     options: Options,
 ) -> PlanExecutable:
     """The same program on CPU tensors; the text of its kernels is interpreted."""
     machine = InterpretedMachine([InterpretedKernel(s, options.seed) for s in sources])
-    return PlanExecutable(plan, sources, lowered, options, machine)
+    return PlanExecutable(plan, sources, interface, options, machine)

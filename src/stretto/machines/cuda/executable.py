@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from stretto.device.expr import Buffer
+from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import call_buffers
 from stretto.errors import BuildError, RunError
-from stretto.lowering.program import Lowered
 from stretto.machines.cuda.machine import Machine
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import (
@@ -61,14 +61,14 @@ class CudaExecutable:
         self,
         program: DeviceProgram,
         sources: Sequence[TritonSource],
-        lowered: Lowered,
+        interface: ProgramInterface,
         options: Options,
         machine: Machine,
         words: Mapping[str, int] | None = None,
     ) -> None:
         self.program = program
         self.sources = tuple(sources)
-        self.lowered = lowered
+        self.interface = interface
         self.machine = machine
         self.max_depth = options.max_depth
         results = program.tree.main.results
@@ -81,8 +81,8 @@ class CudaExecutable:
             for place, b in enumerate(self.free)
             if b.kind == "list"
         }
-        self.inputs = [b.slot for b in lowered.inputs]
-        self.outputs = [o.buffer.slot for o in lowered.outputs]
+        self.inputs = [b.slot for b in interface.inputs]
+        self.outputs = [o.buffer.slot for o in interface.outputs]
         self.static = [(b.slot, item_shape(b), b.dtype.torch) for b in self.free if _is_fixed(b)]
         self.recursive = any(source.recursive for source in self.sources)
         self.sized = bool(results or self.capacities)
@@ -178,7 +178,7 @@ class CudaExecutable:
 
     def failure(self, state: State) -> Exception:
         """What to raise for a launch that failed; all of them have ended."""
-        return explained(failure(self.machine, state, self.max_depth), self.lowered.stops)
+        return explained(failure(self.machine, state, self.max_depth), self.interface.stops)
 
     def require_running(self, state: State) -> None:
         """Raises ProgramStopped for a launch that failed; all of them have ended."""
@@ -248,7 +248,7 @@ class CudaExecutable:
             ):
                 self.sizes = Sizes(wanted.arena, max(wanted.stack, 2 * now.stack))
             case _:
-                raise explained(stop, self.lowered.stops) from None
+                raise explained(stop, self.interface.stops) from None
         self._drop_memory(state)
 
     def _drop_memory(self, state: State) -> None:
@@ -274,7 +274,7 @@ class CudaExecutable:
         return memory
 
     def _results(self, memory: Mapping[int, torch.Tensor], words: Sequence[int]) -> list[Result]:
-        outputs = self.lowered.outputs
+        outputs = self.interface.outputs
         return [result(o, memory[o.buffer.slot], words, self.registers) for o in outputs]
 
     # ---- checks ------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class CudaExecutable:
         calls = [kernel.call for kernel in self.program.kernels if kernel.call is not None]
         used.update(buffer for call in calls for buffer in call_buffers(call))
         for buffer in {buffer for buffer in used if buffer.kind == "constant"}:
-            constants[buffer.slot] = self._constant(self.lowered.constants[buffer.slot])
+            constants[buffer.slot] = self._constant(buffer.slot)
         tables = tuple(
             torch.tensor(s.tables or (0,), dtype=torch.int32, device=machine.device)
             for s in self.sources
@@ -318,9 +318,9 @@ class CudaExecutable:
         machine.synchronize(stream)
         self._filler = Filler(machine, self.sources, constants, tables, self.max_depth)
 
-    def _constant(self, source: torch.Tensor) -> torch.Tensor:
+    def _constant(self, slot: int) -> torch.Tensor:
         """A constant on the device: the user's tensor, or a copy that launches can read."""
-        source, device = source.detach(), self.machine.device
+        source, device = self.interface.constants[slot].detach(), self.machine.device
         if source.device == device and is_plain(source) and source.data_ptr() % ALIGNMENT == 0:
             return source
 
@@ -329,7 +329,7 @@ class CudaExecutable:
             own = tensor.data_ptr() % ALIGNMENT == 0 and tensor.data_ptr() != source.data_ptr()
             return tensor if own else tensor.clone()
 
-        changes = source.device.type == "cpu" and self.lowered.is_of_user(source)
+        changes = source.device.type == "cpu" and slot not in self.interface.made
         region = regions_of([source], native=False)[0] if changes else None
         self.copies = (*self.copies, Copy(source, moved, region))
         return self.copies[-1].tensor
@@ -347,7 +347,7 @@ class CudaExecutable:
     def _copies(self) -> list[torch.Tensor]:
         """The constants that are not the user's own tensors."""
         mine = self._filler.constants
-        theirs = self.lowered.constants
+        theirs = self.interface.constants
         return [t for slot, t in mine.items() if t.data_ptr() != theirs[slot].data_ptr()]
 
 

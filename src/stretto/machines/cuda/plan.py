@@ -13,9 +13,10 @@ from math import prod
 import torch
 
 from stretto.device.expr import Access, Buffer, Const, Expr, Position, Reg
+from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, constant
 from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While
-from stretto.lowering.program import Lowered
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.machine import Machine
 from stretto.machines.cuda.printer.source import TritonSource
@@ -25,7 +26,6 @@ from stretto.runtime.library import Number, Operand, extents, run_call
 from stretto.runtime.status import Status
 from stretto.runtime.stops import stopped
 from stretto.schedule.pieces import rotating
-from stretto.schedule.plan import Action, Launch, Library, Plan, address_name, constant
 
 
 class PlanExecutable(CudaExecutable):
@@ -35,11 +35,11 @@ class PlanExecutable(CudaExecutable):
         self,
         plan: Plan,
         sources: Sequence[TritonSource],
-        lowered: Lowered,
+        interface: ProgramInterface,
         options: Options,
         machine: Machine,
     ) -> None:
-        super().__init__(plan.program, sources, lowered, options, machine, plan.words["main"])
+        super().__init__(plan.program, sources, interface, options, machine, plan.words["main"])
         self.plan = plan
         body = plan.tree.main.body
         self.is_single = isinstance(body, Leaf) and isinstance(body.body, Launch)

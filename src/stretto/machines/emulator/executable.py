@@ -6,9 +6,8 @@ import torch
 
 from stretto.deadline import Deadline
 from stretto.device.expr import Buffer
+from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
-from stretto.kernels.panels import Packing
-from stretto.lowering.program import Lowered
 from stretto.machines.emulator.run import EmulatedRun, Emulator
 from stretto.options import Options
 from stretto.runtime.constants import ConstantTable
@@ -22,16 +21,15 @@ class EmulatedExecutable:
     def __init__(
         self,
         program: DeviceProgram,
-        lowered: Lowered,
-        packings: tuple[Packing, ...],
+        interface: ProgramInterface,
         options: Options,
     ) -> None:
         self.program = program
-        self.lowered = lowered
+        self.interface = interface
         self.timeout = options.timeout
         self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
         constants = [b for b in program.tree.externals if b.kind == "constant"]
-        self.constants = ConstantTable(lowered, packings, constants, native=False)
+        self.constants = ConstantTable(interface, constants, native=False)
         self.copies = self.constants.copies
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         self.capacities = {
@@ -46,7 +44,7 @@ class EmulatedExecutable:
         while True:
             constants = self.constants.tensors.items()
             memory = {buffer.slot: tensor.view(-1) for buffer, tensor in constants}
-            for buffer, tensor in zip(self.lowered.inputs, inputs, strict=True):
+            for buffer, tensor in zip(self.interface.inputs, inputs, strict=True):
                 memory[buffer.slot] = tensor.reshape(-1)
             for buffer in self.program.tree.externals:
                 if buffer.kind in ("output", "list"):
@@ -57,7 +55,7 @@ class EmulatedExecutable:
                     self.shaped(
                         result(o, memory[o.buffer.slot], ran.results, self.results), o.buffer
                     )
-                    for o in self.lowered.outputs
+                    for o in self.interface.outputs
                 ]
             self.capacities[ran.full_list] *= GROWTH
 
@@ -68,7 +66,7 @@ class EmulatedExecutable:
         except ProgramStopped as stop:
             limits = emulator.max_depth, emulator.arena_limit
             shown = stopped(stop.status, stop.detail, *limits)
-            raise explained(shown, self.lowered.stops) from stop
+            raise explained(shown, self.interface.stops) from stop
 
     def allocate(self, buffer: Buffer) -> torch.Tensor:
         lead = self.capacities[buffer.slot] if grows(buffer) else 1

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from stretto.device.expr import Buffer, Reg, limit_register
+from stretto.device.plan import Plan, address_name
 from stretto.device.program import DeviceProgram
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.function import FunctionPrinter
@@ -24,7 +25,6 @@ from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, Tri
 from stretto.machines.cuda.printer.states import StatePrinter, as_word, from_word, has_call
 from stretto.machines.usage import used
 from stretto.schedule.pieces import rotating
-from stretto.schedule.plan import Plan, address_name
 from stretto.text import Writer
 
 HEADER = '''\

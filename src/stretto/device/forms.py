@@ -1,0 +1,115 @@
+"""The forms that a program has on its way to a machine, and what all of them share.
+
+A program is lowered to a tree of operators, its operators become kernels, its kernels a schedule,
+and for machines whose kernels cannot call libraries the schedule becomes a plan of launches. What
+goes in, what comes out and what a check raises is the same in every form: its ProgramInterface.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stretto.device.expr import Buffer, Extent, Reg
+from stretto.device.operator import LibraryCall, Operator
+from stretto.device.plan import Plan
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Check, Let, Tree
+from stretto.ir.failure import Stop
+
+LeafItem = Operator | LibraryCall | Let | Check
+Items = tuple[LeafItem, ...]
+"""A leaf before kernels are selected: straight-line code."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """A tensor result. Dims that are registers are read from the scalar results of main.
+
+    In memory a dynamic dim comes first (`memory_shape`), whatever its place in `shape`.
+    """
+
+    buffer: Buffer
+    shape: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputList:
+    """A list result: items in `buffer`, their number in scalar result `length` of main."""
+
+    buffer: Buffer
+    length: Reg
+
+
+Output = OutputTensor | OutputList
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A constant laid out again as panels [outer ..., columns / lanes, depth, lanes], zero-padded.
+
+    Element (o, n, k) of the source is at `start` + sum of the strides; sizes and strides are
+    outermost first. `outer` has the members of a stack of constants, then the batch.
+    """
+
+    buffer: Buffer
+    source: Buffer
+    start: int
+    outer: tuple[tuple[int, int], ...]
+    columns: tuple[int, int]
+    depth: tuple[tuple[int, int], ...]
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInterface:
+    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot;
+    `stops` what a check raises, by its number.
+
+    made: slots of constants that passes computed, which nobody else changes. packings: constants
+    that are laid out anew when the program is loaded.
+    """
+
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Output, ...]
+    constants: dict[int, torch.Tensor]
+    stops: tuple[Stop, ...] = ()
+    made: frozenset[int] = frozenset()
+    packings: tuple[Packing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A tree of operators."""
+
+    tree: Tree[Items]
+    interface: ProgramInterface
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A tree of kernels."""
+
+    tree: Tree[Body]
+    interface: ProgramInterface
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """What each unit does, where it waits, and where buffers lie."""
+
+    program: DeviceProgram
+    interface: ProgramInterface
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the host does: launches, library calls, control between them."""
+
+    plan: Plan
+    interface: ProgramInterface
+
+
+Form = Lowered | Selected | Scheduled | Planned
