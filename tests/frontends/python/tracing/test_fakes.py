@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stretto.frontends.python import fakes
+from stretto.frontends.python.tracing import fakes
 from stretto.frontends.python.tracing.fakes import (
     call_key,
     contiguous_strides,

@@ -2,7 +2,7 @@
 
 Traced code reads globals, closure variables, attributes, items, settings of torch. What it found
 there went into the Program, which is stale once any of it is another value. `reach` says what the
-code may have read, and `guard_layout` collects it; here all of it is checked by identity: in few
+code may have read, and `layout` collects it; here all of it is checked by identity: in few
 Python steps, or by native code where there is much of it. Only where that fails, values are.
 """
 

@@ -4,7 +4,7 @@
                                         x[0] = __stretto_target_0
                                         self.h = __stretto_target_1
 
-So every such store is one that `lowering` turns into a call of `staging`. Python, too, unpacks
+So every such store is one that `control_flow` turns into a call of `staging`. Python, too, unpacks
 first, and then stores from left to right.
 """
 

@@ -29,7 +29,10 @@ from stretto.ir.types import FLAG, DType
 _STRETTO = str(Path(__file__).parents[3])
 _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, OverflowError)
 """Classes of the errors that the capture itself raises in the place of eager PyTorch."""
-_FOR_THE_USER = ("staging.py", "builtin_calls.py", "calls.py", "either.py")
+_FOR_THE_USER = tuple(
+    str(Path(__file__).parents[1] / name)
+    for name in ("staging.py", "calls/builtins.py", "calls/call.py", "values/either.py")
+)
 """Files of the capture that do what the user's code says: what they raise, eager raises too."""
 _NEVER = (StrettoError, RecursionError, MemoryError)
 
@@ -77,7 +80,7 @@ def raises(error: Exception) -> bool:
     code = _innermost(error)
     if code is None or not code.co_filename.startswith(_STRETTO) or is_user_file(code.co_filename):
         return True
-    acts = code.co_filename.endswith(_FOR_THE_USER) or code.co_name == "infer"
+    acts = code.co_filename in _FOR_THE_USER or code.co_name == "infer"
     return acts or isinstance(error, _OF_OPERATORS)
 
 
