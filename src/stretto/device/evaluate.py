@@ -27,16 +27,16 @@ from stretto.device.expr import (
     Index,
     Load,
     Position,
-    Quotient,
     Reg,
-    Remainder,
     Var,
     row_major,
+    size_name,
 )
 from stretto.device.functions import FUNCTIONS
 from stretto.device.numbers import wrapped
 from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Span
 from stretto.errors import RunError
+from stretto.ir.sizes import Quantity, Symbol
 from stretto.ir.types import DType
 
 Number = bool | int | float
@@ -101,6 +101,17 @@ def evaluate(expr: Expr, registers: Registers, memory: Memory) -> Number:
 def resolve(extent: Extent, registers: Registers) -> int:
     """The size of a dim."""
     return extent if isinstance(extent, int) else int(registers[extent.name])
+
+
+def number_of(quantity: Quantity, registers: Registers) -> int:
+    """The value of a register or of a symbol."""
+    match quantity:
+        case Reg(name):
+            return int(registers[name])
+        case Symbol(name):
+            return int(registers[size_name(name)])
+        case _:
+            raise ValueError(f"{quantity!r} has no value outside of an operator")
 
 
 def task_count(kernel: Kernel, registers: Registers) -> int:
@@ -315,22 +326,24 @@ def _computed(value: Tensor) -> Tensor:
 
 def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
     """The position, which wraps around at 64 bits."""
-    total: Tensor | int = index.const
-    for atom, coefficient in index.terms:
-        match atom:
+
+    def lookup(quantity: Quantity) -> Tensor | int:
+        match quantity:
             case Var(number):
-                value = scope.variables[number]
-            case Reg(name):
-                value = int(scope.registers[name])
-            case Quotient(inner, divisor):
-                value = _index(inner, scope, mask) // divisor
-            case Remainder(inner, divisor):
-                value = _index(inner, scope, mask) % divisor
+                return scope.variables[number]
             case Dynamic(expr):
-                value = evaluate_tensor(expr, scope, mask).to(torch.int64)
-        value = value if coefficient == 1 else value * coefficient
-        total = value if isinstance(total, int) and not total else total + value
+                return evaluate_tensor(expr, scope, mask).to(torch.int64)
+            case _:
+                return number_of(quantity, scope.registers)
+
+    total: Tensor | int = index.evaluate(lookup, _larger)
     return total if isinstance(total, Tensor) else wrapped(total, DType.I64)
+
+
+def _larger(a: Tensor | int, b: Tensor | int) -> Tensor | int:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
 
 
 def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor:
@@ -369,8 +382,8 @@ def _bounds(index: Index, scope: Scope) -> tuple[float, float]:
             case Var(number):
                 low, end = scope.ranges[number]
                 high = end - 1
-            case Reg(name):
-                low = high = int(scope.registers[name])
+            case Reg() | Symbol():
+                low = high = number_of(atom, scope.registers)
             case _:
                 return -math.inf, math.inf
         if coefficient < 0:

@@ -14,21 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
+from stretto.ir.size_bounds import maximum
+from stretto.ir.sizes import (
+    Atom,
+    Quantity,
+    Quotient,
+    Remainder,
+    Size,
+    Var,
+)
 from stretto.ir.types import DType
 
-
-@dataclass(frozen=True, slots=True)
-class Var:
-    """Iteration variable number `number` of the operator at hand."""
-
-    number: int
+Index = Size
+"""A position, or a number computed from positions: the algebra of sizes (`ir/sizes.py`) whose
+quantities are iteration variables, registers, elements read from memory, and symbols."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reg:
+class Reg(Quantity):
     """A scalar variable, the same on every unit. Names are unique in a function."""
 
+    is_any: ClassVar[bool] = True
     name: str
     dtype: DType = DType.I64
 
@@ -42,117 +50,28 @@ def limit_register(slot: int) -> Reg:
     return Reg(f"{LIMIT}{slot}")
 
 
+SIZE = "size."
+
+
+def size_name(symbol: str) -> str:
+    """The name under which a run keeps the value of a symbol, among the registers."""
+    return SIZE + symbol
+
+
 Extent = int | Reg
 """The size of a dim: static, or the value of a register (the length of a list)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quotient:
-    """floor(index / divisor)."""
-
-    index: Index
-    divisor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Remainder:
-    """index mod divisor, in 0 .. divisor-1."""
-
-    index: Index
-    divisor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dynamic:
+class Dynamic(Quantity):
     """A position computed by an integer expression, as in gather or embedding (always in range)."""
 
+    is_plain: ClassVar[bool] = False
+    is_any: ClassVar[bool] = True
     value: Expr
 
-
-Atom = Var | Reg | Quotient | Remainder | Dynamic
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """const + sum(coefficient * atom): affine in its atoms. Terms are unique and sorted by text."""
-
-    terms: tuple[tuple[Atom, int], ...] = ()
-    const: int = 0
-
-    @staticmethod
-    def of(item: int | Atom | Index) -> Index:
-        if isinstance(item, Index):
-            return item
-        return Index(const=item) if isinstance(item, int) else Index(((item, 1),))
-
-    def __add__(self, other: int | Atom | Index) -> Index:
-        other = Index.of(other)
-        if not other.terms:
-            return Index(self.terms, self.const + other.const)
-        if not self.terms:
-            return Index(other.terms, self.const + other.const)
-        total: dict[Atom, int] = dict(self.terms)
-        for atom, coefficient in other.terms:
-            total[atom] = total.get(atom, 0) + coefficient
-        terms = tuple(
-            sorted(((a, c) for a, c in total.items() if c), key=lambda term: repr(term[0]))
-        )
-        return Index(terms, self.const + other.const)
-
-    def __mul__(self, factor: int) -> Index:
-        if factor == 0:
-            return Index()
-        return Index(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
-
-    def __floordiv__(self, divisor: int) -> Index:
-        if divisor == 1:
-            return self
-        if all(c % divisor == 0 for _, c in self.terms):
-            return Index(tuple((a, c // divisor) for a, c in self.terms), self.const // divisor)
-        return Index.of(Quotient(self, divisor))
-
-    def __mod__(self, divisor: int) -> Index:
-        if divisor == 1:
-            return Index()
-        if all(c % divisor == 0 for _, c in self.terms):
-            return Index(const=self.const % divisor)
-        return Index.of(Remainder(self, divisor))
-
-    @property
-    def is_const(self) -> bool:
-        return not self.terms
-
-    def coefficient(self, atom: Atom) -> int:
-        """The factor of `atom` as a direct term (0 when it does not occur so)."""
-        return dict(self.terms).get(atom, 0)
-
-    def atoms(self) -> Iterator[Atom]:
-        """All atoms, nested ones included."""
-        for atom, _ in self.terms:
-            yield atom
-            match atom:
-                case Quotient(inner, _) | Remainder(inner, _):
-                    yield from inner.atoms()
-                case Dynamic(value):
-                    yield from expr_atoms(value)
-                case Var() | Reg():
-                    pass
-
-    def vars(self) -> set[int]:
-        """Numbers of the iteration variables that occur anywhere inside."""
-        return {atom.number for atom in self.atoms() if isinstance(atom, Var)}
-
-    @property
-    def may_wrap(self) -> bool:
-        """Whether it computes with registers or elements, which may be any number."""
-        if not self.const and all(factor == 1 for _, factor in self.terms) and len(self.terms) == 1:
-            return False
-        return any(isinstance(atom, Reg | Dynamic) for atom in self.atoms())
-
-    @property
-    def is_affine(self) -> bool:
-        """True when every atom is a variable or a register."""
-        return all(isinstance(atom, Var | Reg) for atom, _ in self.terms)
+    def inner_atoms(self) -> Iterator[Atom]:
+        return expr_atoms(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,14 +253,26 @@ def substitute_index(index: Index, lookup: Substitution) -> Index:
         match atom:
             case Var() | Reg():
                 replaced = lookup(atom)
-            case Quotient(inner, divisor):
+            case Quotient(inner, int(divisor)):
                 replaced = substitute_index(inner, lookup) // divisor
-            case Remainder(inner, divisor):
+            case Remainder(inner, int(divisor)):
                 replaced = substitute_index(inner, lookup) % divisor
             case Dynamic(value):
                 replaced = dynamic_index(substitute(value, lookup))
+            case _:
+                replaced = Index.of(atom).evaluate(lambda item: _substituted(item, lookup), maximum)
         total = total + replaced * coefficient
     return total
+
+
+def _substituted(quantity: Quantity, lookup: Substitution) -> Index:
+    match quantity:
+        case Var() | Reg():
+            return lookup(quantity)
+        case Dynamic(value):
+            return dynamic_index(substitute(value, lookup))
+        case _:
+            return Index.of(quantity)
 
 
 def substitute(expr: Expr, lookup: Substitution) -> Expr:

@@ -25,6 +25,7 @@ from stretto.device.expr import (
     Var,
 )
 from stretto.errors import ScheduleError
+from stretto.ir.sizes import Maximum, Product, Symbol
 from stretto.ir.types import DType
 
 A = TypeVar("A")
@@ -35,7 +36,7 @@ _TOKEN = re.compile(
         (?P<string>"(?:[^"\\]|\\.)*")
       | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d+)?(?:e[-+]?\d+)?))
       | (?P<word>[A-Za-z_][A-Za-z0-9_.]*(?:'\d+)?)
-      | (?P<sign>->|\.\.|//|[$&@(){}\[\]<>,:=+*/%])
+      | (?P<sign>->|\.\.|//|[$&@#(){}\[\]<>,:=+*/%])
       | (?P<end>$)
     )""",
     re.VERBOSE,
@@ -57,6 +58,7 @@ class ExprParser:
         self._tokens: list[tuple[str, str, int]] = []
         self._at = 0
         self.buffers: dict[str, Buffer] = {}
+        self.symbols: dict[str, Symbol] = {}
         position = 0
         while not self._tokens or self._tokens[-1][0] != "end":
             match = _TOKEN.match(text, position)
@@ -197,19 +199,41 @@ class ExprParser:
             value = self.expr()
             self.expect("]")
             return Dynamic(value)
+        if self.accept("#"):
+            return self.symbol()
         if self.accept("("):
-            index = self.index()
-            kind = Quotient if self.accept("//") else Remainder
-            if kind is Remainder:
-                self.expect("%")
-            atom = kind(index, self.integer())
+            atom = self._compound()
             self.expect(")")
             return atom
         word = self._next("word")
+        if word == "max":
+            return Maximum(self.items(self.index))
         if not re.fullmatch(r"i\d+", word):
             self._at -= 1
             self.fail("expected an iteration variable")
         return Var(int(word[1:]))
+
+    def symbol(self) -> Symbol:
+        name = self._next("word")
+        if name not in self.symbols:
+            self._at -= 1
+            self.fail(f"no size {name} is declared")
+        return self.symbols[name]
+
+    def _compound(self) -> Atom:
+        """What stands in parentheses: a division or a product."""
+        index = self.index()
+        if self.accept("*"):
+            ((first, _),) = index.terms
+            factors = [first, self._atom()]
+            while self.accept("*"):
+                factors.append(self._atom())
+            return Product(tuple(factors))
+        kind = Quotient if self.accept("//") else Remainder
+        if kind is Remainder:
+            self.expect("%")
+        divisor = self.index()
+        return kind(index, divisor.dim)
 
     def access(self) -> Access:
         buffer = self.buffer()

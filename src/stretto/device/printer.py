@@ -17,6 +17,7 @@ import torch
 from stretto.device.expr import (
     Access,
     Apply,
+    Atom,
     Buffer,
     Const,
     Dynamic,
@@ -34,6 +35,7 @@ from stretto.device.operator import Kernel, LibraryArgument, LibraryCall, Operat
 from stretto.device.program import DeviceProgram, Frame, Item, Run, Schedule, Signal, Wait
 from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.errors import ScheduleError
+from stretto.ir.sizes import Maximum, Product
 from stretto.ir.types import DType, Symbol
 from stretto.text import Writer
 
@@ -114,18 +116,24 @@ class _Printer:
             parts.append(str(index.const))
         return " + ".join(parts)
 
-    def atom(self, atom: Var | Reg | Quotient | Remainder | Dynamic) -> str:
+    def atom(self, atom: Atom) -> str:
         match atom:
             case Var(number):
                 return f"i{number}"
             case Reg():
                 return self.register(atom)
             case Quotient(index, divisor):
-                return f"({self.index(index)} // {divisor})"
+                return f"({self.index(index)} // {self.index(Index.of(divisor))})"
             case Remainder(index, divisor):
-                return f"({self.index(index)} % {divisor})"
+                return f"({self.index(index)} % {self.index(Index.of(divisor))})"
             case Dynamic(value):
                 return f"[{self.expr(value)}]"
+            case Product(factors):
+                return f"({' * '.join(self.atom(factor) for factor in factors)})"
+            case Maximum(parts):
+                return f"max({', '.join(self.index(part) for part in parts)})"
+            case _:
+                raise ScheduleError(f"{atom!r} has no text")
 
     def access(self, access: Access) -> str:
         view = ""

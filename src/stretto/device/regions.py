@@ -272,13 +272,13 @@ def index_range(
         match atom:
             case Var(number):
                 interval = ranges[number]
-            case Quotient(inner, divisor):
+            case Quotient(inner, int(divisor)):
                 interval = _quotient_range(index_range(inner, ranges, registers), divisor)
-            case Remainder(inner, divisor):
+            case Remainder(inner, int(divisor)):
                 interval = _remainder_range(index_range(inner, ranges, registers), divisor)
             case Reg():
                 interval = registers.get(atom)
-            case Dynamic():
+            case _:
                 interval = None
         if interval is None:
             return None

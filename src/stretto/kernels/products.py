@@ -98,7 +98,7 @@ class Uses:
     def visit_index(self, index: Index) -> None:
         for atom, _ in index.terms:
             match atom:
-                case Quotient(Index(((Var(number), 1),), 0), size):
+                case Quotient(Index(((Var(number), 1),), 0), int(size)):
                     self.pieces[number] = gcd(self.pieces.get(number, 0), size)
                 case Dynamic(value):
                     self.visit(value)

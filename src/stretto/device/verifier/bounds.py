@@ -23,9 +23,7 @@ from stretto.device.expr import (
     Index,
     Load,
     Position,
-    Quotient,
     Reg,
-    Remainder,
     Var,
     expr_regs,
 )
@@ -35,6 +33,7 @@ from stretto.device.regions import NOTHING, Interval, Ranges, index_range, span_
 from stretto.device.tree import Call, For, Leaf, Let, Node, Seq, TreeFunction, trip_count, walk
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
+from stretto.ir.sizes import Quantity
 
 Known = Mapping[Reg, Interval]
 """Registers whose values lie in an interval: first, last + 1."""
@@ -338,23 +337,13 @@ class _Points:
 
     def index(self, index: Index) -> NDArray[np.int64] | None:
         """None when it depends on a register or on memory."""
-        total: NDArray[np.int64] = np.full((), index.const, np.int64)
-        for atom, factor in index.terms:
-            match atom:
-                case Var(number):
-                    value = self._values[number]
-                case Quotient(inner, divisor):
-                    found = self.index(inner)
-                    value = None if found is None else found // divisor
-                case Remainder(inner, divisor):
-                    found = self.index(inner)
-                    value = None if found is None else found % divisor
-                case Reg() | Dynamic():
-                    value = None
-            if value is None:
-                return None
-            total = total + value * factor
-        return total
+        if any(isinstance(atom, Quantity) and not isinstance(atom, Var) for atom in index.atoms()):
+            return None
+        return np.asarray(index.evaluate(self._value_of, np.maximum), np.int64)
+
+    def _value_of(self, quantity: Quantity) -> NDArray[np.int64]:
+        assert isinstance(quantity, Var)
+        return self._values[quantity.number]
 
     def truth(self, condition: Expr) -> NDArray[np.bool_] | None:
         """None when it depends on more than positions."""

@@ -27,6 +27,7 @@ from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
 from stretto.device.regions import call_buffers
 from stretto.device.tree import Call, Check, For, Leaf, Let, Node, TreeFunction, While, walk
 from stretto.errors import VerifyError
+from stretto.ir.size_bounds import at_most
 
 Kernels = Mapping[str, Kernel]
 Scope = Mapping[str, Buffer]
@@ -321,7 +322,7 @@ def _check_vars(atoms: Iterable[object], count: int, what: str) -> None:
                 if not 0 <= number < count:
                     raise VerifyError(f"{what} uses variable {number} of {count}")
             case Quotient(_, divisor) | Remainder(_, divisor):
-                if divisor < 1:
+                if not at_most(1, divisor):
                     raise VerifyError(f"{what} divides an index by {divisor}")
             case _:
                 pass

@@ -30,6 +30,7 @@ from stretto.device.expr import (
 )
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
+from stretto.machines.symbols import no_symbols
 
 VALUE_TYPES: dict[DType, str] = {
     DType.F32: "float",
@@ -166,6 +167,8 @@ class ExprPrinter:
                 return f"stretto::index_mod({self.whole(inner)}, {divisor})"
             case Dynamic(value):
                 return f"int64_t({self.expr(value)})"
+            case _:
+                raise no_symbols(atom)
 
     def address(self, access: Access) -> str:
         """An lvalue in memory."""

@@ -32,6 +32,7 @@ from stretto.device.expr import (
 from stretto.device.regions import Interval, index_range
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.scalar import HALVES, apply_text, literal, stored_text
+from stretto.machines.symbols import no_symbols
 from stretto.text import Writer
 
 INDEX_LIMIT = 2**31
@@ -130,7 +131,7 @@ class ExprPrinter:
             case Quotient() | Remainder():
                 interval = self.range(Index.of(atom))
                 reach = None if interval is None else max(abs(interval[0]), abs(interval[1]))
-            case Reg() | Dynamic():
+            case _:
                 pass
         fits = reach is not None and reach * abs(factor) < INDEX_LIMIT
         return text if fits else f"tl.cast({text}, tl.int64)"
@@ -153,6 +154,8 @@ class ExprPrinter:
                 found = self._named(atom, lambda: self._division(atom))
             case Dynamic(value):
                 found = self.expr(value)
+            case _:
+                raise no_symbols(atom)
         return ("", found) if found.axes else (found.text, None)
 
     def range(self, index: Index) -> Interval | None:
@@ -330,11 +333,11 @@ def _is_partial(item: Expr | Atom) -> bool:
     match item:
         case Apply():
             return item.function == "checked" or any(_is_partial(arg) for arg in item.args)
-        case Const() | Var() | Reg():
-            return False
         case Dynamic(value):
             return _is_partial(value)
         case Load():
             return True
         case Position(index) | Quotient(index, _) | Remainder(index, _):
             return any(_is_partial(a) for a in index.atoms() if isinstance(a, Dynamic))
+        case _:
+            return False

@@ -1,0 +1,184 @@
+"""What is known of a size for every value of its symbols: limits, comparisons, maxima."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+
+from stretto.ir.sizes import (
+    UNKNOWN,
+    Atom,
+    Bounds,
+    Maximum,
+    Product,
+    Quantity,
+    Quotient,
+    Remainder,
+    Size,
+    Symbol,
+    factors_of,
+)
+
+
+def at_most(smaller: int | Size, larger: int | Size) -> bool:
+    """Is `smaller <= larger` sure, whatever the symbols are in their ranges? False in doubt."""
+    low = bounds(Size.of(larger) - smaller)[0]
+    return low is not None and low >= 0
+
+
+def bounds(size: int | Size) -> Bounds:
+    """Limits that the size surely keeps; they need not be reached."""
+    if isinstance(size, int):
+        return size, size
+    high = _low(-size)
+    return _low(size), None if high is None else -high
+
+
+@lru_cache(65536)
+def _low(size: Size) -> int | None:
+    """The best of several lower limits."""
+    if not size.terms:
+        return size.const
+    found = [_low_by_terms(size)]
+    if any(isinstance(atom, Product) for atom, _ in size.terms):
+        shifted = _shifted(size)
+        found.append(None if shifted is None else _low_by_terms(shifted))
+    for atom, coefficient in size.terms:
+        rest = size + Size(((atom, -coefficient),))
+        match atom:
+            case Maximum(parts):
+                lows = [_low(rest + part * coefficient) for part in parts]
+                found.append(
+                    max((low for low in lows if low is not None), default=None)
+                    if coefficient > 0
+                    else None
+                    if None in lows
+                    else min(low for low in lows if low is not None)
+                )
+                break
+            case Quotient(index, int(divisor)):
+                # divisor * floor(index / divisor) lies between index - divisor + 1 and index.
+                scale = divisor // gcd(divisor, coefficient)
+                replaced = index if coefficient < 0 else index + (1 - divisor)
+                low = _low(rest * scale + replaced * (coefficient * scale // divisor))
+                found.append(None if low is None else -(-low // scale))
+                break
+            case _:
+                pass
+    return max((low for low in found if low is not None), default=None)
+
+
+def _low_by_terms(size: Size) -> int | None:
+    """The sum of what each term is at least."""
+    total = size.const
+    for atom, coefficient in size.terms:
+        low, high = _atom_bounds(atom)
+        end = low if coefficient > 0 else high
+        if end is None:
+            return None
+        total += coefficient * end
+    return total
+
+
+def _atom_bounds(atom: Atom) -> Bounds:
+    match atom:
+        case Quantity():
+            return atom.bounds
+        case Product(factors):
+            found: Bounds = (1, 1)
+            for factor in factors:
+                found = _times(found, _atom_bounds(factor))
+            return found
+        case Quotient(index, divisor):
+            low, high = bounds(index)
+            if isinstance(divisor, int):
+                return (
+                    None if low is None else low // divisor,
+                    None if high is None else high // divisor,
+                )
+            # Dividing brings a number nearer to 0, and a negative one at most to -1.
+            return (
+                None if low is None else min(low, 0),
+                None if high is None else max(high, 0) if high >= 0 else -1,
+            )
+        case Remainder(_, divisor):
+            high = bounds(divisor)[1]
+            return 0, None if high is None else high - 1
+        case Maximum(parts):
+            pairs = [bounds(part) for part in parts]
+            lows = [low for low, _ in pairs if low is not None]
+            highs = [high for _, high in pairs if high is not None]
+            return max(lows, default=None), max(highs) if len(highs) == len(pairs) else None
+
+
+def _times(a: Bounds, b: Bounds) -> Bounds:
+    """The product of two ranges; without an end where one of them may be negative and has none."""
+    if None not in (*a, *b):
+        ends = [x * y for x in a for y in b if x is not None and y is not None]
+        return min(ends), max(ends)
+    if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
+        return UNKNOWN
+    return a[0] * b[0], None if a[1] is None or b[1] is None else a[1] * b[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Excess(Quantity):
+    """How much an atom is above its lower limit."""
+
+    atom: Atom
+    high: int | None
+
+    @property
+    def bounds(self) -> Bounds:
+        return 0, self.high
+
+
+def _shifted(size: Size) -> Size | None:
+    """The polynomial in what its atoms are above their lower limits, where `n*m - n` shows that it
+    is not negative: with n = 1 + x and m = 1 + y it is y + x*y."""
+    total = Size(const=size.const)
+    for atom, coefficient in size.terms:
+        product = Size(const=coefficient)
+        for factor in factors_of(atom):
+            low, high = _atom_bounds(factor)
+            if low is None:
+                return None
+            product = product * (
+                Size.of(_Excess(factor, None if high is None else high - low)) + low
+            )
+        total = total + product
+    return total
+
+
+# ---- maxima ----------------------------------------------------------------------------------
+
+
+def maximum(*sizes: int | Size) -> Size:
+    """The largest, without the parts that surely are not."""
+    parts = list(dict.fromkeys(part for size in sizes for part in _parts(Size.of(size))))
+    for part in list(parts):
+        if any(other is not part and at_most(part, other) for other in parts):
+            parts.remove(part)
+    if len(parts) == 1:
+        return parts[0]
+    return Size.of(Maximum(tuple(sorted(parts, key=repr))))
+
+
+def minimum(*sizes: int | Size) -> Size:
+    """The smallest, as the negated maximum of the negated sizes."""
+    return -maximum(*(-Size.of(size) for size in sizes))
+
+
+def _parts(size: Size) -> tuple[Size, ...]:
+    if len(size.terms) == 1 and not size.const and size.terms[0][1] == 1:
+        atom = size.terms[0][0]
+        if isinstance(atom, Maximum):
+            return atom.parts
+    return (size,)
+
+
+def substitute_symbols(size: Size, values: Mapping[Symbol, int | Size]) -> Size:
+    """The size with symbols replaced, canonical again."""
+    return Size.of(size.evaluate(lambda item: Size.of(values.get(item, item)), maximum))

@@ -1,0 +1,399 @@
+"""The algebra of sizes: dims, strides, extents, bytes of frames, and positions in buffers.
+
+A `Size` is an integer polynomial. Its atoms are quantities, such as the `Symbol` of a dim that is
+known at the call only, products of atoms, floor divisions and remainders, and maxima. Sizes are
+canonical: polynomials that are equal as functions are equal as objects. The device language has
+quantities of its own (iteration variables, registers, positions read from memory) and calls the
+same class `Index`.
+
+    2*n*m + 1      ((n + 1) // 2)      (n % 4)      max(0, n - 3)      min(n, 8)
+
+Minima are negated maxima; a division rounds down. What is known of a size is in `size_bounds.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+Bounds = tuple[int | None, int | None]
+"""The smallest and the largest value; None where there is none, or none is known."""
+
+UNKNOWN: Bounds = (None, None)
+
+
+class Quantity:
+    """An atom that the algebra does not look into.
+
+    is_plain: it costs nothing to read. is_any: arithmetic with it may wrap around at 64 bits.
+    """
+
+    __slots__ = ()
+    is_plain: ClassVar[bool] = True
+    is_any: ClassVar[bool] = False
+
+    @property
+    def bounds(self) -> Bounds:
+        return UNKNOWN
+
+    def inner_atoms(self) -> Iterator[Atom]:
+        """The atoms of sizes that stand inside the quantity."""
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Quantity):
+    """Iteration variable number `number` of the operator at hand."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol(Quantity):
+    """A size that is known when the program is called, or when a list has got its items.
+
+    It is at least `low` and, if `high` is given, at most that.
+    """
+
+    name: str
+    low: int = 1
+    high: int | None = None
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.low, self.high
+
+    @property
+    def has_default_range(self) -> bool:
+        return self.low == 1 and self.high is None
+
+    @property
+    def declaration(self) -> str:
+        """The name between its limits, as `0 <= n <= 64`."""
+        return f"{self.low} <= {self.name}" + ("" if self.high is None else f" <= {self.high}")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Two or more atoms multiplied; the factors are sorted by text and are not products."""
+
+    factors: tuple[Atom, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """floor(index / divisor). The divisor is positive."""
+
+    index: Size
+    divisor: int | Size
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """index mod divisor, in 0 .. divisor-1. The divisor is positive."""
+
+    index: Size
+    divisor: int | Size
+
+
+@dataclass(frozen=True, slots=True)
+class Maximum:
+    """The largest of two or more parts, sorted by text; none of them surely is below another."""
+
+    parts: tuple[Size, ...]
+
+
+Atom = Quantity | Product | Quotient | Remainder | Maximum
+Number = Any
+"""What sizes are evaluated in: int, torch.SymInt, arrays and tensors of ints, Size itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """const + sum(coefficient * atom). Terms are unique, have no factor 0, and are sorted by text.
+
+    A dim, stride or extent that is a number is an int and never a Size without terms (`dim`).
+    """
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    const: int = 0
+
+    @staticmethod
+    def of(item: int | Atom | Size) -> Size:
+        if isinstance(item, Size):
+            return item
+        return Size(const=item) if isinstance(item, int) else Size(((item, 1),))
+
+    def __add__(self, other: int | Atom | Size) -> Size:
+        other = Size.of(other)
+        if not other.terms:
+            return Size(self.terms, self.const + other.const)
+        if not self.terms:
+            return Size(other.terms, self.const + other.const)
+        total: dict[Atom, int] = dict(self.terms)
+        for atom, coefficient in other.terms:
+            total[atom] = total.get(atom, 0) + coefficient
+        return Size(_sorted_terms(total), self.const + other.const)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: int | Atom | Size) -> Size:
+        if isinstance(factor, int):
+            if factor == 0:
+                return Size()
+            return Size(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
+        return _product(self, Size.of(factor))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: int | Atom | Size) -> Size:
+        return self + Size.of(other) * -1
+
+    def __rsub__(self, other: int | Atom | Size) -> Size:
+        return self * -1 + other
+
+    def __floordiv__(self, divisor: int | Size) -> Size:
+        if not isinstance(divisor, int):
+            return _divided(self, divisor)
+        if divisor == 1:
+            return self
+        if all(c % divisor == 0 for _, c in self.terms):
+            return Size(tuple((a, c // divisor) for a, c in self.terms), self.const // divisor)
+        return Size.of(Quotient(self, divisor))
+
+    def __mod__(self, divisor: int | Size) -> Size:
+        if not isinstance(divisor, int):
+            return self % divisor.const if divisor.is_const else _remainder(self, divisor)
+        if divisor == 1:
+            return Size()
+        if all(c % divisor == 0 for _, c in self.terms):
+            return Size(const=self.const % divisor)
+        return Size.of(Remainder(self, divisor))
+
+    def __rfloordiv__(self, number: int) -> Size:
+        return _divided(Size(const=number), self)
+
+    def __rmod__(self, number: int) -> Size:
+        return Size(const=number) % self
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    @property
+    def is_const(self) -> bool:
+        return not self.terms
+
+    @property
+    def dim(self) -> int | Size:
+        """The size as a dim: an int where it is a number."""
+        return self if self.terms else self.const
+
+    def coefficient(self, atom: Atom) -> int:
+        """The factor of `atom` as a direct term (0 when it does not occur so)."""
+        return dict(self.terms).get(atom, 0)
+
+    def atoms(self) -> Iterator[Atom]:
+        """All atoms, nested ones included."""
+        for atom, _ in self.terms:
+            yield from _atoms(atom)
+
+    def vars(self) -> set[int]:
+        """Numbers of the iteration variables that occur anywhere inside."""
+        return {atom.number for atom in self.atoms() if isinstance(atom, Var)}
+
+    @property
+    def may_wrap(self) -> bool:
+        """Whether it computes with registers or elements, which may be any number."""
+        if not self.const and all(factor == 1 for _, factor in self.terms) and len(self.terms) == 1:
+            return False
+        return any(isinstance(atom, Quantity) and atom.is_any for atom in self.atoms())
+
+    @property
+    def is_affine(self) -> bool:
+        """True when every atom is a variable, a register or a symbol."""
+        return all(isinstance(atom, Quantity) and atom.is_plain for atom, _ in self.terms)
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The symbols that occur, in order, each once."""
+        return tuple(dict.fromkeys(atom for atom in self.atoms() if isinstance(atom, Symbol)))
+
+    def evaluate(
+        self,
+        lookup: Callable[[Any], Number],
+        largest: Callable[[Number, Number], Number] = max,
+    ) -> Number:
+        """The value: `lookup` gives each quantity its own, `largest` the larger of two."""
+        total: Number = self.const
+        for atom, factor in self.terms:
+            value = _value(atom, lookup, largest)
+            value = value if factor == 1 else value * factor
+            total = value if isinstance(total, int) and not total else total + value
+        return total
+
+
+def symbol(name: str, low: int = 1, high: int | None = None) -> Size:
+    """The size that is just a symbol."""
+    return Size.of(Symbol(name, low, high))
+
+
+def ceil_div(size: int | Size, divisor: int | Size) -> Size:
+    """Rounded up: how many pieces of `divisor` cover `size`."""
+    return -(-Size.of(size) // divisor)
+
+
+def _sorted_terms(total: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:
+    return tuple(sorted(((a, c) for a, c in total.items() if c), key=lambda term: repr(term[0])))
+
+
+def _product(left: Size, right: Size) -> Size:
+    if not right.terms:
+        return left * right.const
+    if not left.terms:
+        return right * left.const
+    total = left * right.const + right * left.const
+    total = Size(total.terms, left.const * right.const)
+    for a, c in left.terms:
+        for b, d in right.terms:
+            factors = (*factors_of(a), *factors_of(b))
+            product = Product(tuple(sorted(factors, key=repr)))
+            total = total + Size(((product, c * d),))
+    return total
+
+
+def factors_of(atom: Atom) -> tuple[Atom, ...]:
+    return atom.factors if isinstance(atom, Product) else (atom,)
+
+
+def _divided(size: Size, divisor: Size) -> Size:
+    if divisor.is_const:
+        return size // divisor.const
+    exact = _exact(size, divisor)
+    if exact is not None:
+        return exact
+    return Size.of(Quotient(size, divisor))
+
+
+def _remainder(size: Size, divisor: Size) -> Size:
+    return Size() if _exact(size, divisor) is not None else Size.of(Remainder(size, divisor))
+
+
+def _exact(size: Size, divisor: Size) -> Size | None:
+    """size / divisor where the divisor is a single term that is a factor of every term."""
+    if len(divisor.terms) != 1 or divisor.const or size.const:
+        return None
+    ((atom, number),) = divisor.terms
+    total = Size()
+    for term, coefficient in size.terms:
+        rest = list(factors_of(term))
+        for factor in factors_of(atom):
+            if factor not in rest:
+                return None
+            rest.remove(factor)
+        if coefficient % number:
+            return None
+        quotient = Size(const=coefficient // number)
+        for factor in rest:
+            quotient = quotient * factor
+        total = total + quotient
+    return total
+
+
+def _atoms(atom: Atom) -> Iterator[Atom]:
+    yield atom
+    match atom:
+        case Quantity():
+            yield from atom.inner_atoms()
+        case Product(factors):
+            for factor in factors:
+                yield from _atoms(factor)
+        case Quotient(index, divisor) | Remainder(index, divisor):
+            yield from index.atoms()
+            if isinstance(divisor, Size):
+                yield from divisor.atoms()
+        case Maximum(parts):
+            for part in parts:
+                yield from part.atoms()
+
+
+def _value(
+    atom: Atom, lookup: Callable[[Any], Number], largest: Callable[[Number, Number], Number]
+) -> Number:
+    match atom:
+        case Quantity():
+            return lookup(atom)
+        case Product((first, *rest)):
+            value = _value(first, lookup, largest)
+            for factor in rest:
+                value = value * _value(factor, lookup, largest)
+            return value
+        case Quotient(index, divisor) | Remainder(index, divisor):
+            value = index.evaluate(lookup, largest)
+            if isinstance(divisor, Size):
+                divisor = divisor.evaluate(lookup, largest)
+            return value // divisor if isinstance(atom, Quotient) else value % divisor
+        case Maximum((first, *rest)):
+            value = first.evaluate(lookup, largest)
+            for part in rest:
+                value = largest(value, part.evaluate(lookup, largest))
+            return value
+        case _:
+            raise AssertionError(f"{atom!r} has too few parts")
+
+
+# ---- text ------------------------------------------------------------------------------------
+
+
+def _text(size: Size) -> str:
+    pieces = [_term_text(atom, coefficient) for atom, coefficient in size.terms]
+    if size.const or not pieces:
+        pieces.append(str(size.const))
+    text = pieces[0]
+    for piece in pieces[1:]:
+        text += f" - {piece[1:]}" if piece.startswith("-") else f" + {piece}"
+    return text
+
+
+def _term_text(atom: Atom, coefficient: int) -> str:
+    if isinstance(atom, Maximum) and coefficient < 0:
+        inner = ", ".join(_text(-part) for part in atom.parts)
+        text, coefficient = f"min({inner})", -coefficient
+    else:
+        text = _atom_text(atom)
+    if coefficient == 1:
+        return text
+    return f"-{text}" if coefficient == -1 else f"{coefficient}*{text}"
+
+
+def _atom_text(atom: Atom) -> str:
+    match atom:
+        case Product(factors):
+            return "*".join(_atom_text(factor) for factor in factors)
+        case Quotient(index, divisor) | Remainder(index, divisor):
+            sign = "//" if isinstance(atom, Quotient) else "%"
+            return f"({_operand(index)} {sign} {_operand(divisor)})"
+        case Maximum(parts):
+            return f"max({', '.join(_text(part) for part in parts)})"
+        case Quantity():
+            return str(atom)
+
+
+def _operand(size: int | Size) -> str:
+    text = str(size)
+    return text if text.isalnum() else f"({text})"
+
+
+def symbols_in(sizes: Iterable[int | Size]) -> tuple[Symbol, ...]:
+    """The symbols of all the sizes, in order, each once."""
+    found: dict[Symbol, None] = {}
+    for size in sizes:
+        if isinstance(size, Size):
+            found.update(dict.fromkeys(size.symbols))
+    return tuple(found)
