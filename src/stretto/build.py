@@ -14,9 +14,9 @@ import torch
 
 from stretto.device.forms import Lowered, Packing
 from stretto.device.plan import Plan
-from stretto.device.printer import print_program as device_text
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
+from stretto.device.text import print_program as device_text
 from stretto.device.tree import Tree
 from stretto.device.verifier import verify as verify_device
 from stretto.errors import BuildError

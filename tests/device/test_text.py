@@ -9,9 +9,9 @@ import torch
 
 from stretto.device.expr import Access, Apply, Buffer, Const, Dynamic, Expr, Index, Load, Reg, Var
 from stretto.device.operator import Kernel, LibraryCall, Method
-from stretto.device.parser import parse_program
-from stretto.device.printer import print_expr, print_program
+from stretto.device.printer import print_expr
 from stretto.device.program import Run, Wait
+from stretto.device.text import parse_program, print_program
 from stretto.device.tree import Check, If, Let, Seq, While
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType, Symbol

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.device.parser import parse_program
-from stretto.device.printer import print_program
 from stretto.device.program import DeviceProgram, Schedule, Wait
+from stretto.device.text import parse_program, print_program
 from stretto.device.tree import Tree, leaves, map_tree
 from stretto.device.verifier import verify
 from stretto.errors import VerifyError

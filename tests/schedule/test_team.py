@@ -15,10 +15,9 @@ from benchmarks.models import CORE, build
 from stretto.build import pipeline
 from stretto.device.expr import Const, Index, Reg, Var
 from stretto.device.operator import Kernel
-from stretto.device.parser import parse_program
-from stretto.device.printer import print_program
 from stretto.device.program import DeviceProgram, Run, Signal, Wait
 from stretto.device.regions import Body
+from stretto.device.text import parse_program, print_program
 from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, leaves
 from stretto.device.verifier import verify
 from stretto.errors import VerifyError

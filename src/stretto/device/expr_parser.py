@@ -29,7 +29,6 @@ from stretto.ir.sizes import Maximum, Product, Symbol
 from stretto.ir.types import DType
 
 A = TypeVar("A")
-B = TypeVar("B")
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -48,6 +47,12 @@ _WORDS: dict[str, bool | float] = {
     "-inf": float("-inf"),
     "nan": float("nan"),
 }
+
+
+def tokens_of(text: str) -> tuple[str, ...]:
+    """The words and signs of a text."""
+    found = (match[match.lastgroup or 0] for match in _TOKEN.finditer(text))
+    return tuple(token for token in found if token)
 
 
 class ExprParser:
@@ -103,14 +108,6 @@ class ExprParser:
         if not self.accept(token):
             self.fail(f"expected `{token}`")
 
-    def word(self, *choices: str) -> str:
-        if self.peek() not in choices:
-            self.fail(f"expected one of {', '.join(choices)}")
-        return self._next("word")
-
-    def handle(self) -> str:
-        return self._next("word")
-
     def string(self) -> str:
         return json.loads(self._next("string"))
 
@@ -149,11 +146,16 @@ class ExprParser:
             found.append(item())
         return tuple(found)
 
-    def assigned(self, left: Callable[[], A], right: Callable[[], B]) -> tuple[A, B]:
-        """left = right"""
-        first = left()
-        self.expect("=")
-        return first, right()
+    def declarations(self) -> None:
+        """Buffers, each declared in a line."""
+        while self.accept("buffer"):
+            handle = self._next("word")
+            name = self.string() if self.at_string() else handle
+            dtype = self.dtype()
+            shape = self.items(self.extent, "[", "]")
+            kind = self.name()
+            slot = self.integer() if self.at_integer() else -1
+            self.buffers[handle] = Buffer(name, dtype, shape, kind, slot)
 
     def dtype(self) -> DType:
         try:

@@ -7,7 +7,7 @@ goes in, what comes out and what a check raises is the same in every form: its P
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -74,7 +74,7 @@ class ProgramInterface:
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Output, ...]
-    constants: dict[int, torch.Tensor]
+    constants: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     stops: tuple[Stop, ...] = ()
     made: frozenset[int] = frozenset()
     packings: tuple[Packing, ...] = ()

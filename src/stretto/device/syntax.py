@@ -1,0 +1,381 @@
+"""The text of everything that the forms of a program are made of, record by record.
+
+`text.py` prints and reads whole forms. A kind of record that is added here is printed and read by
+its pattern alone; a kind of control node is one more case of `tree_node`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from stretto.device.expr import Buffer, Reg
+from stretto.device.expr_parser import ExprParser
+from stretto.device.forms import (
+    LeafItem,
+    OutputList,
+    OutputTensor,
+    Packing,
+    ProgramInterface,
+)
+from stretto.device.grammar import (
+    ACCESS,
+    BUFFER,
+    EXPR,
+    EXTENT,
+    INTEGER,
+    NAME,
+    NUMBER,
+    REGISTER,
+    STRING,
+    Syntax,
+    block,
+    choice,
+    converted,
+    either,
+    flag,
+    headed,
+    items,
+    later,
+    lines,
+    pair,
+    record,
+)
+from stretto.device.operator import (
+    Kernel,
+    LibraryArgument,
+    LibraryCall,
+    Method,
+    Operator,
+    Span,
+    Stage,
+    TileDim,
+)
+from stretto.device.plan import Library
+from stretto.device.printer import ExprPrinter, name_text, number_text
+from stretto.device.program import Frame, Item, Placement, Run, Schedule, Signal, Wait
+from stretto.device.regions import Statement
+from stretto.device.tree import (
+    Call,
+    Check,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Rotation,
+    Seq,
+    TreeFunction,
+    While,
+)
+from stretto.errors import ScheduleError, SourceLocation
+from stretto.ir.failure import Failure, Stop
+from stretto.ir.types import Symbol
+
+L = TypeVar("L")
+
+
+# ---- operators and kernels -------------------------------------------------------------------
+def _argument_text(printer: ExprPrinter, argument: LibraryArgument) -> str:
+    match argument:
+        case Buffer():
+            return f"&{printer.buffer(argument)}"
+        case Reg():
+            return printer.register(argument)
+        case tuple():
+            return ARGUMENTS.show(printer, argument)
+        case str():
+            return STRING.show(printer, argument)
+        case None:
+            return "none"
+        case bool() | int() | float():
+            return number_text(argument)
+        case torch.dtype():
+            return str(argument)
+        case Symbol(name):
+            return f"symbol {name_text(name)}"
+        case _:
+            raise ScheduleError(f"a library call has the argument {argument!r}")
+
+
+def _read_argument(given: ExprParser) -> LibraryArgument:
+    if given.accept("&"):
+        return given.buffer()
+    if given.peek() == "$":
+        return given.register()
+    if given.peek() == "(":
+        return ARGUMENTS.read(given)
+    if given.at_string():
+        return given.string()
+    if given.accept("none"):
+        return None
+    if given.accept("symbol"):
+        return Symbol(given.name())
+    if given.peek().startswith("torch."):
+        return getattr(torch, given.name().removeprefix("torch."))
+    return given.number()
+
+
+ARGUMENT: Syntax[LibraryArgument] = Syntax(_argument_text, _read_argument)
+ARGUMENTS: Syntax[tuple[LibraryArgument, ...]] = items(ARGUMENT)
+
+LIBRARY_CALL = record(
+    LibraryCall,
+    "{name} {target} {args} {kwargs} -> {outs}\n  reason {reason} source {source}",
+    name=NAME,
+    target=NAME,
+    args=ARGUMENTS,
+    kwargs=items(pair("{left} = {right}", NAME, ARGUMENT)),
+    outs=items(BUFFER),
+    reason=STRING,
+    source=STRING,
+)
+OPERATOR = record(
+    Operator,
+    "{name} {dims}[ reduce {combine} {reduce}]{accumulate}[ source {source}]\n  {out} = {value}",
+    defaults={"combine": "", "reduce": ()},
+    name=NAME,
+    dims=items(EXTENT),
+    combine=NAME,
+    reduce=items(EXTENT),
+    accumulate=flag("accumulate"),
+    source=STRING,
+    out=ACCESS,
+    value=EXPR,
+)
+METHOD = record(
+    Method,
+    "{template}{parameters}[ packed {packed}]",
+    template=NAME,
+    parameters=items(pair("{left} = {right}", NAME, INTEGER)),
+    packed=BUFFER,
+)
+SPAN = record(Span, "{extent}[ @ {grid}][ + {offset}]", extent=EXTENT, grid=INTEGER, offset=INTEGER)
+STAGE = record(
+    Stage,
+    "stage {method} box {box}\n  {operator}",
+    method=METHOD,
+    box=items(SPAN),
+    operator=OPERATOR,
+)
+KERNEL = record(
+    Kernel,
+    "kernel {name} {seconds} grid {grid} {{\n{stages}\n[library {call}]\n}}",
+    name=NAME,
+    seconds=converted(NUMBER, float, float),
+    grid=items(record(TileDim, "{extent}/{tile}", extent=EXTENT, tile=INTEGER)),
+    stages=lines(STAGE),
+    call=LIBRARY_CALL,
+)
+
+# ---- leaves ----------------------------------------------------------------------------------
+LET = record(Let, "let {reg} = {value}", reg=REGISTER, value=EXPR)
+CHECK = record(
+    Check,
+    "check {code} {subject} = {condition}[ detail {detail}]",
+    code=NAME,
+    subject=INTEGER,
+    condition=EXPR,
+    detail=EXPR,
+)
+RUN = record(
+    Run,
+    "run {kernel} {first} count {count}[ by {stride}]",
+    kernel=NAME,
+    first=INTEGER,
+    count=either("all", INTEGER),
+    stride=INTEGER,
+)
+WAIT = record(
+    Wait, "wait {unit}[ count {count}] step {step}", unit=INTEGER, count=INTEGER, step=INTEGER
+)
+SIGNAL = record(Signal, "signal {step}", step=INTEGER)
+ITEM: Syntax[Item] = choice({Run: RUN, Wait: WAIT, Signal: SIGNAL, Let: LET, Check: CHECK})
+
+OPERATORS: Syntax[tuple[LeafItem, ...]] = block(
+    choice(
+        {
+            Operator: headed("operator", OPERATOR),
+            LibraryCall: headed("library", LIBRARY_CALL),
+            Let: LET,
+            Check: CHECK,
+        }
+    )
+)
+KERNELS: Syntax[tuple[Statement, ...]] = block(choice({Kernel: KERNEL, Let: LET, Check: CHECK}))
+SCHEDULE = record(
+    Schedule,
+    "{steps} {{\n{units}\n}}",
+    steps=INTEGER,
+    units=lines(headed("unit", block(ITEM))),
+)
+
+# ---- the control tree ------------------------------------------------------------------------
+ROTATION: Syntax[Rotation] = items(pair("{left} = {right}", BUFFER, BUFFER))
+
+
+def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
+    """A node of a tree with leaves of that syntax."""
+    node: Syntax[Any] = later(lambda: found)
+    found: Syntax[Node[L]] = choice(
+        {
+            Leaf: record(Leaf, "leaf {body}", body=leaf),
+            Seq: record(Seq, "seq {children}", children=block(node)),
+            For: record(
+                For,
+                "for {index} = {start} .. {stop} step {step}[ rotate {rotate}] {{\n{body}\n}}",
+                index=REGISTER,
+                start=EXPR,
+                stop=EXPR,
+                step=INTEGER,
+                rotate=ROTATION,
+                body=node,
+            ),
+            While: record(
+                While,
+                "while {condition}[ rotate {rotate}] {{\n{head}\n{body}\n}}",
+                condition=REGISTER,
+                rotate=ROTATION,
+                head=node,
+                body=node,
+            ),
+            If: record(
+                If,
+                "if {condition} {{\n{then}\n{orelse}\n}}",
+                condition=REGISTER,
+                then=node,
+                orelse=node,
+            ),
+            Call: record(
+                Call,
+                "call {function} {registers} {tensors} {results}",
+                function=NAME,
+                registers=items(pair("{left} = {right}", REGISTER, EXPR)),
+                tensors=items(pair("{left} = {right}", BUFFER, ACCESS)),
+                results=items(pair("{left} = {right}", REGISTER, REGISTER)),
+            ),
+        }
+    )
+    return found
+
+
+def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
+    return record(
+        TreeFunction,
+        "function {name} {{\nparams {params}\nresults {results}\ntensors {tensors}\n"
+        "written {written}\nlocals {locals}\n{body}\n}}",
+        name=NAME,
+        params=items(REGISTER),
+        results=items(REGISTER),
+        tensors=items(BUFFER),
+        written=items(BUFFER),
+        locals=items(BUFFER),
+        body=tree_node(leaf),
+    )
+
+
+FRAME = pair(
+    "frame {left} {right}",
+    NAME,
+    record(
+        Frame,
+        "{nbytes} {placements}",
+        nbytes=INTEGER,
+        placements=block(
+            pair(
+                "{left} at {right}",
+                NAME,
+                record(Placement, "{offset} size {nbytes}", offset=INTEGER, nbytes=INTEGER),
+            )
+        ),
+    ),
+)
+
+
+# ---- plans -----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class LaunchText:
+    """A launch by what it takes of the whole program: its frame, kernels and functions by name."""
+
+    frame: str
+    kernels: tuple[str, ...]
+    calls: tuple[str, ...]
+    rotated: tuple[Buffer, ...]
+    main: TreeFunction[Schedule]
+
+
+ActionText = LaunchText | Library
+ACTION: Syntax[ActionText] = choice(
+    {
+        Library: record(Library, "library {call}", call=LIBRARY_CALL),
+        LaunchText: record(
+            LaunchText,
+            "launch frame {frame} kernels {kernels} calls {calls} rotated {rotated} {{\n{main}\n}}",
+            frame=NAME,
+            kernels=items(NAME),
+            calls=items(NAME),
+            rotated=items(BUFFER),
+            main=tree_function(SCHEDULE),
+        ),
+    }
+)
+HOST_FUNCTION = pair(
+    "host words {left}\n{right}",
+    items(pair("{left} = {right}", NAME, INTEGER)),
+    tree_function(ACTION),
+)
+
+# ---- what all forms have ---------------------------------------------------------------------
+LOCATION = record(
+    SourceLocation,
+    "{file} {line}[ column {column}][ to {end_column}][ in {function}]",
+    file=STRING,
+    line=INTEGER,
+    column=INTEGER,
+    end_column=INTEGER,
+    function=STRING,
+)
+STOP = record(
+    Stop,
+    "stop {failure}[ at {location}]",
+    defaults={"location": None},
+    failure=record(
+        Failure, "{error} {message}[ added {added}]", error=NAME, message=STRING, added=INTEGER
+    ),
+    location=LOCATION,
+)
+STRIDES = items(pair("{left} by {right}", INTEGER, INTEGER))
+PACKING = record(
+    Packing,
+    "packing {buffer} of {source} from {start} outer {outer} columns {columns} depth {depth} "
+    "lanes {lanes}",
+    buffer=BUFFER,
+    source=BUFFER,
+    start=INTEGER,
+    outer=STRIDES,
+    columns=pair("{left} by {right}", INTEGER, INTEGER),
+    depth=STRIDES,
+    lanes=INTEGER,
+)
+INTERFACE = record(
+    ProgramInterface,
+    "inputs {inputs}\noutputs {outputs}\n{stops}[\nmade {made}]\n{packings}",
+    inputs=items(BUFFER),
+    outputs=items(
+        choice(
+            {
+                OutputTensor: record(
+                    OutputTensor, "tensor {buffer} {shape}", buffer=BUFFER, shape=items(EXTENT)
+                ),
+                OutputList: record(
+                    OutputList, "list {buffer} {length}", buffer=BUFFER, length=REGISTER
+                ),
+            }
+        )
+    ),
+    stops=lines(STOP),
+    made=converted(items(INTEGER), frozenset, lambda made: tuple(sorted(made))),
+    packings=lines(PACKING),
+)

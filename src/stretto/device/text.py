@@ -1,0 +1,264 @@
+"""The text of a program in each of its forms, which is read back exactly.
+
+    print_form(form)                    parse_form(text, constants) == form
+    print_program(device_program)       parse_program(text) == device_program
+
+The first word says which form it is: `operators`, `kernels`, `program` or `plan`. Not in the text
+are the tensors of constants, which are given to `parse_form` by name, and exceptions of the user's
+own, of which the class and the message remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from stretto.device.expr import Buffer
+from stretto.device.expr_parser import ExprParser
+from stretto.device.forms import Form, Lowered, Planned, ProgramInterface, Scheduled, Selected
+from stretto.device.grammar import (
+    BUFFER,
+    DECLARATIONS,
+    INTEGER,
+    Syntax,
+    choice,
+    converted,
+    indented,
+    items,
+    lines,
+    record,
+)
+from stretto.device.operator import Kernel
+from stretto.device.plan import Action, Launch, Library, Plan
+from stretto.device.printer import ExprPrinter
+from stretto.device.program import DeviceProgram, Frame, Schedule
+from stretto.device.syntax import (
+    FRAME,
+    HOST_FUNCTION,
+    INTERFACE,
+    KERNEL,
+    KERNELS,
+    OPERATORS,
+    SCHEDULE,
+    ActionText,
+    LaunchText,
+    tree_function,
+)
+from stretto.device.tree import Tree, TreeFunction, map_tree
+from stretto.errors import ScheduleError
+
+T = TypeVar("T")
+
+NO_INTERFACE = ProgramInterface((), ())
+
+
+def print_form(form: Form) -> str:
+    """A program in any of its forms as text."""
+    return _print(FORM, form)
+
+
+def parse_form(text: str, constants: Mapping[str, Tensor] | None = None) -> Form:
+    """The program that the text says.
+
+    constants: tensors by the names of their buffers. Without them a program can be looked at and
+    compiled, but not run.
+    Raises ScheduleError for a mistake in the text.
+    """
+    form = _parse(FORM, text)
+    given = constants or {}
+    tensors = {b.slot: given[b.name] for b in _constants(form) if b.name in given}
+    return replace(form, interface=replace(form.interface, constants=tensors))
+
+
+def form_constants(form: Form) -> dict[str, Tensor]:
+    """The tensors of a program's constants, as `parse_form` takes them."""
+    tensors = form.interface.constants
+    return {b.name: tensors[b.slot] for b in _constants(form) if b.slot in tensors}
+
+
+def print_program(program: DeviceProgram) -> str:
+    """A scheduled program without its interface."""
+    return _print(SCHEDULED, Scheduled(program, NO_INTERFACE))
+
+
+def parse_program(text: str) -> DeviceProgram:
+    """The scheduled program that the text says. Raises ScheduleError for a mistake in the text."""
+    return _parse(SCHEDULED, text).program
+
+
+def _print(syntax: Syntax[T], value: T) -> str:
+    printer = ExprPrinter()
+    text = syntax.show(printer, value)
+    return indented(text.replace(DECLARATIONS, "\n".join(printer.declarations())))
+
+
+def _parse(syntax: Syntax[T], text: str) -> T:
+    given = ExprParser(text)
+    found = syntax.read(given)
+    given.end()
+    return found
+
+
+def _constants(form: Form) -> list[Buffer]:
+    match form:
+        case Lowered(tree) | Selected(tree):
+            externals = tree.externals
+        case Scheduled(program):
+            externals = program.tree.externals
+        case Planned(plan):
+            externals = plan.tree.externals
+    return [buffer for buffer in externals if buffer.kind == "constant"]
+
+
+# ---- trees -----------------------------------------------------------------------------------
+def _show_interface(printer: ExprPrinter, interface: ProgramInterface) -> str:
+    return "" if interface == NO_INTERFACE else INTERFACE.show(printer, interface)
+
+
+def _read_interface(given: ExprParser) -> ProgramInterface:
+    return INTERFACE.read(given) if given.peek() in INTERFACE.first else NO_INTERFACE
+
+
+_INTERFACE = Syntax(_show_interface, _read_interface)
+
+
+@dataclass(frozen=True, slots=True)
+class _TreeText:
+    interface: ProgramInterface
+    externals: tuple[Buffer, ...]
+    functions: tuple[TreeFunction[Any], ...]
+
+    @staticmethod
+    def of(form: Lowered | Selected) -> _TreeText:
+        return _TreeText(form.interface, form.tree.externals, form.tree.functions)
+
+    @property
+    def tree(self) -> Tree[Any]:
+        return Tree(self.functions, self.externals)
+
+
+def _tree_text(word: str, leaf: Syntax[Any]) -> Syntax[_TreeText]:
+    return record(
+        _TreeText,
+        f"{word}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n{{functions}}",
+        interface=_INTERFACE,
+        externals=items(BUFFER),
+        functions=lines(tree_function(leaf)),
+    )
+
+
+LOWERED: Syntax[Lowered] = converted(
+    _tree_text("operators", OPERATORS),
+    lambda text: Lowered(text.tree, text.interface),
+    _TreeText.of,
+)
+SELECTED: Syntax[Selected] = converted(
+    _tree_text("kernels", KERNELS), lambda text: Selected(text.tree, text.interface), _TreeText.of
+)
+
+
+# ---- scheduled programs and plans ------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _ProgramText:
+    """hosts: the functions that the host executes, each with its words."""
+
+    units: int
+    interface: ProgramInterface
+    externals: tuple[Buffer, ...]
+    lists: tuple[Buffer, ...]
+    kernels: tuple[Kernel, ...]
+    frames: tuple[tuple[str, Frame], ...]
+    functions: tuple[TreeFunction[Schedule], ...]
+    hosts: tuple[tuple[tuple[tuple[str, int], ...], TreeFunction[ActionText]], ...] = ()
+
+    @staticmethod
+    def of(program: DeviceProgram, interface: ProgramInterface) -> _ProgramText:
+        return _ProgramText(
+            program.units,
+            interface,
+            program.tree.externals,
+            program.lists,
+            program.kernels,
+            program.frames,
+            program.tree.functions,
+        )
+
+    @property
+    def program(self) -> DeviceProgram:
+        tree = Tree(self.functions, self.externals)
+        return DeviceProgram(self.units, tree, self.kernels, self.frames, self.lists)
+
+
+def _program_text(word: str) -> Syntax[_ProgramText]:
+    return record(
+        _ProgramText,
+        f"{word} {{units}}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n"
+        "lists {lists}\n{kernels}\n{frames}\n{functions}\n{hosts}",
+        units=INTEGER,
+        interface=_INTERFACE,
+        externals=items(BUFFER),
+        lists=items(BUFFER),
+        kernels=lines(KERNEL),
+        frames=lines(FRAME),
+        functions=lines(tree_function(SCHEDULE)),
+        hosts=lines(HOST_FUNCTION),
+    )
+
+
+def _launch_text(program: DeviceProgram, action: Action) -> ActionText:
+    if isinstance(action, Library):
+        return action
+    main, *others = action.program.tree.functions
+    frame = action.program.frame(main.name)
+    return LaunchText(
+        next(name for name, known in program.frames if known == frame),
+        tuple(kernel.name for kernel in action.program.kernels),
+        tuple(function.name for function in others),
+        action.rotated,
+        main,
+    )
+
+
+def _launch(program: DeviceProgram, text: ActionText) -> Action:
+    if isinstance(text, Library):
+        return text
+    try:
+        functions = [text.main, *map(program.tree.function, text.calls)]
+        frames = [(text.main.name, program.frame(text.frame))]
+        frames += [(name, program.frame(name)) for name in text.calls]
+        kernels = tuple(map(program.kernel, text.kernels))
+    except (KeyError, StopIteration) as error:
+        raise ScheduleError("a launch names what the program does not have") from error
+    tree = Tree(tuple(functions), program.tree.externals)
+    return Launch(
+        DeviceProgram(program.units, tree, kernels, tuple(frames), program.lists), text.rotated
+    )
+
+
+def _plan_text(form: Planned) -> _ProgramText:
+    plan = form.plan
+    tree = map_tree(plan.tree, lambda action: _launch_text(plan.program, action))
+    hosts = tuple((tuple(plan.words[f.name].items()), f) for f in tree.functions)
+    return replace(_ProgramText.of(plan.program, form.interface), hosts=hosts)
+
+
+def _planned(text: _ProgramText) -> Planned:
+    program = text.program
+    texts = Tree(tuple(function for _, function in text.hosts), text.externals)
+    words = {function.name: dict(words) for words, function in text.hosts}
+    tree = map_tree(texts, lambda action: _launch(program, action))
+    return Planned(Plan(program, tree, words), text.interface)
+
+
+SCHEDULED: Syntax[Scheduled] = converted(
+    _program_text("program"),
+    lambda text: Scheduled(text.program, text.interface),
+    lambda form: _ProgramText.of(form.program, form.interface),
+)
+PLANNED: Syntax[Planned] = converted(_program_text("plan"), _planned, _plan_text)
+FORM: Syntax[Form] = choice(
+    {Lowered: LOWERED, Selected: SELECTED, Scheduled: SCHEDULED, Planned: PLANNED}
+)
