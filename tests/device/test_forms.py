@@ -1,0 +1,159 @@
+"""Every form of a program is read back from its text exactly, and one can go on from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from torch import Tensor
+
+from stretto.device.forms import Form, Lowered, Planned, ProgramInterface, Scheduled, Selected
+from stretto.device.plan import Launch
+from stretto.device.text import form_constants, parse_form, print_form
+from stretto.errors import ScheduleError
+from stretto.interp.interpreter import run
+from stretto.ir.core import Program
+from stretto.kernels.select import select
+from stretto.kernels.select_cuda import select_cuda
+from stretto.lowering.program import lower
+from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.options import Options
+from stretto.schedule.costs import GPU_COSTS
+from stretto.schedule.plan import make_plan
+from stretto.schedule.scheduler import schedule
+from tests.backends import assert_close
+from tests.property.programs import Features, programs
+from tests.schedule.random_trees import random_tree
+from tests.support import program_of, random_inputs
+
+NO_INTERFACE = ProgramInterface((), ())
+
+
+def again(form: Form) -> Form:
+    """The form as its text says it."""
+    return parse_form(print_form(form), form_constants(form))
+
+
+def forms(program: Program) -> list[Form]:
+    """A program in all its forms, for two machines."""
+    lowered = lower(program)
+    tree, packings = select(lowered, 2)
+    selected = Selected(tree, replace(lowered.interface, packings=packings))
+    for_gpu = Selected(select_cuda(lowered, 3), lowered.interface)
+    scheduled = [
+        Scheduled(schedule(selected.tree, 2), selected.interface),
+        Scheduled(schedule(for_gpu.tree, 3, GPU_COSTS), for_gpu.interface),
+    ]
+    plans = [Planned(make_plan(scheduled[1].program, most), lowered.interface) for most in (1, 400)]
+    return [lowered, selected, for_gpu, *scheduled, *plans]
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(programs(Features(list_results=True)))
+def test_every_form_of_random_programs_is_read_back(program: Program) -> None:
+    for form in forms(program):
+        assert again(form) == form
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_trees_are_read_back(seed: int) -> None:
+    tree = random_tree(seed)
+    program = schedule(tree, 3, GPU_COSTS)
+    for form in (
+        Selected(tree, NO_INTERFACE),
+        Scheduled(program, NO_INTERFACE),
+        Planned(make_plan(program, 2), NO_INTERFACE),
+    ):
+        assert again(form) == form
+
+
+LOOP = """
+func @main(%x: f32[4, 8], %w: f32[8, 8]) -> (f32[4, 8], i64[]) {
+  %zero = literal 0 : i64[]
+  %one = literal 1 : i64[]
+  %limit = literal 5 : i64[]
+  %h, %n = while (%a = %x, %i = %zero) {
+    %more = aten.lt.Tensor(%i, %limit) : bool[]
+    yield %more
+  } do (%b, %j) {
+    %product = aten.mm.default(%b, %w) : f32[4, 8]
+    %c = aten.tanh.default(%product) : f32[4, 8]
+    %k = aten.add.Tensor(%j, %one) : i64[]
+    yield %c, %k
+  } : f32[4, 8], i64[]
+  %known = constant "bias" : f32[8]
+  %y = aten.add.Tensor(%h, %known) : f32[4, 8]
+  return %y, %n
+}
+"""
+
+
+def loop() -> Program:
+    return program_of(LOOP)
+
+
+def tensors_for(program: Program) -> list[Tensor]:
+    return [item for item in random_inputs(program) if isinstance(item, Tensor)]
+
+
+def run_form(form: Form, inputs: list[Tensor]) -> list[Tensor]:
+    """Goes on from a form, on two units, and runs the program on the emulator."""
+    match form:
+        case Lowered(_, interface):
+            tree, packings = select(form, 2)
+            return run_form(Selected(tree, replace(interface, packings=packings)), inputs)
+        case Selected(tree, interface):
+            return run_form(Scheduled(schedule(tree, 2), interface), inputs)
+        case Scheduled(program, interface):
+            results = EmulatedExecutable(program, interface, Options())(inputs)
+            return [result for result in results if isinstance(result, Tensor)]
+        case Planned(plan, interface):
+            return run_form(Scheduled(plan.program, interface), inputs)
+
+
+def test_one_goes_on_from_any_form() -> None:
+    program = loop()
+    inputs = tensors_for(program)
+    expected = [item for item in run(program, inputs) if isinstance(item, Tensor)]
+    for form in forms(program):
+        assert_close(run_form(again(form), inputs), expected)
+
+
+def test_what_the_text_says_can_be_edited() -> None:
+    """One more round of the loop, by a change of the number in the text of the operators."""
+    program = loop()
+    inputs = tensors_for(program)
+    form = lower(program)
+    text = print_form(form)
+    assert "5:i64" in text
+    edited = parse_form(text.replace("5:i64", "6:i64"), form_constants(form))
+    _, rounds = run_form(edited, inputs)
+    assert rounds.item() == 6
+
+
+def test_the_first_word_is_the_name_of_the_form() -> None:
+    firsts = [print_form(form).split()[0] for form in forms(loop())]
+    assert firsts == ["operators", "kernels", "kernels", "program", "program", "plan", "plan"]
+
+
+def test_without_constants_a_form_is_read_but_holds_none() -> None:
+    form = parse_form(print_form(lower(loop())))
+    assert form.interface.constants == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("plan ", "plans ", "expected one of operators, kernels, program, plan"),
+        ("calls ()", "calls (other)", "a launch names what the program does not have"),
+        ("tensor out0", "tensors out0", "expected one of tensor, list"),
+        ("outputs (", "outputs ", "expected `\\("),
+    ],
+)
+def test_mistakes_in_a_plan(old: str, new: str, reason: str) -> None:
+    form = forms(loop())[-1]
+    assert isinstance(form, Planned)
+    assert any(isinstance(launch, Launch) for _, launch in form.plan.launches)
+    with pytest.raises(ScheduleError, match=reason):
+        parse_form(print_form(form).replace(old, new, 1))
