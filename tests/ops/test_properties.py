@@ -6,10 +6,11 @@ import torch
 from stretto.ir.ops import TensorOp
 from stretto.ir.parser import parse_program
 from stretto.ir.types import DType
-from stretto.ops.properties import is_lossless, is_pointwise, is_random, is_view, stop_reason
+from stretto.ops.properties import is_lossless, is_random, stop_reason
 
 HEAD = (
-    "func @main(%x: f32[3], %m: f32[3, 3], %i: i64[], %j: i64[3], %s: f32[s0], %t: f32[s1]) -> () {"
+    "func @main(%x: f32[3], %m: f32[3, 3], %i: i64[], %j: i64[3], %s: f32[s0], %t: f32[s1], "
+    "%b: bool[3]) -> () {"
 )
 
 
@@ -35,6 +36,9 @@ def op_of(line: str) -> TensorOp:
         "aten.mul.Tensor(%s, %s)",
         "aten.exp.default(%s)",
         "aten.full.default((3,), %i)",
+        "aten.sum.default(%j)",
+        "aten.div.Tensor(%j, %j)",
+        "aten.pow.Tensor_Tensor(%j, %j)",
     ],
 )
 def test_ops_that_cannot_stop(line: str) -> None:
@@ -50,8 +54,11 @@ def test_ops_that_cannot_stop(line: str) -> None:
         ("aten.gather.default(%x, 0, %j)", "positions out of range"),
         ("aten.remainder.Tensor(%j, %j)", "a divisor of 0"),
         ("aten.floor_divide.default(%j, %j)", "a divisor of 0"),
-        ("aten.pow.Tensor_Tensor(%j, %j)", "a divisor of 0"),
-        ("aten.linalg_inv.default(%m)", "not known to take all numbers"),
+        ("aten.pow.Tensor_Scalar(%j, %i)", "a divisor of 0"),
+        ("aten.linalg_inv.default(%m)", "not known to take all values"),
+        ("aten.one_hot.default(%j, 4)", "refuses some values"),
+        ("aten.index_put.default(%x, (%b,), %x)", "positions out of range"),
+        ("aten.masked_scatter.default(%x, %b, %x)", "refuses some values"),
         ("aten.mul.Tensor(%s, %t)", "symbolic dims"),
     ],
 )
@@ -66,6 +73,8 @@ def test_ops_that_may_stop(line: str, reason: str) -> None:
         ("aten.bernoulli.default(%x)", True),
         ("aten.dropout.default(%x, 0.5, True)", True),
         ("aten.dropout.default(%x, 0.5, False)", False),
+        ("aten.dropout.default(%x, 0.0, True)", False),
+        ("aten.bernoulli.p(%x, 0.0)", True),
         ("aten.scaled_dot_product_attention.default(%m, %m, %m)", False),
         ("aten.scaled_dot_product_attention.default(%m, %m, %m, None, 0.1)", True),
         ("aten.neg.default(%x)", False),
@@ -73,11 +82,6 @@ def test_ops_that_may_stop(line: str, reason: str) -> None:
 )
 def test_random_ops(line: str, random: bool) -> None:
     assert is_random(op_of(line)) is random
-
-
-def test_tags() -> None:
-    assert is_pointwise("aten.add.Tensor") and not is_pointwise("aten.mm.default")
-    assert is_view("aten.permute.default") and not is_view("aten.add.Tensor")
 
 
 @pytest.mark.parametrize("source", DType)

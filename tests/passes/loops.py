@@ -13,7 +13,7 @@ from stretto.ir.ops import ForOp, TensorOp
 from stretto.ir.parser import parse_program
 from stretto.ir.printer import print_program
 from stretto.ir.verifier import verify
-from stretto.passes.contractions import is_contraction
+from stretto.ops.properties import is_contraction
 from stretto.passes.manager import Pass, run_passes
 from tests.support import program_of, random_inputs
 

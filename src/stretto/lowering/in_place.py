@@ -5,18 +5,7 @@ from __future__ import annotations
 from stretto.ir.core import Block, Value
 from stretto.ir.ops import TensorOp
 from stretto.lowering.uses import block_reads
-
-UPDATES = frozenset(
-    (
-        "stretto.narrow_scatter",
-        "aten.select_scatter.default",
-        "aten.slice_scatter.default",
-        "aten.index_put.default",
-        "aten.scatter.src",
-        "aten.scatter.value",
-    )
-)
-"""Ops whose first operand may be changed in place when nobody needs it any more."""
+from stretto.ops.properties import properties
 
 
 def updated_in_place(body: Block, number: int, offset: int) -> bool:
@@ -35,7 +24,7 @@ def updated_in_place(body: Block, number: int, offset: int) -> bool:
         return False
     while value is not body.params[number + offset]:
         place, op = producers.get(value, (-1, None))
-        if op is None or op.target not in UPDATES:
+        if op is None or not properties(op.target).updates:
             return False
         base = op.args[0]
         if not isinstance(base, Value) or last_use.get(base) != place or base in body.yields:

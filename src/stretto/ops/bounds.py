@@ -6,9 +6,9 @@ A size is an int where it is known, or whatever stands for it in a stage.
 from __future__ import annotations
 
 from stretto.ir.failure import Failure
+from stretto.ops.table import PositionArgument, Reach, entry
 
-_NO_VALUE = frozenset(("embedding", "index_select"))
-_RUNTIME_ERROR = frozenset(("gather", "scatter", "scatter_add", "scatter_reduce", "index_add"))
+_PLAIN = PositionArgument(Reach.DIM)
 
 
 def out_of_range(target: str, dim: int, size: object, wraps: bool = False) -> Failure:
@@ -16,25 +16,14 @@ def out_of_range(target: str, dim: int, size: object, wraps: bool = False) -> Fa
 
     wraps: the position that is checked is one to which `size` was added where it was negative.
     """
-    name = target.split(".")[1]
-    added = size if wraps and isinstance(size, int) else 0
-    if name == "index_select" and dim > 0:
-        bounds = f", id={{}} axis_dim={size}" if isinstance(size, int) else ""
-        return Failure("RuntimeError", f"INDICES element is out of DATA bounds{bounds}")
-    if name in _NO_VALUE:
-        return Failure("IndexError", "index out of range in self")
-    known = f" with size {size}" if isinstance(size, int) else ""
-    if name == "take":
-        return Failure(
-            "IndexError",
-            f"out of range: tried to access index {{}} on a tensor of {size} elements.",
-            added=added,
-        )
-    message = f"index {{}} is out of bounds for dimension {dim}{known}"
-    if name == "index_copy":
-        message = f"index_copy_(): {message}"
-    error = "RuntimeError" if name in _RUNTIME_ERROR else "IndexError"
-    return Failure(error, message, added=added)
+    positions = entry(target).positions or _PLAIN
+    error, text = positions.error, positions.message
+    if dim > 0 and positions.inner is not None:
+        error, text = positions.inner
+    message, _, with_size = text.partition("|")
+    message += with_size if isinstance(size, int) else ""
+    message = message.replace("{dim}", str(dim)).replace("{size}", str(size))
+    return Failure(error, message, added=size if wraps and isinstance(size, int) else 0)
 
 
 def window_out_of_range(size: object, length: object) -> Failure:
@@ -47,6 +36,7 @@ def window_out_of_range(size: object, length: object) -> Failure:
 
 def position_failure(operator: str, size: int, length: int, dim: int) -> Failure:
     """The failure of `stretto.check_positions`."""
-    if operator.startswith("stretto.narrow") and length != 1:
+    positions = entry(operator).positions or _PLAIN
+    if positions.reach is Reach.WINDOW and length != 1:
         return window_out_of_range(size, length)
     return out_of_range(operator, dim, size)

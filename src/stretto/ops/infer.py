@@ -71,13 +71,18 @@ class Parameter:
     name: str
     is_tensor: bool
     """True for Tensor, Tensor?, and lists of them; a Value anywhere else is a run-time number."""
+    is_scalar: bool
+    """True for what a schema calls a Scalar: a number that is no position, dim or size."""
 
 
 @cache
 def parameters(target: str) -> dict[str, Parameter]:
     """The schema's parameters by name, positional ones first and in order."""
     arguments = resolve(target)._schema.arguments
-    return {item.name: Parameter(item.name, "Tensor" in str(item.type)) for item in arguments}
+    types = {item.name: str(item.type) for item in arguments}
+    return {
+        name: Parameter(name, "Tensor" in type, "number" in type) for name, type in types.items()
+    }
 
 
 def named_arguments(

@@ -1,74 +1,166 @@
-"""What a pass must know of a tensor op before it moves, merges, drops or evaluates it.
+"""What an operator may do: fail, read out of bounds, draw random numbers, share memory, be run
+where the program would not have run it, be batched, and what it costs.
 
-All of it is read from torch's own tags and schemas; two short lists hold what those do not say.
+`properties` is the one place that knows. It takes what torch's tags and schemas say, and what
+`table` says where those are silent. The other functions here answer for one op, with the arguments
+that it is given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
+from stretto.ir.core import Op
 from stretto.ir.failure import eager_class
 from stretto.ir.ops import TensorOp, argument_values
 from stretto.ir.types import DType, TensorType
-from stretto.ops.infer import named_arguments, resolve
-
-_STOPS_ON_SOME_INTEGERS = frozenset(
-    {"div", "divide", "floor_divide", "remainder", "fmod", "pow", "float_power"}
+from stretto.ops import table
+from stretto.ops.arguments import arguments
+from stretto.ops.infer import named_arguments, parameters, resolve
+from stretto.ops.table import (
+    Aliases,
+    Batching,
+    Cost,
+    ElementByElement,
+    Fails,
+    PositionArgument,
+    entry,
 )
-"""Pointwise operators that refuse some integers: a divisor of 0, a negative exponent."""
 
-_NOT_CORE_BUT_TOTAL = frozenset(
-    name if name.startswith("stretto.") else f"aten.{name}"
-    for name in (
-        *("sort.stable", "stretto.topk.default"),
-        *("linear.default", "matmul.default", "baddbmm.default", "mv.default", "dot.default"),
-        *("conv1d.default", "conv2d.default", "layer_norm.default", "group_norm.default"),
-        *("batch_norm.default", "softmax.int", "log_softmax.int", "stack.default"),
-        *("sum.default", "var.default", "std.correction", "norm.ScalarOpt_dim"),
-        *("tril.default", "triu.default", "roll.default", "_unsafe_view.default", "pad.default"),
-        *("scaled_dot_product_attention.default", "rms_norm.default", "addmv.default"),
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """One line of the table of operators.
+
+    elementwise: each element of the result depends on the operands' elements at that place only.
+    rearranges: the result only renames elements of one operand. mutates: it changes an operand.
+    switches: None where it draws no random numbers; else the arguments that can switch that off.
+    positions: the argument whose positions are checked, where it is known how. updates, whole,
+    raises: see `table.Entry`.
+    """
+
+    target: str
+    elementwise: bool
+    rearranges: bool
+    mutates: bool
+    aliases: Aliases
+    fails: Fails
+    cost: Cost
+    batching: Batching | None
+    positions: PositionArgument | None
+    switches: tuple[str, ...] | None
+    raises: tuple[str, ...]
+    updates: bool
+    whole: bool
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two runs may differ, for some arguments."""
+        return self.switches is not None
+
+    @property
+    def reads_positions(self) -> bool:
+        """Whether it may read or write out of bounds, and checks that it does not."""
+        return self.fails is Fails.POSITIONS
+
+    @property
+    def is_cheap(self) -> bool:
+        return self.cost in (Cost.FREE, Cost.ELEMENT)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a contraction."""
+        return self.cost is Cost.PRODUCT
+
+
+@cache
+def properties(target: str) -> Properties:
+    """The properties of `namespace.name.overload`. VerifyError where torch has no such operator."""
+    known, said = resolve(target), entry(target)
+    schema = known._schema
+    returns: list[Any] = schema.returns
+    shares = any(item.alias_info is not None and not item.alias_info.is_write for item in returns)
+    gives_tensors = all(str(item.type) == "Tensor" for item in returns)
+    elementwise = said.elementwise or (torch.Tag.pointwise in known.tags and gives_tensors)
+    rearranges = said.rearranges or shares or torch.Tag.view_copy in known.tags
+    switches = _switches(target) if torch.Tag.nondeterministic_seeded in known.tags else None
+    cost = Cost.FREE if rearranges else Cost.ELEMENT if elementwise else Cost.OTHER
+    batching = ElementByElement() if elementwise else None
+    return Properties(
+        target,
+        elementwise,
+        rearranges,
+        schema.is_mutable,
+        said.aliases or (Aliases.ALWAYS if shares else Aliases.NEVER),
+        said.fails or _fails(target, elementwise or rearranges),
+        said.cost or cost,
+        (said.batching or batching) if switches != () else None,
+        said.positions,
+        switches,
+        said.raises or (),
+        bool(said.updates),
+        bool(said.whole) and not schema.is_mutable,
     )
-)
-"""Operators without torch's `core` tag that take every float of the right shape."""
 
 
-_REDUCTIONS = frozenset(
-    ("all", "amax", "amin", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum")
-)
+def describe(target: str, **said: Any) -> None:
+    """Says of an operator what torch's tags and schema do not: fields of `table.Entry`."""
+    namespace, _, name = target.partition(".")
+    table.describe(name, namespace, **said)
+    properties.cache_clear()
 
 
-@cache
-def is_pointwise(target: str) -> bool:
-    """Each result element depends on the operands' elements at that place only."""
-    return torch.Tag.pointwise in resolve(target).tags
+POSITION_NAMES = frozenset(("index", "indices", "offsets"))
+"""What ATen calls the parameters that hold positions."""
 
 
-@cache
-def is_view(target: str) -> bool:
-    """The result may share memory with an operand in torch; here that means: it only rearranges."""
-    returns: list[Any] = resolve(target)._schema.returns
-    return any(item.alias_info is not None and not item.alias_info.is_write for item in returns)
+def _fails(target: str, is_total: bool) -> Fails:
+    known = resolve(target)
+    if not known._schema.returns:
+        return Fails.CHECKS
+    named = (item.name for item in parameters(target).values() if item.is_tensor)
+    if entry(target).positions is not None or not POSITION_NAMES.isdisjoint(named):
+        return Fails.POSITIONS
+    return Fails.NEVER if is_total or torch.Tag.core in known.tags else Fails.UNKNOWN
 
 
-@cache
-def is_cheap(target: str) -> bool:
-    """Each element is read at most once: pointwise operators, views, constants and reductions."""
-    name = _name(target)
-    return is_pointwise(target) or is_view(target) or name in _REDUCTIONS or name == "full"
+def _switches(target: str) -> tuple[str, ...]:
+    """Arguments of a random operator that draws nothing where one of them is 0 or False."""
+    names = parameters(target)
+    modes = tuple(name for name in ("train", "training") if name in names)
+    rates = ("dropout_p", "dropout", *(("p",) if modes else ()))
+    return (*modes, *(name for name in rates if name in names))
+
+
+# ---- of one op -------------------------------------------------------------------------------
+
+
+def is_contraction(op: Op) -> bool:
+    return isinstance(op, TensorOp) and properties(op.target).is_product
+
+
+def is_view(op: Op) -> bool:
+    """True for operators that only rename elements; they cost nothing wherever they stand."""
+    return isinstance(op, TensorOp) and properties(op.target).rearranges
 
 
 def is_random(op: TensorOp) -> bool:
-    """Two runs may differ: random numbers, and dropout unless it is switched off."""
-    if torch.Tag.nondeterministic_seeded not in resolve(op.target).tags:
-        return False
-    given = {item.name: value for item, value in named_arguments(op.target, op.args, op.kwargs)}
-    schema: list[Any] = resolve(op.target)._schema.arguments
-    values = {item.name: given.get(item.name, item.default_value) for item in schema}
-    off = values.get("dropout_p") == 0.0 or values.get("train") is False
-    return not off
+    """Whether two runs of the op may differ: dropout, unless it is switched off, and the like."""
+    return draws(op.target, op.args, op.kwargs)
+
+
+def draws(target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]]) -> bool:
+    """Whether an operator draws random numbers for these arguments."""
+    switches = properties(target).switches
+    if not switches:
+        return switches is not None
+    given = arguments(target, args, kwargs)
+    return not any(type(given[name]) in (bool, int, float) and not given[name] for name in switches)
 
 
 def stop_reason(op: TensorOp) -> str | None:
@@ -76,49 +168,56 @@ def stop_reason(op: TensorOp) -> str | None:
 
     An op that cannot stop may run earlier, or where it did not run before.
     """
-    if not op.results:
-        return "it only checks values"
+    known = properties(op.target)
+    if known.fails is Fails.CHECKS:
+        return known.fails.value
     if (reason := _run_time_number(op)) is not None:
         return reason
     types = _tensor_types(op)
     if any(not type.is_static for type in types) and len({type.shape for type in types}) > 1:
         return "whether the symbolic dims of its operands agree is known only at run time"
-    integers = any(type.dtype.is_integer for type in types)
-    if is_pointwise(op.target) or _name(op.target) == "floor_divide":
-        if integers and _name(op.target) in _STOPS_ON_SOME_INTEGERS:
-            return "it refuses some integers, as a divisor of 0"
-        return None
-    if is_view(op.target):
-        return None
-    if integers and op.target != "aten._to_copy.default":
-        return "the integers it reads may be positions out of range"
-    if torch.Tag.core in resolve(op.target).tags or op.target in _NOT_CORE_BUT_TOTAL:
-        return None
-    return f"`{op.target}` is not known to take all numbers"
+    match known.fails:
+        case Fails.DIVISOR if any(type.dtype.is_integer for type in types):
+            return known.fails.value
+        case Fails.POSITIONS if _has_positions(op):
+            return known.fails.value
+        case Fails.UNKNOWN | Fails.VALUES:
+            return f"`{op.target}`: {known.fails.value}"
+        case _:
+            return None
+
+
+def stay_reason(op: TensorOp) -> str | None:
+    """Why the op must run as often as it stands, and where it stands, or None."""
+    return "it is random" if is_random(op) else stop_reason(op)
 
 
 def eager_errors(op: TensorOp) -> tuple[type[Exception], ...]:
     """The classes of what the op may raise for the values of its operands, as code that catches
     them sees it: positions out of range, integers divided by 0, matrices without a solution."""
-    if _run_time_number(op) is not None:
+    known = properties(op.target)
+    if _run_time_number(op) is not None or (known.reads_positions and _has_positions(op)):
         return (IndexError, RuntimeError)
-    types = _tensor_types(op)
-    for item, argument in named_arguments(op.target, op.args, op.kwargs):
-        if item.name in ("index", "indices") and argument_values(argument):
-            return (IndexError, RuntimeError)
-    name = _name(op.target)
-    if name in _STOPS_ON_SOME_INTEGERS and all(not type.dtype.is_float for type in types):
+    if known.fails is Fails.DIVISOR and not any(one.dtype.is_float for one in _tensor_types(op)):
         return (ZeroDivisionError, RuntimeError)
-    if not op.results or "linalg" in name or "cholesky" in name:
-        return (eager_class("LinAlgError"),)
-    return ()
+    return tuple(eager_class(name) for name in known.raises)
+
+
+def _has_positions(op: TensorOp) -> bool:
+    own = properties(op.target).positions
+    names = POSITION_NAMES if own is None else {own.name}
+    return any(
+        item.name in names and argument_values(value)
+        for item, value in named_arguments(op.target, op.args, op.kwargs)
+    )
 
 
 def _run_time_number(op: TensorOp) -> str | None:
-    if is_pointwise(op.target) or op.target.startswith("aten.full"):
+    """A number that may be a position or a size. A `Scalar` of a schema is neither."""
+    if properties(op.target).elementwise:
         return None
-    for item, argument in named_arguments(op.target, op.args, op.kwargs):
-        if not item.is_tensor and argument_values(argument):
+    for item, value in named_arguments(op.target, op.args, op.kwargs):
+        if not item.is_tensor and not item.is_scalar and argument_values(value):
             return f"its argument `{item.name}` is a run-time number that may be out of range"
     return None
 
@@ -127,11 +226,6 @@ def _tensor_types(op: TensorOp) -> list[TensorType]:
     named = named_arguments(op.target, op.args, op.kwargs)
     values = (value for one, item in named if one.is_tensor for value in argument_values(item))
     return [value.tensor for value in values]
-
-
-def _name(target: str) -> str:
-    """`div` for `aten.div.Tensor_mode`."""
-    return target.split(".")[1]
 
 
 def is_lossless(source: DType, target: DType) -> bool:

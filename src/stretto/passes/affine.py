@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import Argument, LiteralOp, TensorOp
 from stretto.ir.types import INDEX
-from stretto.passes.operator_arguments import argument
+from stretto.ops.arguments import argument
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from stretto.ir.ops import ForOp, IfOp, ListPushOp, TensorOp
 from stretto.ir.rewrite import defined_values, free_values_of_op
 from stretto.ir.types import Dim, Symbol
 from stretto.ops.infer import tensor_op
-from stretto.passes.batch_twins import Twins, find_twins, is_source, type_bytes
-from stretto.passes.contractions import is_contraction, is_view
+from stretto.ops.properties import is_contraction, is_view
+from stretto.passes.batching.twins import Twins, find_twins, is_source, type_bytes
 from stretto.passes.list_lengths import ListLengths
 from stretto.passes.loop_form import innermost_blocks, normalise
 

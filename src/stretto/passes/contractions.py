@@ -1,4 +1,4 @@
-"""Recognising contractions: which operators they are, and those with one constant operand.
+"""Recognising contractions with one constant operand.
 
 `linear`, `mm`, `addmm`, `mv` and `matmul` with a constant matrix all are `input @ weight.T + bias`
 over the last dim of the input, so passes treat them as one (`Linear`).
@@ -15,29 +15,10 @@ import torch
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import Argument, ConstantOp, TensorOp, argument_values
 from stretto.ir.types import DType, TensorType
+from stretto.ops.arguments import argument, value_argument
 from stretto.ops.infer import resolve
-from stretto.ops.properties import is_view as is_view_target
+from stretto.ops.properties import is_view
 from stretto.passes.host import on_host
-from stretto.passes.operator_arguments import argument, value_argument
-
-CONTRACTIONS: frozenset[str] = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        *("linear", "mm", "addmm", "mv", "addmv", "matmul", "bmm", "baddbmm", "dot"),
-        *("convolution", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"),
-    )
-)
-
-
-def is_contraction(op: Op) -> bool:
-    return isinstance(op, TensorOp) and op.target in CONTRACTIONS
-
-
-def is_view(op: Op) -> bool:
-    """True for operators that only rename elements; they cost nothing wherever they stand."""
-    return isinstance(op, TensorOp) and (
-        op.target in ("stretto.narrow", "aten._unsafe_view.default") or is_view_target(op.target)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from stretto.ir.core import Op, Value
 from stretto.ir.effects import has_check
 from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, LiteralOp, TensorOp
 from stretto.ir.types import INDEX, TensorType
-from stretto.passes.batch_rules import rule_for
-from stretto.passes.batch_twins import type_bytes
-from stretto.passes.contractions import is_contraction, is_view
+from stretto.ops.properties import is_contraction, is_view, properties
+from stretto.passes.batching.twins import type_bytes
 from stretto.passes.loop_dependence import LoopDependence, Node, loop_dependence
 
 
@@ -114,7 +113,7 @@ class _Planner:
         """
         batched: dict[Op, bool] = {}
         for op in feeding:
-            if not isinstance(op, TensorOp) or rule_for(op.target) is None:
+            if not isinstance(op, TensorOp) or properties(op.target).batching is None:
                 continue
             makers = [self.dependence.maker[value] for value in self.dependence.reads[op]]
             inside = [maker for maker in makers if isinstance(maker, Op) and maker in feeding]

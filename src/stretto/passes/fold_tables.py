@@ -24,9 +24,9 @@ import torch
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.rewrite import all_blocks
+from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
 from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
-from stretto.passes.operator_arguments import value_argument
 
 MEBIBYTE = 1 << 20
 

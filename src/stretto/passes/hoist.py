@@ -21,7 +21,7 @@ from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import defined_values, free_values_of_op
 from stretto.ir.symbols import bound_symbols, symbols_of_op
-from stretto.ops.properties import is_random, stop_reason
+from stretto.ops import properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def stay_reason(op: Op) -> str | None:
         case ConstantOp() | LiteralOp():
             return None
         case TensorOp():
-            return "it is random" if is_random(op) else stop_reason(op)
+            return properties.stay_reason(op)
         case IfOp() | ForOp():
             nested = (stay_reason(inner) for block in op.blocks for inner in block.walk())
             return next((reason for reason in nested if reason is not None), None)

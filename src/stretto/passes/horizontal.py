@@ -27,10 +27,10 @@ import torch
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ConstantOp, ForOp, TensorOp, WhileOp
 from stretto.ir.rewrite import all_blocks
+from stretto.ops.arguments import argument, value_argument, with_arguments
 from stretto.ops.infer import tensor_op
 from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
 from stretto.passes.loop_dependence import loop_dependence
-from stretto.passes.operator_arguments import argument, value_argument, with_arguments
 
 
 @dataclass(frozen=True, slots=True)

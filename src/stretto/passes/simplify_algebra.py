@@ -13,9 +13,9 @@ from stretto.ir.core import Value
 from stretto.ir.ops import Argument, LiteralOp, TensorOp
 from stretto.ir.rewrite import Definitions
 from stretto.ir.types import DType
+from stretto.ops.arguments import argument, value_argument
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_lossless
-from stretto.passes.operator_arguments import argument, value_argument
 
 TensorRule = Callable[[TensorOp, Definitions], Value | TensorOp | None]
 """Gives a value or an op that stands for the op's only result, or None. It may leave the type to be

@@ -20,9 +20,9 @@ from stretto.ir.ops import (
 )
 from stretto.ir.rewrite import Definitions, Replacement
 from stretto.ir.types import INDEX
+from stretto.ops.arguments import argument, int_argument
 from stretto.ops.infer import tensor_op
 from stretto.passes.list_lengths import ListLengths
-from stretto.passes.operator_arguments import argument, int_argument
 
 
 @dataclass(frozen=True, slots=True)

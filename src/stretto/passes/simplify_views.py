@@ -12,8 +12,8 @@ from stretto.ir.core import Op, Value
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.rewrite import Definitions, Replacement
 from stretto.ir.types import TensorType
+from stretto.ops.arguments import argument, int_argument, value_argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.operator_arguments import argument, int_argument, value_argument
 from stretto.passes.simplify_algebra import TensorRules, maker_of, same_as_operand
 
 _PERMUTATIONS = ("aten.permute.default", "aten.transpose.int", "aten.t.default")

@@ -29,16 +29,11 @@ import torch
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import CallOp, ForOp, TensorOp, WhileOp
 from stretto.ir.rewrite import all_blocks, users
+from stretto.ops.arguments import argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.contractions import (
-    Constants,
-    DerivedConstants,
-    Linear,
-    as_linear,
-    is_contraction,
-)
+from stretto.ops.properties import is_contraction
+from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
 from stretto.passes.loop_dependence import LoopDependence, loop_dependence
-from stretto.passes.operator_arguments import argument
 
 RECURRENT = "recurrent"
 VARYING = "varying"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any, TypeVar
 
@@ -22,7 +21,8 @@ from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.types import DType
 from stretto.lowering.function import Lowering, is_cheap
 from stretto.lowering.lazy import Lazy
-from stretto.ops.infer import named_arguments, parameters, resolve
+from stretto.ops.arguments import arguments
+from stretto.ops.infer import parameters
 
 Rule = Callable[[Lowering, TensorOp], tuple[Lazy, ...] | None]
 
@@ -193,7 +193,7 @@ def _adapt(body: Body) -> Rule:
     def run(low: Lowering, op: TensorOp) -> tuple[Lazy, ...] | None:
         before = len(low.items)
         try:
-            results = body(bind(low, op))
+            results = body(Call(low, op, arguments(op.target, op.args, op.kwargs)))
         except Decline:
             results = None
         if results is None:
@@ -204,23 +204,6 @@ def _adapt(body: Body) -> Rule:
         return (results,) if isinstance(results, Lazy) else results
 
     return run
-
-
-def bind(low: Lowering, op: TensorOp) -> Call:
-    arguments: dict[str, Argument] = dict(_defaults(op.target))
-    for parameter, argument in named_arguments(op.target, op.args, op.kwargs):
-        arguments[parameter.name] = argument
-    return Call(low, op, arguments)
-
-
-@cache
-def _defaults(target: str) -> dict[str, Argument]:
-    """The default of every parameter that has one, None for the others."""
-    return {item.name: _frozen(item.default_value) for item in resolve(target)._schema.arguments}
-
-
-def _frozen(value: Any) -> Argument:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 def common_dtype(first: Lazy | bool | int | float, second: Lazy | bool | int | float) -> DType:

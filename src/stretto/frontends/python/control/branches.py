@@ -21,7 +21,7 @@ from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
 from stretto.ir.types import FLAG
-from stretto.ops.properties import is_cheap, stop_reason
+from stretto.ops.properties import properties, stay_reason
 
 Thunk = Callable[[], Any]
 
@@ -258,7 +258,7 @@ def _is_harmless(region: Region) -> bool:
     ops = region.scope.block.ops
     return len(ops) <= _MOST_OPS and all(
         isinstance(op, LiteralOp | ConstantOp)
-        or (isinstance(op, TensorOp) and is_cheap(op.target) and stop_reason(op) is None)
+        or (isinstance(op, TensorOp) and properties(op.target).is_cheap and stay_reason(op) is None)
         for op in ops
     )
 

@@ -24,73 +24,6 @@ from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 
 aten = torch.ops.aten
 
-_KEPT_PACKETS = (
-    aten.linear,
-    aten.convolution,
-    aten.native_layer_norm,
-    aten.native_group_norm,
-    aten._softmax,
-    aten._log_softmax,
-    aten.embedding,
-    aten.max_pool2d_with_indices,
-    aten.avg_pool2d,
-    aten._adaptive_avg_pool2d,
-    aten.gelu,
-    aten.silu,
-    aten.hardtanh,
-    aten.hardswish,
-    aten.hardsigmoid,
-    aten.leaky_relu,
-    aten.elu,
-    aten.softplus,
-    aten.log_sigmoid_forward,
-    aten.stack,
-    aten.cat,
-    aten.linspace,
-    aten.logspace,
-    aten.var,
-    aten.var_mean,
-    aten.std,
-    aten.std_mean,
-    aten.sum,
-    aten.mean,
-    aten.masked_fill,
-    aten.tril,
-    aten.triu,
-    aten.flip,
-    aten.roll,
-    aten.index_select,
-    aten.index_add,
-    aten.index_copy,
-    aten.index_fill,
-    aten.take,
-    aten.select_scatter,
-    aten.slice_scatter,
-    aten.square,
-    aten.floor_divide,
-    aten.rsub,
-    aten.addmm,
-    aten.baddbmm,
-    aten.max,
-    aten.min,
-    aten.all,
-    aten.where,
-    aten.repeat,
-    aten.cumsum,
-    aten.upsample_nearest2d,
-    aten.upsample_linear1d,
-    aten.upsample_bilinear2d,
-    aten.upsample_trilinear3d,
-)
-
-KEPT: frozenset[Any] = frozenset(
-    getattr(packet, name)
-    for packet in _KEPT_PACKETS
-    for name in packet.overloads()
-    if not getattr(packet, name)._schema.is_mutable
-    and (packet is not aten.where or name.startswith(("self", "Scalar")))
-)
-
 
 @cache
 def _table() -> dict[Any, Callable[..., Any]]:
@@ -100,18 +33,6 @@ def _table() -> dict[Any, Callable[..., Any]]:
 def decomposition(func: Any) -> Callable[..., Any] | None:
     """torch's decomposition of `func` into core ATen, if it has one in Python."""
     return _table().get(func)
-
-
-@cache
-def random_operators() -> frozenset[Any]:
-    """Operators whose result is not a function of their arguments."""
-    packets = (
-        aten.rand, aten.randn, aten.randint, aten.rand_like, aten.randn_like, aten.randint_like,
-        aten.randperm, aten.bernoulli, aten.bernoulli_, aten.multinomial, aten.normal,
-        aten.normal_, aten.uniform_, aten.random_, aten.exponential_, aten.geometric_,
-        aten.cauchy_, aten.log_normal_, aten.native_dropout, aten.rrelu_with_noise, aten.poisson,
-    )  # fmt: skip
-    return frozenset(getattr(p, name) for p in packets for name in p.overloads())
 
 
 def _lstm(inputs: Any, state: Any, *args: Any) -> Any:

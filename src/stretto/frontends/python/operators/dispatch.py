@@ -24,12 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stretto.errors import StrettoError
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.operators import value_checks
-from stretto.frontends.python.operators.decompositions import (
-    KEPT,
-    RULES,
-    decomposition,
-    random_operators,
-)
+from stretto.frontends.python.operators.decompositions import RULES, decomposition
 from stretto.frontends.python.operators.eager import (
     OF_OPERATORS,
     eager_error,
@@ -51,6 +46,8 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.frontends.python.values.scalars import concrete, result_number
 from stretto.ir.ops import Argument, TensorOp
+from stretto.ops.properties import draws, properties
+from stretto.ops.table import Aliases
 
 _LAYOUT_KEYWORDS = [
     "device",
@@ -117,14 +114,16 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         outcome = _replaced(mode, RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
-    if func in KEPT:
+    known = properties(str(func))
+    if known.whole:
         return record(func, args, kwargs)
-    if func in _COPY_BY_LAYOUT and _is_traced(args[0]) and args[0].memory.any_layout:
+    by_layout = known.aliases is Aliases.BY_LAYOUT
+    if by_layout and _is_traced(args[0]) and args[0].memory.any_layout:
         return _perhaps_copied(mode, func, args, kwargs)
     if func in VIEW_RULES:
         first = args[0] if _is_traced(args[0]) else state.promote(args[0])
         return VIEW_RULES[func](first, *args[1:], **kwargs)
-    if func in random_operators():
+    if draws(str(func), args, kwargs.items()):
         fail(
             f"{func} draws random numbers",
             "call eval() on the module, or pass the random tensor as an argument",
@@ -163,13 +162,6 @@ def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwar
         if isinstance(problem, StrettoError):
             raise
         raise (eager_error(func, args, kwargs) or problem) from None
-
-
-_COPY_BY_LAYOUT = (
-    torch.ops.aten.reshape.default,
-    torch.ops.aten.contiguous.default,
-    torch.ops.aten.flatten.using_ints,
-)
 
 
 def _perhaps_copied(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:

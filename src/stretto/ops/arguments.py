@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ops.infer import named_arguments, resolve, tensor_op
+
+
+def arguments(
+    target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]]
+) -> dict[str, Any]:
+    """All arguments: the schema's default where one is left out, None where there is no default."""
+    given = named_arguments(target, args, kwargs)
+    return _defaults(target) | {parameter.name: value for parameter, value in given}
 
 
 def argument(op: TensorOp, name: str) -> Argument:
@@ -36,29 +45,19 @@ def with_arguments(op: TensorOp, changed: dict[str, Argument]) -> TensorOp:
     values = {parameter.name: value for parameter, value in given} | changed
     positional: list[Argument] = []
     keywords: dict[str, Argument] = {}
-    for name, keyword_only in _parameters(op.target).items():
-        if name not in values:
+    for place, item in enumerate(resolve(op.target)._schema.arguments):
+        if item.name not in values:
             continue
-        if keyword_only or len(positional) < list(_parameters(op.target)).index(name):
-            keywords[name] = values[name]
+        if item.kwarg_only or len(positional) < place:
+            keywords[item.name] = values[item.name]
         else:
-            positional.append(values[name])
+            positional.append(values[item.name])
     return tensor_op(op.target, *positional, **keywords)
 
 
 @cache
-def _parameters(target: str) -> dict[str, bool]:
-    """Names in the schema's order, and whether each is keyword only."""
-    return {item.name: item.kwarg_only for item in resolve(target)._schema.arguments}
-
-
-@cache
 def _defaults(target: str) -> dict[str, Argument]:
-    found: dict[str, Argument] = {}
-    for item in resolve(target)._schema.arguments:
-        if item.has_default_value():
-            found[item.name] = _frozen(item.default_value)
-    return found
+    return {item.name: _frozen(item.default_value) for item in resolve(target)._schema.arguments}
 
 
 def _frozen(value: Any) -> Argument:

@@ -74,19 +74,22 @@ class Batch:
     def merge_rows(self, value: Value) -> Value:
         """[T, B, ...] as [T * B, ...]."""
         shape = value.tensor.shape
-        return self.reshape(value, (_product(shape[0], shape[1]), *shape[2:]))
+        return self.reshape(value, (times(shape[0], shape[1]), *shape[2:]))
 
     def split_rows(self, value: Value, shape: tuple[Dim, ...]) -> Value:
         """[T * B, ...] as [T, B, ...], where `shape` is [B, ...]."""
         return self.reshape(value, (self.length, *shape))
 
 
-Rule = Callable[[Batch, TensorOp], tuple[Value, ...] | str]
-"""The twins of the op's results, or why there are none. Some operands have twins, the others are
-invariant."""
+class Stays(Exception):
+    """The op cannot be batched and stays in the loop; the message says why."""
 
 
-def _product(first: Dim, second: Dim) -> Dim:
-    if isinstance(first, int) and isinstance(second, int):
-        return first * second
-    return -1
+Rule = Callable[[Batch, TensorOp], tuple[Value, ...]]
+"""The twins of the op's results. Some operands have twins, the others are invariant. Raises Stays,
+or VerifyError where torch refuses the batched op."""
+
+
+def times(first: Dim, second: Dim) -> Dim:
+    """The size of two dims that become one; -1, which `view` works out, where it is symbolic."""
+    return first * second if isinstance(first, int) and isinstance(second, int) else -1

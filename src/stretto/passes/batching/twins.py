@@ -6,6 +6,7 @@ from collections import ChainMap
 from dataclasses import dataclass, field
 from math import prod
 
+import stretto.passes.batching.contractions as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.errors import VerifyError
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import (
@@ -19,13 +20,12 @@ from stretto.ir.ops import (
 )
 from stretto.ir.rewrite import clone_op
 from stretto.ir.types import INDEX, Dim, TensorType
-from stretto.ops.properties import is_random
+from stretto.ops.arguments import int_argument, value_argument
+from stretto.ops.properties import is_random, is_view, properties
 from stretto.passes.affine import Affine, affine_result
-from stretto.passes.batch import Batch
-from stretto.passes.batch_rules import rule_for
-from stretto.passes.contractions import is_view
+from stretto.passes.batching.batch import Batch, Stays
+from stretto.passes.batching.rules import rule_for
 from stretto.passes.list_lengths import Length, ListLengths
-from stretto.passes.operator_arguments import int_argument, value_argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,12 @@ class _Finder:
             return f"it depends on %{unknown[0].hint}, which an iteration passes to the next"
         if isinstance(op, (ConstantOp, LiteralOp)) or self.is_invariant(op):
             return self.copy(op)
-        twins = self.twins(op)
-        if isinstance(twins, str):
-            return twins
-        return self.accept(op, twins)
+        try:
+            return self.accept(op, self.twins(op))
+        except Stays as reason:
+            return str(reason)
+        except VerifyError as error:
+            return error.message
 
     def is_known(self, value: Value) -> bool:
         return (
@@ -121,47 +123,45 @@ class _Finder:
         self.batch.invariants.update(zip(op.results, copy.results, strict=True))
         self.found.index_ops.add(op)
 
-    def twins(self, op: Op) -> tuple[Value, ...] | str:
-        try:
-            if isinstance(op, ListGetOp):
-                return self.items(op)
-            if not isinstance(op, TensorOp) or is_random(op):
-                return f"`{op.name}` cannot be batched"
-            source = value_argument(op, "self")
-            position = value_argument(op, _POSITION.get(op.target, ""))
-            if source is not None and not self.batch.is_batched(source) and position in self.affine:
+    def twins(self, op: Op) -> tuple[Value, ...]:
+        if isinstance(op, ListGetOp):
+            return self.items(op)
+        if not isinstance(op, TensorOp) or is_random(op):
+            raise Stays(f"`{op.name}` cannot be batched")
+        known, source = properties(op.target), value_argument(op, "self")
+        if known.rearranges and known.positions and not self.batch.is_batched(source):
+            position = value_argument(op, known.positions.name)
+            if source is not None and position in self.affine:
                 return self.slices(op, source, self.affine[position])
-            return self.by_rule(op)
-        except VerifyError as error:
-            return error.message
+        return self.by_rule(op)
 
-    def by_rule(self, op: TensorOp) -> tuple[Value, ...] | str:
+    def by_rule(self, op: TensorOp) -> tuple[Value, ...]:
         rule = rule_for(op.target)
         if rule is None:
-            return f"`{op.target}` has no batched form"
+            raise Stays(f"`{op.target}` has no batched form")
         for value in op.operands:
             if value in self.affine and value not in self.batch.twins:
                 if not isinstance(self.batch.length, int):
-                    return "the trip count is not known"
+                    raise Stays("the trip count is not known")
                 span = self.affine[value].range(self.batch.length)
                 self.batch.twins[value] = self.batch.emit(
                     "aten.arange.start_step", span.start, span.stop, span.step
                 )
         return rule(self.batch, op)
 
-    def items(self, op: ListGetOp) -> tuple[Value, ...] | str:
+    def items(self, op: ListGetOp) -> tuple[Value, ...]:
         """The items of a list that the loop does not change."""
         if op.list in self.inside:
-            return "the list grows in the loop"
+            raise Stays("the list grows in the loop")
         if op.index not in self.affine:
-            return "the position in the list is not affine in the index"
+            raise Stays("the position in the list is not affine in the index")
         length, affine = self.lengths.length(op.list), self.affine[op.index]
         if isinstance(self.batch.length, int):
             if length is None or length.loop is not None:
-                return "the length of the list is not known"
+                raise Stays("the length of the list is not known")
             return self.rows(self.stack(op.list, length.items), 0, affine)
         if affine != Affine(1, 0) or not self.runs_over(op.list, length):
-            return "the loop does not run over all items of the list"
+            raise Stays("the loop does not run over all items of the list")
         return (self.stack(op.list, self.batch.length),)
 
     def runs_over(self, items: Value, length: Length | None) -> bool:
@@ -177,26 +177,26 @@ class _Finder:
         result = Value(TensorType(element.dtype, (length, *element.shape)), items.hint)
         return self.batch.add(ListStackOp(items, results=(result,))).result
 
-    def slices(self, op: TensorOp, source: Value, affine: Affine) -> tuple[Value, ...] | str:
+    def slices(self, op: TensorOp, source: Value, affine: Affine) -> tuple[Value, ...]:
         """select or narrow of an invariant tensor at a position that is affine in the iteration."""
         dim = int_argument(op, "dim")
         assert dim is not None
         dim %= source.tensor.rank
         operand = self.batch.operand(source)
-        if op.target == "aten.select.int":
+        if op.result.tensor.rank < source.tensor.rank:
             return self.rows(operand, dim, affine)
         return self.windows(operand, dim, affine, int_argument(op, "length"))
 
-    def rows(self, source: Value, dim: int, affine: Affine) -> tuple[Value, ...] | str:
+    def rows(self, source: Value, dim: int, affine: Affine) -> tuple[Value, ...]:
         """Twin of `select(source, dim, position)`: a slice, with `dim` first."""
         length, size = self.batch.length, source.tensor.shape[dim]
         if not isinstance(length, int) or not isinstance(size, int):
-            return "the trip count or the size is not known"
+            raise Stays("the trip count or the size is not known")
         low, high = sorted((affine.offset, affine.last(length)))
         if high < 0:
             low, high = low + size, high + size
         if low < 0 or high >= size:
-            return "the position leaves the tensor or passes zero"
+            raise Stays("the position leaves the tensor or passes zero")
         part = self.sliced(source, dim, low, high + 1, abs(affine.scale))
         if affine.scale < 0:
             part = self.batch.emit("aten.flip.default", part, (dim,))
@@ -205,13 +205,13 @@ class _Finder:
 
     def windows(
         self, source: Value, dim: int, affine: Affine, width: int | None
-    ) -> tuple[Value, ...] | str:
+    ) -> tuple[Value, ...]:
         """Twin of `narrow(source, dim, position, width)` where the windows lie side by side."""
         length, size = self.batch.length, source.tensor.shape[dim]
         if not isinstance(length, int) or not isinstance(size, int) or width is None:
-            return "the trip count or the size is not known"
+            raise Stays("the trip count or the size is not known")
         if affine.scale != width or affine.offset < 0 or affine.last(length) + width > size:
-            return "the slices do not lie side by side"
+            raise Stays("the slices do not lie side by side")
         part = self.sliced(source, dim, affine.offset, affine.offset + width * length, 1)
         shape = source.tensor.shape
         split = self.batch.reshape(part, (*shape[:dim], length, width, *shape[dim + 1 :]))
@@ -223,17 +223,13 @@ class _Finder:
             return source
         return self.batch.emit("aten.slice.Tensor", source, dim, start, stop, step)
 
-    def accept(self, op: Op, twins: tuple[Value, ...]) -> str | None:
+    def accept(self, op: Op, twins: tuple[Value, ...]) -> None:
         for value, twin in zip(op.results, twins, strict=True):
             expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
             if twin.type != expected:
-                return f"the batched result would be {twin.type}, not {expected}"
+                raise Stays(f"the batched result would be {twin.type}, not {expected}")
             if not is_view(op) and not is_source(op) and type_bytes(expected) > self.limit_bytes:
-                return f"the batched result takes {type_bytes(expected)} bytes"
+                raise Stays(f"the batched result takes {type_bytes(expected)} bytes")
             twin.hint = twin.hint or value.hint
         self.batch.twins.update(zip(op.results, twins, strict=True))
         self.found.of_op[op] = twins
-        return None
-
-
-_POSITION = {"aten.select.int": "index", "stretto.narrow": "start"}

@@ -1,0 +1,311 @@
+"""What torch's tags and schemas do not say of an operator: one entry per operator, and data only.
+
+`properties` joins these entries with what torch says itself, and is what other folders ask. An
+entry is under the name of all overloads of an operator (`aten.gather`), or under that of one
+(`aten.sort.stable`); what is said of one overload comes before what is said of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache
+from typing import Any
+
+
+class Fails(Enum):
+    """Why an operator may stop the run for some values of its operands, in words for `explain`."""
+
+    NEVER = "it takes all values"
+    DIVISOR = "it refuses some integers, as a divisor of 0"
+    POSITIONS = "the integers it reads may be positions out of range"
+    VALUES = "it refuses some values"
+    UNKNOWN = "it is not known to take all values"
+    CHECKS = "it only checks values"
+
+
+class Cost(Enum):
+    """What an operator costs, as far as passes and the frontend need to know."""
+
+    FREE = "it only renames elements"
+    ELEMENT = "each element of its operands is read at most once"
+    PRODUCT = "it multiplies and sums: a contraction"
+    OTHER = "anything else"
+
+
+class Aliases(Enum):
+    """Whether the result shares memory with an operand in torch. A Program is by value."""
+
+    NEVER = "the result has memory of its own"
+    ALWAYS = "the result is a view"
+    BY_LAYOUT = "the result is a view or a copy, as the strides say"
+
+
+class Reach(Enum):
+    """Where the positions that an operator reads must lie."""
+
+    DIM = "in the dim `dim` of `self`"
+    WRITTEN = "in the dim `dim` of `self`, unless that has no elements"
+    WINDOW = "in the dim `dim` of `self`, with the elements that follow"
+    ROWS = "in the first dim of `weight`"
+    FLAT = "among all elements of `self`"
+    TABLES = "in the leading dims of `self`, one table per dim, unless nothing is selected"
+
+
+@dataclass(frozen=True, slots=True)
+class PositionArgument:
+    """The argument that holds positions, and what eager raises where one is out of range.
+
+    wraps: whether negative positions count from the end. In `message`, `{}` stands for the
+    position, `{dim}` for the dim and `{size}` for its size; what follows `|` is left out where the
+    size is not known. inner: the error and the message for any dim but the first, if they differ.
+    """
+
+    reach: Reach
+    name: str = "index"
+    wraps: bool = False
+    error: str = "IndexError"
+    message: str = "index {} is out of bounds for dimension {dim}| with size {size}"
+    inner: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElementByElement:
+    """Batched as it is: operands with the iterations in front broadcast."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftDims:
+    """Batched with each dim in the arguments `names` moved one up.
+
+    none_is_all: no dims mean all dims. grows: the operand may have no dims.
+    """
+
+    names: tuple[str, ...] = ("dim",)
+    none_is_all: bool = False
+    grows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeepDims:
+    """Batched as it is: it leaves all dims but the last `rank` alone."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRows:
+    """Batched in its operand's own batch dim, the first of `rank`."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllDims:
+    """Batched by `target`, which takes the dims over which this operator runs."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRule:
+    """Batched by a function that is registered in `passes.batching`."""
+
+
+Batching = ElementByElement | ShiftDims | KeepDims | MergeRows | AllDims | OwnRule
+"""How an operator is computed for all iterations of a loop at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is said of an operator. A field that is None is left to torch.
+
+    updates: the first operand, when nobody needs it any more, may be changed into the result.
+    whole: the frontend records the operator as it is, although torch can decompose it.
+    raises: names of the exceptions that eager raises for values which `fails` does not speak of.
+    """
+
+    elementwise: bool | None = None
+    rearranges: bool | None = None
+    fails: Fails | None = None
+    cost: Cost | None = None
+    aliases: Aliases | None = None
+    positions: PositionArgument | None = None
+    batching: Batching | None = None
+    raises: tuple[str, ...] | None = None
+    updates: bool | None = None
+    whole: bool | None = None
+
+
+TABLE: dict[str, Entry] = {}
+
+
+def describe(names: str, namespace: str = "aten", **said: Any) -> None:
+    """Adds to the entry of each operator in `names`, which are separated by spaces."""
+    for key in (f"{namespace}.{name}" for name in names.split()):
+        TABLE[key] = replace(TABLE.get(key, Entry()), **said)
+    entry.cache_clear()
+
+
+@cache
+def entry(target: str) -> Entry:
+    """What is said of an overload, and where nothing is, of all overloads of its operator."""
+    own = TABLE.get(target, Entry())
+    shared = TABLE.get(".".join(target.split(".")[:2]), Entry())
+    given = {name: said for name in Entry.__slots__ if (said := getattr(own, name)) is not None}
+    return replace(shared, **given)
+
+
+# ---- failures --------------------------------------------------------------------------------
+
+describe(
+    "floor_divide rsub.Tensor where.ScalarSelf where.ScalarOther where.Scalar masked_fill.Tensor "
+    "hardswish log_sigmoid",
+    elementwise=True,
+)
+describe("floor_divide remainder fmod pow.Tensor_Scalar", fails=Fails.DIVISOR)
+describe(
+    "div.Tensor_mode div.Scalar_mode divide.Tensor_mode divide.Scalar_mode", fails=Fails.DIVISOR
+)
+# Without torch's `core` tag, though they take every value of the right shape and dtype.
+describe(
+    "linear matmul baddbmm mv addmv dot vdot inner outer ger conv1d conv2d conv3d "
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_attention_math layer_norm group_norm batch_norm rms_norm instance_norm "
+    "native_batch_norm cudnn_batch_norm softmax log_softmax _safe_softmax logsumexp sum all "
+    "max.default min.default aminmax var std var_mean std_mean norm linalg_vector_norm cumprod "
+    "sort.stable max_pool1d max_pool2d adaptive_avg_pool2d adaptive_avg_pool3d "
+    "adaptive_max_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+    "upsample_linear1d upsample_bilinear2d upsample_trilinear3d pixel_shuffle "
+    "log_sigmoid_forward prelu _prelu_kernel glu dropout feature_dropout alpha_dropout",
+    fails=Fails.NEVER,
+)
+describe(
+    "stack concat tril triu roll tile pad replication_pad1d repeat_interleave.self_int "
+    "unsafe_split unsafe_chunk unsafe_split_with_sizes diagonal_scatter lift type_as "
+    "_reshape_copy _unsafe_view atleast_1d atleast_2d full new_full fill zeros zeros_like "
+    "new_zeros zero ones ones_like new_ones empty_like new_empty new_empty_strided "
+    "empty_permuted arange linspace eye",
+    fails=Fails.NEVER,
+)
+describe("topk", "stretto", fails=Fails.NEVER)
+describe("masked_scatter one_hot", fails=Fails.VALUES)  # too few elements; a class out of range
+describe(
+    "_linalg_check_errors cholesky cholesky_inverse cholesky_solve inverse pinverse svd "
+    "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh linalg_eigvals "
+    "linalg_eigvalsh linalg_inv linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex "
+    "linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve "
+    "linalg_matrix_norm linalg_matrix_power linalg_matrix_rank linalg_norm linalg_pinv "
+    "linalg_solve linalg_solve_ex linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve "
+    "lu_solve matrix_power _linalg_eigh _linalg_eigvals _linalg_solve_ex _linalg_svd",
+    raises=("LinAlgError",),
+)
+describe("check_positions", "stretto", raises=("IndexError", "RuntimeError"))
+
+# ---- positions -------------------------------------------------------------------------------
+
+_NO_VALUE = "index out of range in self"
+describe("select select_scatter", positions=PositionArgument(Reach.DIM, wraps=True))
+describe("index_fill", positions=PositionArgument(Reach.WRITTEN, wraps=True))
+describe("index_add", positions=PositionArgument(Reach.WRITTEN, error="RuntimeError"))
+describe(
+    "index_copy",
+    positions=PositionArgument(
+        Reach.WRITTEN,
+        message="index_copy_(): index {} is out of bounds for dimension {dim}| with size {size}",
+    ),
+)
+describe(
+    "gather scatter scatter_add scatter_reduce",
+    positions=PositionArgument(Reach.DIM, error="RuntimeError"),
+)
+_INNER = "RuntimeError", "INDICES element is out of DATA bounds|, id={} axis_dim={size}"
+describe("index_select", positions=PositionArgument(Reach.DIM, message=_NO_VALUE, inner=_INNER))
+describe("embedding", positions=PositionArgument(Reach.ROWS, "indices", message=_NO_VALUE))
+describe(
+    "take",
+    positions=PositionArgument(
+        Reach.FLAT,
+        wraps=True,
+        message="out of range: tried to access index {} on a tensor of {size} elements.",
+    ),
+)
+describe("index index_put", positions=PositionArgument(Reach.TABLES, "indices", wraps=True))
+describe(
+    "narrow narrow_scatter",
+    "stretto",
+    positions=PositionArgument(Reach.WINDOW, "start", wraps=True),
+)
+
+# ---- cost, and what the result is made of ----------------------------------------------------
+
+describe(
+    "linear mm addmm mv addmv matmul bmm baddbmm dot convolution conv1d conv2d conv3d "
+    "scaled_dot_product_attention",
+    cost=Cost.PRODUCT,
+)
+describe("all amax amin any argmax argmin max mean min prod sum", cost=Cost.ELEMENT)
+describe("full full_like", cost=Cost.ELEMENT)
+describe("_unsafe_view", rearranges=True)
+describe("narrow", "stretto", rearranges=True)
+describe("reshape contiguous flatten.using_ints", aliases=Aliases.BY_LAYOUT)
+describe(
+    "select_scatter slice_scatter index_put scatter.src scatter.value",
+    updates=True,
+)
+describe("narrow_scatter", "stretto", updates=True)
+
+# ---- batching --------------------------------------------------------------------------------
+
+describe(
+    "softmax.int _softmax log_softmax.int _log_softmax max.dim min.dim argmax argmin any.dim "
+    "any.dims all.dim all.dims prod.dim_int cumsum cumprod logsumexp topk sort squeeze.dim "
+    "squeeze.dims slice.Tensor split.Tensor split_with_sizes chunk unbind unflatten.int "
+    "narrow.default",
+    batching=ShiftDims(),
+)
+describe("topk narrow", "stretto", batching=ShiftDims())
+describe(
+    "sum.dim_IntList mean.dim amax amin var.correction std.correction var_mean.correction",
+    batching=ShiftDims(none_is_all=True),
+)
+describe("unsqueeze", batching=ShiftDims(grows=True))
+describe("flip roll", batching=ShiftDims(("dims",)))
+describe("flatten.using_ints", batching=ShiftDims(("start_dim", "end_dim")))
+describe(
+    "_to_copy to.dtype contiguous detach alias zeros_like ones_like full_like",
+    batching=KeepDims(0),
+)
+describe("layer_norm native_layer_norm constant_pad_nd", batching=KeepDims(1))
+describe("tril triu", batching=KeepDims(2))
+describe("group_norm", batching=MergeRows(2))
+describe("avg_pool1d max_pool1d", batching=MergeRows(3))
+describe(
+    "avg_pool2d max_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_avg_pool2d",
+    batching=MergeRows(4),
+)
+for _name, _target in (
+    *(("sum", "sum.dim_IntList"), ("mean", "mean.dim"), ("max", "amax.default")),
+    *(("min", "amin.default"), ("any", "any.dims"), ("all", "all.dims")),
+):
+    describe(f"{_name}.default", batching=AllDims(f"aten.{_target}"))
+describe(
+    "view.default reshape _unsafe_view squeeze.default permute transpose.int t cat.default "
+    "stack expand embedding index.Tensor select.int linear mm.default addmm.default mv matmul "
+    "bmm.default convolution conv1d.default conv2d.default conv3d.default",
+    batching=OwnRule(),
+)
+
+# ---- capture ---------------------------------------------------------------------------------
+
+describe(
+    "linear convolution native_layer_norm native_group_norm _softmax _log_softmax embedding "
+    "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d gelu silu hardtanh hardswish "
+    "hardsigmoid leaky_relu elu softplus log_sigmoid_forward stack cat linspace logspace var "
+    "var_mean std std_mean sum mean masked_fill tril triu flip roll index_select index_add "
+    "index_copy index_fill take select_scatter slice_scatter square floor_divide rsub addmm "
+    "baddbmm max min all where repeat cumsum upsample_nearest2d upsample_linear1d "
+    "upsample_bilinear2d upsample_trilinear3d",
+    whole=True,
+)
+describe("where.default", whole=False)

@@ -1,0 +1,233 @@
+"""How each tensor operator is computed for all iterations of a loop at once.
+
+The table of operators (`ops.table`) says in which way an operator can be batched. Here is what each
+way does: it reads the op of the loop body and makes the same computation on twins, tensors with a
+leading dim for the iteration. Operators with an `OwnRule` register a function by `batches`;
+contractions do in `contractions`. An operator that cannot be batched stays in the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from stretto.ir.core import Value
+from stretto.ir.ops import Argument, TensorOp, argument_values
+from stretto.ops.arguments import argument, value_argument, with_arguments
+from stretto.ops.infer import named_arguments, parameters
+from stretto.ops.properties import properties
+from stretto.ops.table import (
+    AllDims,
+    ElementByElement,
+    KeepDims,
+    MergeRows,
+    OwnRule,
+    ShiftDims,
+)
+from stretto.passes.batching.batch import Batch, Rule, Stays
+
+OWN_RULES: dict[str, Rule] = {}
+"""The rules of operators whose entry in the table is `OwnRule`."""
+
+
+def batches(*targets: str) -> Callable[[Rule], Rule]:
+    """Registers a function as the rule of operators."""
+
+    def register(rule: Rule) -> Rule:
+        OWN_RULES.update(dict.fromkeys(targets, rule))
+        return rule
+
+    return register
+
+
+def rule_for(target: str) -> Rule | None:
+    """The rule of an operator, or None."""
+    match properties(target).batching:
+        case None:
+            return None
+        case ElementByElement():
+            return _element_by_element
+        case ShiftDims() as how:
+            return partial(_shift_dims, how=how)
+        case KeepDims(rank):
+            return partial(_keep_dims, rank=rank)
+        case MergeRows(rank):
+            return partial(_merge_rows, rank=rank)
+        case AllDims(target):
+            return partial(_all_dims, target=target)
+        case OwnRule():
+            return OWN_RULES[target]
+
+
+def _element_by_element(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    changed: dict[str, Argument] = {}
+    rank = op.results[0].tensor.rank
+    for parameter, item in named_arguments(op.target, op.args, op.kwargs):
+        if not any(batch.is_batched(value) for value in argument_values(item)):
+            continue
+        if not parameter.is_tensor:
+            raise Stays("a number differs from iteration to iteration")
+        if not isinstance(item, Value):
+            raise Stays("a list of tensors differs from iteration to iteration")
+        changed[parameter.name] = batch.aligned(item, rank)
+    return rebuilt(batch, op, changed)
+
+
+def rebuilt(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> tuple[Value, ...]:
+    """The results of the same operator before the loop, with some arguments replaced."""
+    twin = with_arguments(op, changed)
+    twin.substitute(lambda value: batch.invariants.get(value, value))
+    return batch.add(twin).results
+
+
+def _shift_dims(batch: Batch, op: TensorOp, how: ShiftDims) -> tuple[Value, ...]:
+    """The operator on the same dims counted from the end: a non-negative dim grows by one."""
+    name, value = _only_batched(batch, op)
+    rank = value.tensor.rank
+    changed: dict[str, Argument] = {name: batch.twins[value]}
+    for dim_name in how.names:
+        dims = argument(op, dim_name)
+        if dims is None or dims == ():
+            if not how.none_is_all:
+                raise Stays("it runs over all dims at once")
+            dims = tuple(range(rank))
+        if rank == 0 and not how.grows:
+            raise Stays("its operand has no dims")
+        changed[dim_name] = _shifted(dims)
+    return rebuilt(batch, op, changed)
+
+
+def _shifted(dims: Argument) -> Argument:
+    if isinstance(dims, tuple):
+        return tuple(_shifted(item) for item in dims)
+    assert isinstance(dims, int)
+    return dims + 1 if dims >= 0 else dims
+
+
+def _keep_dims(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
+    name, value = _only_batched(batch, op)
+    if value.tensor.rank < rank:
+        raise Stays("its operand has too few dims")
+    return rebuilt(batch, op, {name: batch.twins[value]})
+
+
+def _merge_rows(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
+    """The iterations become part of the operand's own batch dim, its first."""
+    name, value = _only_batched(batch, op)
+    if value.tensor.rank < rank:
+        raise Stays("its operand has no batch dim")
+    results = rebuilt(batch, op, {name: batch.merge_rows(batch.twins[value])})
+    pairs = zip(results, op.results, strict=True)
+    return tuple(batch.split_rows(row, result.tensor.shape) for row, result in pairs)
+
+
+def _all_dims(batch: Batch, op: TensorOp, target: str) -> tuple[Value, ...]:
+    """sum and its like over all dims."""
+    _, value = _only_batched(batch, op)
+    rank = value.tensor.rank
+    if not rank:
+        raise Stays("its operand has no dims")
+    dims = tuple(range(1, rank + 1))
+    dtype = argument(op, "dtype")
+    if dtype is None:
+        return (batch.emit(target, batch.twins[value], dims),)
+    return (batch.emit(target, batch.twins[value], dims, False, dtype=dtype),)
+
+
+def _only_batched(batch: Batch, op: TensorOp) -> tuple[str, Value]:
+    """Name and value of the first argument when it alone differs from iteration to iteration."""
+    name = next(iter(parameters(op.target)))
+    value = value_argument(op, name)
+    if value is None or not batch.is_batched(value):
+        raise Stays("its first operand is the same in each iteration, but not another one")
+    if any(batch.is_batched(other) for other in op.operands if other is not value):
+        raise Stays("more than its first operand differs from iteration to iteration")
+    return name, value
+
+
+# ---- own rules -------------------------------------------------------------------------------
+
+
+@batches(
+    *("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"),
+    "aten.squeeze.default",
+)
+def _to_result_shape(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """view and its like: whatever it does, it keeps the order of elements."""
+    _, value = _only_batched(batch, op)
+    return (batch.reshape(batch.twins[value], (batch.length, *op.result.tensor.shape)),)
+
+
+@batches("aten.expand.default")
+def _expand(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    _, value = _only_batched(batch, op)
+    shape = op.result.tensor.shape
+    aligned = batch.aligned(value, len(shape))
+    return (batch.emit("aten.expand.default", aligned, (batch.length, *shape)),)
+
+
+@batches("aten.permute.default", "aten.transpose.int", "aten.t.default")
+def _permute(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    _, value = _only_batched(batch, op)
+    rank = value.tensor.rank
+    order = list(range(rank))
+    match op.target, argument(op, "dims"), argument(op, "dim0"), argument(op, "dim1"):
+        case "aten.permute.default", tuple() as dims, _, _:
+            order = [dim % rank for dim in dims if isinstance(dim, int)]
+        case "aten.transpose.int", _, int() as one, int() as other:
+            if rank:
+                order[one % rank], order[other % rank] = order[other % rank], order[one % rank]
+        case _:
+            order = order[::-1]  # aten.t
+    return (batch.permute(batch.twins[value], (0, *(dim + 1 for dim in order))),)
+
+
+@batches("aten.cat.default", "aten.stack.default")
+def _concatenate(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    values = argument_values(argument(op, "tensors"))
+    if len({value.tensor.rank for value in values}) > 1:
+        raise Stays("its operands differ in rank")
+    parts = tuple(batch.expanded(value) for value in values)
+    return (batch.emit(op.target, parts, _shifted(argument(op, "dim"))),)
+
+
+@batches("aten.embedding.default")
+def _embedding(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    table, rows = value_argument(op, "weight"), value_argument(op, "indices")
+    if batch.is_batched(table) or rows is None or not batch.is_batched(rows):
+        raise Stays("the table differs from iteration to iteration")
+    return rebuilt(batch, op, {"indices": batch.twins[rows]})
+
+
+@batches("aten.index.Tensor")
+def _index(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """Indices from the first dim on: those that differ lead the result, as the iteration does."""
+    source, indices = value_argument(op, "self"), argument(op, "indices")
+    values = argument_values(indices)
+    if source is None or not isinstance(indices, tuple) or len(values) != len(indices):
+        raise Stays("a dim before an index is not indexed")
+    if any(value.tensor.dtype.value in ("bool", "u8") for value in values):
+        raise Stays("it is indexed by a mask")
+    if batch.is_batched(source):
+        if any(batch.is_batched(value) for value in values):
+            raise Stays("both the tensor and the index differ from iteration to iteration")
+        return rebuilt(batch, op, {"self": batch.twins[source], "indices": (None, *indices)})
+    rank = max(value.tensor.rank for value in values)
+    aligned = tuple(batch.aligned(value, rank) for value in values)
+    return rebuilt(batch, op, {"indices": aligned})
+
+
+@batches("aten.select.int")
+def _select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """A position that differs from iteration to iteration is an index; otherwise the dim shifts."""
+    source, index = value_argument(op, "self"), value_argument(op, "index")
+    dim = argument(op, "dim")
+    assert source is not None and isinstance(dim, int)
+    if index is None or not batch.is_batched(index):
+        return _shift_dims(batch, op, ShiftDims())
+    if batch.is_batched(source):
+        raise Stays("both the tensor and the position differ from iteration to iteration")
+    dim %= source.tensor.rank
+    first = (dim, *(other for other in range(source.tensor.rank) if other != dim))
+    operand = batch.permute(batch.operand(source), first)
+    return (batch.emit("aten.index.Tensor", operand, (batch.twins[index],)),)
