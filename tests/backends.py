@@ -15,15 +15,15 @@ from stretto.device.verifier import verify
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
 from stretto.kernels import fuse as fusion
-from stretto.kernels import select as selection
-from stretto.kernels.select import select
-from stretto.kernels.select_cuda import select_cuda
 from stretto.lowering.program import lower
+from stretto.machines.cpu import costs as cpu_costs
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import print_program
+from stretto.machines.cpu.select import select
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan
+from stretto.machines.cuda.select import select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
@@ -73,8 +73,8 @@ class Built:
 def many_tasks() -> Iterator[None]:
     """While selecting: every kernel is taken for long work, and so cut into tasks for all units."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "ELEMENT", 1e-4)
-        patch.setattr(selection, "FLOPS", 1e3)
+        patch.setattr(cpu_costs, "ELEMENT", 1e-4)
+        patch.setattr(cpu_costs, "FLOPS", 1e3)
         patch.setattr(fusion, "SMALL_WORK", 0)
         yield
 

@@ -213,7 +213,7 @@ def _graph(bench: Bench, tensors: list[Tensor], chain: int) -> torch.cuda.CUDAGr
 
 
 def tasks(bench: Bench, folder: str) -> Rows:
-    """What the figures of kernels/cuda_templates.py stand for, of one unit while all run."""
+    """What the figures of machines/cuda/costs.py stand for, of one unit while all run."""
     block = bench.size(512, 32)
     steps = {
         "function applications": ("stretto_tanh({x})", "tl.float32", 1.0),

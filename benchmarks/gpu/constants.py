@@ -68,20 +68,18 @@ def _best_gemv(record: PartRecord) -> float | None:
     return max(rates) / everywhere.values["units"]
 
 
-TEMPLATES = "kernels/cuda_templates.py"
+COSTS = "machines/cuda/costs.py"
 CONSTANTS = (
-    Constant(TEMPLATES, "BANDWIDTH", "best gemv from memory, a unit's part", _best_gemv),
-    Constant(TEMPLATES, "LATENCY", "load to use, memory", _value("load to use, memory")),
-    Constant(TEMPLATES, "STAGE", "barrier of a unit", _value("barrier of a unit")),
-    Constant(TEMPLATES, "FUNCTIONS", "tanh per second of a unit", _value("function applications")),
-    Constant(TEMPLATES, "FMA", "fp32 arithmetic of a unit", _value("fp32 arithmetic")),
-    Constant(TEMPLATES, "DOUBLE", "fp64 arithmetic of a unit", _value("fp64 arithmetic")),
-    Constant(TEMPLATES, "TENSOR", "dot as three TF32", _value("tensor cores, fp32 as three TF32")),
-    Constant(TEMPLATES, "TENSOR_HALF", "dot of bf16", _value("tensor cores, bf16")),
-    Constant(TEMPLATES, "DEPTH_STEP", "a 16x16x32 step", _step),
-    Constant(
-        "kernels/select_cuda.py", "WAIT", "wave over all units", _value("wave over all units")
-    ),
+    Constant(COSTS, "BANDWIDTH", "best gemv from memory, a unit's part", _best_gemv),
+    Constant(COSTS, "LATENCY", "load to use, memory", _value("load to use, memory")),
+    Constant(COSTS, "STAGE", "barrier of a unit", _value("barrier of a unit")),
+    Constant(COSTS, "FUNCTIONS", "tanh per second of a unit", _value("function applications")),
+    Constant(COSTS, "FMA", "fp32 arithmetic of a unit", _value("fp32 arithmetic")),
+    Constant(COSTS, "DOUBLE", "fp64 arithmetic of a unit", _value("fp64 arithmetic")),
+    Constant(COSTS, "TENSOR", "dot as three TF32", _value("tensor cores, fp32 as three TF32")),
+    Constant(COSTS, "TENSOR_HALF", "dot of bf16", _value("tensor cores, bf16")),
+    Constant(COSTS, "DEPTH_STEP", "a 16x16x32 step", _step),
+    Constant(COSTS, "WAIT", "wave over all units", _value("wave over all units")),
     Constant(
         "schedule/costs.py",
         "GPU_COSTS.wait_seconds",

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from stretto.build import pipeline
-from stretto.device.operator import Kernel, Method, TileDim
+from stretto.device.operator import Kernel, TileDim
 from stretto.device.tree import map_tree
 from stretto.frontends.python import capture
-from stretto.kernels.select_cuda import KernelItems, select_cuda
 from stretto.lowering.program import lower
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.device import cuda_executable, emulated_cuda_executable
 from stretto.machines.cuda.printer.program import Style, print_plan
+from stretto.machines.cuda.select import KernelItems, select_cuda
+from stretto.machines.cuda.templates.reduction import Reduce
 from stretto.options import Options
 from stretto.passes.manager import run_passes
 from stretto.schedule.costs import GPU_COSTS
@@ -99,9 +100,9 @@ def _shaped(items: KernelItems, shape: Shape, task_rows: int) -> KernelItems:
         if not isinstance(item, Kernel) or not any(s.operator.combine for s in item.stages):
             changed.append(item)
             continue
-        method = Method("reduce", (("rows", shape.rows), ("depth", shape.depth)))
+        template = Reduce(shape.rows, shape.depth)
         stages = tuple(
-            replace(stage, method=method) if stage.operator.combine else stage
+            replace(stage, template=template) if stage.operator.combine else stage
             for stage in item.stages
         )
         grid = tuple(

@@ -24,11 +24,10 @@ from stretto.frontends.python import Captured
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
-from stretto.kernels.select import select
-from stretto.kernels.select_cuda import select_cuda
 from stretto.lowering.program import lower
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
+from stretto.machines.cpu.select import select
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
 from stretto.machines.cuda.device import (
     cuda_executable,
@@ -41,6 +40,8 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.printer.program import EARLY_REGISTERS, Style, print_plan
 from stretto.machines.cuda.printer.program import print_program as print_program_for_gpu
 from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.templates.dot import Dot
 from stretto.machines.cuda.toolchain import Target, require_triton
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
@@ -218,9 +219,9 @@ MOST_INLINE = 20
 
 def ways(program: DeviceProgram) -> tuple[Style, ...]:
     """The styles to try for a program."""
-    methods = [stage.method for kernel in program.kernels for stage in kernel.stages]
-    products = [method for method in methods if method.template == "dot"]
-    if any(method["rows"] * method["columns"] > WIDE for method in products):
+    templates = [stage.template for kernel in program.kernels for stage in kernel.stages]
+    products = [template for template in templates if isinstance(template, Dot)]
+    if any(product.rows * product.columns > WIDE for product in products):
         return (Style(warps=8), Style(warps=8, registers=0), *WAYS)
     return WAYS
 

@@ -14,9 +14,11 @@ from stretto.device.text import form_constants, parse_form, print_form
 from stretto.errors import ScheduleError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.kernels.select import select
-from stretto.kernels.select_cuda import select_cuda
 from stretto.lowering.program import lower
+from stretto.machines.cpu.select import select
+from stretto.machines.cpu.templates import TEMPLATES as CPU_TEMPLATES
+from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.templates import TEMPLATES as CUDA_TEMPLATES
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
 from stretto.schedule.costs import GPU_COSTS
@@ -28,11 +30,12 @@ from tests.schedule.random_trees import random_tree
 from tests.support import program_of, random_inputs
 
 NO_INTERFACE = ProgramInterface((), ())
+TEMPLATES = {**CPU_TEMPLATES, **CUDA_TEMPLATES}
 
 
 def again(form: Form) -> Form:
     """The form as its text says it."""
-    return parse_form(print_form(form), form_constants(form))
+    return parse_form(print_form(form), form_constants(form), TEMPLATES)
 
 
 def forms(program: Program) -> list[Form]:
@@ -127,7 +130,7 @@ def test_what_the_text_says_can_be_edited() -> None:
     form = lower(program)
     text = print_form(form)
     assert "5:i64" in text
-    edited = parse_form(text.replace("5:i64", "6:i64"), form_constants(form))
+    edited = parse_form(text.replace("5:i64", "6:i64"), form_constants(form), TEMPLATES)
     _, rounds = run_form(edited, inputs)
     assert rounds.item() == 6
 
@@ -156,4 +159,4 @@ def test_mistakes_in_a_plan(old: str, new: str, reason: str) -> None:
     assert isinstance(form, Planned)
     assert any(isinstance(launch, Launch) for _, launch in form.plan.launches)
     with pytest.raises(ScheduleError, match=reason):
-        parse_form(print_form(form).replace(old, new, 1))
+        parse_form(print_form(form).replace(old, new, 1), templates=TEMPLATES)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 
 from stretto.device.expr import Access, Apply, Buffer, Const, Dynamic, Expr, Index, Load, Reg, Var
-from stretto.device.operator import Kernel, LibraryCall, Method
+from stretto.device.operator import (
+    PLAIN_TEMPLATES,
+    Kernel,
+    LibraryCall,
+    Template,
+)
 from stretto.device.printer import print_expr
 from stretto.device.program import Run, Wait
 from stretto.device.text import parse_program, print_program
@@ -113,9 +119,9 @@ def test_everything_else() -> None:
     made = kernel("k 1", buffer("a", 8, kind="param"), X)
     stage = made.stages[0]
     operator = replace(stage.operator, accumulate=True, source="x = y", combine="sum", reduce=(3,))
-    method = Method("panels", (("rows", 6), ("lanes", -1)), X)
+    template = Panels(6, -1, X)
     box = (replace(stage.box[0], offset=8),)
-    made = replace(made, stages=(replace(stage, operator=operator, method=method, box=box),))
+    made = replace(made, stages=(replace(stage, operator=operator, template=template, box=box),))
     check = Check(at(Reg("n")), "list_full", 3)
     waits = Wait(0, 1), Wait(0, 1, 2)
     go = Reg("go", DType.BOOL)
@@ -124,7 +130,23 @@ def test_everything_else() -> None:
     program = device(body, made, library)
     text = print_program(program)
     assert "wait 0 step 1\n" in text and "wait 0 count 2 step 1\n" in text
-    assert parse_program(text) == program
+    assert "stage panels(rows = 6, lanes = -1) packed x box" in text
+    assert parse_program(text, {"panels": Panels, **PLAIN_TEMPLATES}) == program
+
+
+@dataclass(frozen=True, slots=True)
+class Panels(Template):
+    """A template of a machine that this test has."""
+
+    name: ClassVar[str] = "panels"
+    rows: int
+    lanes: int
+    panels: Buffer
+    unused: int = 0
+
+    @property
+    def packed(self) -> Buffer:
+        return self.panels
 
 
 @pytest.mark.parametrize(

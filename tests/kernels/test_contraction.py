@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.device.expr import Buffer
 from stretto.device.operator import Operator
 from stretto.kernels.contraction import Contraction, analyse, analyse_convolution
 from tests.lowering.programs import items_of, lowered
@@ -15,8 +16,8 @@ def only(text: str, name: str) -> Operator:
     return found[-1]
 
 
-def product(left: str, right: str, shapes: str, result: str = "f32[4, 16]") -> Contraction | None:
-    operator = only(
+def operator_of(left: str, right: str, shapes: str, result: str = "f32[4, 16]") -> Operator:
+    return only(
         f"""
         func @main({shapes}) -> ({result}) {{
           %w = constant "w" : f32[8, 16]
@@ -29,7 +30,18 @@ def product(left: str, right: str, shapes: str, result: str = "f32[4, 16]") -> C
         """,
         "contraction",
     )
-    return analyse(operator)
+
+
+def product(left: str, right: str, shapes: str, result: str = "f32[4, 16]") -> Contraction | None:
+    return analyse(operator_of(left, right, shapes, result))
+
+
+def operands(left: str, right: str, shapes: str) -> tuple[Buffer, ...]:
+    """The buffers of the left and the right operand of the contraction."""
+    operator = operator_of(left, right, shapes)
+    found = analyse(operator)
+    assert found is not None
+    return tuple(access.buffer for access in found.operands(operator))
 
 
 X, Y = "%x: f32[4, 8]", "%y: f32[8, 16]"
@@ -41,12 +53,13 @@ def test_a_product_of_matrices() -> None:
     assert found is not None
     assert (found.batch, found.rows, found.column, found.depth) == ((), (0,), 1, 8)
     assert (found.left_depth, found.right_depth) == (1, 16)
-    assert found.left.buffer.name == "in0" and found.right.buffer.name == "in1"
+    left, right = operands(SAME_X, SAME_Y, f"{X}, {Y}")
+    assert (left.name, right.name) == ("in0", "in1")
 
 
 def test_constants_go_to_the_right() -> None:
-    found = product(SAME_X, "aten.alias.default(%w) : f32[8, 16]", X)
-    assert found is not None and found.right.buffer.kind == "constant"
+    _, right = operands(SAME_X, "aten.alias.default(%w) : f32[8, 16]", X)
+    assert right.kind == "constant"
     turned = product(SAME_X, "aten.t.default(%wt) : f32[8, 16]", X)
     assert turned is not None and turned.right_depth == 1
 

@@ -11,8 +11,8 @@ from stretto.device.operator import Kernel, Operator
 from stretto.device.tree import leaves
 from stretto.ir.types import DType
 from stretto.kernels.products import product_of
-from stretto.kernels.select_cuda import select_cuda
 from stretto.kernels.split_reductions import SPLIT, may_split, slices_of, split
+from stretto.machines.cuda.select import select_cuda
 from tests.lowering.programs import lowered
 
 

@@ -25,9 +25,9 @@ from stretto.device.regions import Body
 from stretto.device.tree import Tree
 from stretto.frontends.python import Captured
 from stretto.ir.core import Program
-from stretto.kernels.select import select
-from stretto.kernels.select_cuda import select_cuda
 from stretto.lowering.program import lower
+from stretto.machines.cpu.select import select
+from stretto.machines.cuda.select import select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.emulator.run import Emulator
 from stretto.options import Options

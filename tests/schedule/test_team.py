@@ -25,8 +25,8 @@ from stretto.frontends.python import capture
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.types import DType
-from stretto.kernels.select import select
 from stretto.lowering.program import lower
+from stretto.machines.cpu.select import select
 from stretto.machines.emulator.run import Emulator
 from stretto.options import Options
 from stretto.passes.manager import run_passes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Never, TypeVar
 
 from stretto.device.expr import (
@@ -24,6 +24,7 @@ from stretto.device.expr import (
     Remainder,
     Var,
 )
+from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.errors import ScheduleError
 from stretto.ir.sizes import Maximum, Product, Symbol
 from stretto.ir.types import DType
@@ -56,10 +57,16 @@ def tokens_of(text: str) -> tuple[str, ...]:
 
 
 class ExprParser:
-    """Reads token by token; `buffers` are those declared so far, by their name in the text."""
+    """Reads token by token; `buffers` are those declared so far, by their name in the text.
 
-    def __init__(self, text: str) -> None:
+    templates: those of the machine that the program is for, by name.
+    """
+
+    def __init__(
+        self, text: str, templates: Mapping[str, type[Template]] = PLAIN_TEMPLATES
+    ) -> None:
         self._text = text
+        self.templates = templates
         self._tokens: list[tuple[str, str, int]] = []
         self._at = 0
         self.buffers: dict[str, Buffer] = {}

@@ -8,9 +8,11 @@ independent of each other.
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import prod
+from typing import ClassVar, Self
 
 from stretto.device.expr import Access, Buffer, Expr, Extent, Load, Reg, index_loads, loads
 from stretto.ir.ops import Argument
@@ -127,22 +129,66 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """How a stage is computed: a template's name and its integer parameters, the tile shape."""
+class Template(ABC):
+    """How a stage is computed. Every machine has a closed union of templates of its own.
 
-    template: str
-    parameters: tuple[tuple[str, int], ...] = ()
-    packed: Buffer | None = None
+    A template is a frozen dataclass. Its integer fields are choices (a register tile, the block of
+    a thread block), `panels` is a packed constant that it reads, the others are facts that an
+    analysis found about the operator: the text of a program shows no facts.
+    """
 
-    def __getitem__(self, key: str) -> int:
-        return dict(self.parameters)[key]
+    name: ClassVar[str]
+
+    @property
+    def packed(self) -> Buffer | None:
+        """The constant that is read in place of one of the operator's: a packed form of it."""
+        return None
+
+    @property
+    def choices(self) -> tuple[tuple[str, int], ...]:
+        """The integer fields that differ from their defaults, by name."""
+        found = ((field, getattr(self, field.name)) for field in fields(self))
+        return tuple(
+            (field.name, value)
+            for field, value in found
+            if isinstance(value, int) and value != field.default
+        )
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        """The other fields. Raises ValueError for an operator that the template cannot compute."""
+        return {}
+
+    @classmethod
+    def parsed(cls, operator: Operator, choices: dict[str, int], packed: Buffer | None) -> Self:
+        """Raises as `facts`, and ValueError for fields that the template does not have."""
+        panels = {} if packed is None else {"panels": packed}
+        try:
+            return cls(**choices, **panels, **cls.facts(operator))
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+    def executed(self, operator: Operator) -> Operator:
+        """The operator with the loads that the template performs: of packed panels, if it does."""
+        return operator
+
+
+@dataclass(frozen=True, slots=True)
+class Loops(Template):
+    """Loops over the box, in the way that a machine computes what it has no better template for."""
+
+    name: ClassVar[str] = "loops"
+
+
+PLAIN_TEMPLATES: dict[str, type[Template]] = {Loops.name: Loops}
+"""The templates that every machine has, by their names in texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     operator: Operator
     box: tuple[Span, ...]
-    method: Method = Method("loops")
+    template: Template = Loops()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +219,11 @@ class Kernel:
             task, position = divmod(task, dim.tiles)
             ranges.append((position * dim.tile, min((position + 1) * dim.tile, extent)))
         return tuple(reversed(ranges))
+
+
+def as_executed(kernel: Kernel) -> Kernel:
+    """The kernel with the loads that its templates perform."""
+    stages = tuple(
+        replace(stage, operator=stage.template.executed(stage.operator)) for stage in kernel.stages
+    )
+    return replace(kernel, stages=stages)

@@ -47,7 +47,6 @@ from stretto.device.operator import (
     Kernel,
     LibraryArgument,
     LibraryCall,
-    Method,
     Operator,
     Span,
     Stage,
@@ -145,21 +144,50 @@ OPERATOR = record(
     out=ACCESS,
     value=EXPR,
 )
-METHOD = record(
-    Method,
-    "{template}{parameters}[ packed {packed}]",
-    template=NAME,
-    parameters=items(pair("{left} = {right}", NAME, INTEGER)),
-    packed=BUFFER,
-)
 SPAN = record(Span, "{extent}[ @ {grid}][ + {offset}]", extent=EXTENT, grid=INTEGER, offset=INTEGER)
-STAGE = record(
-    Stage,
-    "stage {method} box {box}\n  {operator}",
-    method=METHOD,
+
+
+@dataclass(frozen=True, slots=True)
+class _StageText:
+    template: str
+    choices: tuple[tuple[str, int], ...]
+    packed: Buffer | None
+    box: tuple[Span, ...]
+    operator: Operator
+
+
+_STAGE_TEXT = record(
+    _StageText,
+    "stage {template}{choices}[ packed {packed}] box {box}\n  {operator}",
+    defaults={"packed": None},
+    template=NAME,
+    choices=items(pair("{left} = {right}", NAME, INTEGER)),
+    packed=BUFFER,
     box=items(SPAN),
     operator=OPERATOR,
 )
+
+
+def _show_stage(printer: ExprPrinter, stage: Stage) -> str:
+    template = stage.template
+    text = _StageText(template.name, template.choices, template.packed, stage.box, stage.operator)
+    return _STAGE_TEXT.show(printer, text)
+
+
+def _read_stage(given: ExprParser) -> Stage:
+    text = _STAGE_TEXT.read(given)
+    if text.template not in given.templates:
+        given.fail(f"the machine has no template {text.template}")
+    try:
+        template = given.templates[text.template].parsed(
+            text.operator, dict(text.choices), text.packed
+        )
+    except ValueError as error:
+        given.fail(f"template {text.template}: {error}")
+    return Stage(text.operator, text.box, template)
+
+
+STAGE = Syntax(_show_stage, _read_stage, _STAGE_TEXT.first)
 KERNEL = record(
     Kernel,
     "kernel {name} {seconds} grid {grid} {{\n{stages}\n[library {call}]\n}}",

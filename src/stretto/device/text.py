@@ -31,7 +31,7 @@ from stretto.device.grammar import (
     lines,
     record,
 )
-from stretto.device.operator import Kernel
+from stretto.device.operator import PLAIN_TEMPLATES, Kernel, Template
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.printer import ExprPrinter
 from stretto.device.program import DeviceProgram, Frame, Schedule
@@ -60,14 +60,18 @@ def print_form(form: Form) -> str:
     return _print(FORM, form)
 
 
-def parse_form(text: str, constants: Mapping[str, Tensor] | None = None) -> Form:
+def parse_form(
+    text: str,
+    constants: Mapping[str, Tensor] | None = None,
+    templates: Mapping[str, type[Template]] = PLAIN_TEMPLATES,
+) -> Form:
     """The program that the text says.
 
     constants: tensors by the names of their buffers. Without them a program can be looked at and
-    compiled, but not run.
+    compiled, but not run. templates: those of the machine that the program is for, by name.
     Raises ScheduleError for a mistake in the text.
     """
-    form = _parse(FORM, text)
+    form = _parse(FORM, text, templates)
     given = constants or {}
     tensors = {b.slot: given[b.name] for b in _constants(form) if b.name in given}
     return replace(form, interface=replace(form.interface, constants=tensors))
@@ -84,9 +88,11 @@ def print_program(program: DeviceProgram) -> str:
     return _print(SCHEDULED, Scheduled(program, NO_INTERFACE))
 
 
-def parse_program(text: str) -> DeviceProgram:
+def parse_program(
+    text: str, templates: Mapping[str, type[Template]] = PLAIN_TEMPLATES
+) -> DeviceProgram:
     """The scheduled program that the text says. Raises ScheduleError for a mistake in the text."""
-    return _parse(SCHEDULED, text).program
+    return _parse(SCHEDULED, text, templates).program
 
 
 def _print(syntax: Syntax[T], value: T) -> str:
@@ -95,8 +101,8 @@ def _print(syntax: Syntax[T], value: T) -> str:
     return indented(text.replace(DECLARATIONS, "\n".join(printer.declarations())))
 
 
-def _parse(syntax: Syntax[T], text: str) -> T:
-    given = ExprParser(text)
+def _parse(syntax: Syntax[T], text: str, templates: Mapping[str, type[Template]]) -> T:
+    given = ExprParser(text, templates)
     found = syntax.read(given)
     given.end()
     return found

@@ -1,6 +1,7 @@
-"""From operators to kernels: what is fused, and how each operator is computed.
+"""What machines share on the way from operators to kernels.
 
-`fuse` and `join` group the operators of a leaf; `split_reductions` and `split_sorts` cut up what
-one unit would be too long at; `contraction` and `products` recognise products; `select` chooses
-templates and tiles for the CPU, `select_cuda` with `cuda_templates` for GPUs.
+`split_reductions` and `split_sorts` cut up operators that would keep one unit busy for too long;
+`fuse` and `join` group the operators of a leaf; `contraction` and `products` recognise products;
+`panels` describes packed constants. Each machine's `select` calls these, and chooses among the
+machine's `templates` and tiles.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Extent, Index, Load, Var
+from stretto.device.expr import Access, Apply, Const, Expr, Extent, Index, Load, Var
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
 
@@ -21,19 +21,32 @@ FLOATS = (DType.F32, DType.F64)
 class Contraction:
     """out[batch, row, column] = sum over depth of left * right; strides in elements.
 
-    `rows`, `batch`: parallel dims by number; `column`: the one column dim (-1: none, a single
-    column). `left_depth`, `right_depth`: the stride of the flattened reduction dims (right: None
-    where packing is needed).
+    `turned`: the right operand is the first factor. `rows`, `batch`: parallel dims by number;
+    `column`: the one column dim. `left_depth`, `right_depth`: the stride of the flattened reduction
+    dims (right: None where packing is needed).
     """
 
-    left: Access
-    right: Access
+    turned: bool
     batch: tuple[int, ...]
     rows: tuple[int, ...]
     column: int
     depth: int
     left_depth: int
     right_depth: int | None
+
+    def operands(self, operator: Operator) -> tuple[Access, Access]:
+        """The left and the right one, of an operator that is this contraction."""
+        left, right = loads_of(operator)
+        return (right, left) if self.turned else (left, right)
+
+
+def loads_of(operator: Operator) -> tuple[Access, Access]:
+    """The accesses of the two factors of a product of loads."""
+    pair = factors(operator)
+    assert pair is not None
+    first, second = (image_load(factor) for factor in pair)
+    assert first is not None and second is not None
+    return first.access, second.access
 
 
 def stride(access: Access, dim: int) -> int:
@@ -64,16 +77,13 @@ def analyse(operator: Operator) -> Contraction | None:
         return None
     if not all(isinstance(extent, int) for extent in operator.reduce):
         return None
-    choices = [(a.access, b.access), (b.access, a.access)]
-    choices.sort(key=lambda pair: pair[1].buffer.kind != "constant")
-    for left, right in choices:
-        found = _roles(operator, left, right)
-        if found is not None:
-            return found
-    return None
+    choices = [(False, a.access, b.access), (True, b.access, a.access)]
+    choices.sort(key=lambda choice: choice[2].buffer.kind != "constant")
+    found = (_roles(operator, *choice) for choice in choices)
+    return next((roles for roles in found if roles is not None), None)
 
 
-def _roles(operator: Operator, left: Access, right: Access) -> Contraction | None:
+def _roles(operator: Operator, turned: bool, left: Access, right: Access) -> Contraction | None:
     batch: list[int] = []
     rows: list[int] = []
     columns: list[int] = []
@@ -101,7 +111,7 @@ def _roles(operator: Operator, left: Access, right: Access) -> Contraction | Non
         return None
     total = prod(extent for extent in operator.reduce if isinstance(extent, int))
     return Contraction(
-        left, right, tuple(batch), tuple(rows), columns[0], total, left_depth, right_depth
+        turned, tuple(batch), tuple(rows), columns[0], total, left_depth, right_depth
     )
 
 
@@ -122,11 +132,8 @@ def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A padded image against constant or run-time weights, by structure of the operator."""
+    """A padded image against weights, which are the first factor. Pairs are (height, width)."""
 
-    image: Buffer
-    image_start: Index
-    weight: Access
     batch: int
     groups: int
     out_channels: int
@@ -138,13 +145,30 @@ class Convolution:
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
+    @property
+    def per_group(self) -> int:
+        """The channels of the result in a group."""
+        return self.out_channels // self.groups
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups > 1 and self.in_channels == 1 and self.per_group == 1
+
+
+def image_start(operator: Operator) -> Access:
+    """The first element of what a convolution reads for each member of the batch."""
+    image = loads_of(operator)[1]
+    inner = len(operator.dims) - 1
+    lead = image.index[: len(image.index) - inner]
+    return Access(image.buffer, image.shape, (*lead, *[Index()] * inner))
+
 
 def analyse_convolution(operator: Operator) -> Convolution | None:
     """The convolution that an operator named so is: dims (n, oc, oy, ox) or (n, oc, ox)."""
     pair = factors(operator)
     if operator.name != "convolution" or pair is None or operator.accumulate:
         return None
-    weight, image = pair[0], _image_load(pair[1])
+    weight, image = pair[0], image_load(pair[1])
     if not isinstance(weight, Load) or image is None or len(operator.dims) not in (3, 4):
         return None
     varying = set(range(len(operator.dims))) - {1}
@@ -157,10 +181,11 @@ def analyse_convolution(operator: Operator) -> Convolution | None:
     sizes = [d for d in (*operator.dims, *operator.reduce) if isinstance(d, int)]
     if len(sizes) != len(operator.dims) + len(operator.reduce):
         return None
-    return _geometry(operator, weight.access, image.access, sizes)
+    return _geometry(operator, image.access, sizes)
 
 
-def _image_load(expr: Expr) -> Load | None:
+def image_load(expr: Expr) -> Load | None:
+    """The load that a factor is, maybe of a padded image: 0 outside of it."""
     if isinstance(expr, Load):
         return expr
     if isinstance(expr, Apply) and expr.function == "where":
@@ -170,9 +195,7 @@ def _image_load(expr: Expr) -> Load | None:
     return None
 
 
-def _geometry(
-    operator: Operator, weight: Access, image: Access, sizes: list[int]
-) -> Convolution | None:
+def _geometry(operator: Operator, image: Access, sizes: list[int]) -> Convolution | None:
     spatial = len(operator.dims) - 2
     rank = len(operator.dims)
     if len(image.shape) < spatial + 1 or len(operator.reduce) != spatial + 1:
@@ -206,9 +229,8 @@ def _geometry(
         return None
     height, width = (1, extents[1]) if spatial == 1 else (extents[1], extents[2])
     taps = (1, sizes[rank + 1]) if spatial == 1 else (sizes[rank + 1], sizes[rank + 2])
-    start = Access(image.buffer, image.shape, (*lead, *[Index()] * (spatial + 1))).offset
     return Convolution(
-        image.buffer, start, weight, sizes[0], groups, sizes[1], sizes[rank], height, width, taps,
+        sizes[0], groups, sizes[1], sizes[rank], height, width, taps,
         (steps[0], steps[1]), (pads[0], pads[1]), (dilations[0], dilations[1]),
     )  # fmt: skip
 

@@ -1,18 +1,49 @@
 """Constants laid out as panels: which elements a panel has, and where a product reads it.
 
-Selection says by `Packing` how panels come out of a constant. Where an operator reads them is
-derived from its own index of the constant (`panel_position`): the printed code begins there, and
-the emulator loads from there (`read_packed`), so that both read the same.
+A `Packing` says how panels come out of a constant, a `PanelRead` where an operator reads them: that
+follows from its own index of the constant. The printed code begins there, and the emulator loads
+from there, so both read the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 from stretto.device.expr import Access, Apply, Buffer, Extent, Index, Load, Var, row_major
-from stretto.device.operator import Kernel, Stage
-from stretto.kernels.contraction import analyse, analyse_convolution, factors
+from stretto.device.forms import Packing
+from stretto.device.operator import Operator, Template
+
+
+@dataclass(slots=True)
+class Packings:
+    """The packed constants of a program, each layout of a constant once, as new externals."""
+
+    externals: list[Buffer]
+    found: dict[tuple[object, ...], Packing] = field(
+        default_factory=dict[tuple[object, ...], Packing]
+    )
+
+    def add(
+        self,
+        source: Buffer,
+        start: int,
+        outer: tuple[tuple[int, int], ...],
+        columns: tuple[int, int],
+        depth: tuple[tuple[int, int], ...],
+        lanes: int,
+    ) -> Buffer:
+        """The packed form of a constant; see `Packing` for the arguments."""
+        key = (source.slot, start, outer, columns, depth, lanes)
+        if key not in self.found:
+            panels = -(-columns[0] // lanes)
+            shape = (*(size for size, _ in outer), panels, prod(size for size, _ in depth), lanes)
+            name = f"{source.name}.packed{len(self.found)}"
+            buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
+            self.externals.append(buffer)
+            self.found[key] = Packing(buffer, source, start, outer, columns, depth, lanes)
+        return self.found[key].buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,91 +110,77 @@ def _reach(index: Index, dims: tuple[Extent, ...]) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Panels:
-    """What an operator reads of a packed constant. `outer`, `column`, `depth`: positions in it."""
+class PanelRead:
+    """How an operator reads the packed form of `weight`, one of its two factors.
 
+    outer, column: positions in the packed constant behind those that registers choose.
+    """
+
+    operator: Operator
+    packed: Buffer
     weight: Access
-    stack: tuple[Index, ...]
     outer: tuple[Index, ...]
     column: Index
-    depth: Index
+
+    @property
+    def member(self) -> Index:
+        """Where the member that registers choose lies in a packed stack of constants."""
+        return self._position(self._stack())
+
+    @property
+    def panel(self) -> Index:
+        """Where the panel that begins with `column` lies: a multiple of the lanes."""
+        depth = self.packed.shape[-2]
+        assert isinstance(depth, int)
+        return self._position((*self._stack(), *self.outer)) + self.column * depth
+
+    def executed(self) -> Operator:
+        """The operator with loads of the packed constant."""
+        depth, lanes = self.packed.shape[-2:]
+        assert isinstance(depth, int) and isinstance(lanes, int)
+        begin = self._position((*self._stack(), *self.outer))
+        begin = begin + self.column // lanes * (depth * lanes)
+        place = begin + self._depth() * lanes + self.column % lanes
+        load = Load(Access(self.packed, (self.packed.elements,), (place,)))
+        value = self.operator.value
+        assert isinstance(value, Apply)
+        args = tuple(load if factor == Load(self.weight) else factor for factor in value.args)
+        return replace(self.operator, value=replace(value, args=args))
+
+    def _stack(self) -> tuple[Index, ...]:
+        layout = layout_of(self.weight, (*self.operator.dims, *self.operator.reduce))
+        assert layout is not None
+        return tuple(dim.index for dim in layout.stack)
+
+    def _depth(self) -> Index:
+        depth = Index()
+        for number, extent in enumerate(self.operator.reduce, len(self.operator.dims)):
+            assert isinstance(extent, int)
+            depth = depth * extent + (Var(number) if extent != 1 else 0)
+        return depth
+
+    def _position(self, choices: tuple[Index, ...]) -> Index:
+        """Where the panels of these positions in the leading dims of the constant begin."""
+        sizes = [dim for dim in self.packed.shape if isinstance(dim, int)]
+        total = Index()
+        for dim, choice in enumerate(choices):
+            total = total + choice * prod(sizes[dim + 1 :], start=1)
+        return total
 
 
-def _panels(stage: Stage) -> _Panels:
-    operator = stage.operator
-    dims = (*operator.dims, *operator.reduce)
-    depth = Index()
-    for number, extent in enumerate(operator.reduce, len(operator.dims)):
-        assert isinstance(extent, int)
-        depth = depth * extent + (Var(number) if extent != 1 else 0)
-    if stage.method.template == "conv":
-        convolution = analyse_convolution(operator)
-        assert convolution is not None
-        weight, channel = convolution.weight, Index.of(Var(1))
-        per_group = convolution.out_channels // convolution.groups
-        grouped = convolution.groups > 1
-        outer = (channel // per_group,) if grouped else ()
-        column = channel % per_group if grouped else channel
-    else:
-        contraction = analyse(operator)
-        assert contraction is not None
-        weight, column = contraction.right, Index.of(Var(contraction.column))
-        outer = tuple(Index.of(Var(dim)) for dim in contraction.batch)
-    layout = layout_of(weight, dims)
-    assert layout is not None
-    return _Panels(weight, tuple(dim.index for dim in layout.stack), outer, column, depth)
+@dataclass(frozen=True, slots=True)
+class PackedTemplate(Template):
+    """A template that reads `panels` in place of a constant factor of a product."""
 
+    panels: Buffer
 
-def _position(packed: Buffer, choices: tuple[Index, ...]) -> Index:
-    """Where the panels of these positions in the leading dims of a packed constant begin."""
-    sizes = [dim for dim in packed.shape if isinstance(dim, int)]
-    total = Index()
-    for dim, choice in enumerate(choices):
-        total = total + choice * prod(sizes[dim + 1 :], start=1)
-    return total
+    @property
+    def packed(self) -> Buffer:
+        return self.panels
 
+    @abstractmethod
+    def read(self, operator: Operator) -> PanelRead:
+        """Where its panels are read."""
 
-def member_position(stage: Stage) -> Index:
-    """Where the member that registers choose lies in the stage's packed stack of constants."""
-    assert stage.method.packed is not None
-    return _position(stage.method.packed, _panels(stage).stack)
-
-
-def panel_position(stage: Stage) -> Index:
-    """Where the panel that begins with the stage's column lies in the packed constant.
-
-    The column must be a multiple of the lanes.
-    """
-    packed = stage.method.packed
-    assert packed is not None
-    panels = _panels(stage)
-    depth = packed.shape[-2]
-    assert isinstance(depth, int)
-    return _position(packed, (*panels.stack, *panels.outer)) + panels.column * depth
-
-
-def read_packed(kernel: Kernel) -> Kernel:
-    """The kernel as the machine executes it: where a template takes packed panels, the operator
-    loads from those."""
-    if all(stage.method.packed is None for stage in kernel.stages):
-        return kernel
-    return replace(kernel, stages=tuple(map(_read_packed, kernel.stages)))
-
-
-def _read_packed(stage: Stage) -> Stage:
-    packed, pair = stage.method.packed, factors(stage.operator)
-    if packed is None:
-        return stage
-    assert pair is not None
-    panels = _panels(stage)
-    depth, lanes = packed.shape[-2:]
-    assert isinstance(depth, int) and isinstance(lanes, int)
-    begin = _position(packed, (*panels.stack, *panels.outer)) + panels.column // lanes * (
-        depth * lanes
-    )
-    place = begin + panels.depth * lanes + panels.column % lanes
-    load = Load(Access(packed, (packed.elements,), (place,)))
-    value = stage.operator.value
-    assert isinstance(value, Apply)
-    args = tuple(load if factor == Load(panels.weight) else factor for factor in pair)
-    return replace(stage, operator=replace(stage.operator, value=replace(value, args=args)))
+    def executed(self, operator: Operator) -> Operator:
+        return self.read(operator).executed()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stretto.device.expr import Apply, Expr, Extent, Reg
-from stretto.device.operator import Kernel, Method
+from stretto.device.operator import Kernel, Template
 from stretto.text import seconds_text
 from stretto.tools.control import Runs
 
@@ -94,16 +94,13 @@ def operator_name(name: str) -> str:
 
 def templates_text(kernel: Kernel) -> str:
     """How the stages of a kernel are computed, each way once."""
-    return " + ".join(dict.fromkeys(method_text(stage.method) for stage in kernel.stages))
+    return " + ".join(dict.fromkeys(template_text(stage.template) for stage in kernel.stages))
 
 
-def method_text(method: Method) -> str:
-    """A template with its register tile, as `packed 6x64`."""
-    sizes = dict(method.parameters)
-    for rows, columns in (("mr", "nr"), ("mb", "nb")):
-        if rows in sizes and columns in sizes:
-            return f"{method.template} {sizes[rows]}x{sizes[columns]}"
-    return method.template
+def template_text(template: Template) -> str:
+    """A template with the sizes of its tile, as `packed 6x64`."""
+    sizes = "x".join(str(size) for _, size in template.choices)
+    return f"{template.name} {sizes}".rstrip()
 
 
 def tile_text(kernel: Kernel) -> str:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from stretto.device.operator import Kernel
-from stretto.kernels.epilogue import epilogue
+from stretto.machines.cuda.epilogue import epilogue
 from stretto.machines.cuda.printer.kernel import print_kernel
+from stretto.machines.cuda.templates.dot import Dot
 from tests.backends import run
 from tests.lowering.programs import lowered
 from tests.machines.cuda.triton_runner import compiled, kernels_of, run_straight
@@ -77,7 +78,7 @@ def kernel_of(text: str) -> Kernel:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_are_not_read_again(name: str) -> None:
     kernel = kernel_of(PROGRAMS[name])
-    assert kernel.stages[0].method.template == "dot"
+    assert isinstance(kernel.stages[0].template, Dot)
     assert epilogue(kernel.stages, 0) == kernel.stages[1:]
     body = print_kernel(kernel).body
     assert "debug_barrier" not in body

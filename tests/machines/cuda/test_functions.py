@@ -11,8 +11,9 @@ from torch import Tensor
 
 from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Load, Var
 from stretto.device.functions import FUNCTIONS, Result
-from stretto.device.operator import Kernel, Method, Operator, Span, Stage
+from stretto.device.operator import Kernel, Operator, Span, Stage
 from stretto.ir.types import DType
+from stretto.machines.cuda.templates.pointwise import Map
 from tests.machines.cuda.triton_runner import compiled, interpret
 
 INF, NAN = math.inf, math.nan
@@ -52,7 +53,7 @@ def pointwise(name: str, *dtypes: DType, size: int, result: DType) -> Kernel:
     ]
     out = Access(Buffer("out", result, (size,)), (size,), place)
     operator = Operator(name, (size,), (), "", Apply(name, tuple(args), result), out)
-    return Kernel("pointwise", (), (Stage(operator, (Span(size),), Method("map")),))
+    return Kernel("pointwise", (), (Stage(operator, (Span(size),), Map(1024)),))
 
 
 def applied(name: str, *arguments: Tensor, result: DType | None = None) -> Tensor:
@@ -194,6 +195,6 @@ def test_all_functions_compile(target: str, tmp_path: Path) -> None:
             value = Apply(name, (load,) * function.arity, result)
             out = Access(Buffer(f"out_{name}", result, (size,)), (size,), place)
             operator = Operator(name, (size,), (), "", value, out)
-            stages.append(Stage(operator, (Span(size),), Method("map", (("block", size),))))
+            stages.append(Stage(operator, (Span(size),), Map(size)))
         used = compiled(Kernel(f"all_{dtype.value}", (), tuple(stages)), tmp_path, target)
         assert used.spill_bytes == 0

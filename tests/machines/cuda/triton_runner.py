@@ -17,15 +17,16 @@ from stretto.device.operator import Kernel
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Program
 from stretto.ir.types import DType
-from stretto.kernels import cuda_templates, select_cuda
 from stretto.kernels import fuse as fusion
 from stretto.lowering.program import lower
+from stretto.machines.cuda import costs
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.kernel import functions_text, print_kernel
 from stretto.machines.cuda.printer.scalar import POINTER_TYPES
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.resources import Resources
+from stretto.machines.cuda.select import select_cuda
 from stretto.options import Options
 from tests.lowering import straight_line
 
@@ -97,15 +98,8 @@ def compiled(kernel: Kernel, folder: Path, target: str = "sm_90", warps: int = 4
 def many_tasks() -> Iterator[None]:
     """While selecting: starting a task costs nothing, so everything is cut finely."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in (
-            (select_cuda, "TASK"),
-            (select_cuda, "WAIT"),
-            (select_cuda, "STAGE"),
-            (cuda_templates, "STAGE"),
-            (cuda_templates, "LATENCY"),
-            (cuda_templates, "DEPTH_STEP"),
-        ):
-            patch.setattr(module, name, 1e-12)
+        for name in ("TASK", "WAIT", "STAGE", "LATENCY", "DEPTH_STEP"):
+            patch.setattr(costs, name, 1e-12)
         patch.setattr(fusion, "SMALL_WORK", 0)
         yield
 
@@ -115,7 +109,7 @@ def kernels_of(
 ) -> list[tuple[Kernel | Let | Check, ...]]:
     """The leaves of main. spread: cut finely, however small the work is."""
     with many_tasks() if spread else nullcontext():
-        tree = select_cuda.select_cuda(lowered, units, fused)
+        tree = select_cuda(lowered, units, fused)
     return list(leaves(tree.main.body))
 
 

@@ -19,12 +19,11 @@ from torch import Tensor
 from stretto.deadline import Deadline
 from stretto.device.evaluate import CheckFailed, Number, evaluate, resolve, run_task, task_count
 from stretto.device.expr import Buffer, Expr, Position
-from stretto.device.operator import Kernel, LibraryCall
+from stretto.device.operator import Kernel, LibraryCall, as_executed
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Wait
 from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.errors import RunError
 from stretto.ir.failure import packed_detail
-from stretto.kernels.panels import read_packed
 from stretto.machines.emulator.memory import Pointer, SharedMemory, UnitMemory
 from stretto.runtime.library import run_call
 from stretto.runtime.shadow import Clocks
@@ -113,7 +112,7 @@ class _Machine:
 
     def __init__(self, emulator: Emulator, limits: Mapping[int, int]) -> None:
         self.program = emulator.program
-        self.kernels = {kernel.name: read_packed(kernel) for kernel in self.program.kernels}
+        self.kernels = {kernel.name: as_executed(kernel) for kernel in self.program.kernels}
         self.functions = {f.name: f for f in self.program.tree.functions}
         self.frames = dict(self.program.frames)
         self.clocks = Clocks(self.program.units)

@@ -13,7 +13,7 @@ from stretto.api import Compiled
 from stretto.build import build
 from stretto.frontends.python import Captured
 from stretto.kernels import fuse as fusion
-from stretto.kernels import select as selection
+from stretto.machines.cpu import costs as cpu_costs
 from stretto.options import Options
 from stretto.schedule.costs import MachineCosts
 
@@ -64,8 +64,8 @@ def _build(captured: Captured, backend: str, *args: Any, **kwargs: Any) -> Any:
 def spread() -> Generator[None]:
     """What compiles inside is cut finely and uses all units. Changes the whole process."""
     changes: list[tuple[Any, str, Any]] = [
-        (selection, "ELEMENT", 1e-4),
-        (selection, "FLOPS", 1e3),
+        (cpu_costs, "ELEMENT", 1e-4),
+        (cpu_costs, "FLOPS", 1e3),
         (fusion, "SMALL_WORK", 0),
         (api, "build", _build),
     ]

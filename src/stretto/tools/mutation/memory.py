@@ -153,7 +153,7 @@ def _changed_kernel(
         ]
         new = pick(rng, alike)
         return with_part(kernel, path, new), f"{new.name} instead of {old.name}"
-    numbers = [p for p in places(kernel, is_number) if not {"buffer", "method"} & set(p)]
+    numbers = [p for p in places(kernel, is_number) if not {"buffer", "template"} & set(p)]
     path = pick(rng, numbers)
     value = at_path(kernel, path)
     changed = nudged(rng, value)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.device.expr import Access, Index, Reg, Var
-from stretto.kernels.contraction import Contraction, Convolution, stride
-from stretto.kernels.panels import member_position, panel_position
+from stretto.kernels.contraction import image_start, loads_of, stride
 from stretto.machines.cpu.printer.expr import VALUE_TYPES
 from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.templates import Conv, Depthwise, Dots, Packed, Rows
 
 
 @dataclass(slots=True)
 class ContractPrinter(NestPrinter):
-    """Contractions by the method that kernel selection chose."""
+    """Contractions by the template that kernel selection chose."""
 
     def base(self, access: Access, fixed: dict[int, str]) -> str:
         """Pointer to the element at the given values of variables, 0 for the others."""
@@ -31,19 +31,24 @@ class ContractPrinter(NestPrinter):
         name = self.names.buffer(access.buffer)
         return f"{name} + {' + '.join(terms)}" if terms else name
 
-    def contraction(self, found: Contraction) -> None:
-        operator = self.operator
+    def contraction(self, template: Packed | Rows | Dots) -> None:
+        operator, found = self.operator, template.contraction
         outer = [*found.batch, *found.rows[:-1]]
         inner = found.rows[-1] if found.rows else None
         units = {
             n: self.bounds(self.stage.box[n])[0] for n, d in enumerate(operator.dims) if d == 1
         }
-        self.nest(outer, lambda: self.contract_call(found, inner, outer, units))
+        self.nest(outer, lambda: self.contract_call(template, inner, outer, units))
 
     def contract_call(
-        self, found: Contraction, inner: int | None, outer: list[int], units: dict[int, str]
+        self,
+        template: Packed | Rows | Dots,
+        inner: int | None,
+        outer: list[int],
+        units: dict[int, str],
     ) -> None:
-        operator, method = self.operator, self.stage.method
+        operator, found = self.operator, template.contraction
+        left_access, right_access = found.operands(operator)
         first, last = self.bounds(self.stage.box[found.column])
         row_first, row_last = ("0", "1") if inner is None else self.bounds(self.stage.box[inner])
         fixed = {**units, **{n: self.names.var(n) for n in outer}, found.column: first}
@@ -51,30 +56,31 @@ class ContractPrinter(NestPrinter):
             fixed[inner] = row_first
         rows = f"int(({row_last}) - ({row_first}))"
         columns = f"int(({last}) - ({first}))"
-        left = self.base(found.left, fixed)
+        left = self.base(left_access, fixed)
         out = self.base(operator.out, fixed)
-        am = 0 if inner is None else stride(found.left, inner)
+        am = 0 if inner is None else stride(left_access, inner)
         ldc = 0 if inner is None else stride(operator.out, inner)
         kind = VALUE_TYPES[operator.out.buffer.dtype]
         depth = found.depth
         ends = [out, ldc, rows]
-        match method.template:
-            case "packed":
-                panels = self.panels(fixed)
+        tile = f"<{kind}, {template.rows}, {template.columns}>"
+        match template:
+            case Packed():
+                panels = self.panels(template, fixed)
                 self.call(
-                    f"contract_packed_many<{kind}, {method['mr']}, {method['nr']}>",
+                    f"contract_packed_many{tile}",
                     [left, am, found.left_depth, panels, *ends, depth, columns, "false"],
                 )
-            case "rows":
-                right = [self.base(found.right, fixed), found.right_depth]
+            case Rows():
+                right = [self.base(right_access, fixed), found.right_depth]
                 self.call(
-                    f"contract_rows<{kind}, {method['mr']}, {method['nr']}>",
+                    f"contract_rows{tile}",
                     [left, am, found.left_depth, *right, *ends, columns, depth, "false"],
                 )
-            case _:
-                right = [self.base(found.right, fixed), stride(found.right, found.column)]
+            case Dots():
+                right = [self.base(right_access, fixed), stride(right_access, found.column)]
                 self.call(
-                    f"contract_dots<{kind}, {method['mb']}, {method['nb']}>",
+                    f"contract_dots{tile}",
                     [left, am, *right, *ends, columns, depth, "false"],
                 )
 
@@ -82,21 +88,19 @@ class ContractPrinter(NestPrinter):
         """A call of a function template of namespace stretto."""
         self.out.write(f"stretto::{template}({', '.join(str(item) for item in arguments)});")
 
-    def panels(self, fixed: dict[int, str]) -> str:
+    def panels(self, template: Packed, fixed: dict[int, str]) -> str:
         """Where the panels of the task's columns start in the packed constant."""
-        packed = self.stage.method.packed
-        assert packed is not None
-        start = Access(packed, (packed.elements,), (panel_position(self.stage),))
+        packed = template.panels
+        start = Access(packed, (packed.elements,), (template.read(self.operator).panel,))
         return self.base(start, fixed)
 
     # ---- convolution -------------------------------------------------------------------------
-    def convolution(self, found: Convolution) -> None:
-        method = self.stage.method
-        operator = self.operator
+    def convolution(self, template: Conv | Depthwise) -> None:
+        operator, found = self.operator, template.convolution
         kind = VALUE_TYPES[operator.out.buffer.dtype]
-        channels = 1 if method.template == "depthwise" else method["c"]
-        sizes = [method[k] for k in ("h", "w", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")]
-        self.out.write(f"using S = stretto::Conv<{channels}, {', '.join(str(s) for s in sizes)}>;")
+        pairs = (found.kernel, found.step, found.padding, found.dilation)
+        sizes = [found.in_channels, found.height, found.width, *(n for pair in pairs for n in pair)]
+        self.out.write(f"using S = stretto::Conv<{', '.join(str(s) for s in sizes)}>;")
         batch_first, batch_last = self.bounds(self.stage.box[0])
         first, last = self.bounds(self.stage.box[1])
         if len(operator.dims) == 4:
@@ -105,11 +109,13 @@ class ContractPrinter(NestPrinter):
             top, bottom = "0", "1"
         self.open_loop(0, batch_first, batch_last)
         with self.out.block():
-            image = f"{self.names.buffer(found.image)} + ({self.text(found.image_start)})"
-            if method.template == "depthwise":
-                self.depthwise(found, kind, image, first, last, top, bottom)
-            else:
-                self.dense(found, kind, image, first, last, top, bottom)
+            start = image_start(operator)
+            image = f"{self.names.buffer(start.buffer)} + ({self.text(start.offset)})"
+            match template:
+                case Depthwise():
+                    self.depthwise(kind, image, first, last, top, bottom)
+                case Conv():
+                    self.dense(template, kind, image, first, last, top, bottom)
 
     def out_pointer(self, channel: str, pixel: str) -> str:
         out = self.operator.out
@@ -119,7 +125,7 @@ class ContractPrinter(NestPrinter):
 
     def dense(
         self,
-        found: Convolution,
+        conv: Conv,
         kind: str,
         image: str,
         first: str,
@@ -127,22 +133,19 @@ class ContractPrinter(NestPrinter):
         top: str,
         bottom: str,
     ) -> None:
-        method = self.stage.method
-        packed = method.packed
-        assert packed is not None
-        weights = self.names.buffer(packed)
-        member = member_position(self.stage)
+        weights = self.names.buffer(conv.panels)
+        member = conv.read(self.operator).member
         if member != Index():
             weights = f"{weights} + ({self.text(member)})"
-        height, lanes = method["mr"], method["nr"]
+        height, lanes = conv.rows, conv.columns
         self.out.write(
             f"alignas(64) {kind} scratch[stretto::conv_scratch<{kind}, S, {lanes}> + 1];"
         )
-        per_group = found.out_channels // found.groups
+        per_group = conv.convolution.per_group
         slabs = -(-per_group // height) * height
         template = f"conv_tile<{kind}, S, {height}, {lanes}>"
         end = f"int(({bottom}) * S::OW)"
-        if found.groups == 1:
+        if conv.convolution.groups == 1:
             self.out.write(f"const int64_t c0 = {first}, c1 = {last};")
             out = self.out_pointer("c0", "p")
             rest = ["scratch", out, "S::pixels", "int(c1 - c0)", "int(p)", end, "false"]
@@ -165,17 +168,10 @@ class ContractPrinter(NestPrinter):
         self.out.write(f"for (int64_t p = ({top}) * S::OW; p < ({bottom}) * S::OW; p += {lanes})")
 
     def depthwise(
-        self,
-        found: Convolution,
-        kind: str,
-        image: str,
-        first: str,
-        last: str,
-        top: str,
-        bottom: str,
+        self, kind: str, image: str, first: str, last: str, top: str, bottom: str
     ) -> None:
         self.out.write(f"for (int64_t c = {first}; c < {last}; ++c)")
-        weights = self.base(found.weight, {})
+        weights = self.base(loads_of(self.operator)[0], {})
         channel = f"{image} + c * (S::H * S::W)"
         taps = f"{weights} + c * S::taps"
         out = self.out_pointer("c", f"({top}) * S::OW")

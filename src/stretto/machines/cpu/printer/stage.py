@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from stretto.device.operator import SORTS, Stage
-from stretto.kernels.contraction import analyse, analyse_convolution
+from stretto.device.operator import Stage
 from stretto.machines.cpu.printer.contract import ContractPrinter
 from stretto.machines.cpu.printer.expr import Names
 from stretto.machines.cpu.printer.loops import LoopPrinter
 from stretto.machines.cpu.printer.sort import SortPrinter
+from stretto.machines.cpu.templates import Conv, Depthwise, Dots, Packed, Rows, Sort
 from stretto.text import Writer
 
 
 def header(stage: Stage) -> str | None:
     """The header beside PRELUDE's that the text of a stage needs."""
-    match stage.method.template:
-        case "packed" | "rows" | "dots":
+    match stage.template:
+        case Packed() | Rows() | Dots():
             return "contract.h"
-        case "conv" | "depthwise":
+        case Conv() | Depthwise():
             return "conv.h"
-        case _ if stage.operator.combine in SORTS:
+        case Sort():
             return "sort.h"
         case _:
             return None
@@ -26,17 +26,14 @@ def header(stage: Stage) -> str | None:
 
 def print_stage(out: Writer, names: Names, stage: Stage, grid: tuple[tuple[str, str], ...]) -> None:
     """A block in braces; `grid` names the bounds of the task's grid dims as pairs (first, last)."""
+    parts = (out, names, stage, grid)
     with out.block():
-        match stage.method.template:
-            case "packed" | "rows" | "dots":
-                found = analyse(stage.operator)
-                assert found is not None
-                ContractPrinter(out, names, stage, grid).contraction(found)
-            case "conv" | "depthwise":
-                image = analyse_convolution(stage.operator)
-                assert image is not None
-                ContractPrinter(out, names, stage, grid).convolution(image)
-            case _ if stage.operator.combine in SORTS:
-                SortPrinter(out, names, stage, grid).sort()
+        match stage.template:
+            case Packed() | Rows() | Dots() as template:
+                ContractPrinter(*parts).contraction(template)
+            case Conv() | Depthwise() as template:
+                ContractPrinter(*parts).convolution(template)
+            case Sort():
+                SortPrinter(*parts).sort()
             case _:
-                LoopPrinter(out, names, stage, grid).loops()
+                LoopPrinter(*parts).loops()

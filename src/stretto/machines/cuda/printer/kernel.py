@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import Kernel
-from stretto.kernels.epilogue import epilogue
+from stretto.machines.cuda.epilogue import epilogue
 from stretto.machines.cuda.printer.expr import Names
 from stretto.machines.cuda.printer.stage import TaskPrinter
 from stretto.machines.cuda.printer.stage_nest import task_bounds

@@ -18,6 +18,7 @@ from stretto.machines.cuda.printer.stage_frame import Frame
 from stretto.machines.cuda.printer.stage_map import MapPrinter
 from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter
 from stretto.machines.cuda.printer.stage_reduce import ReducePrinter
+from stretto.machines.cuda.templates.dot import Dot
 from stretto.text import Writer
 
 
@@ -98,7 +99,7 @@ class TaskPrinter:
         parts = (self.out, self.names, stage, self.grid, self.counter)
         if not stage.operator.combine:
             return MapPrinter(*parts)
-        return DotPrinter(*parts) if stage.method.template == "dot" else ReducePrinter(*parts)
+        return DotPrinter(*parts) if isinstance(stage.template, Dot) else ReducePrinter(*parts)
 
     def finish(self) -> None:
         """Prints the results that are pending."""

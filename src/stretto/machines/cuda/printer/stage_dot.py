@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from stretto.device.expr import Expr
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
-from stretto.kernels.products import Product, narrow_dtype, plain_load, product_of
+from stretto.kernels.products import Product, narrow_dtype, plain_load
 from stretto.machines.cuda.printer.expr import Coordinate, ExprPrinter, Text
 from stretto.machines.cuda.printer.scalar import HALVES, MEMORY_TYPES, cast_text
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
+from stretto.machines.cuda.templates.dot import Dot
 
 
 @dataclass(slots=True)
@@ -26,8 +27,8 @@ class DotPrinter(NestPrinter):
     def dot(self, behind: tuple[Operator, ...] = ()) -> None:
         """behind: pointwise operators over the same box, computed block by block."""
         self.beside = behind
-        self.dims = self.join_roles(self.found())
-        found = self.found()
+        found = self.template.product
+        self.dims = self.join_roles(found)
         rows = [d for d in self.dims if d.number in found.rows]
         columns = [d for d in self.dims if d.number in found.columns]
         batch = [d for d in self.dims if d not in rows and d not in columns]
@@ -35,10 +36,10 @@ class DotPrinter(NestPrinter):
         with self.each(self.scalars, batch) as outer:
             self.blocks(found, outer, rows, columns)
 
-    def found(self) -> Product:
-        product = product_of(self.operator)
-        assert product is not None
-        return product
+    @property
+    def template(self) -> Dot:
+        assert isinstance(self.stage.template, Dot)
+        return self.stage.template
 
     def join_roles(self, found: Product) -> list[BoxDim]:
         """Joins rows among themselves, and columns."""
@@ -55,8 +56,7 @@ class DotPrinter(NestPrinter):
     def blocks(
         self, found: Product, outer: ExprPrinter, rows: list[BoxDim], columns: list[BoxDim]
     ) -> None:
-        method = self.stage.method
-        high, wide, deep = method["rows"], method["columns"], method["depth"]
+        high, wide, deep = self.template.rows, self.template.columns, self.template.depth
         with self.loop(rows, high) as row, self.loop(columns, wide) as column:
             lefts = self.printer(outer, (high, deep))
             rights = self.printer(outer, (deep, wide))

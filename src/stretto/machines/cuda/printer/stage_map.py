@@ -9,6 +9,7 @@ from stretto.ir.types import DType
 from stretto.machines.cuda.printer.expr import ExprPrinter, Text
 from stretto.machines.cuda.printer.stage_frame import Frame, Signature
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.templates.pointwise import Map
 
 ATOMIC = (DType.F32, DType.F64, DType.I32, DType.I64)
 """What memory can add to by itself."""
@@ -39,7 +40,8 @@ class MapPrinter(NestPrinter):
 
     @property
     def block_size(self) -> int:
-        return dict(self.stage.method.parameters).get("block", 1024)
+        template = self.stage.template
+        return template.block if isinstance(template, Map) else 1024
 
     def plain(self) -> None:
         dims = self.join(self.by_stride(self.dims, self.operator.out.offset))

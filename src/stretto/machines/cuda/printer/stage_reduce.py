@@ -1,7 +1,7 @@
 """Prints reductions and scans: rows of results down a block, what is reduced across it.
 
 Every lane keeps its own total over the chunks of the reduction; the lanes of a row are combined
-once, at the end. Dims that the method unrolls become totals of their own, which share the loads
+once, at the end. Dims that the template unrolls become totals of their own, which share the loads
 that do not depend on them: the rows of a product with few rows read their weights once.
 """
 
@@ -17,6 +17,7 @@ from stretto.machines.cuda.printer.expr import Coordinate, ExprPrinter, Text
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_frame import Frame
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.templates.reduction import Reduce
 
 FAR = 2**31 - 1
 """The position of a lane that has seen nothing."""
@@ -28,8 +29,10 @@ OWN = 1000
 class ReducePrinter(NestPrinter):
     """Operators with a reduction, by rows of `rows` and chunks of `depth` lanes."""
 
-    def parameter(self, key: str, default: int) -> int:
-        return dict(self.stage.method.parameters).get(key, default)
+    @property
+    def template(self) -> Reduce:
+        found = self.stage.template
+        return found if isinstance(found, Reduce) else Reduce(4, 256)
 
     @property
     def combine(self) -> str:
@@ -40,7 +43,7 @@ class ReducePrinter(NestPrinter):
         return self.operator.value.dtype
 
     def unrolled(self) -> list[BoxDim]:
-        return [d for d in self.dims if self.parameter("unroll", 0) >> d.number & 1]
+        return [d for d in self.dims if self.template.unroll >> d.number & 1]
 
     def lane_dims(self) -> list[BoxDim]:
         rest = [d for d in self.dims if d not in self.unrolled()]
@@ -48,14 +51,14 @@ class ReducePrinter(NestPrinter):
 
     def fits(self, frame: Frame) -> bool:
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
-        lanes = self.parameter("rows", 4)
+        lanes = self.template.rows
         return (frame.signature, frame.lanes, frame.rank) == (signature, lanes, 2)
 
     @property
     def is_one_block(self) -> bool:
         """All rows at once? Then the loads of several stages may come before their results."""
         total = total_size(self.lane_dims())
-        return isinstance(total, int) and total <= self.parameter("rows", 4)
+        return isinstance(total, int) and total <= self.template.rows
 
     def reduce(self) -> Generator[None]:
         """Prints in two phases: the totals of the lanes; the results."""
@@ -63,7 +66,7 @@ class ReducePrinter(NestPrinter):
         rest = self.join(self.lane_dims())
         if self.combine not in ("argmax", "argmin"):
             self.depths = self.join(self.depths)
-        printer = self.block(self.parameter("rows", 4), self.parameter("depth", 256))
+        printer = self.block(self.template.rows, self.template.depth)
         printer.known |= {((), load): text for load, text in known.items()}
         with self.lanes(printer, rest, 0) as (inside, _, _):
             copies = [self.copy(inside, unrolled, point) for point in self.points(unrolled)]
@@ -79,7 +82,7 @@ class ReducePrinter(NestPrinter):
                 out = self.operator.out
                 printer.store(out, result, self.result_dtype, self.operator.accumulate)
                 if len(copies) == 1 and self.is_one_block:
-                    self.remember(result, self.parameter("rows", 4), 2)
+                    self.remember(result, self.template.rows, 2)
 
     @property
     def result_dtype(self) -> DType:
@@ -116,7 +119,7 @@ class ReducePrinter(NestPrinter):
         """Names of a total and, for a position, of where it was found."""
         number = self.counter[0]
         self.counter[0] += 1
-        shape = f"[{self.parameter('rows', 4)}, {self.parameter('depth', 256)}]"
+        shape = f"[{self.template.rows}, {self.template.depth}]"
         kind = self.key_type if self.combine in ("argmax", "argmin") else VALUE_TYPES[self.dtype]
         self.out.write(f"a{number} = tl.full({shape}, {self.identity()}, {kind})")
         if self.combine in ("argmax", "argmin"):
@@ -188,7 +191,7 @@ class ReducePrinter(NestPrinter):
     def scan(self) -> None:
         """A running sum or product along the one reduced dim, with what was before as a carry."""
         dims = self.join(self.by_stride(self.dims, self.operator.out.offset))
-        printer = self.block(self.parameter("rows", 4), self.parameter("depth", 256))
+        printer = self.block(self.template.rows, self.template.depth)
         rows, depth = printer.shape
         sign = "+" if self.combine == "cumsum" else "*"
         with self.lanes(printer, dims, 0) as (inside, _, _):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from stretto.device.operator import Operator, Stage
 from stretto.kernels.groups import divisible
+from stretto.machines.cuda.templates.dot import Dot
 
 
 def epilogue(stages: tuple[Stage, ...], place: int) -> tuple[Stage, ...]:
     """The stages behind the product at `place` that are part of it."""
     first = stages[place]
-    if first.method.template != "dot" or first.operator.accumulate:
+    if not isinstance(first.template, Dot) or first.operator.accumulate:
         return ()
     found: list[Stage] = []
     for stage in stages[place + 1 :]:

@@ -7,10 +7,14 @@ from math import prod
 import pytest
 
 from stretto.device.operator import Kernel, Operator
+from stretto.device.text import parse_program, print_program
 from stretto.device.tree import leaves
-from stretto.kernels.cuda_templates import Stencil, choose
 from stretto.kernels.products import narrow_dtype, product_of
-from stretto.kernels.select_cuda import select_cuda
+from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.templates import TEMPLATES, choose
+from stretto.machines.cuda.templates.reduction import Reduce
+from stretto.machines.cuda.templates.stencil import Stencil
+from stretto.schedule.scheduler import schedule
 from tests.lowering.programs import items_of, lowered
 
 
@@ -53,14 +57,14 @@ def first_operator(text: str) -> Operator:
 )  # fmt: skip
 def test_the_template_follows_from_the_sizes(m: int, n: int, k: int, template: str) -> None:
     (kernel,) = kernels(linear(m, n, k))
-    assert {stage.method.template for stage in kernel.stages} == {template}
+    assert {stage.template.name for stage in kernel.stages} == {template}
 
 
 def test_few_rows_share_their_weights() -> None:
     stencil = Stencil.of(first_operator(linear(3, 512, 512)))
-    method = choose(stencil, (3, 4)).method
-    assert method["unroll"] == 1
-    assert "unroll" not in dict(choose(stencil, (1, 4)).method.parameters)
+    several, one = (choose(stencil, sizes).template for sizes in ((3, 4), (1, 4)))
+    assert isinstance(several, Reduce) and several.unroll == 1
+    assert isinstance(one, Reduce) and one.unroll == 0
 
 
 @pytest.mark.parametrize("units", [1, 2, 7, 132])
@@ -96,7 +100,7 @@ def test_blocks_are_powers_of_two() -> None:
     for text in (linear(3, 77, 130), linear(70, 77, 130), convolution(2), convolution(32)):
         for kernel in kernels(text):
             for stage in kernel.stages:
-                sizes = dict(stage.method.parameters)
+                sizes = dict(stage.template.choices)
                 sizes.pop("unroll", None)
                 assert all(size & (size - 1) == 0 for size in sizes.values())
 
@@ -118,14 +122,14 @@ def test_channels_of_a_group_are_rows_of_a_piece() -> None:
     (kernel,) = kernels(convolution(2))
     (stage,) = kernel.stages
     grid = stage.box[1].grid
-    assert stage.method.template == "dot"
+    assert stage.template.name == "dot"
     assert grid is not None and 32 % kernel.grid[grid].tile == 0
 
 
 def test_every_channel_its_own_group_is_a_reduction() -> None:
     text = convolution(32).replace("f32[64, 1, 3, 3]", "f32[32, 1, 3, 3]").replace("64", "32")
     (kernel,) = kernels(text)
-    assert kernel.stages[0].method.template == "reduce"
+    assert kernel.stages[0].template.name == "reduce"
 
 
 def test_half_precision_goes_into_the_product_as_it_is() -> None:
@@ -144,3 +148,13 @@ def test_tiles_cover_the_grid() -> None:
         assert len(points) == kernel.tasks
         total = sum(prod(last - first for first, last in tile) for tile in points)
         assert total == prod(dim.extent for dim in kernel.grid if isinstance(dim.extent, int))
+
+
+def test_the_text_of_every_template_is_read_back() -> None:
+    texts: list[str] = []
+    relu = "func @main(%x: f32[9]) -> (f32[9]) { %y = aten.relu.default(%x) : f32[9] return %y }"
+    for text in (linear(3, 512, 512), linear(512, 512, 512), convolution(2), relu):
+        program = schedule(select_cuda(lowered(text), 132), 132)
+        texts.append(print_program(program))
+        assert parse_program(texts[-1], TEMPLATES) == program
+    assert all(any(f"stage {name}(" in text for text in texts) for name in ("map", "reduce", "dot"))

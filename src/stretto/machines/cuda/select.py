@@ -13,16 +13,14 @@ from math import ceil, gcd, prod
 from stretto.device.forms import Items, Lowered
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
 from stretto.device.tree import Check, Let, Tree, map_tree
-from stretto.kernels.cuda_templates import STAGE, Choice, Stencil, choose, guessed, whole_seconds
 from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
+from stretto.machines.cuda import costs
+from stretto.machines.cuda.templates import choose
+from stretto.machines.cuda.templates.stencil import Choice, Stencil, guessed, whole_seconds
 
-TASK = 5e-8
-"""Seconds to start a task."""
-WAIT = 1e-6
-"""Seconds until other units see what a unit has written: what a second task costs."""
 SMALLEST = 16
 """Rows and columns of the smallest block that tensor cores multiply."""
 GAIN = 1.05
@@ -34,7 +32,7 @@ KernelItems = tuple[Kernel | Let | Check, ...]
 def select_cuda(lowered: Lowered, units: int, fused: bool = True) -> Tree[KernelItems]:
     """Groups, cuts and names kernels for a whole tree, for `units` thread blocks."""
     selection = _Selection(units, fused)
-    estimates = Estimates(selection.seconds_alone, selection.least_seconds, WAIT)
+    estimates = Estimates(selection.seconds_alone, selection.least_seconds, costs.WAIT)
     tree = split_reductions(count_sorts(lowered.tree), units, estimates)
     return map_tree(tree, selection.leaf)
 
@@ -52,7 +50,7 @@ class _Selection:
     def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
         """Is one kernel faster than several, with the waits between them?"""
         parts = [*groups, single(operator)]
-        apart = sum(self.best_seconds(group) + WAIT for group in parts) - WAIT
+        apart = sum(self.best_seconds(group) + costs.WAIT for group in parts) - costs.WAIT
         return self.best_seconds(joined) <= apart
 
     def seconds_alone(self, operator: Operator) -> float:
@@ -83,7 +81,7 @@ class _Selection:
         for member, stencil in zip(group.members, cutter.stencils, strict=True):
             for box in member.boxes:
                 choice = cutter.choice(stencil, box, tiles)
-                stages.append(Stage(member.operator, box, choice.method))
+                stages.append(Stage(member.operator, box, choice.template))
         last = group.members[-1].operator.name.split(".")[-1] or "map"
         name = "".join(c if c.isalnum() else "_" for c in f"{last}{self.counter}")
         return Kernel(name, grid, tuple(stages), cutter.task_seconds(tiles))
@@ -197,14 +195,14 @@ class Cutter:
         task = self.task_seconds(tiles)
         extents = (guessed(extent) for extent in self.group.grid)
         tasks = prod((ceil(e / t) for e, t in zip(extents, tiles, strict=True)), start=1)
-        return ceil(tasks / self.units) * task + (WAIT if tasks > 1 else 0.0)
+        return ceil(tasks / self.units) * task + (costs.WAIT if tasks > 1 else 0.0)
 
     def task_seconds(self, tiles: tuple[int, ...]) -> float:
         """One task. The boxes of one operator are under way at once."""
-        total = TASK
+        total = costs.TASK
         for member, stencil in zip(self.group.members, self.stencils, strict=True):
             first, *others = (self.choice(stencil, box, tiles) for box in member.boxes)
-            total += first.seconds + sum(choice.beside for choice in others) + STAGE
+            total += first.seconds + sum(choice.beside for choice in others) + costs.STAGE
         return total
 
     def choice(self, stencil: Stencil, box: tuple[Span, ...], tiles: tuple[int, ...]) -> Choice:

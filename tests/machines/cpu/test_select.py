@@ -8,7 +8,8 @@ import torch
 from stretto.device.forms import Packing
 from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
-from stretto.kernels.select import select
+from stretto.machines.cpu.select import select
+from stretto.machines.cpu.templates import Packed
 from stretto.runtime.packing import pack
 from tests.backends import many_tasks
 from tests.lowering.programs import lowered
@@ -43,7 +44,7 @@ def product(m: int, n: int, k: int, kind: str) -> str:
 def test_the_template_follows_from_how_the_right_side_lies(kind: str, template: str) -> None:
     (kernel,), packings = kernels(product(8, 128, 64, kind))
     (stage,) = kernel.stages
-    assert stage.method.template == template
+    assert stage.template.name == template
     assert bool(packings) == (kind == "constant")
 
 
@@ -52,7 +53,8 @@ def test_tiles_start_at_whole_panels(units: int) -> None:
     with many_tasks():
         (kernel,), _ = kernels(product(20, 200, 64, "constant"), units)
     (stage,) = kernel.stages
-    lanes = stage.method["nr"]
+    assert isinstance(stage.template, Packed)
+    lanes = stage.template.columns
     column = stage.box[1].grid
     assert column is not None
     starts = {kernel.tile(task)[column][0] for task in range(kernel.tasks)}
@@ -138,5 +140,5 @@ def test_convolutions(weight: str, groups: int, channels: int, template: str) ->
         fuse=False,
     )
     (stage,) = kernel.stages
-    assert stage.method.template == template
+    assert stage.template.name == template
     assert len(packings) == (template == "conv")

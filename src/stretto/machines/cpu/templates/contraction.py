@@ -1,0 +1,171 @@
+"""Products of matrices, by blocks of `rows` x `columns` results that stay in vector registers.
+
+The header contract.h has the code. Which template computes a product follows from how its right
+operand lies in memory: constants are packed, rows of a matrix are read as they are, and an operand
+that is contiguous along the depth is multiplied by dot products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.device.expr import Access, Buffer, Extent, Index, Var
+from stretto.device.operator import Operator, Template
+from stretto.kernels.contraction import Contraction, analyse, stride
+from stretto.kernels.groups import Member
+from stretto.kernels.panels import Layout, PackedTemplate, Packings, PanelRead, layout_of
+from stretto.machines.cpu import costs
+from stretto.machines.cpu.templates.candidate import Candidate, Request, points, product_seconds
+
+LANES = 16
+"""The f32 numbers of a vector."""
+HEIGHTS = {64: 6, 32: 12, 16: 12}
+"""Rows of a register tile, by its columns."""
+FEW_ROWS = 256
+"""Up to as many rows a unit keeps the packed columns of its tasks in its cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed(PackedTemplate):
+    """The right operand is a constant, laid out as panels of `columns` columns."""
+
+    name: ClassVar[str] = "packed"
+    rows: int
+    columns: int
+    contraction: Contraction
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        return {"contraction": known(operator)}
+
+    def read(self, operator: Operator) -> PanelRead:
+        _, right = self.contraction.operands(operator)
+        outer = tuple(Index.of(Var(dim)) for dim in self.contraction.batch)
+        column = Index.of(Var(self.contraction.column))
+        return PanelRead(operator, self.panels, right, outer, column)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Template):
+    """The right operand has rows that are contiguous."""
+
+    name: ClassVar[str] = "rows"
+    rows: int
+    columns: int
+    contraction: Contraction
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        return {"contraction": known(operator)}
+
+
+@dataclass(frozen=True, slots=True)
+class Dots(Template):
+    """Both operands are contiguous along the depth."""
+
+    name: ClassVar[str] = "dots"
+    rows: int
+    columns: int
+    contraction: Contraction
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        return {"contraction": known(operator)}
+
+
+def known(operator: Operator) -> Contraction:
+    found = analyse(operator)
+    if found is None:
+        raise ValueError("the operator is no contraction")
+    return found
+
+
+def contraction_candidate(request: Request) -> Candidate | None:
+    operator = request.operator
+    found = analyse(operator)
+    if found is None:
+        return None
+    several = points(tuple(operator.dims[n] for n in found.rows)) > 1
+    packed = _packed(request, found, several)
+    if packed is not None or found.right_depth is None:
+        return packed
+    _, right = found.operands(operator)
+    seconds = product_seconds(operator)
+    if stride(right, found.column) == 1:
+        template = Rows(6 if several else 1, 64, found)
+        return Candidate(template, _multiples(operator, found, LANES), seconds)
+    if found.right_depth == 1 and found.left_depth == 1:
+        template = Dots(2 if several else 1, 8, found)
+        return Candidate(template, _multiples(operator, found, 8), seconds * 1.3)
+    return None
+
+
+def _multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int, ...]:
+    return tuple(
+        min(lanes, static(extent)) if n == found.column else 1
+        for n, extent in enumerate(operator.dims)
+    )
+
+
+# ---- packed constants ------------------------------------------------------------------------
+
+
+def _packed(request: Request, found: Contraction, several: bool) -> Candidate | None:
+    operator = request.operator
+    _, right = found.operands(operator)
+    layout = constant_layout(operator, right)
+    if layout is None:
+        return None
+    lanes = _panel_lanes(request.member, found)
+    if lanes is None:
+        return None
+    seconds = product_seconds(operator)
+    if not several:
+        weights = points(operator.dims) * points(operator.reduce) * right.buffer.dtype.itemsize
+        seconds = max(seconds, weights / costs.BANDWIDTH)
+    panels = _panels(operator, found, layout, lanes, request.packings)
+    template = Packed(panels, HEIGHTS[lanes] if several else 1, lanes, found)
+    multiples = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
+    few = points(tuple(operator.dims[n] for n in found.rows)) <= FEW_ROWS
+    return Candidate(template, multiples, seconds, first=found.column if few else None)
+
+
+def _panel_lanes(member: Member, found: Contraction) -> int | None:
+    """The widest panel whose multiples all boxes of the member start at."""
+    offsets = [box[found.column].offset for box in member.boxes]
+    sizes = [e for box in member.boxes if isinstance(e := box[found.column].extent, int)]
+    for lanes in HEIGHTS:
+        if all(offset % lanes == 0 for offset in offsets) and (min(sizes) >= lanes or lanes == 16):
+            return lanes
+    return None
+
+
+def constant_layout(operator: Operator, access: Access) -> Layout | None:
+    """How an operator reads a constant that can be packed; None for what is none."""
+    if access.buffer.kind != "constant":
+        return None
+    return layout_of(access, (*operator.dims, *operator.reduce))
+
+
+def _panels(
+    operator: Operator, found: Contraction, layout: Layout, lanes: int, packings: Packings
+) -> Buffer:
+    _, right = found.operands(operator)
+    batch = tuple((static(operator.dims[n]), stride(right, n)) for n in found.batch)
+    columns = (static(operator.dims[found.column]), stride(right, found.column))
+    outer = (*((dim.size, dim.step) for dim in layout.stack), *batch)
+    depth = depth_dims(operator, right)
+    return packings.add(right.buffer, layout.start, outer, columns, depth, lanes)
+
+
+def depth_dims(operator: Operator, access: Access) -> tuple[tuple[int, int], ...]:
+    """(size, stride) of each reduced dim in an operand."""
+    rank = len(operator.dims)
+    return tuple((static(e), stride(access, rank + n)) for n, e in enumerate(operator.reduce))
+
+
+def static(extent: Extent) -> int:
+    if not isinstance(extent, int):
+        raise TypeError("a packed dim must be static")
+    return extent

@@ -1,0 +1,74 @@
+"""Products of matrices by `rows` x `columns` x `depth` on the tensor cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import ClassVar
+
+from stretto.device.expr import Apply, Expr, Load
+from stretto.device.operator import Operator, Template
+from stretto.kernels.products import Product, narrow_dtype, product_of
+from stretto.machines.cuda import costs
+from stretto.machines.cuda.templates.stencil import Choice, Stencil, power, waste
+
+DOT_BLOCK = 8192
+"""Results of a block of a product; a quarter where positions take registers, as in convolutions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Template):
+    name: ClassVar[str] = "dot"
+    rows: int
+    columns: int
+    depth: int
+    product: Product
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        product = product_of(operator)
+        if product is None:
+            raise ValueError("the operator is no product")
+        return {"product": product}
+
+
+def dot_choice(
+    stencil: Stencil, product: Product, sizes: tuple[int, ...], rows: int, columns: int
+) -> Choice:
+    half = narrow_dtype(product.left) is not None
+    half = half and narrow_dtype(product.left) is narrow_dtype(product.right)
+    depth = prod(stencil.depths)
+    plain = all(is_plain(factor) for factor in (product.left, product.right))
+    room = DOT_BLOCK if plain else DOT_BLOCK // 4
+    high = min(max(power(rows), 16), 64)
+    wide = min(max(power(columns), 16), room // high, 128)
+    high = min(max(power(rows), 16), room // wide, 128)
+    item = 2 if half else 4
+    deep = min(max(power(depth), 16), _step_depth(high, wide, half))
+    batch = prod((sizes[n] for n in product.batch), start=1)
+    blocks = batch * ceil(rows / high) * ceil(columns / wide)
+    steps = ceil(depth / deep)
+    flops = 2.0 * high * wide * deep * steps
+    full = min(1.0, (high * wide / 4096) ** 0.5)
+    spoilt = max((waste(load.access, stencil, sizes) for load, _ in stencil.loads), default=1.0)
+    bytes_ = (high + wide) * deep * steps * item * spoilt
+    bytes_ += high * wide * stencil.operator.out.buffer.dtype.itemsize
+    rate = (costs.TENSOR_HALF if half else costs.TENSOR) * full
+    block = flops / rate + bytes_ / costs.BANDWIDTH + steps * costs.DEPTH_STEP
+    seconds = costs.LATENCY + blocks * (block + costs.LATENCY / 2)
+    return Choice(Dot(high, wide, deep, product), seconds, seconds)
+
+
+def _step_depth(high: int, wide: int, half: bool) -> int:
+    """How deep a step is: more of small blocks, as far as registers allow."""
+    small = high + wide <= 64
+    if half:
+        return 128 if small else 64
+    return 64 if high + wide <= 32 else 32
+
+
+def is_plain(factor: Expr) -> bool:
+    """Is a factor an element at a position that is a sum of variables, maybe converted?"""
+    while isinstance(factor, Apply) and factor.function == "cast":
+        (factor,) = factor.args
+    return isinstance(factor, Load) and factor.access.offset.is_affine

@@ -1,0 +1,120 @@
+"""What templates know of an operator, and of a box of it: sizes, traffic and costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from stretto.device.expr import Access, Extent, Load, Var
+from stretto.device.operator import Operator, Template
+from stretto.kernels.products import Product, expr_vars, product_of
+from stretto.lowering.expense import count_applies
+from stretto.machines.cuda import costs
+
+UNROLL = 4
+"""So many rows of a product at most have totals of their own."""
+SECTOR = 32
+"""Bytes that memory hands over at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stencil:
+    """What is known of an operator whatever its tile; `product` if it is one."""
+
+    operator: Operator
+    product: Product | None
+    loads: tuple[tuple[Load, frozenset[int]], ...]
+    applies: int
+
+    @staticmethod
+    def of(operator: Operator) -> Stencil:
+        found = dict.fromkeys(operator.reads())
+        reads = tuple((load, frozenset(expr_vars(load))) for load in found)
+        applies = 1 + count_applies(operator.value)
+        return Stencil(operator, product_of(operator), reads, applies)
+
+    @property
+    def is_matrix(self) -> bool:
+        """A product with enough rows and columns for tensor cores?"""
+        if self.product is None or prod(self.depths) < 16:
+            return False
+        dims = self.operator.dims
+        sides = (self.product.rows, self.product.columns)
+        return min(prod(guessed(dims[n]) for n in side) for side in sides) > UNROLL
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Rows and columns of a product for tensor cores."""
+        if self.product is None or not self.is_matrix:
+            return ()
+        return (*self.product.rows, *self.product.columns)
+
+    def is_contiguous(self, dim: int) -> bool:
+        """Do neighbours along a dim lie side by side in memory: the results, and where there is
+        more to read than to write, what is read?"""
+        if self.operator.out.offset.coefficient(Var(dim)) != 1:
+            return False
+        found = [load.access.offset.coefficient(Var(dim)) for load, _ in self.loads]
+        return not self.operator.combine or 1 in found
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(guessed(extent) for extent in self.operator.reduce)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`beside`: what it adds to the time of another one like it that is under way."""
+
+    template: Template
+    seconds: float
+    beside: float
+
+
+def guessed(extent: Extent) -> int:
+    return extent if isinstance(extent, int) else costs.GUESS
+
+
+def power(value: int) -> int:
+    """The power of two from `value` up."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def whole_seconds(stencil: Stencil) -> float:
+    """What one unit takes for all of an operator at least."""
+    sizes = tuple(guessed(extent) for extent in stencil.operator.dims)
+    points = prod((*sizes, *stencil.depths))
+    work = (
+        2 * points / costs.TENSOR_HALF
+        if stencil.is_matrix
+        else points * stencil.applies / costs.FMA
+    )
+    return max(traffic(stencil, sizes) / costs.BANDWIDTH, work)
+
+
+def traffic(stencil: Stencil, sizes: tuple[int, ...]) -> float:
+    """Bytes that a box reads and writes."""
+    out = stencil.operator.out
+    total = prod(sizes) * out.buffer.dtype.itemsize * waste(out, stencil, sizes)
+    extents = (*sizes, *stencil.depths)
+    for load, numbers in stencil.loads:
+        elements = prod((extents[n] for n in numbers), start=1)
+        total += elements * load.dtype.itemsize * waste(load.access, stencil, sizes)
+    return total
+
+
+def waste(access: Access, stencil: Stencil, sizes: tuple[int, ...]) -> float:
+    """How many times the bytes of a box's elements memory must move to hand them over."""
+    run = 1
+    offset = access.offset
+    sides = [
+        (abs(offset.coefficient(Var(n))), size)
+        for n, size in enumerate((*sizes, *stencil.depths))
+        if offset.coefficient(Var(n))
+    ]
+    for step, size in sorted(sides):
+        if step > run:
+            break
+        run += step * max(size - 1, 0)
+    elements = prod(d if isinstance(d, int) else SECTOR for d in access.shape)
+    return max(1.0, min(SECTOR // access.buffer.dtype.itemsize, elements) / run)
