@@ -17,13 +17,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.build import Stages
 from stretto.errors import StrettoError
 from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.describe import LaunchRow, host_rows, launch_rows
+from stretto.machines.cuda.machine import gpu_program
+from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.cuda.toolchain import require_triton
 from stretto.options import Options
 from stretto.text import bytes_text
-from stretto.tools.launches import LaunchRow, host_rows, launch_rows
 from stretto.tools.models import find_model
 from stretto.tools.names import UsageError, require_known
 from stretto.tools.targets import compile_model, multiprocessors, require_target
@@ -119,28 +120,29 @@ def _model(
     start = time.perf_counter()
     try:
         model = find_model(name, small=preset == "small")
-        stages = compile_model(model, target, units, options)
+        _, stages = compile_model(model, target, units, options)
     except StrettoError as error:
         spent = {"until it failed": time.perf_counter() - start}
         return ModelResources(name, spent, problem=f"{type(error).__name__}: {error.message}")
     spent: dict[str, float | str] = {}
     for other in others:
         tell(f"{name}: {other}")
-        spent[other] = _seconds(stages, other, options)
-    assert stages.plan is not None and stages.device is not None
+        spent[other] = _seconds(gpu_program(stages), other, options)
+    assert stages.device is not None
+    made = gpu_program(stages)
     return ModelResources(
         name,
         stages.seconds,
-        tuple(launch_rows(stages, units)),
+        tuple(launch_rows(made, units)),
         sum(kernel.call is not None for kernel in stages.device.kernels),
-        tuple(f"{row.what}: {row.why}" for row in host_rows(stages.plan)),
+        tuple(f"{row.what}: {row.why}" for row in host_rows(made.plan)),
         spent,
     )
 
 
-def _seconds(stages: Stages, target: str, options: Options) -> float | str:
+def _seconds(made: GpuProgram, target: str, options: Options) -> float | str:
     try:
-        return sum(compile_source(source, target, options).seconds for source in stages.triton)
+        return sum(compile_source(source, target, options).seconds for source in made.sources)
     except StrettoError as error:
         return f"{type(error).__name__}: {error.message}"
 

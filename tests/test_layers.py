@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "stretto"
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("text",),
     ("errors", "options"),
-    ("deadline", "locks"),
+    ("deadline", "dumps", "locks"),
     ("ir",),
     ("ops",),
     ("interp",),
@@ -27,7 +27,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("schedule",),
     ("runtime",),
     ("machines",),
-    ("machines.cpu", "machines.cuda", "machines.emulator"),
+    ("machines.cpu", "machines.cuda", "machines.emulator", "machines.interpreter"),
     ("batching", "graphs"),
     ("tools",),
 )

@@ -105,7 +105,7 @@ def check_model(bench: Bench, reporter: Reporter, name: str, preset: str) -> dic
         "launches_per_call": launched,
         "units": executable.program.units,
         "stages_s": dict(signature.stages.seconds),
-        "resources": [str(kernel.resources) for kernel in signature.stages.compiled],
+        "resources": [str(kernel.resources) for kernel in signature.stages.product.compiled],
     }
     if entry.one_launch and launched != 1:
         raise WrongValue(f"{launched} launches per call where one is promised; error {worst:.1e}")

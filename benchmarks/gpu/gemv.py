@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.build import pipeline
 from stretto.device.operator import Kernel, TileDim
 from stretto.device.tree import map_tree
 from stretto.frontends.python import capture
@@ -24,6 +23,7 @@ from stretto.machines.cuda.select import KernelItems, select_cuda
 from stretto.machines.cuda.templates.reduction import Reduce
 from stretto.options import Options
 from stretto.passes.manager import run_passes
+from stretto.passes.pipeline import pipeline
 from stretto.schedule.costs import GPU_COSTS
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule_with_report
@@ -80,7 +80,7 @@ def make(
     """The executable of `multiply` for these operands. shape: None is what the project chooses."""
     options = Options(cache_dir=folder)
     captured = capture(multiply, (matrix, vector), {}, options)
-    lowered = lower(run_passes(captured.program, pipeline(options)))
+    lowered = lower(run_passes(captured.program, pipeline()))
     tree = select_cuda(lowered, bench.units)
     if shape is not None:
         tree = map_tree(tree, lambda items: _shaped(items, shape, task_rows))

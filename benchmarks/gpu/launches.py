@@ -296,24 +296,24 @@ def _executable(bench: Bench, reporter: Reporter, case: Any) -> Any:
     """A program written by hand, made ready."""
     from stretto.machines.cuda.executable import CudaExecutable
     from stretto.machines.cuda.interpreter import InterpretedKernel
-    from stretto.machines.cuda.machine import InterpretedMachine
+    from stretto.machines.cuda.launcher import InterpretedLauncher
     from stretto.options import Options
 
     options = Options(cache_dir=str(reporter.scratch / "programs"))
     sources = (case.source,)
     if bench.dry_run:
-        machine: Any = InterpretedMachine([InterpretedKernel(case.source)])
+        machine: Any = InterpretedLauncher([InterpretedKernel(case.source)])
     else:
         from stretto.machines.cuda.compile import compile_source
         from stretto.machines.cuda.device import find_gpu
         from stretto.machines.cuda.driver import load_driver
         from stretto.machines.cuda.launch import load_kernel, require_resident
-        from stretto.machines.cuda.machine import CudaMachine, TorchMemory
+        from stretto.machines.cuda.launcher import GpuLauncher, TorchMemory
 
         gpu, driver = find_gpu(bench.device), load_driver()
         compiled = compile_source(case.source, bench.target, options)
         kernel = load_kernel(driver, gpu.index, compiled, case.program.units)
         require_resident(kernel, gpu.multiprocessors)
-        machine = CudaMachine(gpu.device, driver, TorchMemory(gpu.device), [kernel])
+        machine = GpuLauncher(gpu.device, driver, TorchMemory(gpu.device), [kernel])
         machine.polls = FEW_POLLS
     return CudaExecutable(case.program, sources, case.interface, options, machine)

@@ -117,7 +117,7 @@ def _stretto(case: Case, bench: Bench, cache: str) -> Ready:
         (entry,) = fast.signatures
         stages = entry.stages
         front = {name: s for name, s in stages.seconds.items() if name != "compile"}
-        cold = sum(front.values()) + sum(kernel.seconds for kernel in stages.compiled)
+        cold = sum(front.values()) + sum(kernel.seconds for kernel in stages.product.compiled)
         executable = entry.executable
         before = executable.launches
         call()
@@ -125,8 +125,8 @@ def _stretto(case: Case, bench: Bench, cache: str) -> Ready:
             "launches_per_call": executable.launches - before,
             "units": executable.program.units,
             "compile_cold_s": cold,
-            "kernels_from_cache": [kernel.from_cache for kernel in stages.compiled],
-            "resources": [str(kernel.resources) for kernel in stages.compiled],
+            "kernels_from_cache": [kernel.from_cache for kernel in stages.product.compiled],
+            "resources": [str(kernel.resources) for kernel in stages.product.compiled],
         }
 
     call = _without_gradients(fast, case.inputs)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.build import InterpretedExecutable, build
+from stretto.build import build
 from stretto.entry import Entry, check_written
 from stretto.errors import BuildError, CaptureError, StrettoWarning
 from stretto.frontends.python import Reading, capture, capturing, is_structural
@@ -26,15 +26,12 @@ from stretto.frontends.python.tracing.admission import (
 )
 from stretto.keys import BY_STRUCTURE, Key, is_by_structure, varying
 from stretto.locks import ForkSafeLock
-from stretto.machines.cuda.executable import CudaExecutable
 from stretto.options import Options
-from stretto.placement import choose_backend, device_of, is_capturing_stream
+from stretto.placement import AUTO, choose_machine, device_of, require_backend
 from stretto.runtime.check import Checker
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-BACKENDS = ("auto", "cpu", "cuda", "cuda-emulated", "emulator", "interpreter")
 
 _TENSORS_ONLY = {torch.Tensor}
 
@@ -263,14 +260,10 @@ class Compiled:
             stale = self._entries.get(key)
             if stale is not None and stale.is_current():
                 return stale
-            backend = choose_backend(self._backend, tensors)
-            if backend == "cuda" and is_capturing_stream():
-                raise BuildError(
-                    "a function cannot be compiled while a stream is captured",
-                    remedy="call it once with such inputs before the capture",
-                )
+            machine = choose_machine(self._backend, tensors)
+            machine.require_ready()
             start = time.perf_counter()
-            device_of(backend, tensors)
+            device_of(machine, tensors)
             with capturing():
                 stale = self._entries.get(key)
                 if stale is not None and stale.is_current():
@@ -281,14 +274,14 @@ class Compiled:
                 if captured.objects is not None:
                     reading = captured.objects.read(tensors, (args, kwargs))
                     check_inputs(reading.tensors)
-            device = device_of(backend, tensors, captured)
+            device = device_of(machine, tensors, captured)
             traced = time.perf_counter() - start
-            executable, stages = build(captured, backend, self._options, device=device)
+            stages = build(captured.program, machine, self._options, device)
+            assert stages.executable is not None
             stages.seconds = {"capture": traced, **stages.seconds}
-            entry = Entry(
-                key, captured, executable, stages, time.perf_counter() - start, (args, kwargs)
-            )
-            if self._options.check and not isinstance(executable, InterpretedExecutable):
+            seconds = time.perf_counter() - start
+            entry = Entry(key, captured, stages.executable, stages, seconds, (args, kwargs))
+            if self._options.check and not machine.is_oracle:
                 entry.checker = Checker(captured.program, self._options.max_depth)
             check_written(entry, tensors, reading)
             if entry.checks_inputs:
@@ -335,8 +328,7 @@ class Compiled:
         """Waits until all calls on GPUs have ended. Raises RunError for one that failed, which
         otherwise the next call does."""
         for entry in self.signatures:
-            if isinstance(entry.executable, CudaExecutable):
-                entry.executable.synchronize()
+            entry.executable.synchronize()
 
     def explain(self) -> str:
         """What was captured, fused, scheduled and built, per signature, and what not and why."""
@@ -397,7 +389,7 @@ def compile(
     function: Callable[..., Any],
     example_inputs: Sequence[Any] | None = None,
     *,
-    backend: str = "auto",
+    backend: str = AUTO,
     options: Options | None = None,
 ) -> Compiled: ...
 @overload
@@ -405,14 +397,14 @@ def compile(
     function: None = None,
     example_inputs: Sequence[Any] | None = None,
     *,
-    backend: str = "auto",
+    backend: str = AUTO,
     options: Options | None = None,
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(
     function: Callable[..., Any] | None = None,
     example_inputs: Sequence[Any] | None = None,
     *,
-    backend: str = "auto",
+    backend: str = AUTO,
     options: Options | None = None,
 ) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
     """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
@@ -420,9 +412,8 @@ def compile(
     function: what to compile; without it a decorator is returned.
     example_inputs: positional arguments; given, the signature is compiled now instead of at the
         first call.
-    backend: "auto" (by the inputs' device), "cpu", "cuda" (an NVIDIA GPU), "cuda-emulated" (the
-        kernels of a GPU, interpreted on CPU tensors), "emulator" (runs the schedule step by step in
-        Python and looks for races), "interpreter" (op by op, the oracle).
+    backend: the machine that runs it; "auto" goes by the devices of the inputs, "interpreter" is
+        the oracle. `stretto doctor` lists all, `stretto.machines.registry.register` adds one.
     options: see `Options`.
 
     The result takes and returns what the original does. One program is compiled per signature:
@@ -430,8 +421,7 @@ def compile(
     unknown backend, and at a call CaptureError, BuildError or RunError with the user's source line
     and a remedy.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    require_backend(backend)
     settings = options if options is not None else Options()
     if not isinstance(settings, Options):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"options must be stretto.Options(...), not {type(settings).__name__}")

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from stretto.build import Executable, Stages
 from stretto.errors import CaptureError
 from stretto.frontends.python import (
     ArgumentLeaf,
@@ -22,6 +21,7 @@ from stretto.frontends.python import (
 )
 from stretto.frontends.python.tracing.admission import overlaps
 from stretto.keys import Key
+from stretto.machines.machine import Executable, Stages
 from stretto.options import Options
 from stretto.runtime.check import Checker
 from stretto.runtime.constants import Weights
@@ -70,7 +70,7 @@ class Entry:
         self.varies = self.checks_inputs or self.captured.objects is not None
         self.watch = Watch.of(self.captured)
         folded = _folded(self.captured, self.stages)
-        native = self.stages.backend == "cpu"
+        native = self.stages.machine.is_native
         if native:
             library = load_probes(Options())
             self.watch.guards.native = lambda found: ProbeTable(library, found.rows, found.kept)

@@ -93,6 +93,11 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / scale:.3g} {unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, as `1 value`, `2 values`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def table(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
     """A plain-text table, columns two spaces apart; a column of numbers is set to the right.
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 
 import stretto
-from stretto import api
 from stretto.api import Compiled
-from stretto.build import build
-from stretto.frontends.python import Captured
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.registry import known_machines, registered
 from stretto.options import Options
 from tests.backends import EAGER, many_tasks
 from tests.frontends.python.checks import assert_same
@@ -25,21 +23,14 @@ from tests.machines.cuda import triton_runner
 CUDA = "cuda-emulated"
 
 
-def _build(captured: Captured, backend: str, *args: Any, **kwargs: Any) -> Any:
-    """On a GPU all units run anyway."""
-    costs = None if backend == CUDA else EAGER
-    return build(captured, backend, *args, costs=costs, **kwargs)
-
-
 @contextmanager
 def spread() -> Iterator[None]:
     """What compiles inside is cut finely and uses all units, however small its work is."""
     with (
         many_tasks(),
         triton_runner.many_tasks(),
-        pytest.MonkeyPatch.context() as patch,
+        registered(*(replace(m, costs=EAGER) for m in known_machines().values() if m.name != CUDA)),
     ):
-        patch.setattr(api, "build", _build)
         yield
 
 

@@ -313,11 +313,11 @@ def test_members_are_packed_once_for_all_iterations() -> None:
     """A stack has one packed form; its members are addressed where the loop runs."""
     compiled = check(by_loop, (torch.randn(3, SIZE),), backend="cpu")
     (entry,) = compiled.signatures
-    shapes = [packing.buffer.shape for packing in entry.stages.packings]
+    shapes = [packing.buffer.shape for packing in entry.stages.scheduled.interface.packings]
     assert len(shapes) == 3 and all(shape[0] == MEMBERS for shape in shapes)
     compiled = check(by_overlapping_slice, (torch.randn(3, SIZE),), backend="cpu")
     (entry,) = compiled.signatures
-    assert not entry.stages.packings
+    assert not entry.stages.scheduled.interface.packings
 
 
 # ---- modules that keep their weights in views ------------------------------------------------

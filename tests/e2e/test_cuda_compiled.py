@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from benchmarks.models import ZOO, build
-from stretto.build import Stages, compile_for_target
+from stretto.build import build as build_stages
 from stretto.frontends.python import capture
+from stretto.machines.cuda.machine import CrossCompiler, gpu_program
+from stretto.machines.machine import Stages
 from stretto.options import Options
 from tests.e2e.test_zoo import MODELS
 from tests.sampling import sampled
@@ -29,12 +31,12 @@ def compiled(name: str, preset: str, target: str, units: int, folder: Path) -> S
     model, inputs = build(name, preset)
     options = Options(cache_dir=folder)
     captured = capture(model, tuple(inputs), {}, options)
-    return compile_for_target(captured, target, units, options)
+    return build_stages(captured.program, CrossCompiler.of(target, units), options)
 
 
 def require_good(stages: Stages, name: str, units: int) -> None:
     assert ZOO[name].one_launch
-    (kernel,) = stages.compiled
+    (kernel,) = gpu_program(stages).compiled
     assert stages.device is not None
     assert stages.device.units == units
     assert not kernel.from_cache
@@ -55,8 +57,9 @@ def beams(scores: torch.Tensor, table: torch.Tensor, steps: torch.Tensor) -> tor
 def test_sorting_in_a_loop_for_hopper(tmp_path: Path) -> None:
     options = Options(cache_dir=tmp_path)
     arguments = (torch.zeros(4), torch.zeros(4, 1000), torch.tensor(3))
-    stages = compile_for_target(capture(beams, arguments, {}, options), "sm_90", 132, options)
-    (kernel,) = stages.compiled
+    program = capture(beams, arguments, {}, options).program
+    stages = build_stages(program, CrossCompiler.of("sm_90", 132), options)
+    (kernel,) = gpu_program(stages).compiled
     assert kernel.resources.units_per_sm >= 1
     assert len(kernel.binary) < LARGEST
 
@@ -91,6 +94,6 @@ def test_other_nvidia_gpus(name: str, target: str, units: int, tmp_path: Path) -
 @pytest.mark.parametrize("name", FEW)
 def test_amd(name: str, tmp_path: Path) -> None:
     stages = compiled(name, "small", "gfx942", 304, tmp_path)
-    (kernel,) = stages.compiled
+    (kernel,) = gpu_program(stages).compiled
     assert kernel.binary.startswith(b"\x7fELF")
     assert len(kernel.binary) < LARGEST

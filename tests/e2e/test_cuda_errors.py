@@ -18,6 +18,7 @@ from stretto.device.tree import map_tree
 from stretto.device.verifier import verify
 from stretto.errors import BuildError, CaptureError, RunError, ScheduleError, VerifyError
 from stretto.machines.cuda.device import emulated_cuda_executable
+from stretto.machines.cuda.machine import CUDA as CUDA_MACHINE
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan, print_program
 from stretto.machines.cuda.printer.source import HOST
@@ -91,7 +92,7 @@ def test_the_host_is_told_of_an_index(
     fast = emulated(function)
     fast(A, torch.tensor([0, 2]))
     program, host = on_cuda(fast), torch.zeros(1, dtype=torch.int64)
-    (kernel,), (state,) = program.machine.kernels, program.states.values()
+    (kernel,), (state,) = program.launcher.kernels, program.states.values()
     state.control[HOST] = host.data_ptr()
     launch = kernel.launch
     monkeypatch.setattr(kernel, "launch", lambda arguments, _: launch(arguments, [host]))
@@ -199,7 +200,7 @@ def test_a_deadlock_is_explained() -> None:
 def test_a_wait_that_takes_too_long_stops_the_program() -> None:
     """As on a GPU, where nobody can see that no unit goes on."""
     executable = broken()
-    executable.machine.polls = 1
+    executable.launcher.polls = 1
     for _ in range(2):
         with pytest.raises(ProgramStopped, match="a wait for unit 0 to reach step 1") as caught:
             executable([torch.randn(12, 16)])
@@ -246,7 +247,7 @@ def test_numbers_on_the_cpu_go_with_tensors_on_a_gpu() -> None:
     def of_constants(*names: str) -> torch.device:
         program = SimpleNamespace(constants={name: constants[name] for name in names})
         captured: Any = SimpleNamespace(inputs=(), program=program)
-        return device_of("cuda", [on_gpu], captured)
+        return device_of(CUDA_MACHINE, [on_gpu], captured)
 
     assert of_constants("half") == torch.device("cuda", 0)
     with pytest.raises(BuildError, match="the tensor 'weight' is on cpu, others are on cuda:0"):

@@ -237,7 +237,9 @@ def test_only_what_has_a_call_inside_leaves_the_device() -> None:
 def test_a_program_that_is_too_large_for_one_launch(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stretto.build.make_plan", functools.partial(make_plan, most_kernels=2))
+    monkeypatch.setattr(
+        "stretto.machines.cuda.machine.make_plan", functools.partial(make_plan, most_kernels=2)
+    )
     model, inputs, wanted = made(name)
     compiled = stretto.compile(model, backend=CUDA, options=Options(units=3))
     with spread(), torch.no_grad():

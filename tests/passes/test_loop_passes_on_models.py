@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from benchmarks.models import deepspeech2, lstm, nasrnn
-from stretto.build import pipeline
 from stretto.frontends.python import capture
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.ops import ForOp
 from stretto.options import Options
 from stretto.passes.manager import run_passes
+from stretto.passes.pipeline import pipeline
 from tests.passes.loops import contractions
 
 
@@ -21,7 +21,7 @@ def optimised(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Progr
     with torch.no_grad():
         captured = capture(model, inputs, {}, Options()).program
         expected = copy.deepcopy(model).double()(*(item.double() for item in inputs))
-    after = run_passes(captured, pipeline(Options()))
+    after = run_passes(captured, pipeline())
     (found,) = run(after, inputs, dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     return after

@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 import stretto
 from benchmarks.models import CORE
 from benchmarks.models import build as build_model
-from stretto import api
-from stretto.build import build
 from stretto.device.forms import Packing, ProgramInterface
 from stretto.device.normalize import normalize
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.tree import Tree
-from stretto.frontends.python import Captured
 from stretto.ir.core import Program
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.select import select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.emulator.run import Emulator
+from stretto.machines.interpreter.machine import InterpretedExecutable, InterpreterMachine
+from stretto.machines.machine import Stage, Stages
+from stretto.machines.registry import registered
+from stretto.machines.stages import PASSES
 from stretto.options import Options
 from stretto.schedule.costs import GPU_COSTS, MachineCosts
 from stretto.schedule.scheduler import schedule
@@ -81,27 +81,37 @@ class Recorded:
 
 
 def record(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Recorded:
-    inputs: list[list[Tensor]] = []
-
-    def recording(captured: Captured, backend: str, *args: Any, **kwargs: Any) -> Any:
-        executable, stages = build(captured, backend, *args, **kwargs)
-
-        run = executable.__call__
-
-        def call(self: Any, tensors: list[Tensor]) -> Any:
-            inputs.append([tensor.clone() for tensor in tensors])
-            return run(tensors)
-
-        recorder = type("Recorder", (type(executable),), {"__call__": call})
-        executable.__class__ = recorder  # pyright: ignore
-        return executable, stages
-
-    compiled = stretto.compile(function, backend="interpreter", options=Options(unroll=2))
-    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(api, "build", recording)
+    with registered(RECORDER), torch.no_grad():
+        compiled = stretto.compile(function, backend=RECORDER.name, options=Options(unroll=2))
         compiled(*copy.deepcopy(arguments))
     (entry,) = compiled.signatures
-    return Recorded(entry.stages.program, inputs[0])
+    assert isinstance(entry.executable, Recorder)
+    return Recorded(entry.stages.program, entry.executable.inputs[0])
+
+
+class Recorder(InterpretedExecutable):
+    """Keeps the inputs of its calls."""
+
+    def __init__(self, program: Program, options: Options) -> None:
+        super().__init__(program, options)
+        self.inputs: list[list[Tensor]] = []
+
+    def __call__(self, inputs: list[Tensor]) -> Any:
+        self.inputs.append([tensor.clone() for tensor in inputs])
+        return super().__call__(inputs)
+
+
+@dataclass(frozen=True)
+class RecordingMachine(InterpreterMachine):
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (PASSES, Stage("load", self.load))
+
+    def load(self, stages: Stages) -> None:
+        stages.executable = Recorder(stages.program, stages.options)
+
+
+RECORDER = RecordingMachine("recorder")
 
 
 def captured_specimen(name: str, recorded: Recorded, units: int, costs: MachineCosts) -> Specimen:

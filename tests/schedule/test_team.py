@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.models import CORE, build
-from stretto.build import pipeline
 from stretto.device.expr import Const, Index, Reg, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Run, Signal, Wait
@@ -30,6 +29,7 @@ from stretto.machines.cpu.select import select
 from stretto.machines.emulator.run import Emulator
 from stretto.options import Options
 from stretto.passes.manager import run_passes
+from stretto.passes.pipeline import pipeline
 from stretto.schedule.builder import Part
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.scheduler import schedule, schedule_with_report
@@ -318,7 +318,7 @@ def test_printed_code_waits_for_several_units() -> None:
 
 
 def optimized(model: Any, inputs: Any) -> Program:
-    return run_passes(capture(model, inputs, {}, Options()).program, pipeline(Options()))
+    return run_passes(capture(model, inputs, {}, Options()).program, pipeline())
 
 
 # ---- the zoo -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.machines.cpu.native import TaskEvent
+from stretto.machines.machine import TaskEvent
 from stretto.tools.profile import Profile, ProfiledKernel, make_profile
 
 KERNELS = ("cell1", "linear2")

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from stretto.tools.cli import app
-from stretto.tools.doctor import Check
+from stretto.machines.machine import Diagnosis
 
 RUNNER = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -68,8 +68,8 @@ def test_doctor_on_this_machine() -> None:
 
 def test_doctor_fails_where_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        Check("compiler", "fail", "no C++ compiler [g++]", "install one"),
-        Check("x", "ok", ""),
+        Diagnosis("compiler", "fail", "no C++ compiler [g++]", "install one"),
+        Diagnosis("x", "ok", ""),
     ]
     monkeypatch.setattr("stretto.tools.doctor.checks", lambda options: iter(found))
     text = run("doctor", code=1).stdout
@@ -78,7 +78,7 @@ def test_doctor_fails_where_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_doctor_only_warns_of_what_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Check("peers", "warn", "none", "pip install jax")]
+    found = [Diagnosis("peers", "warn", "none", "pip install jax")]
     monkeypatch.setattr("stretto.tools.doctor.checks", lambda options: iter(found))
     assert "warn  peers" in run("doctor").stdout
 

@@ -7,18 +7,21 @@ import pytest
 from stretto.device.expr import Const, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Frame, Run, Schedule, Wait
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, Tree, TreeFunction, While
-from stretto.ir.types import DType
-from stretto.tools.control import (
-    Runs,
-    function_runs,
-    kernel_runs,
-    program_rows,
-    reached,
-    recursive_functions,
-    schedule_rows,
+from stretto.device.runs import Runs, function_runs, reached, recursive_functions
+from stretto.device.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    While,
     trip_count,
 )
+from stretto.ir.types import DType
+from stretto.tools.control import kernel_runs, program_rows, schedule_rows
 from tests.support import program_of
 
 WITH_CONTROL = """
@@ -116,15 +119,15 @@ def test_runs_of_a_while_are_by_value() -> None:
 def test_calls_count_for_the_function_they_reach() -> None:
     call: Call[Schedule] = Call("f", (), ())
     program = device(main=Seq((call, loop(4, call))), f=leaf("a"))
-    assert str(function_runs(program)["f"]) == "5"
+    assert str(function_runs(program.tree)["f"]) == "5"
     assert str(kernel_runs(program)["a"]) == "5"
 
 
 def test_recursion_and_what_it_calls_are_by_value() -> None:
     again: Call[Schedule] = Call("f", (), ())
     program = device(main=again, f=Seq((If(FLAG, again, Seq(())), Call("g", (), ()))), g=leaf("a"))
-    assert recursive_functions(program) == {"f"}
-    runs = function_runs(program)
+    assert recursive_functions(program.tree) == {"f"}
+    runs = function_runs(program.tree)
     assert str(runs["main"]) == "1"
     assert str(runs["f"]) == str(runs["g"]) == "by value"
 

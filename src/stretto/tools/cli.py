@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -23,6 +23,9 @@ from stretto.tools.cache import CacheFolder
 from stretto.tools.fuzz.command import fuzz
 from stretto.tools.names import UsageError, require_known
 
+if TYPE_CHECKING:
+    from stretto.machines.machine import Machine
+
 app = typer.Typer(
     name="stretto",
     help="Compiles dynamic PyTorch programs: loops, branches and recursion run as one native call.",
@@ -33,8 +36,7 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 
-BACKENDS = ("cpu", "cuda", "cuda-emulated", "emulator", "interpreter")
-DEMO_BACKENDS = ("cpu", "cuda", "cuda-emulated")
+BACKEND_HELP = "The machine; `stretto doctor` lists them. By default this host's own."
 PRESETS = ("full", "small")
 TIMELINES = (".html", ".json", ".png")
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -108,38 +110,47 @@ def demo_command(
     threads: Threads = None,
     output: Annotated[Path, typer.Option(help="Folder for the timeline.")] = Path("out"),
     small: Annotated[bool, typer.Option(help="Tiny models, few runs: a check.")] = False,
-    backend: Annotated[str, typer.Option(help=f"One of {', '.join(DEMO_BACKENDS)}.")] = "cpu",
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     units: Units = None,
 ) -> None:
     """Compile four models of the zoo and run them against eager PyTorch."""
     from stretto.tools.demo import MODELS, demo, results_table
+    from stretto.tools.models import require_device
 
     options = Options(threads=threads, units=units)
     with told():
-        require_known("backend", [backend], DEMO_BACKENDS)
-        if backend == "cuda-emulated" and not small:
-            raise UsageError("an emulated GPU is slow: give --small too")
-        _require_gpu(backend)
+        machine = _machine(backend)
+        if machine.is_emulated and not small:
+            raise UsageError(f"the backend {machine.name} is slow: give --small too")
+        require_device(machine)
         with progress(4 * len(MODELS) + 1) as shown:
             results, written = demo(
                 options,
-                output if backend == "cpu" else None,
+                machine,
+                output if machine.is_native else None,
                 lambda text: shown.update(shown.task_ids[0], description=text, advance=1),
                 preset="small" if small else "full",
                 quick=small,
-                backend=backend,
             )
-        console.print(results_table(results, options.unit_count(), backend))
+        console.print(results_table(results, options.unit_count(), machine))
         for path in written:
             console.print(f"timeline: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _machine(name: str | None) -> Machine:
+    """The machine of that name, or the usual one of this host. Raises UsageError for none."""
+    from stretto.machines.registry import default_machine, find_machine, known_machines
+
+    if name is None:
+        return default_machine()
+    require_known("backend", [name], known_machines())
+    return find_machine(name)
 
 
 @app.command()
 def explain(
     model: Annotated[str, typer.Argument(help="A zoo model, path.py:function or module:name.")],
-    backend: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(BACKENDS)}; default: cpu.")
-    ] = None,
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     target: Annotated[
         str | None,
         typer.Option(help="Compile for a GPU that need not be there, as sm_90; nothing is run."),
@@ -162,10 +173,8 @@ def explain(
             require_known("kind of timeline", [timeline.suffix], TIMELINES)
         is_small = small or preset == "small"
         if target is None:
-            chosen = backend or "cpu"
-            require_known("backend", [chosen], BACKENDS)
             options = Options(threads=threads, units=units)
-            _explain_here(model, chosen, options, is_small, timeline)
+            _explain_here(model, _machine(backend), options, is_small, timeline)
         elif backend is not None or timeline is not None:
             other = "--backend" if backend is not None else "--timeline"
             raise UsageError(f"--target only compiles: it does not go with {other}")
@@ -174,17 +183,15 @@ def explain(
 
 
 def _explain_here(
-    model: str, backend: str, options: Options, small: bool, timeline: Path | None
+    model: str, machine: Machine, options: Options, small: bool, timeline: Path | None
 ) -> None:
-    """A model compiled by a backend of this machine."""
-    from stretto.tools.models import find_model, on_gpu
+    """A model compiled for a machine that is here."""
+    from stretto.tools.models import find_model, on_device, require_device
 
-    _require_gpu(backend)
-    found = find_model(model, small=small)
-    if backend == "cuda":
-        found = on_gpu(found)
+    require_device(machine)
+    found = on_device(find_model(model, small=small), machine)
     with errors.status(f"compiling {found.name}"):
-        fast = stretto.compile(found.function, found.inputs, backend=backend, options=options)
+        fast = stretto.compile(found.function, found.inputs, backend=machine.name, options=options)
     typer.echo(fast.explain(), nl=False)
     if timeline is not None:
         fast.timeline(timeline)
@@ -201,18 +208,8 @@ def _explain_target(model: str, target: str, units: int | None, small: bool) -> 
     count = units or multiprocessors(name)
     found = find_model(model, small=small)
     with errors.status(f"compiling {found.name} for {name}"):
-        stages = compile_model(found, name, count, Options())
-    text = explain_target(found.name, found.function, found.inputs, stages, count)
-    typer.echo(text, nl=False)
-
-
-def _require_gpu(backend: str) -> None:
-    """Raises BuildError before anything is made, where the backend needs a GPU that is not there,
-    or Triton."""
-    from stretto.tools.targets import require_gpu
-
-    if backend == "cuda":
-        require_gpu()
+        captured, stages = compile_model(found, name, count, Options())
+    typer.echo(explain_target(name, found, captured, stages), nl=False)
 
 
 @app.command()

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from stretto.device.expr import Const, Expr, Position
 from stretto.device.program import DeviceProgram, Run, Schedule, Wait
-from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, While, walk
+from stretto.device.runs import BY_VALUE, NEVER, Runs, function_runs, inside, reached, tree_runs
+from stretto.device.tree import (
+    Call,
+    Check,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    While,
+    children,
+    trip_count,
+)
 from stretto.errors import SourceLocation
 from stretto.ir.core import Block, Op, Program
 from stretto.ir.ops import CallOp, ForOp, IfOp, TensorOp, WhileOp
@@ -17,8 +29,6 @@ from stretto.ir.ops import CallOp, ForOp, IfOp, TensorOp, WhileOp
 INDENT = "  "
 MOST_UNITS = 8
 """The tasks of so many units are listed one by one; of more, neighbours alike are counted."""
-BY_VALUE = "by value"
-"""Stands for a number that is known only when the program runs."""
 
 
 def place(location: SourceLocation | None) -> str:
@@ -58,17 +68,6 @@ def program_rows(program: Program) -> list[ControlRow]:
         rows.append(ControlRow(0, what, "", _operators(function.body), None))
         rows.extend(_block_rows(function.body, 1))
     return rows
-
-
-def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
-    """The functions that a call of `name` can come to; itself among them if it is recursive."""
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        new = callees[waiting.pop()] - seen
-        seen |= new
-        waiting.extend(new)
-    return seen
 
 
 def _block_rows(block: Block, depth: int) -> list[ControlRow]:
@@ -118,32 +117,6 @@ def _operators(block: Block) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """How often something runs in one call; `exact` False: at most that; None: known only then."""
-
-    count: int | None = 1
-    exact: bool = True
-
-    def times(self, trips: int | None) -> Runs:
-        if self.count is None or trips is None:
-            return Runs(None)
-        return Runs(self.count * trips, self.exact)
-
-    def __add__(self, other: Runs) -> Runs:
-        if self.count is None or other.count is None:
-            return Runs(None)
-        return Runs(self.count + other.count, self.exact and other.exact)
-
-    def __str__(self) -> str:
-        if self.count is None:
-            return BY_VALUE
-        return str(self.count) if self.exact else f"<= {self.count}"
-
-
-NEVER = Runs(0)
-
-
-@dataclass(frozen=True, slots=True)
 class ScheduleRow:
     """A function, control node or leaf of a DeviceProgram; the numbers are those of a leaf."""
 
@@ -185,7 +158,7 @@ def kernel_names(schedule: Schedule) -> list[str]:
 
 def schedule_rows(program: DeviceProgram) -> list[ScheduleRow]:
     """The control tree of each function, with its leaves."""
-    runs = function_runs(program)
+    runs = function_runs(program.tree)
     rows: list[ScheduleRow] = []
     for function in program.tree.functions:
         rows.append(ScheduleRow(0, function.name, runs[function.name]))
@@ -202,100 +175,39 @@ def _leaf_name(schedule: Schedule) -> str:
 
 
 def _node_rows(node: Node[Schedule], depth: int, runs: Runs) -> Iterator[ScheduleRow]:
+    below = inside(node, runs)
     match node:
         case Leaf(schedule):
             if any(schedule.units):
                 yield ScheduleRow(depth, _leaf_name(schedule), runs, schedule)
+            return
         case Seq(nodes):
             for child in nodes:
                 yield from _node_rows(child, depth, runs)
-        case For():
-            trips = trip_count(node)
-            shown = BY_VALUE if trips is None else str(trips)
-            yield ScheduleRow(depth, f"for {node.index.name}, trips: {shown}", runs)
-            yield from _node_rows(node.body, depth + 1, runs.times(trips))
-        case While():
-            yield ScheduleRow(depth, f"while {node.condition.name}", runs)
-            yield from _node_rows(node.head, depth + 1, runs.times(None))
-            yield from _node_rows(node.body, depth + 1, runs.times(None))
+            return
         case If():
             yield ScheduleRow(depth, f"if {node.condition.name}", runs)
             for name, arm in (("then", node.then), ("else", node.orelse)):
-                if rows := list(_node_rows(arm, depth + 2, Runs(runs.count, False))):
+                if rows := list(_node_rows(arm, depth + 2, below)):
                     yield ScheduleRow(depth + 1, name, runs)
                     yield from rows
-        case Call():
-            yield ScheduleRow(depth, f"call {node.function}", runs)
-
-
-def trip_count(loop: For[Schedule]) -> int | None:
-    """The number of iterations, where the bounds are constants."""
-    start, stop = _constant(loop.start), _constant(loop.stop)
-    if start is None or stop is None:
-        return None
-    return len(range(start, stop, loop.step))
-
-
-def _constant(expr: Expr) -> int | None:
-    match expr:
-        case Const(value):
-            return int(value)
-        case Position(index) if index.is_const:
-            return index.const
-        case _:
-            return None
-
-
-def recursive_functions(program: DeviceProgram) -> set[str]:
-    """Functions that can have several activations at a time."""
-    callees = {
-        function.name: {node.function for node in walk(function.body) if isinstance(node, Call)}
-        for function in program.tree.functions
-    }
-    return {name for name in callees if name in reached(name, callees)}
-
-
-def function_runs(program: DeviceProgram) -> dict[str, Runs]:
-    """How often each function runs in one call; what recursion reaches is known only then."""
-    recursive = recursive_functions(program)
-    found = {function.name: NEVER for function in program.tree.functions}
-
-    def visit(name: str, runs: Runs, path: tuple[str, ...]) -> None:
-        if name in path:
             return
-        runs = Runs(None) if name in recursive else runs
-        found[name] = found[name] + runs
-        for call, inner in _calls(program.tree.function(name).body, runs):
-            visit(call.function, inner, (*path, name))
-
-    visit("main", Runs(), ())
-    return found
-
-
-def _calls(node: Node[Schedule], runs: Runs) -> Iterator[tuple[Call[Schedule], Runs]]:
-    match node:
-        case Call():
-            yield node, runs
         case For():
-            yield from _calls(node.body, runs.times(trip_count(node)))
+            what = f"for {node.index.name}, trips: {Runs().times(trip_count(node))}"
         case While():
-            yield from _calls(node.head, runs.times(None))
-            yield from _calls(node.body, runs.times(None))
-        case If():
-            for arm in (node.then, node.orelse):
-                yield from _calls(arm, Runs(runs.count, False))
-        case Seq(nodes):
-            for child in nodes:
-                yield from _calls(child, runs)
-        case Leaf():
-            pass
+            what = f"while {node.condition.name}"
+        case Call():
+            what = f"call {node.function}"
+    yield ScheduleRow(depth, what, runs)
+    for child in children(node):
+        yield from _node_rows(child, depth + 1, below)
 
 
 def kernel_runs(program: DeviceProgram) -> dict[str, Runs]:
     """How often each kernel is launched, as a set of tasks, in one call."""
     found = {kernel.name: NEVER for kernel in program.kernels}
-    for row in schedule_rows(program):
-        if row.schedule is not None:
-            for name in kernel_names(row.schedule):
-                found[name] = found[name] + row.runs
+    for node, runs in tree_runs(program.tree):
+        if isinstance(node, Leaf):
+            for name in node.body.kernels:
+                found[name] = found[name] + runs
     return found

@@ -16,9 +16,10 @@ from torch.utils import _pytree as pytree
 import stretto
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.machine import HOST, Executable, Machine
 from stretto.options import Options
 from stretto.text import seconds_text
-from stretto.tools.models import Model, on_gpu, zoo_module
+from stretto.tools.models import Model, on_device, zoo_module
 
 MODELS = ("seq2seq", "blockdrop", "rae", "lstm")
 DRAWN = "lstm"
@@ -45,17 +46,17 @@ class Result:
 
 def demo(
     options: Options,
+    machine: Machine,
     folder: Path | None,
     tell: Tell,
     *,
     models: tuple[str, ...] = MODELS,
     preset: str = "full",
     quick: bool = False,
-    backend: str = "cpu",
 ) -> tuple[list[Result], list[Path]]:
     """Measures the models; gives the results, and the timelines written into `folder`, if any.
 
-    Eager gets as many threads as stretto, and runs on the GPU where stretto does. `quick` runs
+    Eager gets as many threads as stretto, and runs on the same device. `quick` runs
     little: a check, not a measurement.
     """
     before = torch.get_num_threads()
@@ -64,7 +65,7 @@ def demo(
     written: list[Path] = []
     try:
         for name in models:
-            result, fast = _measure(name, options, preset, quick, tell, backend)
+            result, fast = _measure(name, options, preset, quick, tell, machine)
             results.append(result)
             if folder is not None and (name == DRAWN or len(models) == 1):
                 tell(f"{name}: drawing a timeline")
@@ -77,22 +78,21 @@ def demo(
 
 
 def _measure(
-    name: str, options: Options, preset: str, quick: bool, tell: Tell, backend: str
+    name: str, options: Options, preset: str, quick: bool, tell: Tell, machine: Machine
 ) -> tuple[Result, stretto.Compiled]:
     zoo, harness, measure = (zoo_module(part) for part in ("models", "harness", "measure"))
     model = Model(name, *zoo.build(name, preset))
     reference = harness.reference_outputs(model.function, model.inputs)
-    if backend == "cuda":
-        model = on_gpu(model)
+    model = on_device(model, machine)
     module, inputs = model.function, model.inputs
     tell(f"{name}: compiling")
     with torch.no_grad():
-        fast = stretto.compile(module, inputs, backend=backend, options=options)
+        fast = stretto.compile(module, inputs, backend=machine.name, options=options)
         outputs, launches = _count_launches(fast, inputs)
         tell(f"{name}: comparing with eager in float64")
         error = harness.relative_error(_arrays(outputs), reference)
         tell(f"{name}: timing")
-        wait = torch.cuda.synchronize if backend == "cuda" else lambda: None
+        wait = (lambda: None) if machine.device_type == HOST.type else torch.cuda.synchronize
         calls = {
             "eager": lambda: (module(*inputs), wait()),
             "stretto": lambda: (fast(*inputs), wait()),
@@ -112,14 +112,17 @@ def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[An
     first call may learn how much room lists need.)"""
     fast(*inputs)
     executable = fast.signatures[0].executable
-    if isinstance(executable, CudaExecutable):
-        before = executable.launches
-        return fast(*inputs), executable.launches - before
-    assert isinstance(executable, CpuExecutable)
-    native = executable.native
-    with patch.object(native, "run", wraps=native.run) as counted:
-        outputs = fast(*inputs)
-    return outputs, counted.call_count
+    if isinstance(executable, CpuExecutable):
+        native = executable.native
+        with patch.object(native, "run", wraps=native.run) as counted:
+            return fast(*inputs), counted.call_count
+    before = _launches(executable)
+    return fast(*inputs), _launches(executable) - before
+
+
+def _launches(executable: Executable) -> int:
+    """How many launches a program on a GPU, or an emulated one, has enqueued."""
+    return executable.launches if isinstance(executable, CudaExecutable) else 0
 
 
 def _arrays(outputs: Any) -> Any:
@@ -127,13 +130,13 @@ def _arrays(outputs: Any) -> Any:
     return zoo_module("peers.base").tensors_to_numpy(here)
 
 
-def results_table(results: list[Result], units: int, backend: str = "cpu") -> Table:
+def results_table(results: list[Result], units: int, machine: Machine) -> Table:
     """What `stretto demo` prints."""
     title = f"medians, {units} thread{'s' if units > 1 else ''} each"
-    if backend == "cuda":
-        title = "medians, both on the GPU"
-    elif backend == "cuda-emulated":
-        title = "an emulated GPU: its errors and launches count, its times mean nothing"
+    if machine.is_emulated:
+        title = f"{machine.name}: errors and launches count, the times mean nothing"
+    elif machine.device_type != HOST.type:
+        title = f"medians, both on {machine.device()}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("model")
     for heading in ("eager", "stretto", "speed-up", "error", "launches", "compile"):

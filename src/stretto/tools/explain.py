@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from stretto.build import Executable, Stages
 from stretto.device.operator import Kernel
-from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
-from stretto.frontends.python import ArgumentLeaf, Fetched
+from stretto.device.runs import NEVER, function_runs, recursive_functions
+from stretto.frontends.python import ArgumentLeaf, Captured, Fetched
 from stretto.ir.ops import TensorOp
-from stretto.machines.cpu.executable import CpuExecutable
-from stretto.machines.cuda.device import find_gpu
-from stretto.machines.cuda.executable import CudaExecutable
-from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.machine import Description, Stages
 from stretto.schedule.scheduler import Report
-from stretto.text import Writer, bytes_text, seconds_text, table
+from stretto.text import Writer, bytes_text, counted, seconds_text, table
 from stretto.tools.arguments import tensor_names
-from stretto.tools.control import (
-    NEVER,
-    Runs,
-    function_runs,
-    kernel_runs,
-    program_rows,
-    recursive_functions,
-    schedule_rows,
-)
+from stretto.tools.control import kernel_runs, program_rows, schedule_rows
 from stretto.tools.kernels import kernel_row, short_file
-from stretto.tools.launches import (
-    HOST_HEADERS,
-    RESOURCE_HEADERS,
-    TEXT_HEADERS,
-    host_rows,
-    launch_rows,
-    launch_runs,
-    registers_text,
-    why_calls_wait,
-)
 
 if TYPE_CHECKING:
     from stretto.api import Compiled
     from stretto.entry import Entry
+    from stretto.tools.models import Model
 
 MOST_ROWS = 60
 """A longer table shows this many rows and says how many it leaves out."""
-
-_MISS = "miss, built now"
 
 
 def explain(compiled: Compiled) -> str:
@@ -61,86 +38,59 @@ def explain(compiled: Compiled) -> str:
     if not entries:
         out.write(f"{name}: nothing compiled yet; call it once, or give stretto.compile its inputs")
         return out.text()
-    out.write(f"{name}: {_count(len(entries), 'signature')} compiled")
+    out.write(f"{name}: {counted(len(entries), 'signature')} compiled")
     for number, entry in enumerate(entries, 1):
         out.write()
         out.write(
-            f"signature {number}: backend {entry.stages.backend}, {_count(entry.calls, 'call')}"
+            f"signature {number}: backend {entry.stages.backend}, {counted(entry.calls, 'call')}"
         )
         with out.indent():
             _write_entry(out, entry, compiled)
     return out.text()
 
 
-def explain_target(
-    name: str,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    stages: Stages,
-    multiprocessors: int,
-) -> str:
-    """What becomes of a function on a GPU that need not be there (build.compile_for_target)."""
+def explain_target(target: str, model: Model, captured: Captured, stages: Stages) -> str:
+    """What becomes of a model on a machine that need not be there."""
     out = Writer()
-    target = stages.compiled[0].target if stages.compiled else "a GPU"
-    out.write(f"{name}: compiled for {target}, not run")
+    out.write(f"{model.name}: compiled for {target}, not run")
     with out.indent():
-        names = tensor_names(function, args, {})
-        _write_stages(out, Subject(stages, names, sum(stages.seconds.values()), multiprocessors))
+        names = tensor_names(model.function, model.inputs, {})
+        _write_stages(out, Subject(captured, stages, names, sum(stages.seconds.values())))
     return out.text()
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A signature to write about. names: of the tensors of a call. multiprocessors: of the GPU that
-    it was compiled for, if any. executable: None where nothing was loaded."""
+    """A signature to write about. names: of the tensors of a call. seconds: of all stages."""
 
+    captured: Captured
     stages: Stages
     names: Sequence[str]
     seconds: float
-    multiprocessors: int | None = None
-    executable: Executable | None = None
 
 
 def _write_entry(out: Writer, entry: Entry, compiled: Compiled) -> None:
     args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", entry.keep)
     function = compiled._function  # pyright: ignore[reportPrivateUsage]
     names = tensor_names(function, args, kwargs)
-    gpu = None
-    if entry.stages.compiled and isinstance(entry.executable, CudaExecutable):
-        gpu = find_gpu(entry.executable.machine.device).multiprocessors
-    _write_stages(out, Subject(entry.stages, names, entry.seconds, gpu, entry.executable))
+    _write_stages(out, Subject(entry.captured, entry.stages, names, entry.seconds))
 
 
 def _write_stages(out: Writer, subject: Subject) -> None:
     stages = subject.stages
-    _inputs(out, stages, subject.names)
+    found = stages.machine.describe(stages)
+    _inputs(out, subject)
     if stages.device is not None:
-        _summary(out, subject, stages.device)
-    if stages.plan is not None:
-        _launches(out, subject)
-    _captured(out, stages)
+        _summary(out, stages, stages.device, found)
+    for described in found.tables:
+        _section(out, described.title, described.rows, described.headers)
+    _captured(out, subject.captured)
     _passes(out, stages)
     if stages.device is not None:
         _kernels(out, stages.device)
-        _library_calls(out, stages.device, stages.plan is not None)
+        _library_calls(out, stages.device, found.library_calls)
         _schedule(out, stages.device)
     _seconds(out, subject)
-
-
-def _launches(out: Writer, subject: Subject) -> None:
-    """The launches of a program for GPUs, and what the host does between them."""
-    stages = subject.stages
-    assert stages.plan is not None
-    rows = launch_rows(stages, subject.multiprocessors)
-    title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
-    _section(out, title, [row.text_cells() for row in rows], TEXT_HEADERS)
-    if stages.compiled:
-        numbers = [row.function for row in rows]
-        cells = [(n, *row.resource_cells()) for n, row in zip(numbers, rows, strict=True)]
-        title = f"resources of a unit on {stages.compiled[0].target}"
-        _section(out, title, cells, ("launch", *RESOURCE_HEADERS))
-    cells = [row.cells() for row in host_rows(stages.plan)]
-    _section(out, "what the host does between launches", cells, HOST_HEADERS)
 
 
 def _section(
@@ -157,9 +107,8 @@ def _section(
             out.write(f"... and {len(everything) - MOST_ROWS} more rows")
 
 
-def _inputs(out: Writer, stages: Stages, names: Sequence[str]) -> None:
-    """`names` are those of the tensors of a call."""
-    captured = stages.captured
+def _inputs(out: Writer, subject: Subject) -> None:
+    captured, names = subject.captured, subject.names
     mutated = {mutation.input for mutation in captured.mutations}
     rows: list[tuple[str, str, str]] = []
     params = captured.program.main.params
@@ -173,14 +122,14 @@ def _inputs(out: Writer, stages: Stages, names: Sequence[str]) -> None:
     _section(out, "inputs", rows, ("name", "type", "from"))
 
 
-def _captured(out: Writer, stages: Stages) -> None:
-    rows = program_rows(stages.captured.program)
+def _captured(out: Writer, captured: Captured) -> None:
+    rows = program_rows(captured.program)
     headers = ("captured", "trips", "operators", "line", "source")
     _section(out, "control flow, as captured", (row.cells() for row in rows), headers)
-    if stages.captured.notes:
+    if captured.notes:
         out.write("notes of the capture")
         with out.indent():
-            for note in stages.captured.notes:
+            for note in captured.notes:
                 out.write(short_file(note))
 
 
@@ -188,7 +137,7 @@ def _passes(out: Writer, stages: Stages) -> None:
     """What the passes made of the captured Program, in one line."""
     before, after = (
         sum(isinstance(op, TensorOp) for op in program.walk())
-        for program in (stages.captured.program, stages.program)
+        for program in (stages.captured, stages.program)
     )
     functions = ", ".join(stages.program.functions)
     out.write(f"passes: {before} tensor operators became {after}; functions: {functions}")
@@ -202,7 +151,7 @@ def _kernels(out: Writer, device: DeviceProgram) -> None:
     _section(out, title, [row.cells() for row in rows], headers)
 
 
-def _library_calls(out: Writer, device: DeviceProgram, on_gpu: bool) -> None:
+def _library_calls(out: Writer, device: DeviceProgram, where: str) -> None:
     calls = library_calls(device)
     if not calls:
         out.write("library calls: none")
@@ -214,7 +163,6 @@ def _library_calls(out: Writer, device: DeviceProgram, on_gpu: bool) -> None:
         if k.call is not None
     ]
     headers = ("kernel", "operator", "reason", "runs", "line")
-    where = "between launches" if on_gpu else "inside the launch"
     _section(out, f"library calls (run by torch {where})", rows, headers)
 
 
@@ -229,61 +177,28 @@ def _schedule(out: Writer, device: DeviceProgram) -> None:
     _section(out, "schedule", rows, headers)
 
 
-def _summary(out: Writer, subject: Subject, device: DeviceProgram) -> None:
-    stages, executable = subject.stages, subject.executable
-    lines: list[tuple[str, str]] = [("launches per call", _launch_text(stages))]
+def _summary(out: Writer, stages: Stages, device: DeviceProgram, found: Description) -> None:
+    lines: list[tuple[str, str]] = [("launches per call", found.launches)]
     if stages.report is not None:
         lines += _report_lines(stages.report)
     lines.insert(2, ("kernels", _task_text(device)))
-    runs = function_runs(device)
-    for name in sorted(recursive_functions(device)):
+    runs = function_runs(device.tree)
+    for name in sorted(recursive_functions(device.tree)):
         size = bytes_text(device.frame(name).nbytes)
         lines.append(
             ("recursion frame", f"{name}: {size} per activation, activations {runs[name]}")
         )
-    packed = sum(packing.buffer.nbytes for packing in stages.packings)
-    if stages.packings:
-        count = _count(len(stages.packings), "constant")
+    _, interface = stages.runnable()
+    packed = sum(packing.buffer.nbytes for packing in interface.packings)
+    if packed:
+        count = counted(len(interface.packings), "constant")
         lines.append(("packed weights", f"{count}, {bytes_text(packed)}"))
-    if isinstance(executable, CpuExecutable):
-        lines.append(("build cache", "hit" if executable.shared.from_cache else _MISS))
-    if stages.plan is not None:
-        lines += _gpu_lines(subject, stages.plan)
+    lines += found.lines
     width = max(len(label) for label, _ in lines)
     out.write("program")
     with out.indent():
         for label, text in lines:
             out.write(f"{label.ljust(width)}  {text}")
-
-
-def _launch_text(stages: Stages) -> str:
-    if stages.plan is None:
-        return "1"
-    total = NEVER
-    for runs in launch_runs(stages.plan).values():
-        total = total + runs
-    whole = total == Runs() and not host_rows(stages.plan)
-    return f"{total}, the whole program" if whole else str(total)
-
-
-def _gpu_lines(subject: Subject, plan: Plan) -> list[tuple[str, str]]:
-    stages = subject.stages
-    lines = [("registers", registers_text(plan))]
-    reasons = why_calls_wait(stages)
-    if stages.backend == "cuda-emulated":
-        lines.append(("emulated", "the text of each launch is interpreted on the CPU"))
-    wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
-    lines.append(("calls wait", wait))
-    if stages.compiled:
-        cached = all(compiled.from_cache for compiled in stages.compiled)
-        lines.append(("build cache", "hit" if cached else _MISS))
-    if isinstance(subject.executable, CudaExecutable):
-        lines.append(("launched", _count(subject.executable.launches, "time")))
-    if isinstance(subject.executable, PlanExecutable) and host_rows(plan):
-        reads = _count(subject.executable.reads, "value")
-        calls = _count(subject.executable.library_runs, "library call")
-        lines.append(("host so far", f"{calls}, {reads} read from the GPU"))
-    return lines
 
 
 def _task_text(device: DeviceProgram) -> str:
@@ -313,7 +228,3 @@ def _seconds(out: Writer, subject: Subject) -> None:
     spent = subject.stages.seconds.items()
     stages = ", ".join(f"{stage} {seconds_text(seconds)}" for stage, seconds in spent)
     out.write(f"compiled in {seconds_text(subject.seconds)}: {stages}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from stretto.device.expr import Apply, Expr, Extent, Reg
 from stretto.device.operator import Kernel, Template
+from stretto.device.runs import Runs
 from stretto.text import seconds_text
-from stretto.tools.control import Runs
 
 MOST_FUNCTIONS = 6
 """Scalar functions named for a kernel; a long chain shows the first ones."""

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.errors import BuildError
+from stretto.machines.machine import HOST, Machine
 from stretto.tools.names import UsageError, suggestion
 
 PACKAGES = ("stretto._zoo", "benchmarks")
@@ -64,16 +66,30 @@ def find_model(target: str, *, small: bool = False) -> Model:
     return Model(target, module, inputs)
 
 
-def on_gpu(model: Model) -> Model:
-    """The model with its inputs, and its parameters if it is a module, on the current GPU."""
+def on_device(model: Model, machine: Machine) -> Model:
+    """The model with its inputs, and its parameters if it is a module, where the machine wants
+    them. Raises BuildError where its device is missing."""
+    device = require_device(machine)
+    if device == HOST:
+        return model
     function = model.function
     if isinstance(function, torch.nn.Module):
-        function = function.to("cuda")
+        function = function.to(device)
 
     def moved(leaf: Any) -> Any:
-        return leaf.to("cuda") if isinstance(leaf, torch.Tensor) else leaf
+        return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
     return Model(model.name, function, pytree.tree_map(moved, model.inputs))
+
+
+def require_device(machine: Machine) -> torch.device:
+    """The device of a machine. Raises BuildError where it is missing; says what can be done
+    without it."""
+    try:
+        return machine.device()
+    except BuildError as error:
+        remedies = [text for text in (error.remedy, machine.instead) if text]
+        raise BuildError(error.message, remedy="; ".join(remedies)) from error
 
 
 def _own_model(target: str) -> Model:

@@ -11,8 +11,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.errors import BuildError
-from stretto.machines.cpu.executable import CpuExecutable
-from stretto.machines.cpu.native import TaskEvent
+from stretto.machines.machine import Profiler, TaskEvent
+from stretto.machines.registry import known_machines
 from stretto.options import Options
 from stretto.tools.kernels import kernel_lines, operators_text, templates_text, tile_text
 
@@ -73,15 +73,14 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
     Raises BuildError for a backend that does not measure time.
     """
     stages = entry.stages
-    if stages.device is None or stages.lowered is None or stages.source is None:
+    profiler = stages.machine.profiler(stages, options)
+    if profiler is None or stages.device is None:
+        clocks = [machine.name for machine in known_machines().values() if machine.is_native]
         raise BuildError(
             f"the {stages.backend} backend has no timeline: it does not measure time",
-            remedy='compile with backend="cpu"',
+            remedy=f'compile with backend="{clocks[0]}"',
         )
-    profiled = replace(options, profile=True, dump_dir=None)
-    interface = replace(stages.lowered.interface, packings=stages.packings)
-    executable = CpuExecutable(stages.device, stages.source, interface, profiled)
-    events = _fastest(executable, _inputs(entry))
+    events = _fastest(profiler, _inputs(entry))
     kernels = {kernel.name: kernel for kernel in stages.device.kernels}
     counts = Counter(event.kernel for event in events)
     times: Counter[int] = Counter()
@@ -97,7 +96,7 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
             counts[number],
             times[number],
         )
-        for number, name in enumerate(stages.source.kernels)
+        for number, name in enumerate(profiler.kernels)
     )
     return make_profile(_title(entry), stages.device.units, described, events)
 
@@ -121,12 +120,12 @@ def left_out(profile: Profile, most: int) -> str:
     )
 
 
-def _fastest(executable: CpuExecutable, inputs: list[torch.Tensor]) -> list[TaskEvent]:
+def _fastest(profiler: Profiler, inputs: list[torch.Tensor]) -> list[TaskEvent]:
     """The events of the run that took least from its first task to its last."""
     end = time.perf_counter() + SECONDS
-    runs = [executable.profile(inputs)[1] for _ in range(2)]
+    runs = [profiler.profile(inputs)[1] for _ in range(2)]
     while time.perf_counter() < end:
-        runs = [min((*runs, executable.profile(inputs)[1]), key=_span)]
+        runs = [min((*runs, profiler.profile(inputs)[1]), key=_span)]
     return min(runs, key=_span)
 
 

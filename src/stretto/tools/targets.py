@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from stretto.build import Stages, compile_for_target
-from stretto.errors import BuildError
-from stretto.frontends.python import capture
-from stretto.machines.cuda.device import find_gpu
+from stretto.build import build
+from stretto.frontends.python import Captured, capture
+from stretto.machines.cuda.machine import CrossCompiler
 from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
+from stretto.machines.machine import Stages
 from stretto.options import Options
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError, suggestion
@@ -40,17 +40,10 @@ def require_target(name: str) -> str:
     return target.name
 
 
-def require_gpu() -> None:
-    """Raises BuildError where no GPU can be used; says what can be done without one."""
-    try:
-        find_gpu(torch.device("cuda"))
-    except BuildError as error:
-        without = "without a GPU: --backend cuda-emulated runs it here, explain --target sm_90 "
-        raise BuildError(error.message, remedy=f"{error.remedy}; {without}compiles it") from error
-
-
-def compile_model(model: Model, target: str, units: int, options: Options) -> Stages:
-    """All stages of a model for a target; its tensors stay on the CPU."""
+def compile_model(
+    model: Model, target: str, units: int, options: Options
+) -> tuple[Captured, Stages]:
+    """A model captured, and all stages of it for a target; its tensors stay on the CPU."""
     with torch.no_grad():
         captured = capture(model.function, model.inputs, {}, options)
-    return compile_for_target(captured, target, units, options)
+    return captured, build(captured.program, CrossCompiler.of(target, units), options)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from stretto.machines.cpu.native import TaskEvent
+from stretto.machines.machine import TaskEvent
 from stretto.text import seconds_text
 from stretto.tools.colors import REST, kernel_colors
 from stretto.tools.profile import Profile, ProfiledKernel

@@ -19,7 +19,7 @@ from torch import Tensor
 from stretto.machines.cuda.driver import Driver
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import LoadedKernel, load_kernel
-from stretto.machines.cuda.machine import CudaMachine
+from stretto.machines.cuda.launcher import GpuLauncher
 from stretto.machines.cuda.printer.source import ERROR, HOST, TritonSource
 
 SIDE_STREAM = 0x99
@@ -130,7 +130,7 @@ class FakeMemory:
         return self.limit
 
 
-class FakeGpu(CudaMachine):
+class FakeGpu(GpuLauncher):
     """A machine of all that; launches are interpreted, and have ended when they return."""
 
     def __init__(

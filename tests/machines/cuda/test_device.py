@@ -9,7 +9,9 @@ import torch
 
 from stretto.errors import BuildError
 from stretto.machines.cuda import device as cuda_device
-from stretto.machines.cuda.device import EMULATED_UNITS, Gpu, find_gpu, resident_units, units_for
+from stretto.machines.cuda.device import EMULATED_UNITS, Gpu, find_gpu, resident_units
+from stretto.machines.cuda.machine import MACHINES
+from stretto.options import Options
 from tests.machines.cuda.cuda_fakes import Compiled, FakeCuda
 
 
@@ -34,9 +36,10 @@ def test_the_gpu_of_a_device(machine: SimpleNamespace) -> None:
 
 
 def test_one_unit_for_each_multiprocessor(machine: SimpleNamespace) -> None:
-    assert units_for(torch.device("cuda:0")) == 132
-    assert units_for(torch.device("cuda:0"), 7) == 7
-    assert units_for(torch.device("cpu")) == EMULATED_UNITS
+    gpu, emulated = MACHINES
+    assert gpu.units(Options(), torch.device("cuda:0")) == 132
+    assert gpu.units(Options(units=7), torch.device("cuda:0")) == 7
+    assert emulated.units(Options(), torch.device("cpu")) == EMULATED_UNITS
 
 
 def test_how_many_units_fit(machine: SimpleNamespace, cuda: FakeCuda) -> None:

@@ -105,7 +105,7 @@ def test_a_loop_keeps_its_weights(units: int) -> None:
     fast = stretto.compile(model, backend="cuda-emulated", options=Options(units=units, unroll=0))
     for _ in range(2):
         torch.testing.assert_close(fast(xs), model(xs), rtol=1e-5, atol=1e-5)
-    (source,) = fast.signatures[0].stages.triton
+    (source,) = fast.signatures[0].stages.product.sources
     entry = source.text[source.text.index("def stretto_run") :]
     if units == 16:  # with few units a unit has several tasks, and no registers for all
         pieces = re.findall(r"def piece_main.*?\n    return", source.text, re.DOTALL)
@@ -122,7 +122,7 @@ def test_weights_are_under_way_while_a_unit_waits() -> None:
         model.requires_grad_(False), backend="cuda-emulated", options=Options(units=132)
     )
     torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
-    (source,) = fast.signatures[0].stages.triton
+    (source,) = fast.signatures[0].stages.product.sources
     entry = source.text[source.text.index("def stretto_run") :]
     load, wait = entry.index("= e_"), entry.index("ok = wait(")
     assert load < wait < entry.index("k_", wait)

@@ -13,7 +13,7 @@ from stretto.errors import BuildError, RunError
 from stretto.machines.cuda import executable as cuda_executable
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.machine import InterpretedMachine
+from stretto.machines.cuda.launcher import InterpretedLauncher
 from stretto.machines.cuda.printer.source import PROGRESS
 from stretto.options import Options
 from stretto.runtime.status import Status
@@ -40,7 +40,7 @@ CONSTANT = torch.arange(float(SIZE))
 
 
 def emulated(case: Case) -> CudaExecutable:
-    machine = InterpretedMachine([InterpretedKernel(case.source)])
+    machine = InterpretedLauncher([InterpretedKernel(case.source)])
     return CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
 
 
@@ -100,8 +100,8 @@ def test_inputs_and_constants_that_are_not_aligned(
     constant, x = torch.rand(SIZE + 1)[1:], torch.rand(SIZE + 1)[1:]
     assert constant.data_ptr() % 16 and x.data_ptr() % 16
     run = start(swap_case(constant))
-    if isinstance(run.machine, FakeGpu):
-        run.machine.fake.know(*run._filler.constants.values())
+    if isinstance(run.launcher, FakeGpu):
+        run.launcher.fake.know(*run._filler.constants.values())
     assert torch.equal(run([x])[0], swapped(x, constant))
 
 
@@ -113,8 +113,8 @@ def test_an_aligned_constant_is_read_where_it_is() -> None:
 
 def test_a_list_gets_more_room_until_it_fits(start: Callable[[Case], CudaExecutable]) -> None:
     run = start(count_case())
-    if isinstance(run.machine, FakeGpu):
-        run.machine.fake.know(*run._filler.tables)
+    if isinstance(run.launcher, FakeGpu):
+        run.launcher.fake.know(*run._filler.tables)
     for count, launches in ((3, 1), (300, 2 + 1 + 1), (200, 5)):
         (items,) = run(inputs(count, 7.0, size=BLOCK))
         assert isinstance(items, list) and len(items) == count

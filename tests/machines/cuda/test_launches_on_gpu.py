@@ -12,7 +12,7 @@ import torch
 import stretto
 from stretto.errors import BuildError, RunError
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
-from stretto.machines.cuda.device import find_gpu, machine_for, resident_units
+from stretto.machines.cuda.device import find_gpu, launcher_for, resident_units
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.options import Options
 from tests.machines.cuda.cuda_programs import SIZE, Case, inputs, stuck_case, swap_case, swapped
@@ -35,7 +35,7 @@ def start(tmp_path: Path) -> Callable[[Case], CudaExecutable]:
 
     def make(case: Case) -> CudaExecutable:
         kernel = compiled(case, options)
-        machine = machine_for(DEVICE, [kernel], case.program.units)
+        machine = launcher_for(DEVICE, [kernel], case.program.units)
         return CudaExecutable(case.program, [case.source], case.interface, options, machine)
 
     return make
@@ -316,7 +316,7 @@ def test_a_replay_that_fails(
 
 def test_a_planted_deadlock_ends(start: Callable[[Case], CudaExecutable]) -> None:
     run = start(stuck_case())
-    run.machine.polls = FEW_POLLS
+    run.launcher.polls = FEW_POLLS
     (bad,), (good,) = ([x.to(DEVICE) for x in inputs(first)] for first in (-1.0, 1.0))
     for _ in range(2):
         run([bad])
@@ -333,7 +333,7 @@ def test_more_units_than_the_gpu_holds(tmp_path: Path, constant: torch.Tensor) -
     room = resident_units(kernel, DEVICE)
     assert room >= find_gpu(DEVICE).multiprocessors
     with pytest.raises(BuildError, match=f"but the GPU holds only {room} of"):
-        machine_for(DEVICE, [kernel], room + 1)
+        launcher_for(DEVICE, [kernel], room + 1)
 
 
 # ---- devices ---------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.build import WAYS
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.printer.program import Style, library_text, print_plan
 from stretto.machines.cuda.printer.source import ENTRY
+from stretto.machines.cuda.styles import WAYS
 from stretto.options import Options
 
 torch.manual_seed(0)
@@ -69,10 +69,9 @@ def test_every_style_computes_the_same(name: str, style: Style) -> None:
     function, options = PROGRAMS[name], Options(units=7, unroll=0)
     compiled: Any = stretto.compile(function, (X,), backend="cuda-emulated", options=options)
     entry = compiled.signatures[0]
-    sources = print_plan(entry.stages.plan, style)
-    executable = emulated_cuda_executable(
-        entry.stages.plan, sources, entry.stages.lowered.interface, options
-    )
+    plan = entry.stages.product.plan
+    sources = print_plan(plan, style)
+    executable = emulated_cuda_executable(plan, sources, entry.stages.lowered.interface, options)
     entry.executable = executable
     for x in (X, -X):
         torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-5)
@@ -89,7 +88,7 @@ def test_the_text_needs_nothing_but_triton() -> None:
     compiled = stretto.compile(
         loops, (X,), backend="cuda-emulated", options=Options(units=2, unroll=0)
     )
-    (source,) = compiled.signatures[0].stages.triton
+    (source,) = compiled.signatures[0].stages.product.sources
     imports = re.findall(r"^(?:import|from) .*", source.text, re.MULTILINE)
     assert imports == ["import triton", "import triton.language as tl"]
     assert library_text() in source.text
@@ -104,6 +103,6 @@ def test_one_text_whatever_the_number_of_units() -> None:
     for units in (4, 132):
         options = Options(units=units, unroll=0)
         compiled = stretto.compile(branches, (X,), backend="cuda-emulated", options=options)
-        (source,) = compiled.signatures[0].stages.triton
+        (source,) = compiled.signatures[0].stages.product.sources
         sizes.append(len(source.text) - len(library_text()))
     assert sizes[1] < 2 * sizes[0]

@@ -10,8 +10,9 @@ from stretto.deadline import Deadline
 from stretto.device.expr import Buffer, Reg
 from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
 from stretto.device.program import DeviceProgram
-from stretto.machines.cpu.native import Interface, NativeProgram, TaskEvent
+from stretto.machines.cpu.native import Interface, NativeProgram
 from stretto.machines.cpu.printer.program import Source
+from stretto.machines.machine import Executable, TaskEvent
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.constants import ConstantTable
@@ -30,7 +31,7 @@ FIRST_FRAMES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResultPlace:
     """A result of main, and the place of its buffer in the argument block."""
 
     number: int
@@ -46,13 +47,13 @@ def _layout(buffer: Buffer) -> tuple[tuple[int, ...], tuple[int, ...], torch.dty
     return tuple(like.shape), like.stride(), like.dtype
 
 
-def _is_dynamic(place: Place) -> bool:
+def _is_dynamic(place: ResultPlace) -> bool:
     """Whether a result is more than the memory of its buffer."""
     output = place.output
     return isinstance(output, OutputList) or any(isinstance(dim, Reg) for dim in output.shape)
 
 
-class CpuExecutable:
+class CpuExecutable(Executable):
     """Runs a DeviceProgram that was printed as C++. Safe to call from several threads at once."""
 
     def __init__(
@@ -63,6 +64,7 @@ class CpuExecutable:
         options: Options,
     ) -> None:
         self.source = source
+        self.kernels = source.kernels
         self.timeout = options.timeout
         self.shared: SharedObject = compile_shared(source.text, options)
         load_memory_watch(options)
@@ -73,7 +75,7 @@ class CpuExecutable:
         self.stops = interface.stops
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         places = {buffer.slot: place for place, buffer in enumerate(source.arguments)}
-        self.outputs = [Place(places[o.buffer.slot], o) for o in interface.outputs]
+        self.outputs = [ResultPlace(places[o.buffer.slot], o) for o in interface.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = {
             place: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY

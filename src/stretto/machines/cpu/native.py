@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stretto.errors import RunError
+from stretto.machines.machine import TaskEvent
 from stretto.options import Options
 from stretto.runtime.pool import launcher
 from stretto.runtime.status import Status
@@ -44,17 +45,6 @@ class Interface:
     deep: bool = False
     max_depth: int = 100_000
     wait_limit_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEvent:
-    """One task on one unit; times in nanoseconds of the monotonic clock."""
-
-    unit: int
-    kernel: int
-    task: int
-    start: int
-    end: int
 
 
 class _Event(ctypes.Structure):

@@ -13,7 +13,7 @@ from stretto.errors import BuildError
 from stretto.machines.cuda.driver import Driver, load_driver
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
-from stretto.machines.cuda.machine import CudaMachine, InterpretedMachine, TorchMemory
+from stretto.machines.cuda.launcher import GpuLauncher, InterpretedLauncher, TorchMemory
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.options import Options
@@ -71,12 +71,9 @@ def require_capability(gpu: Gpu) -> None:
         )
 
 
-def units_for(device: torch.device, units: int | None = None) -> int:
-    """How many execution units a program for the device gets: one per multiprocessor, unless
-    `units` says otherwise. No device of CUDA is an emulated one."""
-    if units is not None:
-        return units
-    return find_gpu(device).multiprocessors if device.type == "cuda" else EMULATED_UNITS
+def is_capturing_stream() -> bool:
+    """Is the current stream captured? (torch without CUDA has no such question.)"""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def resident_units(
@@ -88,16 +85,16 @@ def resident_units(
     return kernel.resident * gpu.multiprocessors
 
 
-def machine_for(
+def launcher_for(
     device: torch.device, compiled: Sequence[CompiledKernel], units: int
-) -> CudaMachine:
+) -> GpuLauncher:
     """A GPU with the kernels of a program, for launches of so many units. Raises BuildError where
     it cannot hold all of them at once: see `resident_units`."""
     gpu, driver = find_gpu(device), load_driver()
     kernels = [load_kernel(driver, gpu.index, kernel, units) for kernel in compiled]
     for kernel in kernels:
         require_resident(kernel, gpu.multiprocessors)
-    return CudaMachine(gpu.device, driver, TorchMemory(gpu.device), kernels)
+    return GpuLauncher(gpu.device, driver, TorchMemory(gpu.device), kernels)
 
 
 def cuda_executable(
@@ -108,9 +105,9 @@ def cuda_executable(
     options: Options,
     device: torch.device,
 ) -> PlanExecutable:
-    """A program on a GPU. Raises BuildError as `machine_for`."""
-    machine = machine_for(device, compiled, plan.program.units)
-    return PlanExecutable(plan, sources, interface, options, machine)
+    """A program on a GPU. Raises BuildError as `launcher_for`."""
+    launcher = launcher_for(device, compiled, plan.program.units)
+    return PlanExecutable(plan, sources, interface, options, launcher)
 
 
 def emulated_cuda_executable(
@@ -120,5 +117,5 @@ def emulated_cuda_executable(
     options: Options,
 ) -> PlanExecutable:
     """The same program on CPU tensors; the text of its kernels is interpreted."""
-    machine = InterpretedMachine([InterpretedKernel(s, options.seed) for s in sources])
-    return PlanExecutable(plan, sources, interface, options, machine)
+    launcher = InterpretedLauncher([InterpretedKernel(s, options.seed) for s in sources])
+    return PlanExecutable(plan, sources, interface, options, launcher)

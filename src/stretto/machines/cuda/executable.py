@@ -21,18 +21,19 @@ from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import call_buffers
 from stretto.errors import BuildError, RunError
-from stretto.machines.cuda.machine import Machine
+from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import (
     ALIGNMENT,
     Filler,
-    Places,
+    ParameterPlaces,
     Sizes,
     State,
     aligned,
     failure,
     make_state,
 )
+from stretto.machines.machine import Executable
 from stretto.options import Options
 from stretto.runtime.constants import Copy, is_plain
 from stretto.runtime.memory_watch import regions_of
@@ -49,10 +50,10 @@ _KEPT: list[object] = []
 """What graphs point to and nobody else keeps; how long a graph lives cannot be seen."""
 
 
-class CudaExecutable:
+class CudaExecutable(Executable):
     """Runs a DeviceProgram that was printed as Triton kernels. Safe to call from several threads.
 
-    sources: what the machine has the kernels of, in its order; a call launches the first.
+    sources: what the launcher has the kernels of, in its order; a call launches the first.
     words: how many registers go in or out; the results of main come first.
     `launches` counts launches: one per call, and one more each time that something had to grow.
     """
@@ -63,16 +64,16 @@ class CudaExecutable:
         sources: Sequence[TritonSource],
         interface: ProgramInterface,
         options: Options,
-        machine: Machine,
+        launcher: Launcher,
         words: Mapping[str, int] | None = None,
     ) -> None:
         self.program = program
         self.sources = tuple(sources)
         self.interface = interface
-        self.machine = machine
+        self.launcher = launcher
         self.max_depth = options.max_depth
         results = program.tree.main.results
-        self.places = [Places.of(source) for source in self.sources]
+        self.places = [ParameterPlaces.of(source) for source in self.sources]
         self.registers = {reg: words[reg.name] if words else n for n, reg in enumerate(results)}
         self.words = len(words) if words else len(results)
         self.free = [b for b in program.tree.externals if b.kind != "constant"]
@@ -86,7 +87,7 @@ class CudaExecutable:
         self.static = [(b.slot, item_shape(b), b.dtype.torch) for b in self.free if _is_fixed(b)]
         self.recursive = any(source.recursive for source in self.sources)
         self.sized = bool(results or self.capacities)
-        self.waits = self.sized or self.recursive or machine.synchronous
+        self.waits = self.sized or self.recursive or launcher.synchronous
         self.why_not_captured = (
             "its outputs' sizes are read on the host"
             if self.sized
@@ -98,7 +99,7 @@ class CudaExecutable:
         self.launches = 0
         self._lock = threading.Lock()
         self.copies: tuple[Copy, ...] = ()
-        with machine.active():
+        with launcher.active():
             self._prepare()
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
@@ -107,15 +108,15 @@ class CudaExecutable:
         Raises RunError for an input on another device, and for what an earlier call found wrong.
         """
         self._check_devices(inputs)
-        machine = self.machine
-        with machine.active():
-            stream = machine.stream()
-            if capture := machine.capture(stream):
+        launcher = self.launcher
+        with launcher.active():
+            stream = launcher.stream()
+            if capture := launcher.capture(stream):
                 return self._captured(inputs, stream, capture)
             state = self.states.get(stream) or self._new_state(stream, 0)
             with state.lock:
                 if state.failed:
-                    machine.synchronize(stream)
+                    launcher.synchronize(stream)
                     raise self.failure(state)
                 if self.captures:
                     self._check_captures()
@@ -151,21 +152,21 @@ class CudaExecutable:
         invocation = state.invocations.get(number)
         if invocation is None:
             arguments = self._filler.arguments(number, state, self.sizes)
-            invocation = state.invocations[number] = self.machine.bind(number, arguments)
+            invocation = state.invocations[number] = self.launcher.bind(number, arguments)
         self.places[number].fill(invocation, memory, capacities, frame)
         invocation.reach(reached)
         self.launches += 1
-        self.machine.launch(invocation, stream, state.capture)
+        self.launcher.launch(invocation, stream, state.capture)
 
     def synchronize(self) -> None:
         """Waits for all calls and replays; raises RunError where one of them failed."""
-        with self.machine.active():
-            self.machine.synchronize()
+        with self.launcher.active():
+            self.launcher.synchronize()
             self._check_captures()
             for state in list(self.states.values()):
                 with state.lock:
                     if state.failed:
-                        self.machine.synchronize(state.stream)
+                        self.launcher.synchronize(state.stream)
                         raise self.failure(state)
 
     def memory(self, count: int) -> torch.Tensor:
@@ -178,12 +179,12 @@ class CudaExecutable:
 
     def failure(self, state: State) -> Exception:
         """What to raise for a launch that failed; all of them have ended."""
-        return explained(failure(self.machine, state, self.max_depth), self.interface.stops)
+        return explained(failure(self.launcher, state, self.max_depth), self.interface.stops)
 
     def require_running(self, state: State) -> None:
         """Raises ProgramStopped for a launch that failed; all of them have ended."""
         if state.failed:
-            raise failure(self.machine, state, self.max_depth)
+            raise failure(self.launcher, state, self.max_depth)
 
     # ---- calls -------------------------------------------------------------------------------
     def _captured(self, inputs: list[torch.Tensor], stream: int, capture: int) -> list[Result]:
@@ -215,10 +216,10 @@ class CudaExecutable:
                 memory = self._memory(inputs, capacities)
                 try:
                     self.run(state, memory, capacities, state.stream)
-                    self.machine.synchronize(state.stream)
+                    self.launcher.synchronize(state.stream)
                     if not state.failed:
                         return self._results(memory, list(state.words))
-                    stop = failure(self.machine, state, self.max_depth)
+                    stop = failure(self.launcher, state, self.max_depth)
                 except ProgramStopped as seen:  # by the host in the midst of it
                     stop = seen
                 ended = True
@@ -233,7 +234,7 @@ class CudaExecutable:
 
     def _grow(self, state: State, stop: ProgramStopped, capacities: dict[int, int]) -> None:
         """Makes larger what was too small; any other stop is raised."""
-        detail, limit = int(stop.detail), self.machine.memory() // 2
+        detail, limit = int(stop.detail), self.launcher.memory() // 2
         now, wanted = state.sizes, self.sizes
         match stop.status:
             case Status.LIST_FULL if detail in capacities:
@@ -264,7 +265,7 @@ class CudaExecutable:
             slot: tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
             for slot, tensor in zip(self.inputs, inputs, strict=True)
         }
-        empty = self.machine.empty
+        empty = self.launcher.empty
         for slot, shape, dtype in self.static:
             memory[slot] = empty(shape, dtype)
         for place, room in capacities.items():
@@ -279,7 +280,7 @@ class CudaExecutable:
 
     # ---- checks ------------------------------------------------------------------------------
     def _check_devices(self, inputs: list[torch.Tensor]) -> None:
-        device = self.machine.device
+        device = self.launcher.device
         for tensor in inputs:
             if tensor.device != device:
                 found = ", ".join(f"input {n} on {t.device}" for n, t in enumerate(inputs))
@@ -292,15 +293,15 @@ class CudaExecutable:
         """Raises for a replay that failed."""
         for state in list(self.captures.values()):
             if state.failed:
-                self.machine.synchronize()
+                self.launcher.synchronize()
                 raise self.failure(state)
 
     # ---- what launches use -------------------------------------------------------------------
     def _prepare(self) -> None:
         """Constants and tables on the device, ready for any stream."""
-        machine = self.machine
-        stream = machine.stream()
-        if machine.capture(stream):
+        launcher = self.launcher
+        stream = launcher.stream()
+        if launcher.capture(stream):
             raise BuildError(
                 "a function cannot be compiled while a stream is captured",
                 remedy="call it once before the capture",
@@ -312,15 +313,15 @@ class CudaExecutable:
         for buffer in {buffer for buffer in used if buffer.kind == "constant"}:
             constants[buffer.slot] = self._constant(buffer.slot)
         tables = tuple(
-            torch.tensor(s.tables or (0,), dtype=torch.int32, device=machine.device)
+            torch.tensor(s.tables or (0,), dtype=torch.int32, device=launcher.device)
             for s in self.sources
         )
-        machine.synchronize(stream)
-        self._filler = Filler(machine, self.sources, constants, tables, self.max_depth)
+        launcher.synchronize(stream)
+        self._filler = Filler(launcher, self.sources, constants, tables, self.max_depth)
 
     def _constant(self, slot: int) -> torch.Tensor:
         """A constant on the device: the user's tensor, or a copy that launches can read."""
-        source, device = self.interface.constants[slot].detach(), self.machine.device
+        source, device = self.interface.constants[slot].detach(), self.launcher.device
         if source.device == device and is_plain(source) and source.data_ptr() % ALIGNMENT == 0:
             return source
 
@@ -329,7 +330,7 @@ class CudaExecutable:
             own = tensor.data_ptr() % ALIGNMENT == 0 and tensor.data_ptr() != source.data_ptr()
             return tensor if own else tensor.clone()
 
-        changes = source.device.type == "cpu" and slot not in self.interface.made
+        changes = source.is_cpu and slot not in self.interface.made
         region = regions_of([source], native=False)[0] if changes else None
         self.copies = (*self.copies, Copy(source, moved, region))
         return self.copies[-1].tensor
@@ -339,7 +340,7 @@ class CudaExecutable:
         with self._lock:
             if key not in states:
                 units = self.program.units
-                states[key] = made = make_state(self.machine, stream, capture, units, self.words)
+                states[key] = made = make_state(self.launcher, stream, capture, units, self.words)
                 if capture:
                     _KEPT.append((made, self._copies(), self._filler.tables))
             return states[key]

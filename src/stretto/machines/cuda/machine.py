@@ -1,250 +1,194 @@
-"""What a GPU program asks of the machine it runs on, and the two machines that give it.
-
-`CudaMachine` is a GPU: torch's memory, the driver's launches. `InterpretedMachine` runs the same
-kernel text on CPU tensors, without a GPU, and each launch is over when it returns.
-"""
+"""The CUDA machine, its emulation, and a compiler for GPUs that need not be there."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
-from stretto.machines.cuda.driver import CudaError, Driver, run_error
-from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, order_of
-from stretto.machines.cuda.printer.source import HOST
-from stretto.runtime.memory import usable_memory
+from stretto.device.forms import Lowered, Selected
+from stretto.errors import BuildError
+from stretto.machines.cuda.describe import describe
+from stretto.machines.cuda.device import (
+    EMULATED_UNITS,
+    cuda_executable,
+    emulated_cuda_executable,
+    find_gpu,
+    is_capturing_stream,
+    resident_units,
+)
+from stretto.machines.cuda.diagnose import diagnoses
+from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.printer.program import print_plan
+from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.styles import GpuProgram, compile_plan
+from stretto.machines.cuda.toolchain import Target, require_triton
+from stretto.machines.machine import (
+    Description,
+    Diagnosis,
+    FewerUnitsError,
+    Form,
+    Machine,
+    Stage,
+    Stages,
+)
+from stretto.machines.stages import TO_SCHEDULE
+from stretto.options import Options
+from stretto.schedule.costs import GPU_COSTS, MachineCosts
+from stretto.schedule.plan import make_plan
 
-POLLS = 1 << 25
-"""Looks at a counter after which a wait gives up: some ten seconds or more on a GPU."""
 
-Words = ctypes.Array[ctypes.c_int64]
-T = TypeVar("T")
+def gpu_program(stages: Stages) -> GpuProgram:
+    """The plan, and its launches as far as they are printed and compiled."""
+    assert isinstance(stages.product, GpuProgram)
+    return stages.product
 
 
-class Machine(Protocol):
-    """Streams are ints, 0 is the default one.
+def _plan(stages: Stages) -> None:
+    program, _ = stages.runnable()
+    stages.product = GpuProgram(make_plan(program))
 
-    device: where the tensors of programs are. polls: the limit of waits. synchronous: a launch
-    has ended when it returns.
+
+TRITON = Form(
+    "text", "program.py", lambda stages: [source.text for source in gpu_program(stages).sources]
+)
+PLAN = Stage("plan", _plan)
+
+
+@dataclass(frozen=True)
+class TritonMachine(Machine):
+    """What all machines have in common that run programs printed as Triton."""
+
+    costs: MachineCosts = field(default=GPU_COSTS, kw_only=True)
+
+    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
+        return Selected(select_cuda(lowered, units, options.fuse), lowered.interface)
+
+
+@dataclass(frozen=True)
+class CudaMachine(TritonMachine):
+    """An NVIDIA GPU, a resident thread block per unit."""
+
+    summary: ClassVar[str] = "one Triton kernel on an NVIDIA GPU"
+    device_type: ClassVar[str] = "cuda"
+    is_default: ClassVar[bool] = True
+    instead: ClassVar[str] = (
+        "without a GPU: --backend cuda-emulated runs it here, explain --target sm_90 compiles it"
+    )
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        back = (PLAN, Stage("compile", self.compile, TRITON), Stage("load", self.load))
+        return (*TO_SCHEDULE, *back)
+
+    def device(self) -> torch.device:
+        return find_gpu(torch.device(self.device_type)).device
+
+    def require_ready(self) -> None:
+        if is_capturing_stream():
+            raise BuildError(
+                "a function cannot be compiled while a stream is captured",
+                remedy="call it once with such inputs before the capture",
+            )
+
+    def units(self, options: Options, device: torch.device) -> int:
+        return options.units or find_gpu(device).multiprocessors
+
+    def compile(self, stages: Stages) -> None:
+        """Prints and compiles for the GPU that is there. Raises FewerUnitsError where it does not
+        hold as many thread blocks at once as the program has units."""
+        major, minor = find_gpu(stages.place).capability
+        target = f"sm_{major}{minor}"
+        made = compile_plan(gpu_program(stages).plan, target, stages.options)
+        stages.product = made
+        room = min(resident_units(kernel, stages.place) for kernel in made.compiled)
+        if room == 0:
+            raise BuildError(
+                f"not one thread block of the program fits on a multiprocessor of {target}",
+                remedy="use smaller inputs, or cut the function into parts",
+            )
+        if room < stages.units and stages.options.units is None:
+            raise FewerUnitsError(f"the GPU holds only {room} thread blocks at once", room)
+
+    def load(self, stages: Stages) -> None:
+        made, (_, interface) = gpu_program(stages), stages.runnable()
+        stages.executable = cuda_executable(
+            made.plan, made.sources, made.compiled, interface, stages.options, stages.place
+        )
+
+    def describe(self, stages: Stages) -> Description:
+        gpu = None
+        if isinstance(stages.executable, CudaExecutable):
+            gpu = find_gpu(stages.executable.launcher.device).multiprocessors
+        return describe(stages, gpu_program(stages), gpu)
+
+    def diagnoses(self, options: Options) -> Iterator[Diagnosis]:
+        return diagnoses()
+
+
+@dataclass(frozen=True)
+class EmulatedCudaMachine(TritonMachine):
+    """The same kernels on CPU tensors; their text is interpreted."""
+
+    summary: ClassVar[str] = "the kernels of a GPU, interpreted on this host"
+    is_emulated: ClassVar[bool] = True
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (*TO_SCHEDULE, PLAN, Stage("print", self.print, TRITON), Stage("load", self.load))
+
+    def units(self, options: Options, device: torch.device) -> int:
+        return options.units or EMULATED_UNITS
+
+    def print(self, stages: Stages) -> None:
+        plan = gpu_program(stages).plan
+        stages.product = GpuProgram(plan, print_plan(plan))
+
+    def load(self, stages: Stages) -> None:
+        made, (_, interface) = gpu_program(stages), stages.runnable()
+        stages.executable = emulated_cuda_executable(
+            made.plan, made.sources, interface, stages.options
+        )
+
+    def describe(self, stages: Stages) -> Description:
+        lines = [("emulated", "the text of each launch is interpreted on the CPU")]
+        return describe(stages, gpu_program(stages), None, lines)
+
+
+@dataclass(frozen=True)
+class CrossCompiler(TritonMachine):
+    """Compiles for a GPU that need not be there, and loads nothing.
+
+    target: one that Target.parse knows, as "sm_90". multiprocessors: of that GPU, a unit each.
     """
 
-    device: torch.device
-    polls: int
-    synchronous: bool
+    target: Target
+    multiprocessors: int
+    summary: ClassVar[str] = "compiles for a GPU that need not be there"
 
-    def active(self) -> AbstractContextManager[object]:
-        """Everything else is called inside of it, and leaves no trace after it."""
-        ...
+    @staticmethod
+    def of(target: str, multiprocessors: int) -> CrossCompiler:
+        """Raises ValueError for an unknown target; BuildError where Triton is missing."""
+        known = Target.parse(target)
+        require_triton()
+        return CrossCompiler(CUDA.name, known, multiprocessors)
 
-    def stream(self) -> int:
-        """The calling thread's current stream on the device."""
-        ...
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (*TO_SCHEDULE, PLAN, Stage("compile", self.compile, TRITON))
 
-    def capture(self, stream: int) -> int:
-        """The number of the capture that records the stream's work, 0 where none does."""
-        ...
+    def units(self, options: Options, device: torch.device) -> int:
+        return self.multiprocessors
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the current stream, or of the capture's graph."""
-        ...
+    def compile(self, stages: Stages) -> None:
+        plan = gpu_program(stages).plan
+        stages.product = compile_plan(plan, self.target.name, stages.options)
 
-    def aside(self, make: Callable[[], T]) -> T:
-        """Runs `make` where its work is not captured, and waits for that work. What it makes is
-        never memory of a graph, which is written anew at every replay."""
-        ...
-
-    def control(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A control block of no launch so far, and memory of the host whose first word becomes the
-        status of a launch that fails. To be called aside."""
-        ...
-
-    def host(self, words: int) -> torch.Tensor:
-        """Zeroed words that both the host and programs see. To be called aside."""
-        ...
-
-    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
-        """Prepares launches of a kernel with these arguments, which can be set anew."""
-        ...
-
-    def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
-        """Enqueues a kernel behind the launch before, whatever stream that was on."""
-        ...
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """Waits for a stream, or for all."""
-        ...
-
-    def memory(self) -> int:
-        """Bytes of memory that programs may use at the most."""
-        ...
+    def describe(self, stages: Stages) -> Description:
+        return describe(stages, gpu_program(stages), self.multiprocessors)
 
 
-class DeviceMemory(Protocol):
-    """What a GPU's memory and streams are made by: torch, except in tests."""
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor: ...
-    def pinned(self, words: int) -> torch.Tensor: ...
-    def stream(self) -> int: ...
-    def on_side_stream(self) -> AbstractContextManager[object]: ...
-    def total(self) -> int: ...
-
-
-class TorchMemory:
-    """DeviceMemory by torch's caching allocators."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.side = torch.cuda.Stream(device)
-        current: Callable[[int | None], int] = torch._C._cuda_getCurrentRawStream  # pyright: ignore
-        self.current = current
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=self.device)
-
-    def pinned(self, words: int) -> torch.Tensor:
-        return torch.zeros(words, dtype=torch.int64, pin_memory=True)
-
-    def stream(self) -> int:
-        return self.current(self.device.index)
-
-    def on_side_stream(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self.side)
-
-    def total(self) -> int:
-        return torch.cuda.get_device_properties(self.device).total_memory
-
-
-class CudaMachine:
-    """One GPU and the kernels of a program on it."""
-
-    def __init__(
-        self,
-        device: torch.device,
-        driver: Driver,
-        memory: DeviceMemory,
-        kernels: Sequence[LoadedKernel],
-    ) -> None:
-        self.device = device
-        self.polls = POLLS
-        self.synchronous = False
-        self.driver = driver
-        self.kernels = tuple(kernels)
-        self.torch = memory
-        self.order = order_of(device.index, driver)
-        self.empty = memory.empty
-        self.stream = memory.stream
-
-    def active(self) -> AbstractContextManager[object]:
-        return self.driver.active(self.kernels[0].context)
-
-    def capture(self, stream: int) -> int:
-        return self.driver.capture(stream)
-
-    def aside(self, make: Callable[[], T]) -> T:
-        with self.driver.relaxed(), self.torch.on_side_stream():
-            made = make()
-            self.synchronize(self.torch.stream())
-        return made
-
-    def control(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-        block, host = self.torch.empty((words,), torch.int64).zero_(), self.host(1)
-        block[HOST] = host.data_ptr()  # pinned memory has one address on both sides
-        return block, host
-
-    def host(self, words: int) -> torch.Tensor:
-        return self.torch.pinned(words)
-
-    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
-        return self.kernels[number].bind(arguments)
-
-    def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
-        try:
-            self.order.launch(invocation, stream, capture)
-        except CudaError as error:
-            raise run_error(error, "the program cannot be launched") from error
-
-    def synchronize(self, stream: int | None = None) -> None:
-        try:
-            self.driver.synchronize(stream)
-        except CudaError as error:
-            raise run_error(error, "the GPU stopped") from error
-
-    def memory(self) -> int:
-        return self.torch.total()
-
-
-class KernelText(Protocol):
-    """What runs a kernel's text on CPU tensors: triton_interpreter.InterpretedKernel."""
-
-    def launch(
-        self, arguments: Sequence[Argument], reached: Sequence[torch.Tensor] = ()
-    ) -> object: ...
-
-
-class _Interpretation:
-    def __init__(self, kernel: KernelText, arguments: Sequence[Argument]) -> None:
-        self.kernel = kernel
-        self.arguments = list(arguments)
-        self.reached: Sequence[torch.Tensor] = ()
-
-    def reach(self, memory: Sequence[torch.Tensor]) -> None:
-        self.reached = memory
-
-    def set(self, place: int, argument: Argument) -> None:
-        self.arguments[place] = argument
-
-    def launch(self, stream: int) -> None:
-        self.kernel.launch(self.arguments, self.reached)
-
-
-class InterpretedMachine:
-    """No GPU: one stream, nothing is captured, a launch has ended when it returns."""
-
-    def __init__(self, kernels: Sequence[KernelText]) -> None:
-        self.device = torch.device("cpu")
-        self.polls = POLLS
-        self.synchronous = True
-        self.kernels = tuple(kernels)
-
-    def active(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def stream(self) -> int:
-        return 0
-
-    def capture(self, stream: int) -> int:
-        return 0
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype)
-
-    def aside(self, make: Callable[[], T]) -> T:
-        return make()
-
-    def control(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-        block = self.host(words)
-        return block, block
-
-    def host(self, words: int) -> torch.Tensor:
-        return torch.zeros(words, dtype=torch.int64)
-
-    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
-        return _Interpretation(self.kernels[number], arguments)
-
-    def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
-        invocation.launch(stream)
-
-    def synchronize(self, stream: int | None = None) -> None:
-        pass
-
-    def memory(self) -> int:
-        return usable_memory()
-
-
-def words_of(tensor: torch.Tensor) -> Words:
-    """The words of a CPU tensor, quicker to read than the tensor, which the caller keeps alive."""
-    return (ctypes.c_int64 * tensor.numel()).from_address(tensor.data_ptr())
+CUDA = CudaMachine("cuda")
+MACHINES = (CUDA, EmulatedCudaMachine("cuda-emulated"))

@@ -18,7 +18,7 @@ from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name, constant
 from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While
 from stretto.machines.cuda.executable import CudaExecutable
-from stretto.machines.cuda.machine import Machine
+from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import State
 from stretto.options import Options
@@ -37,9 +37,9 @@ class PlanExecutable(CudaExecutable):
         sources: Sequence[TritonSource],
         interface: ProgramInterface,
         options: Options,
-        machine: Machine,
+        launcher: Launcher,
     ) -> None:
-        super().__init__(plan.program, sources, interface, options, machine, plan.words["main"])
+        super().__init__(plan.program, sources, interface, options, launcher, plan.words["main"])
         self.plan = plan
         body = plan.tree.main.body
         self.is_single = isinstance(body, Leaf) and isinstance(body.body, Launch)
@@ -121,7 +121,7 @@ class _Host:
         if depth > executable.max_depth:
             raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
         places = executable.plan.words[name]
-        words = executable.machine.empty((max(len(places), 1),), torch.int64).zero_()
+        words = executable.launcher.empty((max(len(places), 1),), torch.int64).zero_()
         arena = executable.memory(executable.sizes.arena)
         at = _Activation(executable.functions[name], arena, words, depth)
         given = tensors or {}
@@ -150,7 +150,7 @@ class _Host:
     def read(self, at: _Activation, reg: Reg) -> Number:
         """The value of a register; waits for all that was enqueued."""
         self.executable.reads += 1
-        self.executable.machine.synchronize(self.stream)
+        self.executable.launcher.synchronize(self.stream)
         self.executable.require_running(self.state)
         return _value(reg, int(self.word(at, reg).item()))
 
@@ -219,7 +219,7 @@ class _Host:
     def find(self, at: _Activation) -> None:
         """Asks the device where the buffers are that its loops let trade places."""
         self.executable.reads += 1
-        self.executable.machine.synchronize(self.stream)
+        self.executable.launcher.synchronize(self.stream)
         self.executable.require_running(self.state)
         places = {at.moving[buffer].data_ptr(): at.moving[buffer] for buffer in at.lost}
         found = {buffer: places[int(self.address(at, buffer).item())] for buffer in at.lost}

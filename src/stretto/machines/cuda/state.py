@@ -10,7 +10,7 @@ import torch
 
 from stretto.errors import RunError
 from stretto.machines.cuda.launch import Argument, Invocation
-from stretto.machines.cuda.machine import Machine, Words, words_of
+from stretto.machines.cuda.launcher import Launcher, Words, words_of
 from stretto.machines.cuda.printer.source import DETAIL, ERROR, HOST, PROGRESS, TritonSource
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, stopped
@@ -58,19 +58,19 @@ class State:
         return Sizes(0 if arena is None else arena.numel(), 0 if stack is None else stack.numel())
 
 
-def make_state(machine: Machine, stream: int, capture: int, units: int, words: int) -> State:
+def make_state(launcher: Launcher, stream: int, capture: int, units: int, words: int) -> State:
     """A state of no launch so far. One for a capture is made aside: a graph's memory is written at
     every replay, and to zero the counters is no part of a replay."""
 
     def make() -> State:
-        control, error = machine.control(PROGRESS + units)
-        host = machine.host(words + 1)  # never of no bytes
+        control, error = launcher.control(PROGRESS + units)
+        host = launcher.host(words + 1)  # never of no bytes
         return State(stream, capture, control, words_of(error), words_of(host), (error, host))
 
-    return machine.aside(make) if capture else make()
+    return launcher.aside(make) if capture else make()
 
 
-def failure(machine: Machine, state: State, max_depth: int) -> ProgramStopped:
+def failure(launcher: Launcher, state: State, max_depth: int) -> ProgramStopped:
     """Why a state stopped. Resets it, so that the next launch works; none may be running."""
 
     def reset() -> tuple[int, int]:
@@ -80,13 +80,13 @@ def failure(machine: Machine, state: State, max_depth: int) -> ProgramStopped:
         control[PROGRESS:] = 0
         return status, detail
 
-    status, detail = machine.aside(reset)
+    status, detail = launcher.aside(reset)
     state.error[ERROR] = 0
     return stopped(Status(status), detail, max_depth, state.sizes.arena)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ParameterPlaces:
     """Where among the parameters stands what changes from launch to launch.
 
     buffers: slots and parameters; limits: numbers of lists and parameters.
@@ -98,13 +98,13 @@ class Places:
     words: tuple[int, ...]
 
     @staticmethod
-    def of(source: TritonSource) -> Places:
+    def of(source: TritonSource) -> ParameterPlaces:
         def where(kind: str) -> list[tuple[int, int]]:
             found = enumerate(source.parameters)
             return [(p.place, number) for number, p in found if p.kind == kind]
 
         slots = [(source.arguments[place], number) for place, number in where("buffer")]
-        return Places(
+        return ParameterPlaces(
             tuple((buffer.slot, number) for buffer, number in slots if buffer.kind != "constant"),
             tuple(where("limit")),
             tuple(number for _, number in where("arena")),
@@ -138,15 +138,15 @@ class Filler:
     tables: of each kernel. constants: tensors by slot.
     """
 
-    machine: Machine
+    launcher: Launcher
     sources: tuple[TritonSource, ...]
     constants: Mapping[int, torch.Tensor]
     tables: tuple[torch.Tensor, ...]
     max_depth: int
 
     def arguments(self, number: int, state: State, sizes: Sizes) -> list[Argument]:
-        """An argument for each parameter of a kernel; null for what `Places.fill` sets. Makes arena
-        and stack of those sizes where the state has none yet."""
+        """An argument for each parameter of a kernel; null for what `ParameterPlaces.fill` sets.
+        Makes arena and stack of those sizes where the state has none yet."""
         source = self.sources[number]
         made = self._made(source, state, sizes)
         arguments: list[Argument] = []
@@ -184,13 +184,13 @@ class Filler:
             "stack": stack,
             "stack_words": lambda: stack().numel() // (8 * source.units),
             "max_depth": lambda: self.max_depth,
-            "polls": lambda: self.machine.polls,
+            "polls": lambda: self.launcher.polls,
         }
 
     def memory(self, count: int) -> torch.Tensor:
         """Bytes for a program itself. Raises RunError where there are not so many."""
         try:
-            return self.machine.empty((max(count, ALIGNMENT),), torch.uint8)
+            return self.launcher.empty((max(count, ALIGNMENT),), torch.uint8)
         except torch.OutOfMemoryError as error:
             recursive = any(source.recursive for source in self.sources)
             raise RunError(

@@ -9,13 +9,14 @@ from stretto.device.expr import Buffer
 from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.machines.emulator.run import EmulatedRun, Emulator
+from stretto.machines.machine import Executable
 from stretto.options import Options
 from stretto.runtime.constants import ConstantTable
 from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
 from stretto.runtime.stops import ProgramStopped, explained, stopped
 
 
-class EmulatedExecutable:
+class EmulatedExecutable(Executable):
     """Runs a DeviceProgram unit by unit in random order; races and deadlocks are errors."""
 
     def __init__(

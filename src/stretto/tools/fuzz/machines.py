@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import stretto
-from stretto import api
 from stretto.api import Compiled
-from stretto.build import build
-from stretto.frontends.python import Captured
 from stretto.kernels import fuse as fusion
 from stretto.machines.cpu import costs as cpu_costs
+from stretto.machines.registry import known_machines, registered
 from stretto.options import Options
 from stretto.schedule.costs import MachineCosts
 
@@ -56,10 +54,6 @@ MACHINES = {
 STANDARD = ("interpreter", "emulator", "cpu-1", "cpu-2")
 
 
-def _build(captured: Captured, backend: str, *args: Any, **kwargs: Any) -> Any:
-    return build(captured, backend, *args, costs=EAGER, **kwargs)
-
-
 @contextmanager
 def spread() -> Generator[None]:
     """What compiles inside is cut finely and uses all units. Changes the whole process."""
@@ -67,13 +61,13 @@ def spread() -> Generator[None]:
         (cpu_costs, "ELEMENT", 1e-4),
         (cpu_costs, "FLOPS", 1e3),
         (fusion, "SMALL_WORK", 0),
-        (api, "build", _build),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
     try:
-        yield
+        with registered(*(replace(m, costs=EAGER) for m in known_machines().values())):
+            yield
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)

@@ -1,24 +1,69 @@
-"""What a program is on a GPU: its launches and their resources, and what the host does."""
+"""What `explain()` says of a GPU program: launches and their resources, and what the host does."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stretto.build import Stages
-from stretto.device.expr import Expr, Reg, expr_regs
+from stretto.device.expr import Position, Reg, expr_regs
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, constant
+from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.program import DeviceProgram, Wait
-from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, While, trip_count, walk
+from stretto.device.runs import NEVER, Runs, tree_runs
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, While, reads, walk
 from stretto.machines.cuda.compile import CompiledTriton
+from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
+from stretto.machines.cuda.styles import GpuProgram
+from stretto.machines.machine import Description, Stages, Table
 from stretto.runtime.library import extents
-from stretto.text import bytes_text, seconds_text
-from stretto.tools.control import NEVER, Runs, reached
+from stretto.text import bytes_text, counted, seconds_text
 
 _OWN = re.compile(rf"^def (k_|e_|loop_|{ENTRY}\b)", re.MULTILINE)
+
+
+def describe(
+    stages: Stages,
+    made: GpuProgram,
+    multiprocessors: int | None,
+    more: Sequence[tuple[str, str]] = (),
+) -> Description:
+    """All of it. multiprocessors: of the GPU that the program was compiled for, where that is
+    known. more: lines of the machine's own."""
+    plan = made.plan
+    reasons = why_calls_wait(made)
+    wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
+    lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
+    if made.compiled:
+        cached = all(compiled.from_cache for compiled in made.compiled)
+        lines.append(("build cache", "hit" if cached else "miss, built now"))
+    executable = stages.executable
+    if isinstance(executable, CudaExecutable):
+        lines.append(("launched", counted(executable.launches, "time")))
+    if isinstance(executable, PlanExecutable) and host_rows(plan):
+        reads = counted(executable.reads, "value")
+        calls = counted(executable.library_runs, "library call")
+        lines.append(("host so far", f"{calls}, {reads} read from the GPU"))
+    rows = launch_rows(made, multiprocessors)
+    title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
+    tables = [Table(title, [row.text_cells() for row in rows], TEXT_HEADERS)]
+    if made.compiled:
+        cells = [(row.function, *row.resource_cells()) for row in rows]
+        title = f"resources of a unit on {made.compiled[0].target}"
+        tables.append(Table(title, cells, ("launch", *RESOURCE_HEADERS)))
+    cells = [row.cells() for row in host_rows(plan)]
+    tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
+    return Description(_launch_text(plan), "between launches", lines, tables)
+
+
+def _launch_text(plan: Plan) -> str:
+    total = sum(launch_runs(plan).values(), NEVER)
+    whole = total == Runs() and not host_rows(plan)
+    return f"{total}, the whole program" if whole else str(total)
+
 
 # ---- launches --------------------------------------------------------------------------------
 
@@ -89,18 +134,15 @@ RESOURCE_HEADERS = (
 )
 
 
-def launch_rows(stages: Stages, multiprocessors: int | None) -> list[LaunchRow]:
+def launch_rows(made: GpuProgram, multiprocessors: int | None) -> list[LaunchRow]:
     """A row for each launch of the plan, with its resources where it was compiled."""
-    plan = stages.plan
-    assert plan is not None
-    runs = launch_runs(plan)
+    runs = launch_runs(made.plan)
     rows: list[LaunchRow] = []
-    for number, ((name, launch), source) in enumerate(
-        zip(plan.launches, stages.triton, strict=True)
-    ):
+    launches = zip(made.plan.launches, made.sources, strict=True)
+    for number, ((name, launch), source) in enumerate(launches):
         shape = _shape(f"{name} {number + 1}", str(runs[id(launch)]), launch.program, source)
-        if stages.compiled:
-            rows.append(_compiled(shape, stages.compiled[number], multiprocessors))
+        if made.compiled:
+            rows.append(_compiled(shape, made.compiled[number], multiprocessors))
         else:
             rows.append(LaunchRow(*shape))
     return rows
@@ -150,39 +192,10 @@ def _compiled(shape: Shape, compiled: CompiledTriton, multiprocessors: int | Non
 def launch_runs(plan: Plan) -> dict[int, Runs]:
     """How often each launch is enqueued in one call, by its `id`."""
     found = {id(launch): NEVER for _, launch in plan.launches}
-
-    def visit(node: Node[Action], runs: Runs, path: tuple[str, ...]) -> None:
-        match node:
-            case Leaf(Launch() as launch):
-                found[id(launch)] = found[id(launch)] + runs
-            case Leaf():
-                pass
-            case Seq(nodes):
-                for child in nodes:
-                    visit(child, runs, path)
-            case For(body=body):
-                visit(body, runs.times(trip_count(node)), path)
-            case While(head=head, body=body):
-                visit(head, runs.times(None), path)
-                visit(body, runs.times(None), path)
-            case If(then=then, orelse=orelse):
-                for arm in (then, orelse):
-                    visit(arm, Runs(runs.count, False), path)
-            case Call(function=name):
-                if name not in path:
-                    inner = Runs(None) if _is_recursive(name, plan) else runs
-                    visit(plan.tree.function(name).body, inner, (*path, name))
-
-    visit(plan.tree.main.body, Runs(), ("main",))
+    for node, runs in tree_runs(plan.tree):
+        if isinstance(node, Leaf) and isinstance(node.body, Launch):
+            found[id(node.body)] = found[id(node.body)] + runs
     return found
-
-
-def _is_recursive(name: str, plan: Plan) -> bool:
-    callees = {
-        function.name: {n.function for n in walk(function.body) if isinstance(n, Call)}
-        for function in plan.tree.functions
-    }
-    return name in reached(name, callees)
 
 
 # ---- the host --------------------------------------------------------------------------------
@@ -216,26 +229,29 @@ def host_rows(plan: Plan) -> list[HostRow]:
 
 
 def _host_row(function: str, node: Node[Action], plan: Plan) -> HostRow | None:
+    names = _names(reads(node))
     match node:
         case Leaf(Library(call)):
-            reads = [reg.name for reg in sorted(library_reads(call), key=lambda reg: reg.name)]
-            reads += [f"the place of {name}" for name in sorted(_moved(call, plan))]
-            return HostRow(function, call.target, ", ".join(reads) or NOTHING, call.reason)
-        case For():
-            regs = _registers(node.start) | _registers(node.stop)
-            return HostRow(function, f"for {node.index.name}", _names(regs), _why(node, plan))
-        case While():
-            reads = f"{node.condition.name}, each trip"
-            return HostRow(function, f"while {node.condition.name}", reads, _why(node, plan))
-        case If():
-            name = node.condition.name
-            return HostRow(function, f"if {name}", name, _why(node, plan))
-        case Call():
-            offsets = [access.offset for _, access in node.tensors]
-            regs = {atom for o in offsets for atom, _ in o.terms if isinstance(atom, Reg)}
-            return HostRow(function, f"call {node.function}", _names(regs), _why(node, plan))
-        case _:
+            needed = sorted(reg.name for reg in library_reads(call))
+            needed += [f"the place of {name}" for name in sorted(_moved(call, plan))]
+            return HostRow(function, call.target, ", ".join(needed) or NOTHING, call.reason)
+        case Leaf() | Seq():
             return None
+        case For():
+            what = f"for {node.index.name}"
+        case While():
+            what, names = f"while {names}", f"{names}, each trip"
+        case If():
+            what = f"if {names}"
+        case Call():  # register arguments are copied from words to words on the GPU
+            what = f"call {node.function}"
+            offsets = [expr_regs(Position(access.offset)) for _, access in node.tensors]
+            names = _names({reg for regs in offsets for reg in regs})
+    return HostRow(function, what, names, _why(node, plan))
+
+
+def _names(regs: Iterable[Reg]) -> str:
+    return ", ".join(sorted(reg.name for reg in regs)) or NOTHING
 
 
 def library_reads(call: LibraryCall) -> set[Reg]:
@@ -250,14 +266,6 @@ def _moved(call: LibraryCall, plan: Plan) -> set[str]:
     """The operands that a loop of a launch lets trade places."""
     rotated = {buffer.name for _, launch in plan.launches for buffer in launch.rotated}
     return {operand.name for operand in call.operands if operand.name in rotated}
-
-
-def _registers(expr: Expr) -> set[Reg]:
-    return set() if constant(expr) is not None else set(expr_regs(expr))
-
-
-def _names(regs: set[Reg]) -> str:
-    return ", ".join(sorted(reg.name for reg in regs)) or NOTHING
 
 
 def _why(node: Node[Action], plan: Plan) -> str:
@@ -282,14 +290,13 @@ def library_targets(node: Node[Action], plan: Plan) -> list[str]:
     return list(found)
 
 
-def why_calls_wait(stages: Stages) -> list[str]:
+def why_calls_wait(made: GpuProgram) -> list[str]:
     """The reasons for which a call returns only when the GPU has done; none: it returns at once."""
-    plan = stages.plan
-    assert plan is not None
+    plan = made.plan
     reasons: list[str] = []
     if plan.program.tree.main.results or plan.program.lists:
         reasons.append("the sizes or numbers of its results are read on the host")
-    if any(source.recursive for source in stages.triton):
+    if any(source.recursive for source in made.sources):
         reasons.append("the host must see whether the recursion had memory enough")
     if plan.decides_on_host:
         reasons.append("the host reads values in the midst of it")

@@ -10,15 +10,17 @@ import pytest
 import torch
 
 import stretto
-from stretto.build import Stages, compile_for_target
+from stretto.build import build
 from stretto.errors import BuildError
 from stretto.frontends.python import capture
 from stretto.machines.cuda import toolchain as triton_toolchain
+from stretto.machines.cuda.describe import host_rows, launch_rows, launch_runs, why_calls_wait
+from stretto.machines.cuda.machine import CUDA, CrossCompiler, gpu_program
 from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.machine import Stages
 from stretto.tools import targets
 from stretto.tools.explain import explain_target
-from stretto.tools.launches import host_rows, launch_rows, launch_runs, why_calls_wait
-from stretto.tools.models import Model
+from stretto.tools.models import Model, require_device
 from stretto.tools.names import UsageError
 from tests.tools.programs import DEPTH, depth, inverted, until_small
 
@@ -65,31 +67,35 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     """A loop for an H100."""
     options = stretto.Options(cache_dir=tmp_path_factory.mktemp("cache"))
     captured = capture(until_small, (LARGE,), {}, options)
-    return compile_for_target(captured, "sm_90", 132, options)
+    return build(captured.program, CrossCompiler.of("sm_90", 132), options)
 
 
 # ---- for a target ------------------------------------------------------------------------------
 def test_a_program_is_compiled_for_a_gpu_that_is_not_there(compiled: Stages) -> None:
     assert compiled.backend == "cuda"
-    assert compiled.plan is not None and compiled.plan.program.units == 132
-    (kernel,) = compiled.compiled
+    made = gpu_program(compiled)
+    assert made.plan.program.units == 132
+    (kernel,) = made.compiled
     assert kernel.target == "sm_90" and kernel.binary.startswith(b"\x7fELF")
     assert {"passes", "select", "schedule", "verify", "compile"} <= set(compiled.seconds)
 
 
 def test_a_launch_has_its_resources(compiled: Stages) -> None:
-    (row,) = launch_rows(compiled, 132)
+    made = gpu_program(compiled)
+    (row,) = launch_rows(made, 132)
     assert (row.function, row.runs, row.control) == ("main 1", "1", 1)
     assert row.kernels >= 2 and row.waits >= 1 and row.lines > 20
     assert row.registers is not None and 16 <= row.registers <= 255
-    assert row.warps == 4 and row.binary_bytes == len(compiled.compiled[0].binary)
+    assert row.warps == 4 and row.binary_bytes == len(made.compiled[0].binary)
     assert row.units_per_multiprocessor is not None and row.limit is not None
     assert row.room == 132 * row.units_per_multiprocessor
     assert row.as_dict()["spill_bytes"] == 0
 
 
 def test_explain_for_a_target(compiled: Stages) -> None:
-    text = explain_target("until_small", until_small, (LARGE,), compiled, 132)
+    model = Model("until_small", until_small, (LARGE,))
+    captured = capture(model.function, model.inputs, {}, compiled.options)
+    text = explain_target("sm_90", model, captured, compiled)
     assert text.startswith("until_small: compiled for sm_90, not run\n")
     assert "launches per call  1, the whole program" in text
     assert "calls wait         for nothing: they enqueue" in text
@@ -99,10 +105,11 @@ def test_explain_for_a_target(compiled: Stages) -> None:
 
 
 def test_a_target_whose_resources_are_unknown(compiled: Stages) -> None:
-    needs = replace(compiled.compiled[0].resources, registers=0, units_per_sm=0, limit="unknown")
-    made = replace(compiled.compiled[0], target="gfx942", resources=needs, from_cache=True)
-    unknown = replace(compiled, compiled=(made,))
-    (row,) = launch_rows(unknown, 304)
+    program = gpu_program(compiled)
+    kernel = program.compiled[0]
+    needs = replace(kernel.resources, registers=0, units_per_sm=0, limit="unknown")
+    made = replace(kernel, target="gfx942", resources=needs, from_cache=True)
+    (row,) = launch_rows(replace(program, compiled=(made,)), 304)
     assert row.room is None
     cells = row.resource_cells()
     assert cells[0] == cells[2] == cells[5] == cells[6] == "?"
@@ -110,9 +117,8 @@ def test_a_target_whose_resources_are_unknown(compiled: Stages) -> None:
 
 
 def test_an_unknown_target() -> None:
-    captured = capture(until_small, (LARGE,), {}, stretto.Options())
     with pytest.raises(ValueError, match="no target 'sm_70'; there are sm_80, .*, gfx942"):
-        compile_for_target(captured, "sm_70", 80, stretto.Options())
+        CrossCompiler.of("sm_70", 80)
     with pytest.raises(UsageError, match="unknown target 'sm90'; did you mean 'sm_90'"):
         targets.require_target("sm90")
 
@@ -160,7 +166,9 @@ def test_a_library_call_between_launches() -> None:
 def test_control_on_the_host_says_what_it_reads_and_why() -> None:
     fast = emulated(inverted_often, MATRIX * 3)
     torch.testing.assert_close(fast(MATRIX * 3), inverted_often(MATRIX * 3))
-    rows = {row.what.split()[0]: row for row in host_rows(fast.signatures[0].stages.plan)}
+    rows = {
+        row.what.split()[0]: row for row in host_rows(gpu_program(fast.signatures[0].stages).plan)
+    }
     assert rows["while"].reads.endswith(", each trip")
     assert rows["if"].why == (
         "aten.linalg_inv_ex.default, aten._linalg_check_errors.default inside"
@@ -173,8 +181,7 @@ def test_control_on_the_host_says_what_it_reads_and_why() -> None:
 
 
 def test_recursion_on_the_host() -> None:
-    plan = stages_of(inverted_deep, MATRIX, torch.tensor(2)).plan
-    assert plan is not None
+    plan = gpu_program(stages_of(inverted_deep, MATRIX, torch.tensor(2))).plan
     assert {row.function for row in host_rows(plan)} == {"main", "inverted_deep"}
     names = {id(launch): name for name, launch in plan.launches}
     by_value = {names[key] for key, runs in launch_runs(plan).items() if runs.count is None}
@@ -196,7 +203,7 @@ def test_whether_calls_wait_agrees_with_the_machine(
 ) -> None:
     fast = emulated(function, *inputs)
     entry = fast.signatures[0]
-    reasons = why_calls_wait(entry.stages)
+    reasons = why_calls_wait(gpu_program(entry.stages))
     assert (reason in "; ".join(reasons)) if reason else not reasons
     executable = entry.executable
     assert isinstance(executable, PlanExecutable)
@@ -246,9 +253,9 @@ def test_no_gpu_says_what_can_be_done_without(monkeypatch: pytest.MonkeyPatch) -
     def missing(device: torch.device) -> object:
         raise BuildError("no GPU here", remedy="buy one")
 
-    monkeypatch.setattr(targets, "find_gpu", missing)
+    monkeypatch.setattr("stretto.machines.cuda.machine.find_gpu", missing)
     with pytest.raises(BuildError, match="no GPU here") as raised:
-        targets.require_gpu()
+        require_device(CUDA)
     assert raised.value.remedy is not None
     assert raised.value.remedy.startswith("buy one; without a GPU: --backend cuda-emulated")
 

@@ -1,0 +1,105 @@
+"""How often the nodes of a control tree run in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stretto.device.tree import Call, For, If, Node, Tree, While, children, trip_count, walk
+
+L = TypeVar("L")
+
+BY_VALUE = "by value"
+"""Stands for a number that is known only when the program runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How often something runs in one call; `exact` False: at most that; None: known only then."""
+
+    count: int | None = 1
+    exact: bool = True
+
+    def times(self, trips: int | None) -> Runs:
+        if self.count is None or trips is None:
+            return Runs(None)
+        return Runs(self.count * trips, self.exact)
+
+    def __add__(self, other: Runs) -> Runs:
+        if self.count is None or other.count is None:
+            return Runs(None)
+        return Runs(self.count + other.count, self.exact and other.exact)
+
+    def __str__(self) -> str:
+        if self.count is None:
+            return BY_VALUE
+        return str(self.count) if self.exact else f"<= {self.count}"
+
+
+NEVER = Runs(0)
+
+
+def inside(node: Node[L], runs: Runs) -> Runs:
+    """How often the nodes directly below a node run that runs so often itself."""
+    match node:
+        case For():
+            return runs.times(trip_count(node))
+        case While():
+            return runs.times(None)
+        case If():
+            return Runs(runs.count, False)
+        case _:
+            return runs
+
+
+def walk_runs(node: Node[L], runs: Runs) -> Iterator[tuple[Node[L], Runs]]:
+    """A node that runs so often, and everything below it, in order."""
+    yield node, runs
+    for child in children(node):
+        yield from walk_runs(child, inside(node, runs))
+
+
+def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
+    """The functions that a call of `name` can come to; itself among them if it is recursive."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = callees[waiting.pop()] - seen
+        seen |= new
+        waiting.extend(new)
+    return seen
+
+
+def recursive_functions(tree: Tree[L]) -> set[str]:
+    """Functions that can have several activations at a time."""
+    callees = {
+        function.name: {node.function for node in walk(function.body) if isinstance(node, Call)}
+        for function in tree.functions
+    }
+    return {name for name in callees if name in reached(name, callees)}
+
+
+def function_runs(tree: Tree[L]) -> dict[str, Runs]:
+    """How often each function runs in one call; what recursion reaches is known only then."""
+    recursive = recursive_functions(tree)
+    found = {function.name: NEVER for function in tree.functions}
+
+    def visit(name: str, runs: Runs, path: tuple[str, ...]) -> None:
+        if name in path:
+            return
+        runs = Runs(None) if name in recursive else runs
+        found[name] = found[name] + runs
+        for node, inner in walk_runs(tree.function(name).body, runs):
+            if isinstance(node, Call):
+                visit(node.function, inner, (*path, name))
+
+    visit("main", Runs(), ())
+    return found
+
+
+def tree_runs(tree: Tree[L]) -> Iterator[tuple[Node[L], Runs]]:
+    """Every node of every function, with how often it runs in one call."""
+    runs = function_runs(tree)
+    for function in tree.functions:
+        yield from walk_runs(function.body, runs[function.name])

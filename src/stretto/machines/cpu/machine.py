@@ -1,0 +1,72 @@
+"""The CPU machine: C++ for native threads, a unit each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from stretto.device.forms import Lowered, Selected
+from stretto.machines.cpu.diagnose import diagnoses
+from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cpu.printer.program import Source, print_program
+from stretto.machines.cpu.select import select
+from stretto.machines.machine import Description, Diagnosis, Form, Machine, Profiler, Stage, Stages
+from stretto.machines.stages import TO_SCHEDULE
+from stretto.options import Options
+
+
+def source_of(stages: Stages) -> Source:
+    """The printed program."""
+    assert isinstance(stages.product, Source)
+    return stages.product
+
+
+def _print(stages: Stages) -> None:
+    program, _ = stages.runnable()
+    stages.product = print_program(program)
+
+
+def _compile(stages: Stages) -> None:
+    stages.executable = _executable(stages, stages.options)
+
+
+def _executable(stages: Stages, options: Options) -> CpuExecutable:
+    program, interface = stages.runnable()
+    return CpuExecutable(program, source_of(stages), interface, options)
+
+
+CPP = Form("text", "program.cpp", lambda stages: [source_of(stages).text])
+
+
+@dataclass(frozen=True)
+class CpuMachine(Machine):
+    """Native threads of this process."""
+
+    summary: ClassVar[str] = "C++ on the threads of this host"
+    is_default: ClassVar[bool] = True
+    is_native: ClassVar[bool] = True
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (*TO_SCHEDULE, Stage("print", _print, CPP), Stage("compile", _compile))
+
+    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
+        tree, packings = select(lowered, units, options.fuse)
+        return Selected(tree, replace(lowered.interface, packings=packings))
+
+    def describe(self, stages: Stages) -> Description:
+        lines: list[tuple[str, str]] = []
+        if isinstance(stages.executable, CpuExecutable):
+            cached = stages.executable.shared.from_cache
+            lines.append(("build cache", "hit" if cached else "miss, built now"))
+        return Description(lines=lines)
+
+    def diagnoses(self, options: Options) -> Iterator[Diagnosis]:
+        return diagnoses(options)
+
+    def profiler(self, stages: Stages, options: Options) -> Profiler:
+        return _executable(stages, replace(options, profile=True, dump_dir=None))
+
+
+MACHINES = (CpuMachine("cpu"),)

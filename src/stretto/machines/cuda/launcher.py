@@ -1,0 +1,251 @@
+"""What launches the kernels of a GPU program, and gives it memory and streams.
+
+`GpuLauncher` does so on a GPU, with torch's memory and the driver's launches. `InterpretedLauncher`
+runs the same kernel text on CPU tensors, without a GPU; each launch is over when it returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, TypeVar
+
+import torch
+
+from stretto.machines.cuda.driver import CudaError, Driver, run_error
+from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, order_of
+from stretto.machines.cuda.printer.source import HOST
+from stretto.machines.machine import HOST as HOST_DEVICE
+from stretto.runtime.memory import usable_memory
+
+POLLS = 1 << 25
+"""Looks at a counter after which a wait gives up: some ten seconds or more on a GPU."""
+
+Words = ctypes.Array[ctypes.c_int64]
+T = TypeVar("T")
+
+
+class Launcher(Protocol):
+    """Streams are ints, 0 is the default one.
+
+    device: where the tensors of programs are. polls: the limit of waits. synchronous: a launch
+    has ended when it returns.
+    """
+
+    device: torch.device
+    polls: int
+    synchronous: bool
+
+    def active(self) -> AbstractContextManager[object]:
+        """Everything else is called inside of it, and leaves no trace after it."""
+        ...
+
+    def stream(self) -> int:
+        """The calling thread's current stream on the device."""
+        ...
+
+    def capture(self, stream: int) -> int:
+        """The number of the capture that records the stream's work, 0 where none does."""
+        ...
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory of the current stream, or of the capture's graph."""
+        ...
+
+    def aside(self, make: Callable[[], T]) -> T:
+        """Runs `make` where its work is not captured, and waits for that work. What it makes is
+        never memory of a graph, which is written anew at every replay."""
+        ...
+
+    def control(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A control block of no launch so far, and memory of the host whose first word becomes the
+        status of a launch that fails. To be called aside."""
+        ...
+
+    def host(self, words: int) -> torch.Tensor:
+        """Zeroed words that both the host and programs see. To be called aside."""
+        ...
+
+    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
+        """Prepares launches of a kernel with these arguments, which can be set anew."""
+        ...
+
+    def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
+        """Enqueues a kernel behind the launch before, whatever stream that was on."""
+        ...
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Waits for a stream, or for all."""
+        ...
+
+    def memory(self) -> int:
+        """Bytes of memory that programs may use at the most."""
+        ...
+
+
+class DeviceMemory(Protocol):
+    """What a GPU's memory and streams are made by: torch, except in tests."""
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor: ...
+    def pinned(self, words: int) -> torch.Tensor: ...
+    def stream(self) -> int: ...
+    def on_side_stream(self) -> AbstractContextManager[object]: ...
+    def total(self) -> int: ...
+
+
+class TorchMemory:
+    """DeviceMemory by torch's caching allocators."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.side = torch.cuda.Stream(device)
+        current: Callable[[int | None], int] = torch._C._cuda_getCurrentRawStream  # pyright: ignore
+        self.current = current
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def pinned(self, words: int) -> torch.Tensor:
+        return torch.zeros(words, dtype=torch.int64, pin_memory=True)
+
+    def stream(self) -> int:
+        return self.current(self.device.index)
+
+    def on_side_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.side)
+
+    def total(self) -> int:
+        return torch.cuda.get_device_properties(self.device).total_memory
+
+
+class GpuLauncher:
+    """One GPU and the kernels of a program on it."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        driver: Driver,
+        memory: DeviceMemory,
+        kernels: Sequence[LoadedKernel],
+    ) -> None:
+        self.device = device
+        self.polls = POLLS
+        self.synchronous = False
+        self.driver = driver
+        self.kernels = tuple(kernels)
+        self.torch = memory
+        self.order = order_of(device.index, driver)
+        self.empty = memory.empty
+        self.stream = memory.stream
+
+    def active(self) -> AbstractContextManager[object]:
+        return self.driver.active(self.kernels[0].context)
+
+    def capture(self, stream: int) -> int:
+        return self.driver.capture(stream)
+
+    def aside(self, make: Callable[[], T]) -> T:
+        with self.driver.relaxed(), self.torch.on_side_stream():
+            made = make()
+            self.synchronize(self.torch.stream())
+        return made
+
+    def control(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
+        block, host = self.torch.empty((words,), torch.int64).zero_(), self.host(1)
+        block[HOST] = host.data_ptr()  # pinned memory has one address on both sides
+        return block, host
+
+    def host(self, words: int) -> torch.Tensor:
+        return self.torch.pinned(words)
+
+    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
+        return self.kernels[number].bind(arguments)
+
+    def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
+        try:
+            self.order.launch(invocation, stream, capture)
+        except CudaError as error:
+            raise run_error(error, "the program cannot be launched") from error
+
+    def synchronize(self, stream: int | None = None) -> None:
+        try:
+            self.driver.synchronize(stream)
+        except CudaError as error:
+            raise run_error(error, "the GPU stopped") from error
+
+    def memory(self) -> int:
+        return self.torch.total()
+
+
+class KernelText(Protocol):
+    """What runs a kernel's text on CPU tensors: triton_interpreter.InterpretedKernel."""
+
+    def launch(
+        self, arguments: Sequence[Argument], reached: Sequence[torch.Tensor] = ()
+    ) -> object: ...
+
+
+class _Interpretation:
+    def __init__(self, kernel: KernelText, arguments: Sequence[Argument]) -> None:
+        self.kernel = kernel
+        self.arguments = list(arguments)
+        self.reached: Sequence[torch.Tensor] = ()
+
+    def reach(self, memory: Sequence[torch.Tensor]) -> None:
+        self.reached = memory
+
+    def set(self, place: int, argument: Argument) -> None:
+        self.arguments[place] = argument
+
+    def launch(self, stream: int) -> None:
+        self.kernel.launch(self.arguments, self.reached)
+
+
+class InterpretedLauncher:
+    """No GPU: one stream, nothing is captured, a launch has ended when it returns."""
+
+    def __init__(self, kernels: Sequence[KernelText]) -> None:
+        self.device = HOST_DEVICE
+        self.polls = POLLS
+        self.synchronous = True
+        self.kernels = tuple(kernels)
+
+    def active(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def stream(self) -> int:
+        return 0
+
+    def capture(self, stream: int) -> int:
+        return 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+    def aside(self, make: Callable[[], T]) -> T:
+        return make()
+
+    def control(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
+        block = self.host(words)
+        return block, block
+
+    def host(self, words: int) -> torch.Tensor:
+        return torch.zeros(words, dtype=torch.int64)
+
+    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
+        return _Interpretation(self.kernels[number], arguments)
+
+    def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
+        invocation.launch(stream)
+
+    def synchronize(self, stream: int | None = None) -> None:
+        pass
+
+    def memory(self) -> int:
+        return usable_memory()
+
+
+def words_of(tensor: torch.Tensor) -> Words:
+    """The words of a CPU tensor, quicker to read than the tensor, which the caller keeps alive."""
+    return (ctypes.c_int64 * tensor.numel()).from_address(tensor.data_ptr())

@@ -1,0 +1,74 @@
+"""Prints and compiles the launches of a plan, each in the first style whose registers suffice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.device.plan import Plan
+from stretto.device.program import DeviceProgram
+from stretto.machines.cuda.compile import CompiledTriton, compile_source
+from stretto.machines.cuda.printer.program import EARLY_REGISTERS, Style, print_program
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.templates.dot import Dot
+from stretto.options import Options
+
+WAYS = (
+    *(Style(registers=registers) for registers in EARLY_REGISTERS),
+    Style(registers=0, inline=True),
+    Style(registers=0, warps=8),
+)
+"""Ways to print a launch, the best first. The less constants are kept in registers, and the more
+threads share the work, the more registers are free; a call needs some, too."""
+PATIENCE = 10.0
+"""Seconds of a compilation after which no other way is tried."""
+WIDE = 4096
+"""Results of a block of a product that four warps have no registers for."""
+MOST_INLINE = 20
+"""Kernels of a program whose text may stand wherever they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProgram:
+    """What the CUDA machine makes of a scheduled program: the plan, and the text of each of its
+    launches; `compiled` is empty until they have been compiled."""
+
+    plan: Plan
+    sources: tuple[TritonSource, ...] = ()
+    compiled: tuple[CompiledTriton, ...] = ()
+
+
+def ways(program: DeviceProgram) -> tuple[Style, ...]:
+    """The styles to try for a program."""
+    templates = [stage.template for kernel in program.kernels for stage in kernel.stages]
+    products = [template for template in templates if isinstance(template, Dot)]
+    if any(product.rows * product.columns > WIDE for product in products):
+        return (Style(warps=8), Style(warps=8, registers=0), *WAYS)
+    return WAYS
+
+
+def compile_plan(plan: Plan, target: str, options: Options) -> GpuProgram:
+    """Each launch in the first of its styles that spills nothing, else in the one that spills
+    least. Raises as `compile_source`."""
+    chosen = [
+        _compile(launch.program, plan.words[name], target, options)
+        for name, launch in plan.launches
+    ]
+    sources = tuple(source for source, _ in chosen)
+    return GpuProgram(plan, sources, tuple(kernel for _, kernel in chosen))
+
+
+def _compile(
+    program: DeviceProgram, words: dict[str, int], target: str, options: Options
+) -> tuple[TritonSource, CompiledTriton]:
+    tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = {}
+    for style in ways(program):
+        if style.inline and len(program.kernels) > MOST_INLINE:
+            continue
+        source = print_program(program, words, style)
+        if (source.text, style.warps) in tried:
+            continue
+        kernel = compile_source(source, target, options)
+        tried[source.text, style.warps] = source, kernel
+        if kernel.resources.spill_bytes == 0 or kernel.seconds > PATIENCE:
+            break
+    return min(tried.values(), key=lambda pair: pair[1].resources.spill_bytes)

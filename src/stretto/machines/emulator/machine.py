@@ -1,0 +1,37 @@
+"""The emulator: runs the scheduled program itself, in Python, and looks for races."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.device.forms import Lowered, Selected
+from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.machine import Machine, Stage, Stages
+from stretto.machines.registry import default_machine
+from stretto.machines.stages import TO_SCHEDULE
+from stretto.options import Options
+
+
+def _load(stages: Stages) -> None:
+    program, interface = stages.runnable()
+    stages.executable = EmulatedExecutable(program, interface, stages.options)
+
+
+@dataclass(frozen=True)
+class EmulatorMachine(Machine):
+    """Units that take turns at random."""
+
+    summary: ClassVar[str] = "the schedule step by step in Python; races are errors"
+    is_emulated: ClassVar[bool] = True
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (*TO_SCHEDULE, Stage("load", _load))
+
+    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
+        """The kernels of this host's own machine, which is what the emulator stands for."""
+        return default_machine().select(lowered, units, options)
+
+
+MACHINES = (EmulatorMachine("emulator"),)

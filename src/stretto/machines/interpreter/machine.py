@@ -1,0 +1,46 @@
+"""The interpreter: runs a Program op by op through torch. The oracle of all other machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from stretto.interp.interpreter import run
+from stretto.ir.core import Program
+from stretto.machines.machine import Executable, Machine, Stage, Stages
+from stretto.machines.stages import PASSES
+from stretto.options import Options
+from stretto.runtime.results import Result
+
+
+class InterpretedExecutable(Executable):
+    """Runs a Program op by op in Python."""
+
+    def __init__(self, program: Program, options: Options) -> None:
+        self.program = program
+        self.timeout = options.timeout
+
+    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+        return list(run(self.program, inputs, timeout=self.timeout))
+
+
+def _load(stages: Stages) -> None:
+    stages.executable = InterpretedExecutable(stages.program, stages.options)
+
+
+@dataclass(frozen=True)
+class InterpreterMachine(Machine):
+    """No units, no kernels: torch runs one op after the other."""
+
+    summary: ClassVar[str] = "the Program op by op through torch, the oracle"
+    is_emulated: ClassVar[bool] = True
+    is_oracle: ClassVar[bool] = True
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (PASSES, Stage("load", _load))
+
+
+MACHINES = (InterpreterMachine("interpreter"),)

@@ -1,0 +1,239 @@
+"""What a machine is: the one record that `build`, `explain()` and `doctor` know a machine by.
+
+A machine is a folder (or a single file) that makes a frozen dataclass which derives from `Machine`.
+Its `stages` are the steps from a captured Program to an executable, most of them shared
+(`stretto.machines.stages`). Each step takes what it needs from a `Stages` object and adds what it
+made; a step whose result can be looked at names the `Form` of it, so that `dump_dir` and
+`stretto opt` can print it and read it back.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, TypeVar
+
+import torch
+
+from stretto.device.forms import Lowered, ProgramInterface, Scheduled, Selected
+from stretto.device.program import DeviceProgram
+from stretto.dumps import Dumper
+from stretto.errors import BuildError
+from stretto.ir.core import Program
+from stretto.options import Options
+from stretto.runtime.constants import Copy
+from stretto.runtime.results import Result
+from stretto.schedule.costs import MachineCosts
+from stretto.schedule.scheduler import Report
+
+HOST = torch.device("cpu")
+"""Where tensors lie that Python itself can read."""
+
+P = TypeVar("P")
+
+
+class Executable(ABC):
+    """A program that is ready to be called."""
+
+    copies: tuple[Copy, ...] = ()
+    """Constants in another layout, to be made anew when the user's tensor changes."""
+
+    @abstractmethod
+    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+        """Runs once. `inputs`: contiguous tensors in the order of main's params."""
+
+    def synchronize(self) -> None:
+        """Waits for all calls. Raises RunError where one of them failed."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of a program that can be looked at, between two stages.
+
+    name: as `stretto opt` calls it. file: the name of its dumps. texts: one text, or one per part
+    that the machine makes.
+    """
+
+    name: str
+    file: str
+    texts: Callable[[Stages], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A step of a machine. `name`: what its seconds are booked on. form: what it makes, where that
+    can be looked at."""
+
+    name: str
+    run: Callable[[Stages], None]
+    form: Form | None = None
+
+
+@dataclass(slots=True)
+class Stages:
+    """What the stages made of a program so far, with their seconds.
+
+    program: after all passes. lowered, selected, scheduled: as operators, as kernels, as what each
+    unit does. product: what the machine itself made of that, of a type of its own.
+    """
+
+    captured: Program
+    machine: Machine
+    options: Options
+    place: torch.device
+    dumper: Dumper
+    program: Program
+    units: int = 1
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    lowered: Lowered | None = None
+    selected: Selected | None = None
+    scheduled: Scheduled | None = None
+    report: Report | None = None
+    product: object = None
+    executable: Executable | None = None
+
+    @property
+    def backend(self) -> str:
+        return self.machine.name
+
+    @property
+    def device(self) -> DeviceProgram | None:
+        """The scheduled program."""
+        return None if self.scheduled is None else self.scheduled.program
+
+    def runnable(self) -> tuple[DeviceProgram, ProgramInterface]:
+        """What a machine makes an executable of."""
+        assert self.scheduled is not None
+        return self.scheduled.program, self.scheduled.interface
+
+    @contextmanager
+    def timed(self, stage: str) -> Generator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+class FewerUnitsError(BuildError):
+    """The machine turned out to hold only `units` units of this program at once."""
+
+    def __init__(self, message: str, units: int) -> None:
+        super().__init__(message)
+        self.units = units
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A titled table of `explain()`."""
+
+    title: str
+    rows: Sequence[Sequence[object]]
+    headers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What `explain()` says of a program that only its machine knows.
+
+    launches: how often a call goes from Python to the machine. library_calls: where torch runs
+    those. lines: label and text. tables: what is to be listed.
+    """
+
+    launches: str = "1"
+    library_calls: str = "inside the launch"
+    lines: Sequence[tuple[str, str]] = ()
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A line of `stretto doctor`. `remedy` says what to do where the status is not "ok"."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """One task on one unit; times in nanoseconds of the monotonic clock."""
+
+    unit: int
+    kernel: int
+    task: int
+    start: int
+    end: int
+
+
+class Profiler(Protocol):
+    """A program that measures when each task runs. `kernels`: names in the order in which its
+    events number them."""
+
+    @property
+    def kernels(self) -> Sequence[str]: ...
+    def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]: ...
+
+
+@dataclass(frozen=True)
+class Machine(ABC):
+    """A machine that programs run on; `replace(machine, costs=...)` makes a variant.
+
+    costs: what selection and scheduling assume of it.
+    """
+
+    name: str
+    """What the user calls it: `backend="name"`."""
+    costs: MachineCosts = field(default_factory=MachineCosts, kw_only=True)
+
+    summary: ClassVar[str]
+    """One line for people, beside the name."""
+    device_type: ClassVar[str] = HOST.type
+    """The type of torch device whose tensors its programs take."""
+    is_default: ClassVar[bool] = False
+    """Whether backend "auto" takes it for tensors on such devices."""
+    is_native: ClassVar[bool] = False
+    """Whether programs are C++ of this process, so that guards may be, too."""
+    is_emulated: ClassVar[bool] = False
+    """Whether Python does the work, so that times mean nothing."""
+    instead: ClassVar[str] = ""
+    """What the command line can do where the device is missing."""
+    is_oracle: ClassVar[bool] = False
+    """Whether it runs Programs op by op, so that nothing could check its results."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> tuple[Stage, ...]:
+        """From a captured Program to `Stages.executable`, in order."""
+
+    def device(self) -> torch.device:
+        """The device for a program without inputs. Raises BuildError where there is none."""
+        return HOST
+
+    def require_ready(self) -> None:
+        """Raises BuildError where nothing can be compiled just now."""
+        return None
+
+    def units(self, options: Options, device: torch.device) -> int:
+        """How many execution units a program gets."""
+        return options.unit_count()
+
+    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
+        """Kernels for the operators."""
+        raise NotImplementedError(f"{self.name} runs no kernels")
+
+    def describe(self, stages: Stages) -> Description:
+        """What `explain()` says of a program beyond what all machines have."""
+        return Description()
+
+    def diagnoses(self, options: Options) -> Iterator[Diagnosis]:
+        """What `stretto doctor` finds out about this machine."""
+        return iter(())
+
+    def profiler(self, stages: Stages, options: Options) -> Profiler | None:
+        """The program once more, with a clock around each task; None where the machine measures no
+        time."""
+        return None

@@ -1,0 +1,59 @@
+"""What `stretto doctor` says of GPUs, where things are right and where they are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stretto.errors import BuildError
+from stretto.machines.cuda import diagnose
+from stretto.machines.cuda.device import Gpu
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_gpu(device: torch.device) -> Gpu:
+        raise BuildError("the NVIDIA driver is not there", remedy="install it")
+
+    monkeypatch.setattr(diagnose, "find_gpu", find_gpu)
+    check = diagnose.check_gpu()
+    assert (check.status, check.detail) == ("warn", "the NVIDIA driver is not there")
+    assert check.remedy == "for programs on a GPU only: install it"
+
+
+def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeDriver:
+        def version(self) -> tuple[int, int]:
+            return (13, 1)
+
+    monkeypatch.setattr(diagnose, "find_gpu", lambda device: Gpu(0, "NVIDIA H200", (9, 0), 132))
+    monkeypatch.setattr(diagnose, "load_driver", FakeDriver)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check = diagnose.check_gpu()
+    assert check.status == "ok"
+    assert check.detail == (
+        "cuda:0: NVIDIA H200, compute capability 9.0, 132 multiprocessors; "
+        "driver for CUDA 13.1, torch for 13.0, 1 more"
+    )
+
+
+def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    def require_triton() -> str:
+        raise BuildError("Triton cannot be imported", remedy="pip install 'stretto[cuda]'")
+
+    monkeypatch.setattr(diagnose, "require_triton", require_triton)
+    check = diagnose.check_triton()
+    assert check.status == "warn"
+    assert check.remedy == "for programs on a GPU only: pip install 'stretto[cuda]'"
+
+
+def test_triton_with_and_without_what_emulates(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "backend cuda-emulated works" in diagnose.check_triton().detail
+
+    def require_greenlet() -> object:
+        raise BuildError("greenlet cannot be imported")
+
+    monkeypatch.setattr(diagnose, "require_greenlet", require_greenlet)
+    check = diagnose.check_triton()
+    assert check.status == "ok"
+    assert "no greenlet" in check.detail and "stretto[emulated]" in check.detail
