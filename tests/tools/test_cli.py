@@ -12,8 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from stretto.tools.cli import app
 from stretto.machines.machine import Diagnosis
+from stretto.tools.cli import app
 
 RUNNER = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,7 @@ def test_explain_shows_a_capture_error_without_a_traceback(tmp_path: Path) -> No
         (["explain", "lstmm", "--target", "sm_90"], "unknown model 'lstmm'"),
         (["explain", "rae", "--preset", "tiny"], "unknown preset 'tiny'; known are full, small"),
         (["demo", "--backend", "gpu"], "unknown backend 'gpu'"),
-        (["demo", "--backend", "cuda-emulated"], "an emulated GPU is slow: give --small too"),
+        (["demo", "--backend", "cuda-emulated"], "cuda-emulated is slow: give --small too"),
         (["explain", "rae", "--timeline", "a.svg"], "unknown kind of timeline '.svg'; known are"),
         (["explain"], "Missing argument"),
         (["explain", "rae", "--threads", "0"], "Invalid value for '--threads'"),

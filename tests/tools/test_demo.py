@@ -10,16 +10,18 @@ import torch
 from rich.console import Console
 
 import stretto
+from stretto.machines.registry import default_machine, find_machine
 from stretto.tools.demo import Result, demo, results_table
 
 OPTIONS = stretto.Options(threads=1)
+HERE = default_machine()
 
 
 def test_the_demo_measures_checks_and_draws(tmp_path: Path) -> None:
     told: list[str] = []
     threads = torch.get_num_threads()
     results, written = demo(
-        OPTIONS, tmp_path, told.append, models=("rae",), preset="small", quick=True
+        OPTIONS, HERE, tmp_path, told.append, models=("rae",), preset="small", quick=True
     )
     (result,) = results
     assert result.model == "rae"
@@ -36,24 +38,24 @@ def test_the_demo_on_an_emulated_gpu() -> None:
     options = stretto.Options(threads=1, units=2)
     (result,), written = demo(
         options,
+        find_machine("cuda-emulated"),
         None,
         lambda text: None,
         models=("rae",),
         preset="small",
         quick=True,
-        backend="cuda-emulated",
     )
     assert result.launches == 1
     assert result.error < 1e-4
     assert written == []
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(results_table([result], 1, "cuda-emulated"))
-    assert "its times mean nothing" in console.export_text()
+    console.print(results_table([result], 1, find_machine("cuda-emulated")))
+    assert "the times mean nothing" in console.export_text()
 
 
 def test_without_a_folder_nothing_is_drawn() -> None:
     _, written = demo(
-        OPTIONS, None, lambda text: None, models=("lstm",), preset="small", quick=True
+        OPTIONS, HERE, None, lambda text: None, models=("lstm",), preset="small", quick=True
     )
     assert written == []
 
@@ -61,7 +63,7 @@ def test_without_a_folder_nothing_is_drawn() -> None:
 @pytest.mark.parametrize(("units", "title"), [(1, "1 thread each"), (2, "2 threads each")])
 def test_the_table(units: int, title: str) -> None:
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(results_table([Result("lstm", 6e-3, 2e-3, 2.1e-7, 1, 3.2)], units))
+    console.print(results_table([Result("lstm", 6e-3, 2e-3, 2.1e-7, 1, 3.2)], units, HERE))
     text = console.export_text()
     assert title in text
     line = next(line for line in text.splitlines() if "lstm" in line)

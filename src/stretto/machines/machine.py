@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, TypeVar
+from typing import ClassVar, Literal, Protocol
 
 import torch
 
@@ -31,8 +31,6 @@ from stretto.schedule.scheduler import Report
 
 HOST = torch.device("cpu")
 """Where tensors lie that Python itself can read."""
-
-P = TypeVar("P")
 
 
 class Executable(ABC):
@@ -178,6 +176,19 @@ class Profiler(Protocol):
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How `stretto fuzz` tries random functions on a machine.
+
+    units: how many it asks for. spread: work is cut finely and dealt over all units, however small
+    it is. every: one function in this many is tried, since the machine is slow.
+    """
+
+    units: int = 1
+    spread: bool = False
+    every: int = 1
+
+
 @dataclass(frozen=True)
 class Machine(ABC):
     """A machine that programs run on; `replace(machine, costs=...)` makes a variant.
@@ -203,6 +214,8 @@ class Machine(ABC):
     """What the command line can do where the device is missing."""
     is_oracle: ClassVar[bool] = False
     """Whether it runs Programs op by op, so that nothing could check its results."""
+
+    trials: ClassVar[tuple[Trial, ...]] = (Trial(),)
 
     @property
     @abstractmethod

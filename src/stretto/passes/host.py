@@ -18,7 +18,7 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     What passes compute from it is a constant on the CPU, which is moved when the program is loaded;
     a constant that is used as it is stays where it is.
     """
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         return tensor.detach()
     version = None if tensor.is_inference() else tensor._version
     found = _COPIES.get(tensor)

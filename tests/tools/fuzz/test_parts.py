@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from stretto.errors import CaptureError, PassError
 from stretto.tools.cli import app
-from stretto.tools.fuzz.command import MACHINE_NAMES, PART_NAMES
+from stretto.tools.fuzz.command import PART_NAMES
+from stretto.tools.fuzz.functions import machines_of
 from stretto.tools.fuzz.journal import Journal
 from stretto.tools.fuzz.known import is_known
-from stretto.tools.fuzz.machines import MACHINES
+from stretto.tools.fuzz.machines import MACHINES, STANDARD
 from stretto.tools.fuzz.outcome import Outcome, normalised, outcome_of_error, worst
 from stretto.tools.fuzz.parts import PARTS, Settings, failed, run_part
 from stretto.tools.fuzz.report import PartReport, show, summary
@@ -153,4 +154,11 @@ def test_parts() -> None:
 
 def test_the_command_knows_all_names():
     assert tuple(PARTS) == PART_NAMES
-    assert tuple(MACHINES) == MACHINE_NAMES
+
+
+def test_the_machines_that_functions_are_tried_on() -> None:
+    assert tuple(MACHINES) == ("interpreter", "cuda-emulated", "emulator", "cpu-1", "cpu-2")
+    assert STANDARD == ("interpreter", "emulator", "cpu-1", "cpu-2")
+    assert machines_of(40, ()) == tuple(MACHINES)
+    assert machines_of(41, ()) == STANDARD
+    assert machines_of(40, ("cpu-2",)) == ("cpu-2",)

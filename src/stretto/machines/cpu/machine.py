@@ -11,7 +11,16 @@ from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
-from stretto.machines.machine import Description, Diagnosis, Form, Machine, Profiler, Stage, Stages
+from stretto.machines.machine import (
+    Description,
+    Diagnosis,
+    Form,
+    Machine,
+    Profiler,
+    Stage,
+    Stages,
+    Trial,
+)
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 
@@ -46,6 +55,7 @@ class CpuMachine(Machine):
     summary: ClassVar[str] = "C++ on the threads of this host"
     is_default: ClassVar[bool] = True
     is_native: ClassVar[bool] = True
+    trials: ClassVar[tuple[Trial, ...]] = (Trial(units=1), Trial(units=2, spread=True))
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -33,6 +33,7 @@ from stretto.machines.machine import (
     Machine,
     Stage,
     Stages,
+    Trial,
 )
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
@@ -73,6 +74,7 @@ class CudaMachine(TritonMachine):
 
     summary: ClassVar[str] = "one Triton kernel on an NVIDIA GPU"
     device_type: ClassVar[str] = "cuda"
+    trials: ClassVar[tuple[Trial, ...]] = ()
     is_default: ClassVar[bool] = True
     instead: ClassVar[str] = (
         "without a GPU: --backend cuda-emulated runs it here, explain --target sm_90 compiles it"
@@ -134,6 +136,7 @@ class EmulatedCudaMachine(TritonMachine):
 
     summary: ClassVar[str] = "the kernels of a GPU, interpreted on this host"
     is_emulated: ClassVar[bool] = True
+    trials: ClassVar[tuple[Trial, ...]] = (Trial(units=3, every=20),)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

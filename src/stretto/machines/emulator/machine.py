@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from stretto.device.forms import Lowered, Selected
 from stretto.machines.emulator.executable import EmulatedExecutable
-from stretto.machines.machine import Machine, Stage, Stages
+from stretto.machines.machine import Machine, Stage, Stages, Trial
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
@@ -24,6 +24,7 @@ class EmulatorMachine(Machine):
 
     summary: ClassVar[str] = "the schedule step by step in Python; races are errors"
     is_emulated: ClassVar[bool] = True
+    trials: ClassVar[tuple[Trial, ...]] = (Trial(units=3, spread=True),)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

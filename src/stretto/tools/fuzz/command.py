@@ -17,8 +17,7 @@ from stretto.tools.names import require_known
 PART_NAMES = (
     *("functions", "operators", "special", "modules", "exportdb", "sanitizers", "mutants"),
 )
-MACHINE_NAMES = ("interpreter", "emulator", "cpu-1", "cpu-2", "cuda-emulated")
-"""The keys of `parts.PARTS` and `machines.MACHINES`, which a look at `--help` does not import."""
+"""The keys of `parts.PARTS`, which a look at `--help` does not import."""
 
 
 def fuzz(
@@ -34,7 +33,7 @@ def fuzz(
     ] = None,
     machines: Annotated[
         str | None,
-        typer.Option(help=f"Of {', '.join(MACHINE_NAMES)}; default: by part."),
+        typer.Option(help="Names by commas; a wrong one lists all. Default: by part."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Longer than this is a hang.")] = 60.0,
     json: Annotated[
@@ -60,11 +59,12 @@ def fuzz(
 
     from stretto.tools.fuzz.journal import Journal
     from stretto.tools.fuzz.known import update_known
+    from stretto.tools.fuzz.machines import MACHINES
     from stretto.tools.fuzz.parts import DATABASES, PARTS, Settings, failed, report_of, run_part
     from stretto.tools.fuzz.report import PartReport, show, summary
 
     chosen = tuple(machines.split(",")) if machines else ()
-    require_known("machine", chosen, MACHINE_NAMES)
+    require_known("machine", chosen, MACHINES)
     require_known("part", part or [], PART_NAMES)
     torch.set_num_threads(1)  # before workers are forked: torch's own threads do not survive that
     settings = Settings(

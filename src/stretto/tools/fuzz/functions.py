@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto.tools.fuzz.machines import STANDARD
+from stretto.tools.fuzz.machines import MACHINES
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.trial import Note, try_program
 from stretto.tools.fuzz.workers import Job
 from stretto.tools.fuzz.writer import write_source
 
-CUDA_EVERY = 20
-"""One function in so many also runs on the emulated GPU, which is slow."""
-
 
 def machines_of(seed: int, chosen: tuple[str, ...]) -> tuple[str, ...]:
-    if chosen:
-        return chosen
-    return (*STANDARD, "cuda-emulated") if seed % CUDA_EVERY == 0 else STANDARD
+    """The machines chosen by the user, else those that try the function of this seed."""
+    return chosen or tuple(n for n, m in MACHINES.items() if seed % m.trial.every == 0)
 
 
 def random_functions(first: int, count: int, machines: tuple[str, ...], seconds: float) -> Job[int]:

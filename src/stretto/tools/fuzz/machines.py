@@ -11,7 +11,8 @@ import stretto
 from stretto.api import Compiled
 from stretto.kernels import fuse as fusion
 from stretto.machines.cpu import costs as cpu_costs
-from stretto.machines.registry import known_machines, registered
+from stretto.machines.machine import Trial
+from stretto.machines.registry import default_machine, known_machines, registered
 from stretto.options import Options
 from stretto.schedule.costs import MachineCosts
 
@@ -20,19 +21,17 @@ EAGER = MachineCosts(wait_seconds=1e-12, wake_seconds=-1e9, small_waits=0.0, sha
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """A backend with its units. `spread`: work is cut finely and dealt over all units, however
-    small it is."""
+class TrialMachine:
+    """A machine as random functions are tried on it; `name` tells its trials apart."""
 
     name: str
     backend: str
-    units: int
-    spread: bool = False
+    trial: Trial
 
     def compile(self, function: Callable[..., Any], seed: int, folder: str) -> Compiled:
         options = Options(
-            threads=self.units,
-            units=self.units if self.backend == "cuda-emulated" else None,
+            threads=self.trial.units,
+            units=self.trial.units,
             unroll=seed % 4,
             seed=seed,
             check=False,  # the trial compares with eager
@@ -41,17 +40,21 @@ class Machine:
         return stretto.compile(function, backend=self.backend, options=options)
 
 
-MACHINES = {
-    machine.name: machine
-    for machine in (
-        Machine("interpreter", "interpreter", 1),
-        Machine("emulator", "emulator", 3, spread=True),
-        Machine("cpu-1", "cpu", 1),
-        Machine("cpu-2", "cpu", 2, spread=True),
-        Machine("cuda-emulated", "cuda-emulated", 3),
-    )
-}
-STANDARD = ("interpreter", "emulator", "cpu-1", "cpu-2")
+def _trial_machines() -> dict[str, TrialMachine]:
+    """Those of all machines, the oracle's first and those of native code last."""
+    found: dict[str, TrialMachine] = {}
+    machines = known_machines().values()
+    for machine in sorted(machines, key=lambda m: (not m.is_oracle, not m.is_emulated)):
+        for trial in machine.trials:
+            name = machine.name if len(machine.trials) == 1 else f"{machine.name}-{trial.units}"
+            found[name] = TrialMachine(name, machine.name, trial)
+    return found
+
+
+MACHINES = _trial_machines()
+STANDARD = tuple(name for name, machine in MACHINES.items() if machine.trial.every == 1)
+"""Those that are fast enough for every function."""
+NATIVE = tuple(name for name in MACHINES if MACHINES[name].backend == default_machine().name)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.machines.machine import HOST
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.trial import Made, Note, Program, try_program
 from stretto.tools.fuzz.workers import Job
@@ -78,7 +79,7 @@ def operator_samples(per_entry: int) -> list[Sample]:
             continue
         name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
         for dtype in DTYPES:
-            if not info.supports_dtype(dtype, "cpu"):
+            if not info.supports_dtype(dtype, HOST.type):
                 continue
             most = per_entry if dtype in DTYPES[:2] else max(1, per_entry // 3)
             found += [Sample(entry, name, dtype, number) for number in range(most)]
@@ -94,7 +95,7 @@ def special_samples(per_entry: int) -> list[Sample]:
         for entry, info in enumerate(operator_database())
         if info.name not in UNINITIALISED
         for dtype in SPECIAL_DTYPES
-        if info.supports_dtype(dtype, "cpu")
+        if info.supports_dtype(dtype, HOST.type)
         for n in range(per_entry)
     ]
 
@@ -126,7 +127,7 @@ def module_samples(per_entry: int) -> list[Sample]:
     found: list[Sample] = []
     for entry, info in enumerate(module_database()):
         for dtype in (torch.float32, torch.float64):
-            if info.supports_dtype(dtype, "cpu") if hasattr(info, "supports_dtype") else True:
+            if info.supports_dtype(dtype, HOST.type) if hasattr(info, "supports_dtype") else True:
                 found += [Sample(entry, info.name, dtype, number) for number in range(per_entry)]
     return found
 
@@ -136,7 +137,7 @@ def _inputs(entry: int, dtype: torch.dtype, count: int) -> list[Any]:
     """The first samples of an operator."""
     torch.manual_seed(0)
     info = operator_database()[entry]
-    return list(islice(info.sample_inputs("cpu", dtype, requires_grad=False), count))
+    return list(islice(info.sample_inputs(HOST.type, dtype, requires_grad=False), count))
 
 
 def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Program | None:
@@ -190,7 +191,7 @@ def _module_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Pro
     def inputs() -> Iterator[Any]:
         torch.manual_seed(0)
         return info.module_inputs_func(
-            info, device="cpu", dtype=sample.dtype, requires_grad=False, training=False
+            info, device=HOST.type, dtype=sample.dtype, requires_grad=False, training=False
         )
 
     if sum(1 for _ in islice(inputs(), sample.number + 1)) <= sample.number:
@@ -200,7 +201,7 @@ def _module_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Pro
         given = next(islice(inputs(), sample.number, None))
         torch.manual_seed(1)
         made, forward = given.constructor_input, given.forward_input
-        arguments = {**made.kwargs, "dtype": sample.dtype, "device": "cpu"}
+        arguments = {**made.kwargs, "dtype": sample.dtype, "device": HOST.type}
         try:
             module = info.module_cls(*made.args, **arguments)
         except TypeError:

@@ -11,6 +11,7 @@ from stretto.tools.fuzz.exportdb import database, exportdb
 from stretto.tools.fuzz.functions import random_functions
 from stretto.tools.fuzz.journal import Journal
 from stretto.tools.fuzz.known import unknown_refusals
+from stretto.tools.fuzz.machines import NATIVE, STANDARD
 from stretto.tools.fuzz.mutants import mutants
 from stretto.tools.fuzz.operators import (
     ABSENT,
@@ -59,22 +60,21 @@ def functions_job(settings: Settings) -> Job[Any]:
 
 def operators_job(settings: Settings) -> Job[Any]:
     samples = sampled(operator_samples(settings.per_entry), settings)
-    return operators(samples, settings.machines or ("cpu-1",), settings.seconds)
+    return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
 
 
 def special_job(settings: Settings) -> Job[Any]:
     samples = sampled(special_samples(max(1, settings.per_entry // 3)), settings)
-    return operators(samples, settings.machines or ("cpu-1",), settings.seconds)
+    return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
 
 
 def modules_job(settings: Settings) -> Job[Any]:
     samples = sampled(module_samples(settings.per_entry), settings)
-    return modules(samples, settings.machines or ("cpu-1", "cpu-2"), settings.seconds)
+    return modules(samples, settings.machines or NATIVE, settings.seconds)
 
 
 def exportdb_job(settings: Settings) -> Job[Any]:
-    machines = settings.machines or ("interpreter", "emulator", "cpu-2")
-    return exportdb(list(database()), machines, settings.seconds)
+    return exportdb(list(database()), settings.machines or STANDARD, settings.seconds)
 
 
 def sanitizers_job(settings: Settings) -> Job[Any]:

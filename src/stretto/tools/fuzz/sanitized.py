@@ -15,6 +15,7 @@ import torch
 
 import stretto
 from stretto.errors import StrettoError
+from stretto.machines.registry import default_machine
 from stretto.options import Options
 from stretto.tools.fuzz.machines import spread
 from stretto.tools.fuzz.sanitizers import CASE
@@ -30,7 +31,7 @@ def run_topic(topic: str) -> None:
     for function, calls in CASES[topic].items():  # pyright: ignore
         announce(f"language:{topic} {function.__name__}")
         options = Options(threads=2, unroll=2, check=False)
-        compiled = stretto.compile(function, backend="cpu", options=options)
+        compiled = stretto.compile(function, backend=default_machine().name, options=options)
         for arguments in calls:  # pyright: ignore
             compiled(*copy.deepcopy(arguments))
 
@@ -41,7 +42,9 @@ def run_seed(seed: int, folder: Path) -> None:
     made = Source("", write_source(seed), seed).make(folder)
     options = Options(threads=2, unroll=seed % 4, check=False)
     try:
-        run_calls(made, stretto.compile(made.function, backend="cpu", options=options))
+        run_calls(
+            made, stretto.compile(made.function, backend=default_machine().name, options=options)
+        )
     except (StrettoError, RefusedCall):
         return
 

@@ -20,7 +20,7 @@ import torch
 
 from stretto.errors import RunError
 from stretto.tools.fuzz.compare import differences, within
-from stretto.tools.fuzz.machines import MACHINES, STANDARD, Machine, spread
+from stretto.tools.fuzz.machines import MACHINES, STANDARD, TrialMachine, spread
 from stretto.tools.fuzz.observe import Call, observe, observe_globals
 from stretto.tools.fuzz.outcome import REFUSALS, Outcome, outcome_of_error, worst
 from stretto.tools.fuzz.reference import Counting, EndlessError, Noise, Wide, run_in
@@ -119,9 +119,9 @@ class _Trial:
                 break  # all backends say the same
         return worst(outcomes)
 
-    def on(self, machine: Machine) -> Outcome:
+    def on(self, machine: TrialMachine) -> Outcome:
         try:
-            with torch.no_grad(), spread() if machine.spread else nullcontext():
+            with torch.no_grad(), spread() if machine.trial.spread else nullcontext():
                 made = self.program.make(self.folder)
                 cache = str(self.folder / "cache")
                 compiled = machine.compile(made.function, self.program.seed, cache)
@@ -131,7 +131,7 @@ class _Trial:
             return outcome_of_error(self.name, machine.name, refused.__cause__)
         return self.compare(machine, found)
 
-    def compare(self, machine: Machine, found: Sequence[Call]) -> Outcome:
+    def compare(self, machine: TrialMachine, found: Sequence[Call]) -> Outcome:
         """Call by call; after one that rounding decides, the state is no longer the same."""
         for number, (one, wanted) in enumerate(zip(found, self.narrow, strict=False)):
             if one.error is not None or wanted.error is not None:
@@ -150,7 +150,9 @@ class _Trial:
             return Outcome(self.name, "wrong", machine.name, reason, f"call {number}, {what}")
         return Outcome(self.name, "equal")
 
-    def compare_errors(self, machine: Machine, number: int, one: Call, wanted: Call) -> Outcome:
+    def compare_errors(
+        self, machine: TrialMachine, number: int, one: Call, wanted: Call
+    ) -> Outcome:
         """The compiled program raises where eager does, an error of the same class or RunError."""
         if one.error is None:
             if COPIED in str(wanted.error):
