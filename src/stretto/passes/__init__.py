@@ -1,1 +1,1 @@
-"""Passes over Programs, one file each; `manager` runs them, `build.pipeline` has their order."""
+"""Passes over Programs, one file each; `manager` runs them, `pipeline` has their order."""
