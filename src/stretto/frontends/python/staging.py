@@ -6,6 +6,7 @@ Outside of a capture (a closure that outlives it), everything behaves as plain P
 from __future__ import annotations
 
 import builtins
+import functools
 import operator
 import sys
 from collections.abc import Callable
@@ -126,11 +127,26 @@ def leave_try() -> None:
         tracer().tries.handled.pop()
 
 
+def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """The operation also for a holder or an index that is one of several: for each of them."""
+
+    @functools.wraps(operation)
+    def staged(holder: Any, index: Any, *others: Any) -> Any:
+        if isinstance(holder, Either):
+            return branches.use(holder, lambda option: staged(option, index, *others))
+        found = first_either(index)
+        if found is not None:
+            return branches.use(
+                found, lambda option: staged(holder, replaced(index, found, option), *others)
+            )
+        return operation(holder, index, *others)
+
+    return staged
+
+
+@_for_each_option
 def getitem(holder: Any, index: Any) -> Any:
     """`holder[index]`."""
-    found = _either_of(holder, index)
-    if found is not None:
-        return _at_options(found, holder, index, getitem)
     if isinstance(holder, TracedList):
         return operations.get_item(holder, index)
     if isinstance(holder, TracedTensor) or not indexing.has_position(index):
@@ -142,24 +158,6 @@ def getitem(holder: Any, index: Any) -> Any:
     if isinstance(index, TracedTensor):
         return holder[concrete(index, "int")]
     return holder[index]
-
-
-def _either_of(holder: Any, index: Any) -> Either | None:
-    """A holder or an index that is one of several."""
-    return holder if isinstance(holder, Either) else first_either(index)
-
-
-def _at_options(
-    found: Either, holder: Any, index: Any, operation: Callable[[Any, Any], Any]
-) -> Any:
-    """What an operation gives for each thing that the holder or the index may be."""
-
-    def with_option(option: Any) -> Any:
-        if holder is found:
-            return operation(option, index)
-        return operation(holder, replaced(index, found, option))
-
-    return branches.use(found, with_option)
 
 
 def _item_of_sequence(holder: Any, index: Any) -> Any:
@@ -206,12 +204,10 @@ def _number_of_sequence(items: list[Any], kinds: list[Any], index: Any) -> Any:
     return Either(flags, options)
 
 
+@_for_each_option
 def setitem(holder: Any, index: Any, value: Any) -> None:
     """`holder[index] = value`."""
-    found = _either_of(holder, index)
-    if found is not None:
-        _at_options(found, holder, index, lambda one, at: setitem(one, at, value))
-    elif isinstance(holder, TracedList):
+    if isinstance(holder, TracedList):
         operations.set_item(holder, index, value)
     elif isinstance(holder, torch.Tensor):
         if active() is not None and not isinstance(holder, TracedTensor):
@@ -222,32 +218,26 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
         holder[concrete(index, "int") if isinstance(index, TracedTensor) else index] = value
 
 
+@_for_each_option
 def delitem(holder: Any, index: Any) -> None:
     """`del holder[index]`."""
-    found = _either_of(holder, index)
-    if found is not None:
-        _at_options(found, holder, index, delitem)
-    elif isinstance(holder, TracedList):
+    if isinstance(holder, TracedList):
         operations.delete_item(holder, index)
     else:
         changes(holder)
         del holder[concrete(index, "int") if isinstance(index, TracedTensor) else index]
 
 
+@_for_each_option
 def delattr(holder: Any, name: str) -> None:
     """`del holder.name`."""
-    if isinstance(holder, Either):
-        branches.use(holder, lambda option: delattr(option, name))
-        return
     changes(holder)
     builtins.delattr(holder, name)
 
 
+@_for_each_option
 def setattr(holder: Any, name: str, value: Any) -> None:
     """`holder.name = value`."""
-    if isinstance(holder, Either):
-        branches.use(holder, lambda option: setattr(option, name, value))
-        return
     if isinstance(holder, torch.Tensor) and active() is not None:
         check_tensor_attribute(holder, name)
     changes(holder)
@@ -267,11 +257,11 @@ _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.iadd,
     "Sub": operator.isub,
     "Mult": operator.imul,
-    "MatMult": operator.imatmul,
     "Div": operator.itruediv,
     "FloorDiv": operator.ifloordiv,
     "Mod": operator.imod,
     "Pow": operator.ipow,
+    "MatMult": operator.imatmul,
     "LShift": operator.ilshift,
     "RShift": operator.irshift,
     "BitOr": operator.ior,
@@ -280,20 +270,15 @@ _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@_for_each_option
 def augment_item(holder: Any, index: Any, operation: str, value: Any) -> None:
     """`holder[index] op= value`."""
-    found = _either_of(holder, index)
-    if found is not None:
-        _at_options(found, holder, index, lambda one, at: augment_item(one, at, operation, value))
-    else:
-        setitem(holder, index, _INPLACE[operation](getitem(holder, index), value))
+    setitem(holder, index, _INPLACE[operation](getitem(holder, index), value))
 
 
+@_for_each_option
 def augment_attr(holder: Any, name: str, operation: str, value: Any) -> None:
     """`holder.name op= value`."""
-    if isinstance(holder, Either):
-        branches.use(holder, lambda option: augment_attr(option, name, operation, value))
-        return
     before = builtins.getattr(holder, name)
     after = _INPLACE[operation](before, value)
     if after is not before and not (isinstance(before, torch.Tensor) and _is_of(before, after)):

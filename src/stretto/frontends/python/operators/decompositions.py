@@ -26,13 +26,9 @@ aten = torch.ops.aten
 
 
 @cache
-def _table() -> dict[Any, Callable[..., Any]]:
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions into core ATen that are written in Python."""
     return dict(core_aten_decompositions())
-
-
-def decomposition(func: Any) -> Callable[..., Any] | None:
-    """torch's decomposition of `func` into core ATen, if it has one in Python."""
-    return _table().get(func)
 
 
 def _lstm(inputs: Any, state: Any, *args: Any) -> Any:
@@ -132,14 +128,8 @@ def _zeros(fill: float) -> Callable[..., Any]:
 
 
 def _like(fill: float | None) -> Callable[..., Any]:
-    def rule(like: Any, *args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
-        value = args[0] if fill is None else fill
-        dtype, device = dtype or like.dtype, device or like.device
-        if dtype is not torch.bool and fill is not None:
-            value = float(fill) if dtype.is_floating_point else int(fill)
-        return aten.full.default(list(like.shape), value, dtype=dtype, device=device)
-
-    return rule
+    made = _new(fill)
+    return lambda like, *args, **options: made(like, list(like.shape), *args, **options)
 
 
 def _new(fill: float | None) -> Callable[..., Any]:
@@ -310,6 +300,13 @@ def _softmax(kernel: Any) -> Callable[..., Any]:
     return rule
 
 
+def _each(rule: Callable[..., Any], *names: str) -> dict[Any, Callable[..., Any]]:
+    """One rule for all overloads of these operators but those with `out`."""
+    packets = [getattr(aten, name) for name in names]
+    overloads = [(packet, name) for packet in packets for name in packet.overloads()]
+    return {getattr(p, name): rule for p, name in overloads if not name.endswith("out")}
+
+
 RULES: dict[Any, Callable[..., Any]] = {
     **ORDERING,
     aten.copy_.default: _copy_,
@@ -320,14 +317,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.lift_fresh.default: _lift_fresh,
     aten.lift.default: _lift_fresh,
     aten.clone.default: _clone,
-    aten.dropout.default: _dropout,
-    aten.feature_dropout.default: _dropout,
-    aten.alpha_dropout.default: _dropout,
-    aten.feature_alpha_dropout.default: _dropout,
-    aten.dropout_.default: _dropout,
-    aten.feature_dropout_.default: _dropout,
-    aten.alpha_dropout_.default: _dropout,
-    aten.feature_alpha_dropout_.default: _dropout,
+    **_each(_dropout, "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
+    **_each(_dropout, "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"),
     aten._embedding_bag.default: _embedding_bag(aten._embedding_bag),
     aten._embedding_bag_forward_only.default: _embedding_bag(aten._embedding_bag_forward_only),
     aten.__lshift__.Scalar: _shift(aten.bitwise_left_shift),
@@ -355,16 +346,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._to_copy.default: _to_copy,
     aten.softmax.int: _softmax(aten._softmax.default),
     aten.log_softmax.int: _softmax(aten._log_softmax.default),
-    aten.unsqueeze_.default: _reshape_inplace,
-    aten.squeeze_.default: _reshape_inplace,
-    aten.squeeze_.dim: _reshape_inplace,
-    aten.t_.default: _reshape_inplace,
-    aten.transpose_.default: _reshape_inplace,
-    aten.squeeze_.dims: _reshape_inplace,
-    aten.swapaxes_.default: _reshape_inplace,
-    aten.swapdims_.default: _reshape_inplace,
-    aten.as_strided_.default: _reshape_inplace,
-    aten.resize_.default: _reshape_inplace,
-    aten.tensor_split.tensor_indices_or_sections: _split_at_values,
+    **_each(_reshape_inplace, "unsqueeze_", "squeeze_", "t_", "transpose_", "resize_"),
+    **_each(_reshape_inplace, "swapaxes_", "swapdims_", "as_strided_"),
     aten.set_.source_Tensor: _reshape_inplace,
+    aten.tensor_split.tensor_indices_or_sections: _split_at_values,
 }

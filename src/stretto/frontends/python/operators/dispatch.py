@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stretto.errors import StrettoError
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.operators import value_checks
-from stretto.frontends.python.operators.decompositions import RULES, decomposition
+from stretto.frontends.python.operators.decompositions import RULES, decompositions
 from stretto.frontends.python.operators.eager import (
     OF_OPERATORS,
     eager_error,
@@ -135,7 +135,7 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
-    rules = [decomposition(func), func.decompose if func._can_decompose() else None]
+    rules = [decompositions().get(func), func.decompose if func._can_decompose() else None]
     if any(rules):
         refused = eager_refusal(func, args, kwargs)
         if refused is not None:

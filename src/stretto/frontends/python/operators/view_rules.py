@@ -28,50 +28,21 @@ def _reshape(func: Any) -> ViewRule:
     return lambda x, *args: views.reshaped(x, _fake(func, x, *args))
 
 
-def _alias(func: Any) -> ViewRule:
-    return lambda x, *args: views.alias(x, _fake(aten.alias.default, x))
+def _alias(x: TracedTensor, *args: Any) -> TracedTensor:
+    return views.alias(x, _fake(aten.alias.default, x))
 
 
-def _permute(x: TracedTensor, dims: list[int]) -> TracedTensor:
-    return views.permuted(x, _fake(aten.permute.default, x, dims), list(dims))
+def _permuted(func: Any) -> ViewRule:
+    """A view whose dims are those of the tensor in another order, as its strides show."""
 
-
-def _transpose(x: TracedTensor, first: int, second: int) -> TracedTensor:
-    order = list(range(x.dim()))
-    if order:
-        order[first], order[second] = order[second], order[first]
-    return views.permuted(x, _fake(aten.transpose.int, x, first, second), order)
-
-
-def _t(x: TracedTensor) -> TracedTensor:
-    order = list(reversed(range(x.dim())))
-    return views.permuted(x, _fake(aten.t.default, x), order)
-
-
-def _reversed(func: Any) -> ViewRule:
-    def rule(x: TracedTensor) -> TracedTensor:
-        order = list(range(x.dim()))
-        if func is aten.numpy_T.default:
-            order.reverse()
-        elif len(order) >= 2:
-            order[-1], order[-2] = order[-2], order[-1]
-        return views.permuted(x, views.fake_view(x, aten.permute.default, order), order)
+    def rule(x: TracedTensor, *args: Any) -> TracedTensor:
+        fake = _fake(func, x, *args)
+        with tracer().native():
+            numbered = torch.empty_strided([1] * x.dim(), list(range(x.dim())), device="meta")
+            order = func(numbered, *args).stride()
+        return views.permuted(x, fake, list(order))
 
     return rule
-
-
-def _movedim(x: TracedTensor, source: Any, destination: Any) -> TracedTensor:
-    sources = [source] if isinstance(source, int) else list(source)
-    targets = [destination] if isinstance(destination, int) else list(destination)
-    fake = _fake(aten.movedim.intlist, x, sources, targets)  # checks the dims
-    if not x.dim():
-        return views.permuted(x, fake, [])
-    sources = [dim % x.dim() for dim in sources]
-    targets = [dim % x.dim() for dim in targets]
-    order = [dim for dim in range(x.dim()) if dim not in sources]
-    for target, origin in sorted(zip(targets, sources, strict=True)):
-        order.insert(target, origin)
-    return views.permuted(x, fake, order)
 
 
 def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
@@ -112,10 +83,6 @@ def _expand(x: TracedTensor, sizes: list[int], *, implicit: bool = False) -> Tra
     return views.expanded(x, _fake(aten.expand.default, x, sizes))
 
 
-def _expand_as(x: TracedTensor, other: TracedTensor) -> TracedTensor:
-    return _expand(x, list(other.shape))
-
-
 def _diagonal(x: TracedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TracedTensor:
     fake = _fake(aten.diagonal.default, x, offset, dim1, dim2)
     return views.diagonal(x, fake, (offset, dim1, dim2))
@@ -135,20 +102,23 @@ _RESHAPES = (
     aten.squeeze.dim,
     aten.squeeze.dims,
 )
+_PERMUTATIONS = (
+    aten.permute.default,
+    aten.transpose.int,
+    aten.swapaxes.default,
+    aten.swapdims.default,
+    aten.t.default,
+    aten.numpy_T.default,
+    aten.mT.default,
+    aten.movedim.int,
+    aten.movedim.intlist,
+)
 _ALIASES = (aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.detach_.default)
 
 RULES: dict[Any, ViewRule] = {
     **{func: _reshape(func) for func in _RESHAPES},
-    **{func: _alias(func) for func in _ALIASES},
-    aten.permute.default: _permute,
-    aten.transpose.int: _transpose,
-    aten.swapaxes.default: _transpose,
-    aten.swapdims.default: _transpose,
-    aten.t.default: _t,
-    aten.numpy_T.default: _reversed(aten.numpy_T.default),
-    aten.mT.default: _reversed(aten.mT.default),
-    aten.movedim.int: _movedim,
-    aten.movedim.intlist: _movedim,
+    **{func: _permuted(func) for func in _PERMUTATIONS},
+    **dict.fromkeys(_ALIASES, _alias),
     aten.select.int: lambda x, dim, index: views.selected(x, dim, index),
     aten.slice.Tensor: _slice,
     aten.narrow.default: _narrow,
@@ -158,7 +128,7 @@ RULES: dict[Any, ViewRule] = {
     aten.split_with_sizes.default: _pieces(aten.split_with_sizes.default),
     aten.chunk.default: _pieces(aten.chunk.default),
     aten.expand.default: _expand,
-    aten.expand_as.default: _expand_as,
+    aten.expand_as.default: lambda x, other: _expand(x, list(other.shape)),
     aten.diagonal.default: _diagonal,
     aten.as_strided.default: _as_strided,
 }

@@ -53,55 +53,19 @@ def _fail(self: Poison, *args: Any, **kwargs: Any) -> NoReturn:
     self.fail()
 
 
-_OPERATIONS = [
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "rfloordiv",
-    "mod",
-    "rmod",
-    "pow",
-    "rpow",
-    "matmul",
-    "rmatmul",
-    "and",
-    "rand",
-    "or",
-    "ror",
-    "xor",
-    "rxor",
-    "neg",
-    "pos",
-    "abs",
-    "invert",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "eq",
-    "ne",
-    "bool",
-    "int",
-    "float",
-    "index",
-    "len",
-    "iter",
-    "next",
-    "getitem",
-    "setitem",
-    "contains",
-    "call",
-    "enter",
-    "exit",
-    "format",
-    "str",
-]
+BINARY = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
+    "lshift", "rshift",
+)  # fmt: skip
+"""Python's binary operators, each of which also has a reflected form and one in place."""
+UNARY = ("neg", "pos", "abs", "invert")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+_OTHERS = (
+    "bool", "int", "float", "index", "len", "iter", "next", "getitem", "setitem", "contains",
+    "call", "enter", "exit", "format", "str",
+)  # fmt: skip
+_OPERATIONS = (*BINARY, *(f"r{name}" for name in BINARY), *UNARY, *COMPARISONS, *_OTHERS)
 
 for _operation in _OPERATIONS:
     setattr(Poison, f"__{_operation}__", _fail)

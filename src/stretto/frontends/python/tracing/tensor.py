@@ -403,25 +403,10 @@ class TracedTensor(torch.Tensor):
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 
-    __truediv__ = _of_numbers("truediv")  # pyright: ignore[reportAssignmentType]
-    __rtruediv__ = _of_numbers("rtruediv")  # pyright: ignore[reportAssignmentType]
-    __floordiv__ = _of_numbers("floordiv")  # pyright: ignore[reportAssignmentType]
-    __rfloordiv__ = _of_numbers("rfloordiv")  # pyright: ignore[reportAssignmentType]
-    __mod__ = _of_numbers("mod")  # pyright: ignore[reportAssignmentType]
-    __rmod__ = _of_numbers("rmod")  # pyright: ignore[reportAssignmentType]
-    __pow__ = _of_numbers("pow")  # pyright: ignore[reportAssignmentType]
-    __rpow__ = _of_numbers("rpow")  # pyright: ignore[reportAssignmentType]
 
-    __iadd__ = _numeric("__add__", "__iadd__")  # pyright: ignore[reportAssignmentType]
-    __isub__ = _numeric("__sub__", "__isub__")  # pyright: ignore[reportAssignmentType]
-    __imul__ = _numeric("__mul__", "__imul__")  # pyright: ignore[reportAssignmentType]
-    __itruediv__ = _numeric("__truediv__", "__itruediv__")
-    __ifloordiv__ = _numeric("__floordiv__", "__ifloordiv__")  # pyright: ignore[reportAssignmentType]
-    __imod__ = _numeric("__mod__", "__imod__")  # pyright: ignore[reportAssignmentType]
-    __ipow__ = _numeric("__pow__", "__ipow__")
-    __iand__ = _numeric("__and__", "__iand__")  # pyright: ignore[reportAssignmentType]
-    __ior__ = _numeric("__or__", "__ior__")  # pyright: ignore[reportAssignmentType]
-    __ixor__ = _numeric("__xor__", "__ixor__")  # pyright: ignore[reportAssignmentType]
-
-
+for _name in ("truediv", "floordiv", "mod", "pow"):
+    for _method in (_name, f"r{_name}"):
+        setattr(TracedTensor, f"__{_method}__", _of_numbers(_method))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    setattr(TracedTensor, f"__i{_name}__", _numeric(f"__{_name}__", f"__i{_name}__"))
 TracedTensor.__name__ = "Tensor"  # so that errors of Python name what the user has

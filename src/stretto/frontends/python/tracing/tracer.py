@@ -239,19 +239,7 @@ class Tracer:
 
     def use(self, value: Value) -> Value:
         """`value` as seen from the current function; captured through a parameter if need be."""
-        home = self.home[value]
-        if home.context is self.context:
-            if not home.open:
-                fail(
-                    "a tensor made inside a traced branch or loop is used outside of it",
-                    "return it, or assign it to a local variable in all arms",
-                )
-            return value
-        return self._capture(value, len(self.regions) - 1)
-
-    def _capture(self, value: Value, depth: int) -> Value:
-        context = self.regions[depth].scope.context
-        home = self.home[value]
+        context, home = self.context, self.home[value]
         if home.context is context:
             if not home.open:
                 fail(

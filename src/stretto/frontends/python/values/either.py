@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stretto.frontends.python.tracing.poison import BINARY, COMPARISONS, UNARY
 from stretto.frontends.python.tracing.tensor import Hooks
 
 
@@ -141,15 +142,11 @@ def _delegate(
     return method
 
 
-_BINARY = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
-    "lshift", "rshift",
-)  # fmt: skip
-for _name in _BINARY:
+for _name in BINARY:
     _operation = getattr(operator, f"__{_name}__")
     setattr(Either, f"__{_name}__", _delegate(_name, _operation))
     setattr(Either, f"__r{_name}__", _delegate(_name, _operation, swapped=True))
     setattr(Either, f"__i{_name}__", _delegate(_name, getattr(operator, f"__i{_name}__")))
-for _name in ("neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"):
+for _name in (*UNARY, *COMPARISONS):
     setattr(Either, f"__{_name}__", _delegate(_name, getattr(operator, f"__{_name}__")))
 Either.__hash__ = object.__hash__

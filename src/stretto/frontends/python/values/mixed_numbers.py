@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from stretto.frontends.python.tracing.poison import COMPARISONS
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either, first_either, replaced
@@ -20,16 +21,15 @@ from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import Kind, is_number, number_kind, unify
 from stretto.ir.types import DType
 
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-_OF_NUMBERS = _COMPARISONS | {"add", "sub", "mul", "neg", "pos", "abs"}
+_OF_NUMBERS = {*COMPARISONS, "add", "sub", "mul", "neg", "pos", "abs"}
 """Operators that raise for no int and no float."""
-_OF_TENSORS = _COMPARISONS | {"add", "sub", "mul", "truediv", "floordiv", "mod", "pow"}
+_OF_TENSORS = {*COMPARISONS, "add", "sub", "mul", "truediv", "floordiv", "mod", "pow"}
 """Operators whose result with a float tensor does not depend on the kind of a number."""
 _FUNCTIONS = {
     "add": "add", "add_": "add", "sub": "sub", "sub_": "sub", "mul": "mul", "mul_": "mul",
     "div": "truediv", "div_": "truediv", "true_divide": "truediv", "pow": "pow", "pow_": "pow",
     "__rsub__": "sub", "__rdiv__": "truediv", "__rpow__": "pow", "__truediv__": "truediv",
-    **{name: name for name in _COMPARISONS}, "clamp_min": "lt", "clamp_max": "lt",
+    **{name: name for name in COMPARISONS}, "clamp_min": "lt", "clamp_max": "lt",
     **{f"__{prefix}{name}__": name for name in _OF_TENSORS for prefix in ("", "r", "i")},
 }  # fmt: skip
 """Functions and methods of torch with two operands, and the operators that they are."""
