@@ -20,27 +20,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.frontends.python.source import liveness
-from stretto.frontends.python.source.jumps import VALUE, JumpLowering, name
+from stretto.frontends.python.source.jumps import VALUE, JumpLowering
 from stretto.frontends.python.source.liveness import Names
+from stretto.frontends.python.source.syntax import (
+    assign,
+    at,
+    definition,
+    name,
+    names,
+    own_nodes,
+    staged,
+    staging,
+    thunk,
+)
 from stretto.frontends.python.source.targets import TargetLowering
 
-STAGING = "__stretto"
 FRAME = "__stretto_frame"
-
-
-def staged(function: str, arguments: Sequence[ast.expr], like: ast.AST) -> ast.Call:
-    """`__stretto.function(arguments)` at the place of `like`."""
-    target = ast.copy_location(ast.Attribute(name(STAGING, like), function, ast.Load()), like)
-    return ast.copy_location(ast.Call(target, list(arguments), []), like)
-
-
-def thunk(body: ast.expr) -> ast.Lambda:
-    none = ast.arguments([], [], None, [], [], None, [])
-    return ast.copy_location(ast.Lambda(none, body), body)
-
-
-def _text(value: object, like: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Constant(value), like)  # type: ignore[arg-type]
 
 
 class ExpressionLowering(ast.NodeTransformer):
@@ -61,16 +56,15 @@ class ExpressionLowering(ast.NodeTransformer):
         """A variable that may have no value here is looked at when it is read."""
         if not isinstance(node.ctx, ast.Load) or node.id not in self.unsure:
             return node
-        return staged("bound", [_text(node.id, node), thunk(node)], node)
+        return staged(node, "bound", ast.Constant(node.id), thunk(node))
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+    def _left_alone(self, node: Any) -> Any:
         return node
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        return node
+    visit_AsyncFunctionDef = visit_ClassDef = _left_alone
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return staged("local", [self._scope(node)], node)
+        return staged(node, "local", self._scope(node))
 
     def _scope(self, node: Any) -> Any:
         self.scopes += 1
@@ -86,7 +80,7 @@ class ExpressionLowering(ast.NodeTransformer):
             return thunk(node)
         function = f"__stretto_operand_{len(self.operands)}"
         self.operands[function] = node
-        return name(function, node)
+        return name(function)
 
     def _binds_elsewhere(self, nodes: Sequence[ast.expr]) -> bool:
         """Whether `:=` stands where no function of ours could bind its variable."""
@@ -96,11 +90,11 @@ class ExpressionLowering(ast.NodeTransformer):
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             if not node.args and self.self_name:
-                node.args = [name("__class__", node), name(self.self_name, node)]
+                node.args = [name("__class__"), name(self.self_name)]
             return node
         if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "vars"):
             return node
-        call = staged("call", [node.func, *node.args], node)
+        call = staged(node, "call", node.func, *node.args)
         call.keywords = node.keywords
         return call
 
@@ -108,31 +102,31 @@ class ExpressionLowering(ast.NodeTransformer):
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load):
             return node
-        return staged("getitem", [node.value, _index(node.slice)], node)
+        return staged(node, "getitem", node.value, _index(node.slice))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         plain = self._binds_elsewhere(node.values[1:])
         self.generic_visit(node)
         if plain:
             *first, last = node.values
-            node.values = [*(staged("plain", [value], value) for value in first), last]
+            node.values = [*(staged(value, "plain", value) for value in first), last]
             return node
         function = "and_" if isinstance(node.op, ast.And) else "or_"
         rest = [self._operand(value) for value in node.values[1:]]
-        return staged(function, [node.values[0], *rest], node)
+        return staged(node, function, node.values[0], *rest)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
-        return staged("not_", [node.operand], node) if isinstance(node.op, ast.Not) else node
+        return staged(node, "not_", node.operand) if isinstance(node.op, ast.Not) else node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         plain = self._binds_elsewhere([node.body, node.orelse])
         self.generic_visit(node)
         if plain:
-            node.test = staged("plain", [node.test], node.test)
+            node.test = staged(node.test, "plain", node.test)
             return node
         arms = [self._operand(node.body), self._operand(node.orelse)]
-        return staged("ifexp", [node.test, *arms], node)
+        return staged(node, "ifexp", node.test, *arms)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         plain = len(node.ops) > 1 and self._binds_elsewhere(node.comparators)
@@ -140,80 +134,75 @@ class ExpressionLowering(ast.NodeTransformer):
         if plain:
             return node
         if len(node.ops) == 1:
-            if isinstance(node.ops[0], ast.In | ast.NotIn):
-                found = staged("contains", [node.comparators[0], node.left], node)
-                return found if isinstance(node.ops[0], ast.In) else staged("not_", [found], node)
-            if isinstance(node.ops[0], ast.Is | ast.IsNot):
-                found = staged("is_", [node.left, node.comparators[0]], node)
-                return found if isinstance(node.ops[0], ast.Is) else staged("not_", [found], node)
-            return node
-        operators = [_text(type(operator).__name__, node) for operator in node.ops]
-        names = ast.copy_location(ast.Tuple(list(operators), ast.Load()), node)
+            (operator,), (other,) = node.ops, node.comparators
+            match operator:
+                case ast.In() | ast.NotIn():
+                    found = staged(node, "contains", other, node.left)
+                case ast.Is() | ast.IsNot():
+                    found = staged(node, "is_", node.left, other)
+                case _:
+                    return node
+            is_negated = isinstance(operator, ast.NotIn | ast.IsNot)
+            return staged(node, "not_", found) if is_negated else found
+        operators = ast.Constant(tuple(type(operator).__name__ for operator in node.ops))
         operands = [self._operand(operand) for operand in node.comparators]
-        return staged("chain", [names, node.left, *operands], node)
+        return staged(node, "chain", operators, node.left, *operands)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         if node.value is None:
-            return ast.copy_location(ast.Pass(), node)
-        return self._assigned(ast.copy_location(ast.Assign([node.target], node.value), node))
+            return at(node, ast.Pass())
+        return self.visit_Assign(at(node, ast.Assign([node.target], node.value)))
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        return self._assigned(node)
-
-    def _assigned(self, node: ast.Assign) -> ast.stmt:
         """Stores into attributes and items are staged; each is a statement of its own."""
         node.value = self.visit(node.value)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute | ast.Subscript):
             call = self._stored(node.targets[0], node.value)
-            return ast.copy_location(ast.Expr(call), node)
+            return at(node, ast.Expr(call))
         node.targets = [self.visit(target) for target in node.targets]
         return node
 
     def _stored(self, target: ast.Attribute | ast.Subscript, value: ast.expr) -> ast.expr:
         holder = self.visit(target.value)
         if isinstance(target, ast.Attribute):
-            return staged("setattr", [holder, _text(target.attr, target), value], target)
-        return staged("setitem", [holder, _index(self.visit(target.slice)), value], target)
+            return staged(target, "setattr", holder, ast.Constant(target.attr), value)
+        return staged(target, "setitem", holder, _index(self.visit(target.slice)), value)
 
     def visit_Delete(self, node: ast.Delete) -> ast.stmt:
         (target,) = node.targets
         match target:
             case ast.Subscript(value=holder, slice=index):
-                call = staged("delitem", [self.visit(holder), _index(self.visit(index))], node)
+                call = staged(node, "delitem", self.visit(holder), _index(self.visit(index)))
             case ast.Attribute(value=holder, attr=attribute):
-                call = staged("delattr", [self.visit(holder), _text(attribute, node)], node)
+                call = staged(node, "delattr", self.visit(holder), ast.Constant(attribute))
             case _:
                 return node
-        return ast.copy_location(ast.Expr(call), node)
+        return at(node, ast.Expr(call))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
         node.value = self.visit(node.value)
-        operator = _text(type(node.op).__name__, node)
+        operator = ast.Constant(type(node.op).__name__)
         match node.target:
             case ast.Subscript(value=holder, slice=index):
                 arguments = [self.visit(holder), _index(self.visit(index)), operator, node.value]
-                return ast.copy_location(ast.Expr(staged("augment_item", arguments, node)), node)
+                return at(node, ast.Expr(staged(node, "augment_item", *arguments)))
             case ast.Attribute(value=holder, attr=attribute):
-                arguments = [self.visit(holder), _text(attribute, node), operator, node.value]
-                return ast.copy_location(ast.Expr(staged("augment_attr", arguments, node)), node)
+                arguments = [self.visit(holder), ast.Constant(attribute), operator, node.value]
+                return at(node, ast.Expr(staged(node, "augment_attr", *arguments)))
             case ast.Name(id=target) if isinstance(node.op, ast.Add):
-                read = self.visit(name(target, node))
-                value = staged("augment", [read, node.value], node)
-                assign = ast.Assign([name(target, node, store=True)], value)
-                return ast.copy_location(assign, node)
+                value = staged(node, "augment", self.visit(name(target)), node.value)
+                return at(node, assign(target, value))
             case ast.Name(id=target):
                 if target not in self.unsure:
                     return node
-                read = self.visit(name(target, node))
-                assign = ast.Assign([name(target, node, store=True)], read)
-                return [ast.copy_location(assign, node), node]
+                return [at(node, assign(target, self.visit(name(target)))), node]
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         self.generic_visit(node)
-        message = thunk(node.msg or _text(None, node))
-        shown = thunk(_text(node.msg is not None, node))
-        call = staged("assert_", [node.test, message, shown], node)
-        return ast.copy_location(ast.Expr(call), node)
+        message = thunk(node.msg or ast.Constant(None))
+        shown = thunk(ast.Constant(node.msg is not None))
+        call = staged(node, "assert_", node.test, message, shown)
+        return at(node, ast.Expr(call))
 
 
 def _has_walrus(nodes: Sequence[ast.AST]) -> bool:
@@ -223,12 +212,12 @@ def _has_walrus(nodes: Sequence[ast.AST]) -> bool:
 def _index(index: ast.expr) -> ast.expr:
     """A subscript as an expression: slices become calls of `slice`."""
     if isinstance(index, ast.Slice):
-        none = _text(None, index)
+        none = ast.Constant(None)
         parts = [index.lower or none, index.upper or none, index.step or none]
-        return staged("slice", parts, index)
+        return staged(index, "slice", *parts)
     if isinstance(index, ast.Tuple):
         items = [_index(item) for item in index.elts]
-        return ast.copy_location(ast.Tuple(items, ast.Load()), index)
+        return at(index, ast.Tuple(items, ast.Load()))
     return index
 
 
@@ -272,42 +261,32 @@ class StatementLowering:
     def _if(self, statement: ast.If, after: Names) -> list[ast.stmt]:
         then = self._part("then", self.block(statement.body, after), statement)
         orelse = self._part("else", self.block(statement.orelse, after), statement)
-        arguments = [statement.test, name(then.name, statement), name(orelse.name, statement)]
-        call = staged(
-            "if_",
-            [name(FRAME, statement), *arguments, self._live(after, statement)],
-            statement.test,
-        )
-        return [then, orelse, ast.copy_location(ast.Expr(call), statement)]
+        parts = [statement.test, name(then.name), name(orelse.name)]
+        call = staged(statement.test, "if_", name(FRAME), *parts, self._live(after))
+        return [then, orelse, at(statement, ast.Expr(call))]
 
     def _while(self, statement: ast.While, after: Names) -> list[ast.stmt]:
         head = liveness.live_at_head(statement, after)
-        value = ast.copy_location(ast.Return(statement.test), statement.test)
+        value = at(statement.test, ast.Return(statement.test))
         test = self._part("test", [value], statement)
         body = self._part("body", self.block(statement.body, head), statement)
-        arguments = [name(test.name, statement), name(body.name, statement)]
-        call = staged(
-            "while_",
-            [name(FRAME, statement), *arguments, self._live(head, statement)],
-            statement.test,
-        )
-        return [test, body, ast.copy_location(ast.Expr(call), statement)]
+        parts = [name(test.name), name(body.name)]
+        call = staged(statement.test, "while_", name(FRAME), *parts, self._live(head))
+        return [test, body, at(statement, ast.Expr(call))]
 
     def _for(self, statement: ast.For, after: Names) -> list[ast.stmt]:
         head = liveness.live_at_head(statement, after | liveness.stop_names(statement))
-        item = name("__stretto_item", statement.target)
-        first = ast.copy_location(ast.Assign([statement.target], item), statement.target)
+        first = at(statement.target, ast.Assign([statement.target], name("__stretto_item")))
         lowered = self.block(statement.body, head)
         body = self._part("body", [first, *lowered], statement, argument="__stretto_item")
-        flags = [name(flag, statement) for flag in getattr(statement, "stop_flags", ())]
-        arguments: list[ast.expr] = [statement.iter, name(body.name, statement)]
-        live = self._live(head - (liveness.stores([statement.target]) - after), statement)
-        call = staged("for_", [name(FRAME, statement), *arguments, live], statement.iter)
+        flags = [name(flag) for flag in getattr(statement, "stop_flags", ())]
+        live = self._live(head - (liveness.stores([statement.target]) - after))
+        parts = [statement.iter, name(body.name)]
+        call = staged(statement.iter, "for_", name(FRAME), *parts, live)
         if flags:
-            rest: list[ast.expr] = [thunk(flag) for flag in flags[1:]]
-            stop = staged("or_", [flags[0], *rest], statement) if rest else flags[0]
+            stop = staged(statement, "or_", flags[0], *map(thunk, flags[1:]))
             call.args.append(thunk(stop))
-        return [body, ast.copy_location(ast.Expr(call), statement)]
+        return [body, at(statement, ast.Expr(call))]
 
     def _try(self, statement: ast.Try, after: Names) -> ast.stmt:
         statement.body = self.block(statement.body, after)
@@ -316,15 +295,12 @@ class StatementLowering:
         statement.orelse = self.block(statement.orelse, after)
         statement.finalbody = self.block(statement.finalbody, after)
         if statement.handlers:
-            every = [
-                handler.type or name("BaseException", statement) for handler in statement.handlers
-            ]
-            handled = thunk(ast.copy_location(ast.Tuple(every, ast.Load()), statement))
-            entered = staged("enter_try", [copy.deepcopy(handled)], statement)
-            entered = ast.copy_location(ast.Expr(entered), statement)
-            left = ast.copy_location(ast.Expr(staged("leave_try", [], statement)), statement)
-            inner = ast.copy_location(ast.Try(statement.body, [], [], [left]), statement)
-            statement.body = [entered, inner]
+            every = [handler.type or name("BaseException") for handler in statement.handlers]
+            handled = thunk(at(statement, ast.Tuple(every, ast.Load())))
+            entered = ast.Expr(staged(statement, "enter_try", copy.deepcopy(handled)))
+            left = ast.Expr(staged(statement, "leave_try"))
+            inner = ast.Try(statement.body, [], [], [left])
+            statement.body = [at(statement, entered), at(statement, inner)]
         return statement
 
     def _part(
@@ -336,7 +312,7 @@ class StatementLowering:
 
     def operand(self, function: str, value: ast.expr) -> ast.FunctionDef:
         """A local function for a part of an expression that binds variables."""
-        result = ast.copy_location(ast.Return(value), value)
+        result = at(value, ast.Return(value))
         return self.function(function, [result], result)
 
     def function(
@@ -345,19 +321,13 @@ class StatementLowering:
         """A local function that shares the variables of the one around it."""
         stored = liveness.stores(body)
         assigned, outer = sorted(stored & self.shared), sorted(stored & self.globals)
-        parameters = [ast.copy_location(ast.arg(argument), like)] if argument else []
-        arguments = ast.arguments([], parameters, None, [], [], None, [])
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
         head += [ast.Global(outer)] if outer else []
-        made = ast.FunctionDef(function, arguments, [*head, *body], [], None)
-        made.body = made.body or [ast.Pass()]
-        if hasattr(made, "type_params") or "type_params" in ast.FunctionDef._fields:
-            made.type_params = []  # type: ignore[attr-defined]
-        return ast.fix_missing_locations(ast.copy_location(made, like))
+        made = definition(function, [argument] if argument else [], [*head, *body])
+        return ast.fix_missing_locations(at(like, made))
 
-    def _live(self, after: Names, like: ast.AST) -> ast.expr:
-        names = sorted((after | self.always) & self.shared)
-        return _text(tuple(names), like)
+    def _live(self, after: Names) -> ast.expr:
+        return ast.Constant(tuple(sorted((after | self.always) & self.shared)))
 
 
 def parameters(arguments: ast.arguments) -> list[str]:
@@ -373,15 +343,15 @@ def lower_function(
     """The staged form of a function definition. `unsure`: see `liveness`, of functions around."""
     if _is_generator(node):
         return node
-    names = parameters(node.args)
+    given = parameters(node.args)
     targets = TargetLowering()
     body = _flat([targets.visit(statement) for statement in _without_docstring(node.body)])
     body = JumpLowering().function(body, node)
     declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
-    local = (liveness.stores(body) | set(names)) - declared
+    local = (liveness.stores(body) | set(given)) - declared
     always = liveness.captured(node.body) | frozenset({VALUE})
-    may_lack = liveness.unsure(body, frozenset(names)) & local
-    expressions = ExpressionLowering(names[0] if names else None, (unsure - local) | may_lack)
+    may_lack = liveness.unsure(body, frozenset(given)) & local
+    expressions = ExpressionLowering(given[0] if given else None, (unsure - local) | may_lack)
     body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
     nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
     for value in expressions.operands.values():
@@ -392,12 +362,12 @@ def lower_function(
     _strip_annotations(node.args)
     if not is_outer:
         expressions.generic_visit(node.args)
-    node.body = _framed(node, [*parts, *lowered], local, names, _declared(node, ast.Nonlocal))
+    node.body = _framed(node, [*parts, *lowered], local, given)
     node.returns = None
     if is_outer:
         node.decorator_list = []
     else:
-        node.decorator_list = [*node.decorator_list, _attribute("local", node)]
+        node.decorator_list = [*node.decorator_list, at(node, staging("local"))]
     return ast.fix_missing_locations(node)
 
 
@@ -413,34 +383,20 @@ def _strip_annotations(arguments: ast.arguments) -> None:
             item.annotation = None
 
 
-def _attribute(function: str, like: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Attribute(name(STAGING, like), function, ast.Load()), like)
-
-
 def _framed(
-    node: ast.FunctionDef, body: list[ast.stmt], local: Names, names: list[str], outer: Names
+    node: ast.FunctionDef, body: list[ast.stmt], local: Names, given: list[str]
 ) -> list[ast.stmt]:
     """The body between `enter` and `leave`, with every local variable declared."""
     first = body[0] if body else node
-    unbound = sorted(local - set(names))
-    declared = [ast.Assign([ast.Name(item, ast.Store())], ast.Constant(None)) for item in unbound]
-    binding: list[ast.stmt] = [ast.If(ast.Constant(False), list(declared), [])] if declared else []
-    visible = sorted(local | outer)
-    probe = thunk(
-        ast.copy_location(ast.Tuple([name(v, first) for v in visible], ast.Load()), first)
-    )
-    enter = staged("enter", [_text(node.name, first), probe], first)
-    entered = ast.Assign([ast.Name(FRAME, ast.Store())], enter)
-    left = ast.Expr(staged("leave", [name(FRAME, first)], first))
-    guarded = ast.Try([*body, ast.Return(name(VALUE, first))], [], [], [left])
-    head = [item for item in _own(node) if isinstance(item, ast.Nonlocal | ast.Global)]
-    made: list[ast.stmt] = [*binding, entered, guarded]
-    for statement in made:
-        ast.copy_location(statement, first)
-        for item in ast.walk(statement):
-            if "lineno" in item._attributes and not hasattr(item, "lineno"):
-                ast.copy_location(item, first)
-    return [*head, *made]
+    unbound = sorted(local - set(given))
+    binding = ast.If(ast.Constant(False), [assign(n, ast.Constant(None)) for n in unbound], [])
+    probe = thunk(names(sorted(local | _declared(node, ast.Nonlocal))))
+    entered = assign(FRAME, staged(first, "enter", ast.Constant(node.name), probe))
+    left = ast.Expr(staged(first, "leave", name(FRAME)))
+    guarded = ast.Try([*body, ast.Return(name(VALUE))], [], [], [left])
+    head = [item for item in own_nodes(node) if isinstance(item, ast.Nonlocal | ast.Global)]
+    made: list[ast.stmt] = [*([binding] if unbound else []), entered, guarded]
+    return [*head, *(at(first, statement) for statement in made)]
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -450,24 +406,12 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _declared(node: ast.FunctionDef, kind: type[Any]) -> Names:
-    declarations: list[Any] = [item for item in _own(node) if isinstance(item, kind)]
+    declarations: list[Any] = [item for item in own_nodes(node) if isinstance(item, kind)]
     return frozenset(declared for item in declarations for declared in item.names)
 
 
-def _own(node: ast.AST) -> list[ast.AST]:
-    """All nodes of a function but those of nested functions and classes."""
-    found = list[ast.AST]()
-    pending = list(ast.iter_child_nodes(node))
-    while pending:
-        item = pending.pop()
-        found.append(item)
-        if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            pending += ast.iter_child_nodes(item)
-    return found
-
-
 def _is_generator(node: ast.FunctionDef) -> bool:
-    return any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in _own(node))
+    return any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in own_nodes(node))
 
 
 class _OuterWatch(ast.NodeTransformer):
@@ -488,12 +432,12 @@ class _OuterWatch(ast.NodeTransformer):
     def _watched(self, node: ast.stmt) -> Any:
         self.generic_visit(node)
         notes = list[ast.stmt]()
-        for kind, names in self.outer.items():
-            for written in sorted(liveness.stores([node]) & names):
-                table = ast.Call(name("globals", node), [], [])
-                place = table if kind is ast.Global else name(FRAME, node)
-                call = staged("wrote_outer", [place, _text(written, node)], node)
-                notes.append(ast.fix_missing_locations(ast.copy_location(ast.Expr(call), node)))
+        for kind, declared in self.outer.items():
+            for written in sorted(liveness.stores([node]) & declared):
+                table = ast.Call(name("globals"), [], [])
+                place = table if kind is ast.Global else name(FRAME)
+                call = staged(node, "wrote_outer", place, ast.Constant(written))
+                notes.append(at(node, ast.Expr(call)))
         return [node, *notes] if notes else node
 
     visit_Assign = visit_AugAssign = visit_AnnAssign = _watched

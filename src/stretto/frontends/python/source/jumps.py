@@ -17,6 +17,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stretto.frontends.python.source.syntax import assign, at, name
+
 VALUE = "__stretto_value"
 RETURNED = "__stretto_returned"
 
@@ -25,8 +27,7 @@ RETURNED = "__stretto_returned"
 class _LoopFlags:
     stop: str
     skip: str
-    stop_used: bool = False
-    skip_used: bool = False
+    used: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)
@@ -36,19 +37,6 @@ class Lowered:
     statements: list[ast.stmt] = field(default_factory=list[ast.stmt])
     flags: frozenset[str] = frozenset()
     jumps: bool = False
-
-
-def name(identifier: str, like: ast.AST, *, store: bool = False) -> ast.Name:
-    return ast.copy_location(ast.Name(identifier, ast.Store() if store else ast.Load()), like)
-
-
-def assign(identifier: str, value: ast.expr, like: ast.AST) -> ast.stmt:
-    target = name(identifier, like, store=True)
-    return ast.copy_location(ast.Assign([target], value), like)
-
-
-def constant(value: object, like: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Constant(value), like)  # type: ignore[arg-type]
 
 
 class JumpLowering:
@@ -61,11 +49,10 @@ class JumpLowering:
 
     def function(self, body: Sequence[ast.stmt], like: ast.AST) -> list[ast.stmt]:
         """The body, ending with `__stretto_value` assigned on every path."""
-        last = ast.copy_location(ast.Return(constant(None, like)), body[-1] if body else like)
+        last = at(body[-1] if body else like, ast.Return(ast.Constant(None)))
         lowered = self.block([*body, last])
         if self.guards_return:
-            first = body[0] if body else like
-            return [assign(RETURNED, constant(False, first), first), *lowered.statements]
+            return [_flagged(RETURNED, False, body[0] if body else like), *lowered.statements]
         return lowered.statements
 
     def block(self, statements: Sequence[ast.stmt]) -> Lowered:
@@ -89,15 +76,14 @@ class JumpLowering:
     def _one(self, statement: ast.stmt) -> Lowered:
         match statement:
             case ast.Return(value=value):
-                given = value if value is not None else constant(None, statement)
-                done = assign(RETURNED, constant(True, statement), statement)
-                return Lowered([assign(VALUE, given, statement), done], frozenset({RETURNED}), True)
-            case ast.Break():
-                self.loops[-1].stop_used = True
-                return self._flag(self.loops[-1].stop, statement)
-            case ast.Continue():
-                self.loops[-1].skip_used = True
-                return self._flag(self.loops[-1].skip, statement)
+                given = at(statement, assign(VALUE, value or ast.Constant(None)))
+                done = _flagged(RETURNED, True, statement)
+                return Lowered([given, done], frozenset({RETURNED}), True)
+            case ast.Break() | ast.Continue():
+                loop = self.loops[-1]
+                flag = loop.stop if isinstance(statement, ast.Break) else loop.skip
+                loop.used.add(flag)
+                return Lowered([_flagged(flag, True, statement)], frozenset({flag}), True)
             case ast.Raise():
                 return Lowered([statement], frozenset(), True)
             case ast.While() | ast.For():
@@ -122,9 +108,6 @@ class JumpLowering:
             case _:
                 return Lowered([statement])
 
-    def _flag(self, flag: str, like: ast.stmt) -> Lowered:
-        return Lowered([assign(flag, constant(True, like), like)], frozenset({flag}), True)
-
     def _branch(self, statement: ast.If, rest: Sequence[ast.stmt]) -> Lowered | None:
         """An `if` of which exactly one arm always jumps: the other takes what follows."""
         first, second = _always_jumps(statement.body), _always_jumps(statement.orelse)
@@ -141,8 +124,7 @@ class JumpLowering:
         self.guards_return |= RETURNED in flags
         lowered = self.block(rest)
         guard = ast.If(_none_of(flags, like), lowered.statements, [])
-        made = ast.fix_missing_locations(ast.copy_location(guard, rest[0]))
-        return Lowered([made], lowered.flags, False)
+        return Lowered([at(rest[0], guard)], lowered.flags, False)
 
     def _loop(self, statement: ast.While | ast.For) -> Lowered:
         flags = _LoopFlags(f"__stretto_break_{self.count}", f"__stretto_continue_{self.count}")
@@ -152,21 +134,17 @@ class JumpLowering:
         self.loops.pop()
         returns = RETURNED in body.flags
         self.guards_return |= returns
-        stops = ([flags.stop] if flags.stop_used else []) + ([RETURNED] if returns else [])
-        statement.body = body.statements or [ast.copy_location(ast.Pass(), statement)]
-        out = list[ast.stmt]()
-        if flags.skip_used:
-            clear = assign(flags.skip, constant(False, statement), statement)
-            statement.body = [clear, *statement.body]
-        if flags.stop_used:
-            out.append(assign(flags.stop, constant(False, statement), statement))
+        breaks = flags.stop in flags.used
+        stops = ([flags.stop] if breaks else []) + ([RETURNED] if returns else [])
+        statement.body = body.statements or [at(statement, ast.Pass())]
+        if flags.skip in flags.used:
+            statement.body = [_flagged(flags.skip, False, statement), *statement.body]
+        out: list[ast.stmt] = [_flagged(flags.stop, False, statement)] if breaks else []
         orelse, statement.orelse = statement.orelse, []
         test = statement.test if isinstance(statement, ast.While) else None
         if stops and isinstance(statement, ast.While):
             going = _none_of(frozenset(stops), statement)
-            statement.test = ast.copy_location(
-                ast.BoolOp(ast.And(), [going, statement.test]), statement.test
-            )
+            statement.test = at(statement.test, ast.BoolOp(ast.And(), [going, statement.test]))
         statement.stop_flags = stops  # type: ignore[union-attr]
         out.append(statement)
         escaping = body.flags - {flags.stop, flags.skip}
@@ -175,7 +153,7 @@ class JumpLowering:
                 self._guarded(frozenset(stops), orelse, statement) if stops else self.block(orelse)
             )
             return Lowered(out + tail.statements, escaping | tail.flags, tail.jumps and not stops)
-        endless = isinstance(statement, ast.While) and _is_true(test) and not flags.stop_used
+        endless = isinstance(statement, ast.While) and _is_true(test) and not breaks
         return Lowered(out, escaping, endless)
 
     def _try(self, statement: ast.Try) -> Lowered:
@@ -188,7 +166,7 @@ class JumpLowering:
         orelse = self.block(statement.orelse)
         if orelse.statements and body.flags:
             guard = ast.If(_none_of(body.flags, statement), orelse.statements, [])
-            orelse.statements = [ast.copy_location(guard, statement)]
+            orelse.statements = [at(statement, guard)]
             self.guards_return |= RETURNED in body.flags
         statement.orelse = orelse.statements
         final = self.block(statement.finalbody)
@@ -197,9 +175,12 @@ class JumpLowering:
 
 
 def _none_of(flags: frozenset[str], like: ast.AST) -> ast.expr:
-    tests = [ast.UnaryOp(ast.Not(), name(flag, like)) for flag in sorted(flags)]
-    tests = [ast.copy_location(test, like) for test in tests]
-    return tests[0] if len(tests) == 1 else ast.copy_location(ast.BoolOp(ast.And(), tests), like)
+    tests: list[ast.expr] = [ast.UnaryOp(ast.Not(), name(flag)) for flag in sorted(flags)]
+    return at(like, tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests))
+
+
+def _flagged(flag: str, value: bool, like: ast.AST) -> ast.stmt:
+    return at(like, assign(flag, ast.Constant(value)))
 
 
 def _is_true(test: ast.expr | None) -> bool:

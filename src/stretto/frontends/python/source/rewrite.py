@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from stretto.frontends.python.source import control_flow
+from stretto.frontends.python.source.control_flow import lower_function, parameters
+from stretto.frontends.python.source.syntax import STAGING, at, definition
 from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.tensor import Hooks
 
@@ -48,7 +49,7 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
     if lowered is None:
         raise NoSource(code.co_qualname)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    cells[control_flow.STAGING] = types.CellType(Hooks.staging)
+    cells[STAGING] = types.CellType(Hooks.staging)
     closure = tuple(cells[name] for name in lowered.co_freevars)
     made = types.FunctionType(
         lowered, function.__globals__, function.__name__, function.__defaults__, closure
@@ -66,21 +67,18 @@ def _rewrite(code: types.CodeType) -> types.CodeType | None:
     if found is None:
         return None
     node, class_name = found
-    definition = _definition(copy.deepcopy(node))
+    found = _definition(copy.deepcopy(node))
     if class_name:
-        definition = _Mangler(class_name).visit(definition)
-    lowered = control_flow.lower_function(definition, is_outer=True)
-    return _compile(lowered, [*code.co_freevars, control_flow.STAGING], code)
+        found = _Mangler(class_name).visit(found)
+    lowered = lower_function(found, is_outer=True)
+    return _compile(lowered, [*code.co_freevars, STAGING], code)
 
 
 def _definition(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
     if isinstance(node, ast.FunctionDef):
         return node
-    body = ast.copy_location(ast.Return(node.body), node.body)
-    made = ast.FunctionDef("__stretto_lambda", node.args, [body], [], None)
-    if "type_params" in ast.FunctionDef._fields:
-        made.type_params = []  # type: ignore[attr-defined]
-    return ast.copy_location(made, node)
+    body = at(node.body, ast.Return(node.body))
+    return at(node, definition("__stretto_lambda", node.args, [body]))
 
 
 def _compile(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> types.CodeType:
@@ -90,11 +88,8 @@ def _compile(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> ty
     calls itself by that name means the global one.
     """
     node.name = "__stretto_function"
-    arguments = ast.arguments([], [ast.arg(name) for name in free], None, [], [], None, [])
     _strip_defaults(node)
-    factory = ast.FunctionDef("__stretto_factory", arguments, [node], [], None)
-    if "type_params" in ast.FunctionDef._fields:
-        factory.type_params = []  # type: ignore[attr-defined]
+    factory = definition("__stretto_factory", free, [node])
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
     inner = _code_named(_code_named(compiled, "__stretto_factory"), node.name)
@@ -170,7 +165,7 @@ def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
     if node.lineno != code.co_firstlineno:
         return False
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if control_flow.parameters(node.args)[: len(names)] != list(names):
+    if parameters(node.args)[: len(names)] != list(names):
         return False
     starts = {(line, column) for line, _, column, _ in code.co_positions() if column is not None}
     parts = [item for item in ast.walk(node.body) if isinstance(item, ast.expr)]

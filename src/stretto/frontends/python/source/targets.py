@@ -13,6 +13,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from stretto.frontends.python.source.syntax import assign, at, name
+
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -29,16 +31,16 @@ class TargetLowering(ast.NodeTransformer):
         if not _stores_apart(node.targets):
             return node
         value = self._new_name()
-        first = ast.Assign([ast.Name(value, ast.Store())], node.value)
+        first = assign(value, node.value)
         stores = [s for target in node.targets for s in self._from(value, target, node)]
-        return [_at(first, node), *stores]
+        return [at(node, first), *stores]
 
     def visit_For(self, node: ast.For) -> ast.stmt:
         self.generic_visit(node)
         if _has_place(node.target):
             item = self._new_name()
             node.body = [*self._from(item, node.target, node.target), *node.body]
-            node.target = _at(ast.Name(item, ast.Store()), node.target)
+            node.target = at(node.target, ast.Name(item, ast.Store()))
         return node
 
     def visit_With(self, node: ast.With) -> ast.stmt:
@@ -47,19 +49,19 @@ class TargetLowering(ast.NodeTransformer):
             if item.optional_vars is not None and _has_place(item.optional_vars):
                 target, value = item.optional_vars, self._new_name()
                 node.body = [*self._from(value, target, target), *node.body]
-                item.optional_vars = _at(ast.Name(value, ast.Store()), target)
+                item.optional_vars = at(target, ast.Name(value, ast.Store()))
         return node
 
     def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
-        return [_at(ast.Delete([target]), node) for target in _leaves(ast.Tuple(node.targets))]
+        return [at(node, ast.Delete([target])) for target in _leaves(ast.Tuple(node.targets))]
 
     def _from(self, value: str, target: ast.expr, like: ast.AST) -> list[ast.stmt]:
         """Assigns a variable of ours to a target."""
         if not isinstance(target, ast.Tuple | ast.List) or not _has_place(target):
-            return [_at(ast.Assign([target], ast.Name(value, ast.Load())), like)]
+            return [at(like, ast.Assign([target], name(value)))]
         stores = list[ast.stmt]()
         names = self._named(target, stores, like)
-        return [_at(ast.Assign([names], ast.Name(value, ast.Load())), like), *stores]
+        return [at(like, ast.Assign([names], name(value))), *stores]
 
     def _named(self, target: ast.expr, stores: list[ast.stmt], like: ast.AST) -> ast.expr:
         """The target with a variable of ours in each place; `stores` gets what stores these."""
@@ -98,7 +100,3 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
             return _leaves(target.value)
         case _:
             return [target]
-
-
-def _at(node: Any, like: ast.AST) -> Any:
-    return ast.fix_missing_locations(ast.copy_location(node, like))

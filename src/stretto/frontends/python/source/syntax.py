@@ -1,0 +1,79 @@
+"""Pieces of syntax trees that the rewriting makes.
+
+What is made has no place in the source at first. `at` gives it that of the user's code for which it
+stands, so that errors point there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TypeVar
+
+STAGING = "__stretto"
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def at(like: ast.AST, node: Node) -> Node:
+    """`node`, with all new nodes inside, at the place of `like`."""
+    pending: list[ast.AST] = [node]
+    while pending:
+        item = pending.pop()
+        if "lineno" not in item._attributes:
+            pending += ast.iter_child_nodes(item)
+        elif not hasattr(item, "lineno"):
+            ast.copy_location(item, like)
+            pending += ast.iter_child_nodes(item)
+    return node
+
+
+def name(identifier: str) -> ast.Name:
+    return ast.Name(identifier, ast.Load())
+
+
+def names(identifiers: Sequence[str]) -> ast.Tuple:
+    return ast.Tuple([name(item) for item in identifiers], ast.Load())
+
+
+def assign(identifier: str, value: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name(identifier, ast.Store())], value)
+
+
+def staging(attribute: str) -> ast.expr:
+    """`__stretto.attribute`."""
+    return ast.Attribute(name(STAGING), attribute, ast.Load())
+
+
+def staged(like: ast.AST, function: str, *arguments: ast.expr) -> ast.Call:
+    """`__stretto.function(arguments)` at the place of `like`."""
+    return at(like, ast.Call(staging(function), list(arguments), []))
+
+
+def thunk(body: ast.expr) -> ast.Lambda:
+    return at(body, ast.Lambda(ast.arguments([], [], None, [], [], None, []), body))
+
+
+def definition(
+    function: str, arguments: ast.arguments | Sequence[str], body: list[ast.stmt]
+) -> ast.FunctionDef:
+    """`def function(arguments): body`."""
+    if not isinstance(arguments, ast.arguments):
+        given = [ast.arg(item) for item in arguments]
+        arguments = ast.arguments([], given, None, [], [], None, [])
+    made = ast.FunctionDef(function, arguments, body or [ast.Pass()], [], None)
+    if "type_params" in ast.FunctionDef._fields:
+        made.type_params = []  # type: ignore[attr-defined]
+    return made
+
+
+def own_nodes(function: ast.AST) -> list[ast.AST]:
+    """All nodes of a function but those of nested functions and classes."""
+    found = list[ast.AST]()
+    pending = list(ast.iter_child_nodes(function))
+    while pending:
+        item = pending.pop()
+        found.append(item)
+        if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            pending += ast.iter_child_nodes(item)
+    return found
