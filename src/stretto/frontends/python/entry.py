@@ -25,7 +25,7 @@ from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.layout import guards_of
 from stretto.frontends.python.guards.reading import Exempt, Reading
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.objects.held_lists import enter_lists
+from stretto.frontends.python.objects.stand_ins import enter_lists
 from stretto.frontends.python.operators.dispatch import recording
 from stretto.frontends.python.results.captured import (
     ArgumentLeaf,

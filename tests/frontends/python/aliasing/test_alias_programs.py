@@ -10,6 +10,7 @@ import torch
 
 from stretto.errors import CaptureError
 from stretto.frontends.python import capture
+from stretto.ir.printer import print_program
 from stretto.ir.verifier import verify
 from stretto.options import Options
 from tests.frontends.python.aliasing.alias_programs import AliasWriter
@@ -59,3 +60,13 @@ def equals_eager(seed: int, folder: Path) -> bool:
 def test_random_programs_with_aliases(group: int, tmp_path: Path) -> None:
     captured = [equals_eager(seed, tmp_path) for seed in range(group * EACH, (group + 1) * EACH)]
     assert sum(captured) > EACH // 2
+
+
+@pytest.mark.parametrize("seed", [7022])
+def test_a_capture_does_not_depend_on_where_objects_lie_in_memory(
+    seed: int, tmp_path: Path
+) -> None:
+    module = load(AliasWriter(seed).program(), tmp_path / f"program_{seed}.py")
+    given = tuple(torch.ones(4) for _ in range(2))
+    captures = [capture(module.Module(), given, {}, Options(unroll=2)) for _ in range(4)]
+    assert len({print_program(captured.program) for captured in captures}) == 1

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -33,6 +33,7 @@ from stretto.frontends.python.tracing.tensor import (
 )
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.flags import logical, select
 from stretto.frontends.python.values.state import Snapshot, TracedList, children, parts_of
 from stretto.ir.core import Value
 from stretto.ir.types import FLAG
@@ -147,8 +148,8 @@ def has_sources(made: Storage, sources: Iterable[Source]) -> None:
     made.sources = tuple(sources)
     for storage in _sources(made):
         if storage.parts is None:
-            storage.parts = WeakSet()
-        storage.parts.add(made)
+            storage.parts = WeakKeyDictionary()
+        storage.parts[made] = None
         for other in list(storage.links or ()):
             connect(made, other)
 
@@ -166,7 +167,7 @@ def is_one_of(made: TracedTensor, items: list[Any], index: TracedTensor) -> None
             state.tensor_op("aten.eq.Scalar", (here, wanted), FLAG)
             for wanted in (number, number - len(items))
         ]
-        return _logical("or", *flags)
+        return logical("or", *flags)
 
     has_sources(
         made.memory,
@@ -248,13 +249,13 @@ class _Update:
             _stale([target], self.origin)
             return
         before = self.changed[storage]
-        condition = flag if before is None else _logical("and", before, flag)
+        condition = flag if before is None else logical("and", before, flag)
         value = state.replaced(source.tensor, state.current(storage))
-        state.set_state(target, StorageState(_where(condition, value, state.current(target))))
+        state.set_state(target, StorageState(select(condition, value, state.current(target))))
         known = self.changed.get(target)
         if known is not None:
             self.is_ambiguous = True
-            condition = _logical("or", known, condition)
+            condition = logical("or", known, condition)
         self.changed[target] = condition
 
     def _read_sources(self, storage: Storage) -> None:
@@ -268,7 +269,7 @@ class _Update:
             if flag is None:
                 _stale([storage], self.origin)
                 return
-            value = _where(flag, state.read(source.tensor), value)
+            value = select(flag, state.read(source.tensor), value)
         state.set_state(storage, StorageState(value))
 
 
@@ -280,18 +281,6 @@ def _flag_of(source: Source) -> Value | None:
         return None
     flag = source.flag()
     return flag if flag is not None and state.is_known(flag) else None
-
-
-def _where(condition: Value, first: Value, second: Value) -> Value:
-    state = tracer()
-    arguments = (state.use(condition), first, second)
-    return state.tensor_op("aten.where.self", arguments, second.type)
-
-
-def _logical(operator: str, first: Value, second: Value) -> Value:
-    state = tracer()
-    arguments = (state.use(first), state.use(second))
-    return state.tensor_op(f"aten.logical_{operator}.default", arguments, FLAG)
 
 
 def visible() -> set[Storage]:

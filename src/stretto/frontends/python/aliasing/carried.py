@@ -36,9 +36,8 @@ from stretto.frontends.python.aliasing.ways import (
 from stretto.frontends.python.tracing.tensor import Scope, Source, Storage, TracedTensor, ViewStep
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.flags import Flag, both, either, select, value_of
-from stretto.frontends.python.values.leaves import kind_of
+from stretto.frontends.python.values.leaves import Grown, Leaf, Slot, kind_of
 from stretto.frontends.python.values.scalars import Kind
-from stretto.frontends.python.values.slots import Grown, Leaf, Slot
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ForOp, LiteralOp, WhileOp
 from stretto.ir.types import FLAG, TensorType

@@ -18,6 +18,7 @@ import torch
 from stretto.frontends.python.aliasing.aliases import connect, has_sources, link, link_same
 from stretto.frontends.python.tracing.tensor import Source, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import kind_of
 from stretto.frontends.python.values.scalars import Kind
 from stretto.ir.core import Value
@@ -47,10 +48,7 @@ class Flags:
         state = tracer()
         if not state.is_known(self.condition):
             return None
-        condition = state.use(self.condition)
-        if side == 0:
-            return condition
-        return state.tensor_op("aten.logical_not.default", (condition,), FLAG)
+        return state.use(self.condition) if side == 0 else logical("not", self.condition)
 
     def inner(self, side: int, source: Source) -> Value | None:
         """Whether the arm was taken and the flag of a source in it held."""

@@ -21,9 +21,8 @@ from stretto.frontends.python.calls.builtins import RULES, list_method, needs_it
 from stretto.frontends.python.calls.outside import check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
-from stretto.frontends.python.objects.copies import check_change
 from stretto.frontends.python.objects.heap import MUTATORS
-from stretto.frontends.python.objects.held_lists import replacement
+from stretto.frontends.python.objects.stand_ins import check_change, replacement
 from stretto.frontends.python.source.rewrite import (
     NoSource,
     is_rewritten,

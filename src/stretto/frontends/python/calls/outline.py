@@ -17,7 +17,7 @@ from typing import Any
 from stretto.frontends.python.aliasing.aliases import link, overlapping, storages_of
 from stretto.frontends.python.calls.surroundings import Surroundings
 from stretto.frontends.python.control.carry import Carry
-from stretto.frontends.python.objects.copies import note_copy
+from stretto.frontends.python.objects.stand_ins import note_copy
 from stretto.frontends.python.tracing.poison import poisons
 from stretto.frontends.python.tracing.signals import (
     Signal,

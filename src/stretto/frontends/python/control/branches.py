@@ -14,7 +14,7 @@ from stretto.frontends.python.tracing.signals import UnknownResult, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, active, tracer
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.facts import assuming, derive, negation, possible
+from stretto.frontends.python.values.flags import assuming, derive, logical, negation, possible
 from stretto.frontends.python.values.raises import Raised, leave, raises, stop_at
 from stretto.frontends.python.values.scalars import cast_number, flag_of, known_value
 from stretto.frontends.python.values.state import Snapshot, TracedList
@@ -202,20 +202,14 @@ def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
         )
     spliced = _spliced(following)
     if spliced is None:
-        keep = _boolean(first)
+        keep = cast_number(first, bool)
         return branch(keep, *((following, lambda: False) if is_and else (lambda: True, following)))
     if isinstance(spliced, bool):
-        return _boolean(first) if spliced is is_and else spliced
-    state = tracer()
-    target = "aten.logical_and.default" if is_and else "aten.logical_or.default"
-    both = state.tensor_op(target, (flag, spliced), FLAG)
+        return cast_number(first, bool) if spliced is is_and else spliced
+    joint = logical("and" if is_and else "or", flag, spliced)
     if is_and:
-        derive(both, True, (flag, spliced))
-    return state.number(both)
-
-
-def _boolean(value: Any) -> Any:
-    return cast_number(value, bool)
+        derive(joint, True, (flag, spliced))
+    return tracer().number(joint)
 
 
 def _spliced(operand: Thunk) -> Value | bool | None:

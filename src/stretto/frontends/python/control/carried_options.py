@@ -15,9 +15,8 @@ from typing import Any
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
-from stretto.frontends.python.values.leaves import kind_of
+from stretto.frontends.python.values.leaves import Slot, kind_of
 from stretto.frontends.python.values.scalars import Kind, number_kind, unify
-from stretto.frontends.python.values.slots import Slot
 from stretto.frontends.python.values.state import (
     Snapshot,
     contents,

@@ -16,8 +16,7 @@ from typing import Any
 
 from stretto.frontends.python.aliasing.carried import CarriedAliases, Loop
 from stretto.frontends.python.control.carried_options import CarriedOptions, are_numbers, unified
-from stretto.frontends.python.objects.copies import note_copy, note_twins
-from stretto.frontends.python.objects.held_lists import check_growth
+from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_twins
 from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import (
@@ -32,6 +31,9 @@ from stretto.frontends.python.tracing.tensor import Length, Storage, StorageStat
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import (
+    Grown,
+    Leaf,
+    Slot,
     device_of,
     items_kind,
     kind_of,
@@ -43,7 +45,6 @@ from stretto.frontends.python.values.leaves import (
     wrap,
 )
 from stretto.frontends.python.values.scalars import Kind, unify
-from stretto.frontends.python.values.slots import Grown, Leaf, Slot
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,

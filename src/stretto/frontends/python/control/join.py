@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.aliasing.joined import JoinedAliases
-from stretto.frontends.python.objects.copies import note_copy
-from stretto.frontends.python.objects.held_lists import check_growth
+from stretto.frontends.python.objects.stand_ins import check_growth, note_copy
 from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import fail_growth
 from stretto.frontends.python.tracing.tensor import Length, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
-from stretto.frontends.python.values.facts import negation
+from stretto.frontends.python.values.flags import negation
 from stretto.frontends.python.values.leaves import (
     device_of,
     items_kind,

@@ -16,6 +16,7 @@ from stretto.frontends.python.control.branches import (
 )
 from stretto.frontends.python.control.carry import Carry
 from stretto.frontends.python.control.learned import (
+    Place,
     forget,
     keeps_first_round,
     place_of,
@@ -33,6 +34,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import loops_of
 from stretto.frontends.python.values.raises import raises
 from stretto.frontends.python.values.scalars import Kind
@@ -121,37 +123,33 @@ def _kept_whole(loop: Loop, test: Test) -> bool:
 def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bool = False) -> None:
     state = tracer()
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
-    of_loops = frozenset[int]()
-    place = place_of(loop.code)
-    known = recall(place, carry)
-    try:
-        for attempt in range(_ATTEMPTS):
-            carry.base.restore()
-            with state.region() as head:
-                head_params = carry.begin()
-                placed = Snapshot.take()
-                condition = test()
-                of_loops |= loops_of(condition)
-                head.scope.block.yields = (_flag(condition),)
-                head.scope.block.params = head_params
-                writes = bool(set(head.before) - set(carry.storages))
-                test_assigns = writes or not placed.is_now()
-            with state.region() as region:
-                params = carry.begin()
-                if test_assigns:  # as in `while (x := f()) > 0`
-                    test()
-                loop.body(None)
-                done = carry.end(region)
-                if done:
-                    region.scope.block.params, region.scope.block.yields = params, carry.yields()
+    of_loops, test_assigns = frozenset[int](), False
+    head, body = Block(), Block()
+
+    def trace_round() -> bool:
+        nonlocal of_loops, test_assigns, head, body
+        with state.region() as region:
+            head = region.scope.block
+            head.params = carry.begin()
+            placed = Snapshot.take()
+            condition = test()
+            of_loops |= loops_of(condition)
+            head.yields = (_flag(condition),)
+            writes = bool(set(region.before) - set(carry.storages))
+            test_assigns = writes or not placed.is_now()
+        with state.region() as region:
+            body = region.scope.block
+            body.params = carry.begin()
+            if test_assigns:  # as in `while (x := f()) > 0`
+                test()
+            loop.body(None)
+            done = carry.end(region)
             if done:
-                if not known or attempt:
-                    remember(place, carry)
-                break
-        else:
-            fail(
-                "a loop's variables keep changing their types", "give them one type before the loop"
-            )
+                body.yields = carry.yields()
+        return done
+
+    try:
+        _trace_until_settled(carry, place_of(loop.code), trace_round)
     except NeedsPeel as peel:
         carry.give_up()
         if of_loops:
@@ -171,11 +169,23 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
         _raised_at_once(loop, test, lambda: loop.body(None), error)
         return
     inits = carry.inits()
-    op = WhileOp(tuple(inits), head.scope.block, region.scope.block)
+    op = WhileOp(tuple(inits), head, body)
     results = state.emit(op, [kind.type for kind in carry.kinds()])
     carry.finish(results, loop=op)
     if test_assigns:
         test()
+
+
+def _trace_until_settled(carry: Carry, place: Place, trace_round: Callable[[], bool]) -> None:
+    """Trace rounds until one of them shows that all that it changes is carried."""
+    known = recall(place, carry)
+    for attempt in range(_ATTEMPTS):
+        carry.base.restore()
+        if trace_round():
+            if not known or attempt:
+                remember(place, carry)
+            return
+    fail("a loop's variables keep changing their types", "give them one type before the loop")
 
 
 def _raised_at_once(loop: Loop, test: Test, body: Callable[[], None], error: Exception) -> None:
@@ -314,33 +324,30 @@ def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
     runs = isinstance(source.length, int) and source.length > first
     loops = frozenset({number}) if static else frozenset[int]()
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
-    place = place_of(loop.code, first=first)
-    known = recall(place, carry)
-    for attempt in range(_ATTEMPTS):
-        carry.base.restore()
+    body, stopped = Block(), False
+
+    def trace_round() -> bool:
+        nonlocal body, stopped
         with state.region() as region:
+            body = region.scope.block
             index = state.param(INDEX, "i")
-            params = carry.begin()
+            body.params = (index, *carry.begin())
             loop.body(source.item(state.number(index, loops=loops)))
             done = _ended(carry, region)
             stopped = loop.stop is not None and _may_be_true(loop.stop())
             if done:
-                region.scope.block.params = (index, *params)
-                region.scope.block.yields = carry.yields()
+                body.yields = carry.yields()
                 if stopped:
                     one = state.literal(1, INDEX.dtype)
                     following = state.tensor_op("aten.add.Tensor", (index, one), INDEX)
-                    region.scope.block.yields = (following, *region.scope.block.yields)
-        if done:
-            if not known or attempt:
-                remember(place, carry)
-            break
-    else:
-        fail("a loop's variables keep changing their types", "give them one type before the loop")
+                    body.yields = (following, *body.yields)
+        return done
+
+    _trace_until_settled(carry, place_of(loop.code, first=first), trace_round)
     if stopped:
-        _emit_while(source, loop, carry, region.scope.block, first)
+        _emit_while(source, loop, carry, body, first)
     else:
-        _emit_for(source, carry, region.scope.block, first)
+        _emit_for(source, carry, body, first)
 
 
 def _ended(carry: Carry, region: Region) -> bool:
@@ -378,9 +385,9 @@ def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int)
             state.literal(length, INDEX.dtype) if isinstance(length, int) else state.read(length)
         )
         more = state.tensor_op("aten.lt.Tensor", (index, bound), FLAG)
-        going = state.tensor_op("aten.logical_not.default", (_flag(loop.stop()),), FLAG)
-        both = state.tensor_op("aten.logical_and.default", (more, going), FLAG)
-        head.scope.block.params, head.scope.block.yields = (index, *params), (both,)
+        going = logical("not", _flag(loop.stop()))
+        head.scope.block.params = (index, *params)
+        head.scope.block.yields = (logical("and", more, going),)
     inits = (state.literal(first, INDEX.dtype), *carry.inits())
     kinds = [Kind(INDEX, True), *carry.kinds()]
     op = WhileOp(inits, head.scope.block, body)

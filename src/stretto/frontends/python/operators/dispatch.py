@@ -39,11 +39,11 @@ from stretto.frontends.python.operators.functional import (
 )
 from stretto.frontends.python.operators.overlap import check_overlap
 from stretto.frontends.python.operators.view_rules import RULES as VIEW_RULES
-from stretto.frontends.python.operators.wrapped_numbers import is_beside_scalar, with_number
 from stretto.frontends.python.tracing.fakes import mapped
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
+from stretto.frontends.python.values.arithmetic import is_beside_scalar, with_number
 from stretto.frontends.python.values.scalars import concrete, result_number
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ops.properties import draws, properties

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.lists.sources import Source
-from stretto.frontends.python.objects.copies import check_kept
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.objects.held_lists import stand_ins
+from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
 from stretto.frontends.python.results.captured import (
     ChoiceLeaf,
     InputLeaf,

@@ -25,6 +25,7 @@ from stretto.frontends.python.source.liveness import Names
 from stretto.frontends.python.source.syntax import (
     assign,
     at,
+    constant,
     definition,
     name,
     names,
@@ -144,7 +145,7 @@ class ExpressionLowering(ast.NodeTransformer):
                     return node
             is_negated = isinstance(operator, ast.NotIn | ast.IsNot)
             return staged(node, "not_", found) if is_negated else found
-        operators = ast.Constant(tuple(type(operator).__name__ for operator in node.ops))
+        operators = constant(tuple(type(operator).__name__ for operator in node.ops))
         operands = [self._operand(operand) for operand in node.comparators]
         return staged(node, "chain", operators, node.left, *operands)
 
@@ -327,7 +328,7 @@ class StatementLowering:
         return ast.fix_missing_locations(at(like, made))
 
     def _live(self, after: Names) -> ast.expr:
-        return ast.Constant(tuple(sorted((after | self.always) & self.shared)))
+        return constant(tuple(sorted((after | self.always) & self.shared)))
 
 
 def parameters(arguments: ast.arguments) -> list[str]:

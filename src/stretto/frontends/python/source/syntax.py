@@ -32,6 +32,10 @@ def name(identifier: str) -> ast.Name:
     return ast.Name(identifier, ast.Load())
 
 
+def constant(value: object) -> ast.expr:
+    return ast.Constant(value)  # type: ignore[arg-type]
+
+
 def names(identifiers: Sequence[str]) -> ast.Tuple:
     return ast.Tuple([name(item) for item in identifiers], ast.Load())
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -90,7 +90,8 @@ class StorageState:
 class Storage:
     """Memory shared by aliases. `fake` is the base tensor's shape (None for a list).
 
-    `any_layout`: the strides depend on the run. `aliases` says what the other fields mean.
+    `any_layout`: the strides depend on the run. `aliases` says what the other fields mean. `parts`
+    has an order, as that decides the order of operators, which must not depend on addresses.
     """
 
     state: StorageState
@@ -98,7 +99,7 @@ class Storage:
     fake: torch.Tensor | None = None
     any_layout: bool = False
     sources: tuple[Source, ...] = ()
-    parts: WeakSet[Storage] | None = None
+    parts: WeakKeyDictionary[Storage, None] | None = None
     links: WeakSet[Storage] | None = None
     same_list: WeakSet[Storage] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -189,3 +190,32 @@ def to_traced_list(items: list[Any]) -> TracedList:
     )
     assert isinstance(made, TracedList)
     return made
+
+
+Slot = tuple[Any, ...]
+"""A variable or an item of a container, with a path through tuples."""
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """A carried slot: its kind, its value before the region, and that at the end of the body."""
+
+    kind: Kind
+    init: Any
+    end: Any = None
+    layout: tuple[int, ...] | None = None
+
+    def learn_layout(self) -> bool:
+        """Whether the strides at the end of a round are others than were assumed."""
+        before, self.layout = self.layout, layout_of(self.init, self.end)
+        return before != self.layout
+
+
+@dataclass(eq=False, slots=True)
+class Grown:
+    """A Python list that becomes an IR list: identity `box`, contents before the region."""
+
+    box: list[Any]
+    items: list[Any]
+    kind: Kind | None = None
+    end: Any = None

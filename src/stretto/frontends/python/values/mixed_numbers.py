@@ -16,7 +16,7 @@ from stretto.frontends.python.tracing.poison import COMPARISONS
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either, first_either, replaced
-from stretto.frontends.python.values.facts import possible
+from stretto.frontends.python.values.flags import possible
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import Kind, is_number, number_kind, unify
 from stretto.ir.types import DType

@@ -20,11 +20,12 @@ from stretto.frontends.python.tracing.locations import is_user_file, located
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.scalars import flag_of
 from stretto.ir.core import Block, Value
 from stretto.ir.failure import Failure, eager_class
 from stretto.ir.ops import CheckOp, ConstantOp, IfOp, LiteralOp, TensorOp
-from stretto.ir.types import FLAG, DType
+from stretto.ir.types import DType
 
 _STRETTO = str(Path(__file__).parents[3])
 _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, OverflowError)
@@ -95,16 +96,12 @@ def stop_at(region: Region, error: Exception) -> Raised:
 
 def leave(flag: Value, when: bool, raised: Raised) -> None:
     """Emit the arm `raised` of a branch, which runs where `flag` is `when`."""
-    state = tracer()
     block = raised.region.scope.block
     if all(isinstance(op, TensorOp | LiteralOp | ConstantOp) for op in block.ops[:-1]):
-        holds = flag
-        if when:
-            holds = state.tensor_op("aten.logical_not.default", (flag,), FLAG)
-        require(holds, raised.failure).location = raised.location
+        require(logical("not", flag) if when else flag, raised.failure).location = raised.location
         return
     arms = (block, Block()) if when else (Block(), block)
-    state.place(IfOp(flag, *arms), ())
+    tracer().place(IfOp(flag, *arms), ())
 
 
 def _failure(error: Exception) -> Failure:
