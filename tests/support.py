@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import torch
 
+from stretto.interp.check import size_value
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
-from stretto.ir.dims import base_names, evaluate
 from stretto.ir.ops import ConstantOp
 from stretto.ir.parser import parse_program
 from stretto.ir.printer import print_program
-from stretto.ir.types import DType, ListType, TensorType, Type
+from stretto.ir.sizes import Symbol
+from stretto.ir.symbols import symbols_of_types
+from stretto.ir.types import DType, ListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.passes.manager import Pass, run_passes
 
@@ -34,8 +36,10 @@ def random_inputs(program: Program, seed: int = 0) -> tuple[Datum, ...]:
     """One datum for each parameter of `main`; symbols and lengths of lists are 1 to 4."""
     generator = random.Random(seed)
     types = [value.type for value in program.main.params]
-    names = {name for type in types for dim in _shape(type) for name in base_names(dim)}
-    sizes = {name: generator.randint(1, 4) for name in sorted(names)}
+    sizes = {
+        symbol: generator.randint(symbol.low, min(symbol.high or 4, symbol.low + 3))
+        for symbol in sorted(symbols_of_types(types), key=str)
+    }
     data: list[Datum] = []
     for type in types:
         if isinstance(type, ListType):
@@ -47,18 +51,14 @@ def random_inputs(program: Program, seed: int = 0) -> tuple[Datum, ...]:
     return tuple(data)
 
 
-def random_tensor(type: TensorType, seed: int, sizes: dict[str, int]) -> torch.Tensor:
+def random_tensor(type: TensorType, seed: int, sizes: dict[Symbol, int]) -> torch.Tensor:
     """Normal floats, bools, and integers from 0 to 3, so that they can be positions and counts."""
     generator = torch.Generator().manual_seed(seed)
-    shape = [evaluate(dim, sizes) for dim in type.shape]
+    shape = [size_value(dim, sizes) for dim in type.shape]
     if type.dtype.is_float:
         return torch.randn(shape, generator=generator).to(type.dtype.torch)
     high = 2 if type.dtype is DType.BOOL else 4
     return torch.randint(high, shape, generator=generator).to(type.dtype.torch)
-
-
-def _shape(type: Type) -> Sequence[object]:
-    return type.element.shape if isinstance(type, ListType) else type.shape
 
 
 def assert_same(found: Sequence[Datum], expected: Sequence[Datum]) -> None:

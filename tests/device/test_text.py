@@ -20,7 +20,7 @@ from stretto.device.program import Run, Wait
 from stretto.device.text import parse_program, print_program
 from stretto.device.tree import Check, If, Let, Seq, While
 from stretto.errors import ScheduleError
-from stretto.ir.types import DType, Symbol
+from stretto.ir.types import DType
 from tests.schedule.programs import A, X, chain, device, kernel, leaf, loop, reuse
 from tests.schedule.trees import F32, at, buffer, load
 
@@ -109,7 +109,7 @@ def test_everything_else() -> None:
     call = LibraryCall(
         "sort",
         "aten.sort.default",
-        (A, Reg("n"), (1, -2.5, None, True), 'a "text"', torch.float16, Symbol("s0")),
+        (A, Reg("n"), (1, -2.5, None, True), 'a "text"', torch.float16, Index(const=3)),
         (("dim", -1),),
         (A, X),
         "not lowered",

@@ -15,7 +15,8 @@ from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import Argument, ListNewOp, ListStackOp, TensorOp
-from stretto.ir.types import DType, ListType, Symbol, TensorType
+from stretto.ir.sizes import Size, symbol
+from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.program import lower
 from stretto.ops.infer import infer
 from stretto.ops.infer import resolve as overload
@@ -122,8 +123,8 @@ class Parameters:
             case Number(value):
                 kind = torch.float64 if isinstance(value, float) else None
                 return self.parameter(torch.tensor(value, dtype=kind))
-            case Stacked(items, symbol):
-                return self.stacked([self.parameter(part) for part in items], Symbol(symbol))
+            case Stacked(items, name):
+                return self.stacked([self.parameter(part) for part in items], symbol(name))
             case list() | tuple():
                 return tuple(self.argument(part) for part in item)
             case _:
@@ -134,10 +135,10 @@ class Parameters:
         self.tensors.append(tensor)
         return self.values[-1]
 
-    def stacked(self, items: list[Value], symbol: Symbol) -> Value:
+    def stacked(self, items: list[Value], lead: Size) -> Value:
         element = items[0].tensor
         new = ListNewOp(tuple(items), results=(Value(ListType(element)),))
-        stacked = TensorType(element.dtype, (symbol, *element.shape))
+        stacked = TensorType(element.dtype, (lead, *element.shape))
         stack = ListStackOp(new.result, results=(Value(stacked),))
         self.ops += [new, stack]
         return stack.result

@@ -21,7 +21,7 @@ from stretto.ir.ops import (
     ListStackOp,
     WhileOp,
 )
-from stretto.ir.types import FLAG, INDEX, DType, ListType, Symbol, TensorType, Type
+from stretto.ir.types import FLAG, INDEX, Dim, DType, ListType, TensorType, Type
 from tests.property.maker import (
     FLOATS,
     LISTS,
@@ -380,7 +380,7 @@ def stack_list(make: BlockMaker, _: int) -> None:
     is_static = length.is_exact and make.draw(st.booleans())
     if not is_static and not make.maker.features.symbols:
         return
-    leading: int | Symbol = length.least if is_static else make.maker.symbol()
+    leading: Dim = length.least if is_static else make.maker.symbol()
     result = Value(TensorType(DType.F32, (leading, 3)))
     make.add(ListStackOp(list, results=(result,)))
     (make.values if is_static else make.symbolic).append(result)

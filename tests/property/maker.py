@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import Argument, CallOp, ConstantOp, IfOp, ListNewOp, LiteralOp
-from stretto.ir.types import FLAG, INDEX, DType, ListType, Symbol, TensorType, Type
+from stretto.ir.sizes import Size, symbol
+from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType, Type
 from stretto.ops.infer import tensor_op
 
 SCALAR = TensorType(DType.F32)
@@ -113,9 +114,9 @@ class ProgramMaker:
             self.constants[key] = torch.randint(2, shape, generator=generator)
         return key
 
-    def symbol(self) -> Symbol:
+    def symbol(self) -> Size:
         self.symbols += 1
-        return Symbol(f"s{self.symbols - 1}")
+        return symbol(f"s{self.symbols - 1}")
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,13 @@ class ExprParser:
         return tuple(found)
 
     def declarations(self) -> None:
-        """Buffers, each declared in a line."""
+        """Symbols, then buffers, each declared in a line."""
+        while self.accept("size"):
+            self.expect("#")
+            name = self._next("word")
+            self.expect("from")
+            low = self.integer()
+            self.symbols[name] = Symbol(name, low, self.integer() if self.accept("to") else None)
         while self.accept("buffer"):
             handle = self._next("word")
             name = self.string() if self.at_string() else handle

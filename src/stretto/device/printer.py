@@ -2,9 +2,9 @@
 
 Buffers are declared once and then named; `h[4*i0 + $t]` is element 4*i0 + t of h, where i0 is an
 iteration variable and $t a register; `h{2, 8}[...]` sees h with other dims. `(i0 // 4)` and
-`(i0 % 4)` floor, `[...]` inside an index is a position computed by an expression, `<...>` in an
-expression is an index as a number. A function has its dtype after a colon where it is not that of
-its first argument.
+`(i0 % 4)` floor, `(#n * #m)` is a product, `#n` a size that is known at the call. `[...]` inside an
+index is a position computed by an expression, `<...>` in an expression is an index as a number. A
+function has its dtype after a colon where it is not that of its first argument.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stretto.device.expr import (
     Var,
 )
 from stretto.errors import ScheduleError
-from stretto.ir.sizes import Maximum, Product
+from stretto.ir.sizes import Maximum, Product, Symbol
 from stretto.ir.types import DType
 
 PLAIN_NAME = re.compile(r"(?!(?:inf|nan)\b)[A-Za-z_][A-Za-z0-9_.]*")
@@ -54,6 +54,7 @@ class ExprPrinter:
 
     def __init__(self) -> None:
         self.buffers: dict[Buffer, str] = {}
+        self.symbols: dict[str, Symbol] = {}
         self._handles: set[str] = set()
 
     def buffer(self, buffer: Buffer) -> str:
@@ -69,8 +70,13 @@ class ExprPrinter:
         return self.buffers[buffer]
 
     def declarations(self) -> list[str]:
-        """A line for each buffer named so far."""
-        return [self._declaration(buffer, handle) for buffer, handle in self.buffers.items()]
+        """A line for each symbol and each buffer named so far."""
+        buffers = [self._declaration(buffer, handle) for buffer, handle in self.buffers.items()]
+        return [self._size(symbol) for _, symbol in sorted(self.symbols.items())] + buffers
+
+    def _size(self, symbol: Symbol) -> str:
+        high = "" if symbol.high is None else f" to {symbol.high}"
+        return f"size #{symbol.name} from {symbol.low}{high}"
 
     def _declaration(self, buffer: Buffer, handle: str) -> str:
         name = "" if handle == buffer.name else f" {json.dumps(buffer.name)}"
@@ -106,6 +112,9 @@ class ExprPrinter:
                 return f"({self.index(index)} % {self.index(Index.of(divisor))})"
             case Dynamic(value):
                 return f"[{self.expr(value)}]"
+            case Symbol(name):
+                self.symbols[name] = atom
+                return f"#{name}"
             case Product(factors):
                 return f"({' * '.join(self.atom(factor) for factor in factors)})"
             case Maximum(parts):

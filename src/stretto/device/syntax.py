@@ -53,7 +53,7 @@ from stretto.device.operator import (
     TileDim,
 )
 from stretto.device.plan import Library
-from stretto.device.printer import ExprPrinter, name_text, number_text
+from stretto.device.printer import ExprPrinter, number_text
 from stretto.device.program import Frame, Item, Placement, Run, Schedule, Signal, Wait
 from stretto.device.regions import Statement
 from stretto.device.tree import (
@@ -71,7 +71,7 @@ from stretto.device.tree import (
 )
 from stretto.errors import ScheduleError, SourceLocation
 from stretto.ir.failure import Failure, Stop
-from stretto.ir.types import Symbol
+from stretto.ir.sizes import Size
 
 L = TypeVar("L")
 
@@ -93,8 +93,8 @@ def _argument_text(printer: ExprPrinter, argument: LibraryArgument) -> str:
             return number_text(argument)
         case torch.dtype():
             return str(argument)
-        case Symbol(name):
-            return f"symbol {name_text(name)}"
+        case Size():
+            return f"size {printer.index(argument)}"
         case _:
             raise ScheduleError(f"a library call has the argument {argument!r}")
 
@@ -110,8 +110,8 @@ def _read_argument(given: ExprParser) -> LibraryArgument:
         return given.string()
     if given.accept("none"):
         return None
-    if given.accept("symbol"):
-        return Symbol(given.name())
+    if given.accept("size"):
+        return given.index()
     if given.peek().startswith("torch."):
         return getattr(torch, given.name().removeprefix("torch."))
     return given.number()

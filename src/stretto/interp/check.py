@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from stretto.errors import RunError
+from stretto.errors import RunError, VerifyError
 from stretto.ir.core import Op, Value
-from stretto.ir.dims import evaluate
 from stretto.ir.ops import TensorOp
-from stretto.ir.types import ListType, Symbol, TensorType
+from stretto.ir.sizes import Symbol
+from stretto.ir.types import Dim, ListType, TensorType
 
 Datum = torch.Tensor | list[torch.Tensor]
-Sizes = dict[str, int]
+Sizes = dict[Symbol, int]
 
 
 def bind_values(
@@ -23,12 +23,39 @@ def bind_values(
 
     `dtype`, where given, is that of all floats. Raises RunError where they differ.
     """
+    found: Sizes = {}
     for value, datum in zip(values, data, strict=True):
         for type, tensor in _tensors(value, datum):
-            for dim, size in zip(type.shape, tensor.shape, strict=False):
-                if isinstance(dim, Symbol) and dim.name.isidentifier():
-                    sizes[dim.name] = size
+            bind_sizes(type.shape, tensor.shape, found)
+    sizes.update(found)
     check_values(values, data, sizes, dtype)
+
+
+def bind_sizes(dims: Sequence[Dim], shape: Sequence[int], sizes: Sizes) -> None:
+    """Binds the symbols that dims are to the sizes of a shape.
+
+    Raises RunError for one out of the symbol's range, and for two sizes of one symbol.
+    """
+    for dim, size in zip(dims, shape, strict=False):
+        if isinstance(dim, int) or (symbol := dim.symbol) is None:
+            continue
+        if size < symbol.low or (symbol.high is not None and size > symbol.high):
+            raise RunError(
+                f"a dim has size {size}, which is not in the range {symbol.declaration}",
+                remedy="compile the program for a larger range of sizes",
+            )
+        if sizes.setdefault(symbol, size) != size:
+            raise RunError(f"the size {symbol} is {sizes[symbol]} in one dim and {size} in another")
+
+
+def size_value(dim: Dim, sizes: Mapping[Symbol, int]) -> int:
+    """The size as a number. Raises VerifyError for a symbol without value."""
+    if isinstance(dim, int):
+        return dim
+    for symbol in dim.symbols:
+        if symbol not in sizes:
+            raise VerifyError(f"the size {symbol} is not bound by a parameter or a list.stack")
+    return dim.evaluate(sizes.__getitem__)
 
 
 def bind_results(op: Op, data: Sequence[Datum], sizes: Sizes, dtype: torch.dtype | None) -> None:
@@ -64,7 +91,7 @@ def _mismatch(
     expected = dtype if dtype is not None and type.dtype.is_float else type.dtype.torch
     shape = tuple(tensor.shape)
     same_shape = shape == type.shape or (  # most types are static
-        len(shape) == type.rank and shape == tuple(evaluate(dim, sizes) for dim in type.shape)
+        len(shape) == type.rank and shape == tuple(size_value(dim, sizes) for dim in type.shape)
     )
     if tensor.dtype is expected and same_shape:
         return None

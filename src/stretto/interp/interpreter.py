@@ -16,10 +16,9 @@ import torch
 
 from stretto.deadline import Deadline
 from stretto.errors import RunError
-from stretto.interp.check import bind_results, bind_values
+from stretto.interp.check import bind_results, bind_values, size_value
 from stretto.interp.recursion import deep_recursion
 from stretto.ir.core import Block, Function, Op, Program, Value
-from stretto.ir.dims import evaluate as evaluate_dim
 from stretto.ir.failure import run_error
 from stretto.ir.ops import (
     Argument,
@@ -40,7 +39,7 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.printer import print_op
-from stretto.ir.types import Symbol
+from stretto.ir.sizes import Size, Symbol
 from stretto.ops.infer import named_arguments, resolve
 
 STACK_ENDED = "recursion is deeper than Python's stack allows"
@@ -60,7 +59,7 @@ class Frame:
     calls_left: int
     deadline: Deadline = field(default_factory=Deadline)
     values: dict[Value, Datum] = field(default_factory=dict[Value, Datum])
-    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    sizes: dict[Symbol, int] = field(default_factory=dict[Symbol, int])
     """What the symbols in scope stand for."""
 
     def tensor(self, value: Value) -> torch.Tensor:
@@ -116,7 +115,7 @@ def run(
 
 
 def evaluate(
-    op: Op, operands: Mapping[Value, Datum], sizes: Mapping[str, int]
+    op: Op, operands: Mapping[Value, Datum], sizes: Mapping[Symbol, int]
 ) -> tuple[Datum, ...]:
     """The results of one op that is not a constant or a call, for given operands and symbols.
 
@@ -196,8 +195,8 @@ def _argument(frame: Frame, is_tensor: bool, argument: Argument) -> Any:
             return frame.tensor(argument) if is_tensor else frame.number(argument)
         case tuple():
             return [_argument(frame, is_tensor, item) for item in argument]
-        case Symbol():
-            return evaluate_dim(argument, frame.sizes)
+        case Size():
+            return size_value(argument, frame.sizes)
         case torch.dtype() if frame.dtype is not None and argument.is_floating_point:
             return frame.dtype
         case _:

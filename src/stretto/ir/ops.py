@@ -9,12 +9,12 @@ import torch
 
 from stretto.ir.core import Block, Lookup, Op, Value
 from stretto.ir.failure import Failure
-from stretto.ir.types import Symbol
+from stretto.ir.sizes import Size
 
-Attribute = None | bool | int | float | str | torch.dtype | Symbol
+Attribute = None | bool | int | float | str | torch.dtype | Size
 Argument = Value | Attribute | tuple["Argument", ...]
 """What an argument of a tensor op may be. A Value where ATen wants a number is a run-time scalar; a
-Symbol stands for the dim of that name, as in `aten.expand.default(%x, (s0, 64))`."""
+Size stands where ATen wants an int, as in `aten.expand.default(%x, (s0, 64))`."""
 
 
 def argument_values(argument: Argument) -> tuple[Value, ...]:
@@ -190,7 +190,7 @@ class ListStackOp(Op):
     """All items as one tensor with a new leading dim.
 
     The leading dim of the result type is an int when the length is known while capturing (the
-    length must then be equal to it), or else a Symbol, which this op binds.
+    length must then be equal to it), or else a Symbol as Size, which this op binds.
     """
 
     list: Value

@@ -28,7 +28,8 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.scanner import Scanner
-from stretto.ir.types import INDEX, Symbol, Type
+from stretto.ir.sizes import Symbol
+from stretto.ir.types import INDEX, Type
 
 _ATTRIBUTES: dict[str, Argument] = {"None": None, "True": True, "False": False}
 
@@ -66,6 +67,7 @@ class _FunctionParser:
         scan = self.scan
         scan.keyword("func")
         name = self.function_name()
+        scan.symbols = self.declarations() if scan.accept("[") else {}
         scan.expect("(")
         params = scan.separated(self.parameter, ")")
         scan.expect("->")
@@ -75,6 +77,27 @@ class _FunctionParser:
         if function.result_types != types:
             scan.fail(f"@{name} does not return the types that its first line says")
         return function
+
+    def declarations(self) -> dict[str, Symbol]:
+        """`0 <= n <= 64, 2 <= m]`: the symbols that have limits of their own."""
+        return {symbol.name: symbol for symbol in self.scan.separated(self.declaration, "]")}
+
+    def declaration(self) -> Symbol:
+        scan = self.scan
+        low = int(scan.next("number", "the smallest value of a size"))
+        self.at_most()
+        name = scan.next("word", "the name of a size")
+        high = None
+        if scan.accept("<"):
+            scan.expect("=")
+            high = int(scan.next("number", "the largest value of a size"))
+            if high < low:
+                scan.fail(f"no value of {name} is in its range")
+        return Symbol(name, low, high)
+
+    def at_most(self) -> None:
+        self.scan.expect("<")
+        self.scan.expect("=")
 
     def function_name(self) -> str:
         name = self.scan.next("function", "a function's name")[1:]
@@ -180,7 +203,7 @@ class _FunctionParser:
         if (text := scan.take("number")) is not None:
             return _number(text)
         if (text := scan.take("symbol")) is not None:
-            return Symbol(text)
+            return scan.size(text)
         if (word := scan.take("word")) is not None:
             return self.word(word)
         return self.use()
@@ -194,7 +217,7 @@ class _FunctionParser:
                 return dtype
         if "." in word:
             self.scan.fail(f"`{word}` is not an argument")
-        return Symbol(word)
+        return self.scan.size(word)
 
     def operands(self) -> tuple[Value, ...]:
         self.scan.expect("(")

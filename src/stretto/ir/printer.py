@@ -25,7 +25,9 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.rewrite import defined_values
-from stretto.ir.types import INDEX, Symbol
+from stretto.ir.sizes import Size
+from stretto.ir.symbols import symbols_of_block
+from stretto.ir.types import INDEX
 from stretto.text import Writer
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -45,11 +47,19 @@ def print_function(function: Function) -> str:
     results = ", ".join(str(type) for type in function.result_types)
     params = ", ".join(f"{names[value]}: {value.type}" for value in function.params)
     out = Writer()
-    out.write(f"func {function_name(function.name)}({params}) -> ({results}) {{")
+    sizes = _declarations(function)
+    out.write(f"func {function_name(function.name)}{sizes}({params}) -> ({results}) {{")
     with out.indent():
         _print_block(function.body, "return", names, out)
     out.write("}")
     return out.text()
+
+
+def _declarations(function: Function) -> str:
+    """The symbols that have limits of their own."""
+    found = (item for item in symbols_of_block(function.body) if not item.has_default_range)
+    texts = sorted(item.declaration for item in found)
+    return f"[{', '.join(texts)}]" if texts else ""
 
 
 def print_op(op: Op, function: Function) -> str:
@@ -109,7 +119,8 @@ def print_argument(argument: Argument, names: Names) -> str:
             return f"({items},)" if len(argument) == 1 else f"({items})"
         case str():
             return json.dumps(argument)
-        case Symbol(name=name):
+        case Size():
+            name = str(argument)
             plain = name.isidentifier() and name.isascii() and name not in WORDS
             return name if plain else f"`{name}`"
         case torch.dtype():

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Never, TypeVar
 
 from stretto.errors import VerifyError
-from stretto.ir.types import Dim, DType, ListType, Symbol, TensorType, Type
+from stretto.ir.size_parser import parse_size
+from stretto.ir.sizes import Symbol
+from stretto.ir.types import Dim, DType, ListType, TensorType, Type
 from stretto.text import caret
 
 Item = TypeVar("Item")
@@ -32,6 +34,8 @@ class Scanner:
     def __init__(self, text: str) -> None:
         self.text = text
         self.position = 0
+        self.symbols: dict[str, Symbol] = {}
+        """What the function at hand declares."""
         self.start = 0
         """Where the last token began; errors point there."""
         self._skip()
@@ -122,7 +126,16 @@ class Scanner:
             return ()
         if "" in texts:
             self.fail("a dim is missing")
-        return tuple(int(item) if item.isdecimal() else Symbol(item) for item in texts)
+        return tuple(self.size(item) for item in texts)
+
+    def size(self, text: str) -> Dim:
+        """A size over the symbols that are declared; others have the default range."""
+        if text.isdecimal():
+            return int(text)
+        try:
+            return parse_size(text, self.symbols)
+        except VerifyError as error:
+            self.fail(error.message)
 
     def _skip(self) -> None:
         match = _SPACE.match(self.text, self.position)

@@ -221,6 +221,14 @@ class Size:
         return all(isinstance(atom, Quantity) and atom.is_plain for atom, _ in self.terms)
 
     @property
+    def symbol(self) -> Symbol | None:
+        """The symbol that the size is, if it is no formula."""
+        if len(self.terms) == 1 and not self.const and self.terms[0][1] == 1:
+            atom = self.terms[0][0]
+            return atom if isinstance(atom, Symbol) else None
+        return None
+
+    @property
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols that occur, in order, each once."""
         return tuple(dict.fromkeys(atom for atom in self.atoms() if isinstance(atom, Symbol)))

@@ -1,4 +1,4 @@
-"""Which types agree when symbolic dims are only names: at a call, at the results of an if.
+"""Which types agree when symbolic sizes are only names: at a call, at the results of an if.
 
 A function's parameters and `list.stack` bind symbols; so do the results of a call and of an if,
 whose symbols stand for those that the function or the arms use inside.
@@ -6,22 +6,23 @@ whose symbols stand for those that the function or the arms use inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from stretto.ir.core import Block, Op
-from stretto.ir.dims import base_names, rename_dim
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.rewrite import defined_values
-from stretto.ir.types import Dim, ListType, Symbol, TensorType, Type
+from stretto.ir.size_bounds import substitute_symbols
+from stretto.ir.sizes import Size, Symbol
+from stretto.ir.types import Dim, ListType, TensorType, Type
 
-Renaming = dict[str, Dim]
-"""What each symbol of one side is called on the other side."""
+Renaming = dict[Size, Dim]
+"""What each size of one side is on the other side, first of all each symbol."""
 
 
 def match_types(pattern: Iterable[Type], actual: Iterable[Type], renaming: Renaming) -> bool:
-    """Whether the types are the same once the pattern's symbols are renamed.
+    """Whether the types are the same once the pattern's sizes are renamed.
 
-    `renaming` gains the names found; one name of the pattern cannot stand for two dims.
+    `renaming` gains the sizes found; one size of the pattern cannot stand for two dims.
     """
     left, right = tuple(pattern), tuple(actual)
     return len(left) == len(right) and all(
@@ -29,8 +30,24 @@ def match_types(pattern: Iterable[Type], actual: Iterable[Type], renaming: Renam
     )
 
 
+def renamed_symbols(renaming: Renaming) -> set[Symbol]:
+    """The symbols that are renamed themselves, not only inside formulas."""
+    return {symbol for size in renaming if (symbol := size.symbol) is not None}
+
+
+def rename_dim(dim: Dim, renaming: Renaming) -> Dim:
+    """The dim with sizes replaced by others."""
+    if isinstance(dim, int):
+        return dim
+    if dim in renaming:
+        return renaming[dim]
+    known = {symbol: Size.of(symbol) for symbol in dim.symbols}
+    values = {symbol: renaming[size] for symbol, size in known.items() if size in renaming}
+    return substitute_symbols(dim, values).dim if values else dim
+
+
 def rename_type(type: Type, renaming: Renaming) -> Type:
-    """The type with its symbols renamed, also inside formulas."""
+    """The type with its sizes renamed, also inside formulas."""
     if not renaming:
         return type
     if isinstance(type, ListType):
@@ -41,7 +58,7 @@ def rename_type(type: Type, renaming: Renaming) -> Type:
 
 
 def rename_symbols(block: Block, renaming: Renaming) -> None:
-    """Renames symbols in the types of all values that the block defines, and in arguments."""
+    """Renames sizes in the types of all values that the block defines, and in arguments."""
     if not renaming:
         return
     for value in defined_values(block):
@@ -52,38 +69,57 @@ def rename_symbols(block: Block, renaming: Renaming) -> None:
             op.kwargs = tuple((key, _rename_argument(item, renaming)) for key, item in op.kwargs)
 
 
-def symbols_of_types(types: Iterable[Type]) -> set[str]:
-    """The base names of the types' dims."""
-    shapes = (type.element.shape if isinstance(type, ListType) else type.shape for type in types)
-    return {name for shape in shapes for dim in shape for name in base_names(dim)}
+def dims_of(type: Type) -> tuple[Dim, ...]:
+    """The dims of a tensor, or of the items of a list."""
+    return type.element.shape if isinstance(type, ListType) else type.shape
 
 
-def symbols_of_op(op: Op) -> set[str]:
-    """The base names in the types of the op's results and in its arguments, in its blocks too."""
+def symbols_of_types(types: Iterable[Type]) -> set[Symbol]:
+    """The symbols in the types' dims."""
+    return {
+        symbol
+        for type in types
+        for dim in dims_of(type)
+        if not isinstance(dim, int)
+        for symbol in dim.symbols
+    }
+
+
+def symbols_of_op(op: Op) -> set[Symbol]:
+    """The symbols in the types of the op's results and in its arguments, in its blocks too."""
     found = symbols_of_types(value.type for value in op.results)
     for block in op.blocks:
         found |= symbols_of_block(block)
     if isinstance(op, TensorOp):
         items = [*op.args, *(item for _, item in op.kwargs)]
-        found |= {name for item in items for name in _symbols_of_argument(item)}
+        found |= {symbol for item in items for symbol in symbols_of_argument(item)}
     return found
 
 
-def symbols_of_block(block: Block) -> set[str]:
-    """The base names in the block, and in the types of its parameters."""
+def symbols_of_block(block: Block) -> set[Symbol]:
+    """The symbols in the block, and in the types of its parameters."""
     found = symbols_of_types(value.type for value in block.params)
     for op in block.ops:
         found |= symbols_of_op(op)
     return found
 
 
-def bound_symbols(block: Block) -> set[str]:
-    """Names that ops in the block bind: those in result types of all but tensor ops."""
-    found: set[str] = set()
+def bound_symbols(block: Block) -> set[Symbol]:
+    """Symbols that ops in the block bind: those in result types of all but tensor ops."""
+    found: set[Symbol] = set()
     for op in block.walk():
         if not isinstance(op, TensorOp):
             found |= symbols_of_types(value.type for value in op.results)
     return found
+
+
+def symbols_of_argument(argument: Argument) -> Iterator[Symbol]:
+    """The symbols in the sizes among the arguments of a tensor op."""
+    if isinstance(argument, tuple):
+        for item in argument:
+            yield from symbols_of_argument(item)
+    elif isinstance(argument, Size):
+        yield from argument.symbols
 
 
 def _match_type(pattern: Type, actual: Type, renaming: Renaming) -> bool:
@@ -106,16 +142,10 @@ def _match_type(pattern: Type, actual: Type, renaming: Renaming) -> bool:
 def _match_dim(pattern: Dim, actual: Dim, renaming: Renaming) -> bool:
     if isinstance(pattern, int):
         return pattern == actual
-    return renaming.setdefault(pattern.name, actual) == actual
+    return renaming.setdefault(pattern, actual) == actual
 
 
 def _rename_argument(argument: Argument, renaming: Renaming) -> Argument:
     if isinstance(argument, tuple):
         return tuple(_rename_argument(item, renaming) for item in argument)
-    return rename_dim(argument, renaming) if isinstance(argument, Symbol) else argument
-
-
-def _symbols_of_argument(argument: Argument) -> tuple[str, ...]:
-    if isinstance(argument, tuple):
-        return tuple(name for item in argument for name in _symbols_of_argument(item))
-    return base_names(argument) if isinstance(argument, Symbol) else ()
+    return rename_dim(argument, renaming) if isinstance(argument, Size) else argument

@@ -7,6 +7,8 @@ from enum import Enum
 
 import torch
 
+from stretto.ir.sizes import Size
+
 
 class DType(Enum):
     """Element types that a Program may carry; the value is the printed name."""
@@ -61,17 +63,9 @@ _TO_TORCH: dict[DType, torch.dtype] = {
 _FROM_TORCH: dict[torch.dtype, DType] = {theirs: ours for ours, theirs in _TO_TORCH.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A dim known only at run time: the length of a list, bound by the `list.stack` naming it."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-Dim = int | Symbol
+Dim = int | Size
+"""A size that is a number is an int. The symbols of others are bound by a function's parameters, or
+by a `list.stack`."""
 
 
 @dataclass(frozen=True, slots=True)

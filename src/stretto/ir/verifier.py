@@ -30,7 +30,17 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.printer import print_op
-from stretto.ir.symbols import Renaming, match_types
+from stretto.ir.rewrite import defined_values
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
+from stretto.ir.symbols import (
+    Renaming,
+    bound_symbols,
+    dims_of,
+    match_types,
+    symbols_of_block,
+    symbols_of_types,
+)
 from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType, Type
 
 Rule = Callable[[Program, Any], str | None]
@@ -56,6 +66,29 @@ class _Checker:
 
     def function(self, function: Function) -> None:
         self.block(function, function.body, set(), None)
+        self.sizes(function)
+
+    def sizes(self, function: Function) -> None:
+        """Symbols are bound, each with one range, and no size may be negative."""
+        params = [value.type for value in function.params]
+        bound = symbols_of_types(params) | bound_symbols(function.body)
+        used = symbols_of_block(function.body)
+        for symbol in sorted(used - bound, key=str):
+            _fail(function, None, "size_bound", f"nothing binds the size {symbol}")
+        if len({symbol.name for symbol in used}) != len(used):
+            names = ", ".join(sorted(symbol.declaration for symbol in used))
+            _fail(function, None, "size_range", f"a size has two ranges: {names}")
+        if function.name == "main":
+            alone = {dim for type in params for dim in dims_of(type)}
+            for symbol in sorted(symbols_of_types(params), key=str):
+                if Size.of(symbol) not in alone:
+                    reason = f"the size {symbol} is not a dim of any parameter itself"
+                    _fail(function, None, "size_bound", reason)
+        for value in defined_values(function.body):
+            for dim in dims_of(value.type):
+                if not isinstance(dim, int) and not at_most(0, dim):
+                    reason = f"the size {dim} of %{value.hint} may be negative"
+                    _fail(function, None, "size_sign", reason)
 
     def block(self, function: Function, block: Block, scope: set[Value], owner: Op | None) -> None:
         """Checks the block, where the values of the enclosing blocks are in scope."""

@@ -34,7 +34,9 @@ from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument
-from stretto.ir.types import Dim, DType, Symbol
+from stretto.ir.size_bounds import maximum
+from stretto.ir.sizes import Size, Symbol
+from stretto.ir.types import Dim, DType
 from stretto.lowering.expense import CHEAP_APPLIES, MAX_FUSED_APPLIES, count_applies, is_cheap
 from stretto.lowering.externals import Externals
 from stretto.lowering.lazy import (
@@ -50,7 +52,6 @@ from stretto.lowering.lazy import (
 )
 from stretto.lowering.list_slots import ListSlots
 from stretto.lowering.lists import ListStorage
-from stretto.lowering.sizes import formula_index
 from stretto.lowering.uses import Uses
 
 
@@ -93,7 +94,7 @@ class Lowering:
     bases: set[Buffer] = field(default_factory=set[Buffer])
     uses: Uses = field(default_factory=Uses)
     env: dict[Value, Binding] = field(default_factory=dict[Value, Binding])
-    symbols: dict[Symbol, Extent] = field(default_factory=dict[Symbol, Extent])
+    symbols: dict[Dim, Extent] = field(default_factory=dict[Dim, Extent])
     destinations: dict[Value, Buffer] = field(default_factory=dict[Value, Buffer])
     locals: list[Buffer] = field(default_factory=list[Buffer])
     items: list[LeafItem] = field(default_factory=list[LeafItem])
@@ -193,10 +194,22 @@ class Lowering:
         if isinstance(dim, int):
             return dim
         if dim not in self.symbols:
-            reg = self.let(Position(formula_index(dim, self.symbols)), "size")
+            reg = self.let(Position(self.formula(dim)), "size")
             self.ranges[reg] = (0, None)
             self.symbols[dim] = reg
         return self.symbols[dim]
+
+    def formula(self, dim: Size) -> Index:
+        """A formula over symbols as an index over the registers that hold these."""
+
+        def lookup(symbol: Symbol) -> Index:
+            found = self.symbols.get(Size.of(symbol))
+            if found is None:
+                message = f"the size {dim} cannot be computed in the run"
+                raise CodegenError(message, location=self.location)
+            return Index.of(found)
+
+        return Index.of(dim.evaluate(lookup, maximum))
 
     @property
     def source(self) -> str:

@@ -23,7 +23,8 @@ from stretto.ir.ops import (
     ListSetOp,
     ListStackOp,
 )
-from stretto.ir.types import DType, Symbol
+from stretto.ir.sizes import Size
+from stretto.ir.types import DType
 from stretto.lowering.function import ListView, Lowering
 from stretto.lowering.lazy import Lazy, cast, select, stored, variables
 
@@ -206,7 +207,7 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
     view = low.list(op.list)
     lead = op.result.tensor.shape[0]
     extent: Extent
-    if isinstance(lead, Symbol):
+    if isinstance(lead, Size):
         extent = low.let(Position(view.length), "length")
         low.ranges[extent] = (1, None)
         low.symbols[lead] = extent

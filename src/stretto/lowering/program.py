@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.device.expr import Buffer, Const, Extent, Position, Reg
+from stretto.device.expr import Apply, Buffer, Const, Extent, Index, Position, Reg
 from stretto.device.forms import (
     Items,
     Lowered,
@@ -15,8 +15,11 @@ from stretto.device.operator import LibraryArgument, LibraryCall
 from stretto.device.tree import Seq, Tree, TreeFunction
 from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
+from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
-from stretto.ir.types import DType, ListType, Symbol, TensorType
+from stretto.ir.sizes import Size
+from stretto.ir.symbols import symbols_of_types
+from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.bases import pass_bases
 from stretto.lowering.calls import (
     argument_length,
@@ -41,7 +44,7 @@ from stretto.lowering.targets import (
     finish,
     is_register,
 )
-from stretto.ops.infer import parameters
+from stretto.ops.infer import parameters, relations
 
 
 def lower(program: Program) -> Lowered:
@@ -218,6 +221,8 @@ def _literal(value: bool | int | float) -> Const:
 
 
 def _tensor_op(low: Lowering, op: TensorOp) -> None:
+    if symbols_of_types(value.type for value in (*op.operands, *op.results)):
+        _check_relations(low, op)
     rule = RULES.get(op.target)
     if rule is None:
         _library(low, op, "no native lowering")
@@ -228,6 +233,20 @@ def _tensor_op(low: Lowering, op: TensorOp) -> None:
         return
     for value, lazy in zip(op.results, results, strict=True):
         low.settle(value, lazy)
+
+
+_COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+
+
+def _check_relations(low: Lowering, op: TensorOp) -> None:
+    """Sizes that data decide may not fit together."""
+    for relation in relations(op):
+        left, right = (
+            Position(Index.of(low.extent(side))) for side in (relation.left, relation.right)
+        )
+        holds = Apply(_COMPARISONS[relation.sign], (left, right), DType.BOOL)
+        failure = Failure("RuntimeError", f"{op.target} needs sizes with {relation}; found {{}}")
+        low.check(holds, "index", low.stop(failure), left)
 
 
 def _library(low: Lowering, op: TensorOp, reason: str) -> None:
@@ -269,7 +288,7 @@ def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> Librar
         case Value():
             number = low.scalar(argument)
             return number.value if isinstance(number, Const) else low.let(number, argument.hint)
-        case Symbol():
+        case Size():
             return low.extent(argument)
         case tuple():
             return tuple(_library_argument(low, item, tensor) for item in argument)

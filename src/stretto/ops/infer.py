@@ -1,8 +1,9 @@
 """The result types of a tensor op, found by running its ATen overload on fake tensors.
 
 There is no shape rule here for any single operator: torch's own are used, so a new operator needs
-no entry. Symbolic dims become unbacked SymInts and keep their names; a result dim that is
-arithmetic over them becomes a Symbol named by its formula (`ir.dims`).
+no entry. Symbols become unbacked SymInts of the same range; the dims of results, which are sympy
+expressions over these, become sizes again (`symints`). What torch cannot do without knowing a size
+is a VerifyError that names the operator.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from torch.utils._python_dispatch import (
 import stretto.ops.library as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.errors import VerifyError
 from stretto.ir.core import Program, Value
-from stretto.ir.dims import base_names, evaluate, from_sympy, to_sympy
 from stretto.ir.ops import Argument, TensorOp
-from stretto.ir.types import Dim, DType, Symbol, TensorType
+from stretto.ir.sizes import Size, Symbol, symbols_in
+from stretto.ir.symbols import symbols_of_types
+from stretto.ir.types import Dim, DType, TensorType
 from stretto.ir.verifier import RULES
+from stretto.ops.symints import from_sympy, to_symint
 
 Abstract = Any
 """An argument whose Values are replaced by their TensorTypes."""
@@ -50,7 +53,33 @@ def infer(
     whose shape depends on a run-time number.
     """
     named = tuple((key, _Frozen.of(value)) for key, value in kwargs)
-    return _infer(target, tuple(_Frozen.of(value) for value in args), named)
+    return _infer(target, tuple(_Frozen.of(value) for value in args), named).types
+
+
+def relations(op: TensorOp) -> tuple[Relation, ...]:
+    """What must hold between the sizes of the arguments, and their ranges do not tell."""
+    named = tuple((key, _Frozen.of(value)) for key, value in op.kwargs)
+    return _infer(op.target, tuple(_Frozen.of(value) for value in op.args), named).relations
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A comparison of two sizes, with Python's sign."""
+
+    sign: str
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.sign} {self.right}"
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """The types of an operator's results, right where the relations hold."""
+
+    types: tuple[TensorType, ...]
+    relations: tuple[Relation, ...]
 
 
 @cache
@@ -121,14 +150,14 @@ class _Frozen:
 @lru_cache(maxsize=16384)
 def _infer(
     target: str, args: tuple[_Frozen, ...], kwargs: tuple[tuple[str, _Frozen], ...]
-) -> tuple[TensorType, ...]:
+) -> Inferred:
     pairs = named_arguments(target, args, kwargs)
     if not any(not item.is_tensor and _has_type(value) for item, value in pairs):
         return _evaluate(target, args, kwargs, 0)
     types, others = (_attempt(target, args, kwargs, position) for position in (0, 1))
     if types is None or others is None:  # one may be out of range where the other is not
         return types or others or _evaluate(target, args, kwargs, 0)
-    if types != others:
+    if types.types != others.types:
         raise VerifyError(
             f"the shape of the result of `{target}` depends on a run-time number",
             remedy="use stretto.narrow for a slice of static length",
@@ -147,7 +176,7 @@ def _attempt(
     args: tuple[_Frozen, ...],
     kwargs: tuple[tuple[str, _Frozen], ...],
     position: int,
-) -> tuple[TensorType, ...] | None:
+) -> Inferred | None:
     try:
         return _evaluate(target, args, kwargs, position)
     except VerifyError:
@@ -159,7 +188,7 @@ def _evaluate(
     args: tuple[_Frozen, ...],
     kwargs: tuple[tuple[str, _Frozen], ...],
     position: int,
-) -> tuple[TensorType, ...]:
+) -> Inferred:
     overload, known = resolve(target), parameters(target)
     symbols = _Symbols.of((*args, *(value for _, value in kwargs)))
     with _quiet(), _disable_current_modes(), torch.no_grad(), symbols.mode:
@@ -173,8 +202,12 @@ def _evaluate(
         try:
             result = overload(*positional, **keywords)
         except Exception as error:  # torch raises RuntimeError, TypeError, IndexError ...
-            raise VerifyError(f"`{target}` refuses its arguments: {_first_line(error)}") from error
-        return tuple(_type_of(target, item, symbols) for item in _flatten(result))
+            over = f" of size {', '.join(map(str, symbols.symbols))}" if symbols.symbols else ""
+            raise VerifyError(
+                f"`{target}` refuses its arguments{over}: {_first_line(error)}"
+            ) from error
+        types = tuple(_type_of(target, item, symbols) for item in _flatten(result))
+        return Inferred(types, symbols.relations())
 
 
 @contextmanager
@@ -189,49 +222,66 @@ def _quiet() -> Generator[None]:
 
 
 class _Symbols:
-    """The SymInts that stand for the base names of symbolic dims while one op is inferred."""
+    """The SymInts that stand for the symbols of sizes while one op is inferred."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-        self.sizes: dict[str, torch.SymInt] = {}
-        self.env = ShapeEnv() if names else None
+    def __init__(self, symbols: tuple[Symbol, ...]) -> None:
+        self.symbols = symbols
+        self.sizes: dict[Symbol, torch.SymInt] = {}
+        self.env = ShapeEnv() if symbols else None
+        self.seen: set[str] = set()
         self.mode: AbstractContextManager[Any] = FakeTensorMode(shape_env=self.env)
 
     @staticmethod
     def of(items: Sequence[_Frozen]) -> _Symbols:
-        names: dict[str, None] = {}
-        for item in items:
-            names.update(dict.fromkeys(_symbol_names(item)))
-        return _Symbols(tuple(names))
+        return _Symbols(symbols_in(size for item in items for size in _sizes(item)))
 
     def create(self) -> None:
-        for name in self.names:
+        for symbol in self.symbols:
             assert self.env is not None
             size: torch.SymInt = self.env.create_unbacked_symint()
-            # A list.stack of no items stops the run, so every symbol is at least 1.
-            torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
-            self.sizes[name] = size
+            torch._check(size >= symbol.low)  # pyright: ignore[reportPrivateUsage]
+            if symbol.high is not None:
+                torch._check(size <= symbol.high)  # pyright: ignore[reportPrivateUsage]
+            self.sizes[symbol] = size
+
+        self.relations()
+
+    def relations(self) -> tuple[Relation, ...]:
+        """What torch has newly put off to the run, as far as ranges do not tell it."""
+        if self.env is None:
+            return ()
+        deferred = self.env.deferred_runtime_asserts.values()
+        found: dict[str, Any] = {str(one.expr): one.expr for items in deferred for one in items}
+        new = [expression for text, expression in found.items() if text not in self.seen]
+        self.seen.update(found)
+        return tuple(
+            Relation(item.rel_op, *(from_sympy(side, self.ours) for side in item.args))
+            for item in new
+        )
+
+    @property
+    def ours(self) -> dict[Any, Symbol]:
+        """The symbols by the sympy symbols that stand for them."""
+        return {theirs.node.expr: symbol for symbol, theirs in self.sizes.items()}
 
     def size(self, dim: Dim) -> int | torch.SymInt:
-        return evaluate(dim, self.sizes)
+        return to_symint(dim, self.sizes)
 
     def dim(self, size: int | torch.SymInt) -> Dim:
-        """The dim of a result, with our names in the formula."""
+        """The dim of a result, in our symbols."""
         if isinstance(size, int):
             return size
-        ours = {self.sizes[name].node.expr: to_sympy(Symbol(name)) for name in self.names}
-        return from_sympy(size.node.expr.xreplace(ours))
+        return from_sympy(size.node.expr, self.ours)
 
 
-def _symbol_names(item: _Frozen) -> Iterable[str]:
+def _sizes(item: _Frozen) -> Iterable[Dim]:
     if item.kind is tuple:
         for part in item.value:
-            yield from _symbol_names(part)
+            yield from _sizes(part)
     elif item.kind is TensorType:
-        for dim in item.value.shape:
-            yield from base_names(dim)
-    elif item.kind is Symbol:
-        yield from base_names(item.value)
+        yield from item.value.shape
+    elif item.kind is Size:
+        yield item.value
 
 
 _NUMBERS: dict[bool, Callable[[int], int | float]] = {True: float, False: int}
@@ -240,7 +290,7 @@ _NUMBERS: dict[bool, Callable[[int], int | float]] = {True: float, False: int}
 def _placeholder(item: _Frozen, is_tensor: bool, position: int, symbols: _Symbols) -> Any:
     if item.kind is tuple:
         return [_placeholder(part, is_tensor, position, symbols) for part in item.value]
-    if item.kind is Symbol:
+    if item.kind is Size:
         return symbols.size(item.value)
     if item.kind is not TensorType:
         return item.value
@@ -298,4 +348,20 @@ def inferred_types(_: Program, op: TensorOp) -> str | None:
     return f"the results should be {next(texts)}, found {next(texts)}"
 
 
-RULES[TensorOp] = (functional_operator, inferred_types)
+def known_relations(program: Program, op: TensorOp) -> str | None:
+    """Rule of the verifier: sizes that the caller chooses need not have a relation by chance.
+
+    A relation of sizes that data decide is checked in the run, as eager does.
+    """
+    for relation in relations(op):
+        symbols = set(symbols_in((relation.left, relation.right)))
+        functions = program.functions.values()
+        if symbols <= symbols_of_types(v.type for f in functions for v in f.params):
+            return (
+                f"`{op.target}` cannot treat the symbolic sizes of its arguments: {relation} would "
+                "have to hold, and is not known"
+            )
+    return None
+
+
+RULES[TensorOp] = (functional_operator, inferred_types, known_relations)

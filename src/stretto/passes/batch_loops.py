@@ -27,7 +27,8 @@ from typing import ClassVar
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp, IfOp, ListPushOp, TensorOp
 from stretto.ir.rewrite import defined_values, free_values_of_op
-from stretto.ir.types import Dim, Symbol
+from stretto.ir.sizes import Size, symbol
+from stretto.ir.types import Dim
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction, is_view
 from stretto.passes.batching.twins import Twins, find_twins, is_source, type_bytes
@@ -79,12 +80,12 @@ def batch_length(loop: ForOp, program: Program) -> Dim | str:
     return fresh_symbol(program, "trips")
 
 
-def fresh_symbol(program: Program, stem: str) -> Symbol:
+def fresh_symbol(program: Program, stem: str) -> Size:
     """A dim name that the program does not use."""
     bodies = (function.body for function in program.functions.values())
     types = {str(value.type) for body in bodies for value in defined_values(body)}
     numbers = (number for number in count() if not any(f"{stem}{number}" in item for item in types))
-    return Symbol(f"{stem}{next(numbers)}")
+    return symbol(f"{stem}{next(numbers)}")
 
 
 def profitable(loop: ForOp, twins: Twins) -> frozenset[Op] | str:

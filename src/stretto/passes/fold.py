@@ -29,6 +29,7 @@ from stretto.interp.interpreter import evaluate
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import Argument, CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
+from stretto.ir.symbols import symbols_of_op
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.infer import infer, named_arguments
 from stretto.ops.properties import is_random
@@ -58,7 +59,7 @@ def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str |
     if is_random(op):
         return "it is random"
     types = [value.tensor for value in (*op.results, *op.operands)]
-    if not all(type.is_static for type in types):
+    if symbols_of_op(op) or not all(type.is_static for type in types):
         return "it has symbolic dims"
     size = sum(_bytes(value.tensor) for value in op.results)
     if size > max(max_bytes, sum(_bytes(value.tensor) for value in set(op.operands))):

@@ -20,6 +20,7 @@ from typing import ClassVar
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import defined_values, free_values_of_op
+from stretto.ir.sizes import Symbol
 from stretto.ir.symbols import bound_symbols, symbols_of_op
 from stretto.ops import properties
 
@@ -65,14 +66,14 @@ def _hoist_in(block: Block) -> bool:
 def _take_invariants(loop: ForOp | WhileOp) -> list[Op]:
     """Removes the invariant ops from the loop; they are in an order in which they can run."""
     inside = {value for block in loop.blocks for value in defined_values(block)}
-    names = {name for block in loop.blocks for name in bound_symbols(block)}
+    names = {symbol for block in loop.blocks for symbol in bound_symbols(block)}
     moved: list[Op] = []
     for block in loop.blocks:
         _take(block, inside, names, moved)
     return moved
 
 
-def _take(block: Block, inside: set[Value], names: set[str], moved: list[Op]) -> None:
+def _take(block: Block, inside: set[Value], names: set[Symbol], moved: list[Op]) -> None:
     """`inside` are the values that the loop makes, `names` the symbols that it binds."""
     ops: list[Op] = []
     for op in block.ops:
@@ -87,7 +88,7 @@ def _take(block: Block, inside: set[Value], names: set[str], moved: list[Op]) ->
     block.ops = ops
 
 
-def _is_invariant(op: Op, inside: set[Value], names: set[str]) -> bool:
+def _is_invariant(op: Op, inside: set[Value], names: set[Symbol]) -> bool:
     read = free_values_of_op(op) if op.blocks else op.operands
     if any(value in inside for value in read):
         return False

@@ -13,7 +13,7 @@ drop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import ClassVar
 
@@ -22,14 +22,16 @@ import networkx as nx
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import CallOp
 from stretto.ir.rewrite import Definitions, Replacement, clone_block, rewrite_block, substitute
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import (
     Renaming,
     match_types,
     rename_symbols,
+    renamed_symbols,
     symbols_of_block,
     symbols_of_types,
 )
-from stretto.ir.types import Dim, Symbol, Type
+from stretto.ir.types import Dim, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,10 @@ def keep_reason(program: Program, op: CallOp, recursive: frozenset[str]) -> str 
     body = program.functions[op.function].body
     known: Renaming = {}
     match_types(_types(body.params), _types(op.arguments), known)
-    if not symbols_of_types(_types(body.params)) <= known.keys():
+    if not symbols_of_types(_types(body.params)) <= renamed_symbols(known):
         return f"a parameter of @{op.function} has a formula as dim"
     match_types(_types(body.yields), _types(op.results), known)
-    if not symbols_of_types(_types(body.yields)) <= known.keys():
+    if not symbols_of_types(_types(body.yields)) <= renamed_symbols(known):
         return f"a result of @{op.function} has a formula as dim"
     return None
 
@@ -96,7 +98,7 @@ class _Inliner:
         self.left = limit - _size(function.body)
         self.taken: set[str] = set()
         for item in program.functions.values():
-            self.taken |= symbols_of_block(item.body)
+            self.taken |= {symbol.name for symbol in symbols_of_block(item.body)}
 
     def run(self) -> bool:
         return rewrite_block(self.function.body, self.visit)
@@ -119,13 +121,14 @@ class _Inliner:
         known: Renaming = {}
         match_types(_types(callee.params), _types(op.arguments), known)
         match_types(_types(callee.yields), _types(op.results), known)
-        unknown = symbols_of_block(callee) - known.keys()
-        return known | {name: self.fresh(name) for name in sorted(unknown)}
+        unknown = symbols_of_block(callee) - renamed_symbols(known)
+        return known | {Size.of(item): self.fresh(item) for item in sorted(unknown, key=str)}
 
-    def fresh(self, name: str) -> Dim:
-        new = next(text for i in count(1) if (text := f"{name}_{i}") not in self.taken)
-        self.taken.add(new)
-        return Symbol(new)
+    def fresh(self, known: Symbol) -> Dim:
+        """A symbol of the same range that the program does not use."""
+        name = next(text for i in count(1) if (text := f"{known}_{i}") not in self.taken)
+        self.taken.add(name)
+        return Size.of(replace(known, name=name))
 
 
 def _types(values: tuple[Value, ...]) -> tuple[Type, ...]:

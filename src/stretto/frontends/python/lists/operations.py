@@ -18,7 +18,7 @@ from stretto.frontends.python.values.scalars import Kind, number_kind, unify
 from stretto.frontends.python.values.state import TracedList, describe
 from stretto.ir.core import Value
 from stretto.ir.ops import ListGetOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, ListStackOp
-from stretto.ir.types import INDEX, Symbol, TensorType
+from stretto.ir.types import INDEX, TensorType
 
 
 def element_kind(items: TracedList) -> Kind:
@@ -245,8 +245,7 @@ def stack(items: TracedList, dim: int = 0) -> Any:
     current = state.current(items.memory)
     static = _length(items).static
     if static is None:
-        symbol = state.new_symbol(state.list_length(current))
-        lead = Symbol(str(symbol.node.expr))
+        lead = state.dim(state.new_symbol(state.list_length(current)))
     else:
         lead = static
     type = TensorType(element.dtype, (lead, *element.shape))

@@ -42,7 +42,8 @@ from stretto.frontends.python.tracing.tensor import (
 from stretto.frontends.python.tracing.tries import Tries
 from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, TensorOp
-from stretto.ir.types import Dim, DType, Symbol, TensorType, Type
+from stretto.ir.sizes import symbol
+from stretto.ir.types import Dim, DType, TensorType, Type
 from stretto.options import Options
 
 
@@ -421,7 +422,7 @@ class Tracer:
         if expression.is_number:
             return int(expression)
         if expression.is_symbol and str(expression) in self.symbols:
-            return Symbol(str(expression))
+            return symbol(str(expression))
         raise data_dependent_shape()
 
     def dim_argument(self, dim: torch.SymInt) -> Argument:
@@ -429,23 +430,23 @@ class Tracer:
         known = self.dim(dim)
         if isinstance(known, int):
             return known
-        return self.use(self.symbols[known.name])
+        return self.use(self.symbols[str(known)])
 
     def new_symbol(self, length: Value) -> torch.SymInt:
         """A fresh dim whose size is `length`."""
         shape_env = self.fake_mode.shape_env
         assert shape_env is not None
-        symbol = shape_env.create_unbacked_symint()
-        torch._check(symbol >= 0)
+        size = shape_env.create_unbacked_symint()
+        torch._check(size >= 0)
         shape_env.pending_fresh_unbacked_symbols.clear()
-        name = str(symbol.node.expr)
+        name = str(size.node.expr)
         self.symbols[name] = length
-        self.symbol_dims[name] = symbol
-        return symbol
+        self.symbol_dims[name] = size
+        return size
 
     def symbolic_dim(self, dim: Dim) -> int | torch.SymInt:
         """A dim as shapes of fake tensors have it."""
-        return dim if isinstance(dim, int) else self.symbol_dims[dim.name]
+        return dim if isinstance(dim, int) else self.symbol_dims[str(dim)]
 
     def tensor_op(
         self,

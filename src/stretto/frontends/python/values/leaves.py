@@ -22,7 +22,7 @@ from stretto.frontends.python.values.scalars import Kind, cast_value, python_dty
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ListNewOp, TensorOp
-from stretto.ir.types import ListType, Symbol, TensorType
+from stretto.ir.types import ListType, TensorType
 
 
 def kind_of(value: Any) -> Kind | None:
@@ -85,7 +85,7 @@ def placeholder(kind: Kind) -> Value:
     if kind.type.is_scalar:
         return state.literal(0, dtype)
     shape = tuple(
-        state.use(state.symbols[d.name]) if isinstance(d, Symbol) else d for d in kind.type.shape
+        d if isinstance(d, int) else state.use(state.symbols[str(d)]) for d in kind.type.shape
     )
     zero = False if dtype.torch is torch.bool else 0.0 if dtype.is_float else 0
     op = TensorOp("aten.full.default", (shape, zero), (("dtype", dtype.torch),))

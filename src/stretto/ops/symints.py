@@ -1,0 +1,78 @@
+"""Sizes as torch's SymInts, and the sympy expressions inside of these as sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import torch
+
+from stretto.errors import VerifyError
+from stretto.ir.size_bounds import at_most, maximum, minimum
+from stretto.ir.sizes import Size, Symbol, ceil_div
+from stretto.ir.types import Dim
+
+
+def to_symint(dim: Dim, values: Mapping[Symbol, torch.SymInt]) -> int | torch.SymInt:
+    """The size, where each symbol has the given value."""
+    return dim if isinstance(dim, int) else dim.evaluate(values.__getitem__, torch.sym_max)
+
+
+def from_sympy(expression: Any, symbols: Mapping[Any, Symbol]) -> Dim:
+    """The size that a sympy expression over known symbols says.
+
+    VerifyError for what the algebra of sizes has no form for.
+    """
+    return _size(expression, symbols).dim
+
+
+def _size(expression: Any, symbols: Mapping[Any, Symbol]) -> Size:
+    if expression.is_Integer:
+        return Size(const=int(expression))
+    if expression in symbols:
+        return Size.of(symbols[expression])
+    name = type(expression).__name__
+    meaning = _MEANINGS.get(name)
+    if meaning is None:
+        raise VerifyError(f"the size {expression} of a result is not a formula that sizes may have")
+    return reduce(meaning, [_size(part, symbols) for part in expression.args])
+
+
+def _power(size: Size, exponent: Size) -> Size:
+    if not exponent.is_const or exponent.const < 0:
+        raise VerifyError(f"a size to the power of {exponent}")
+    return reduce(Size.__mul__, [size] * exponent.const, Size(const=1))
+
+
+def _divided(size: Size, divisor: Size) -> Size:
+    return size // _divisor(divisor)
+
+
+def _remainder(size: Size, divisor: Size) -> Size:
+    return size % _divisor(divisor)
+
+
+def _divided_up(size: Size, divisor: Size) -> Size:
+    return ceil_div(size, _divisor(divisor))
+
+
+def _divisor(divisor: Size) -> int | Size:
+    if not at_most(1, divisor):
+        raise VerifyError(f"the divisor {divisor} of a size may be 0")
+    return divisor.dim
+
+
+_MEANINGS: dict[str, Callable[[Size, Size], Size]] = {
+    "Add": Size.__add__,
+    "Mul": Size.__mul__,
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": _divided,
+    "CleanDiv": _divided,
+    "CeilDiv": _divided_up,
+    "Mod": _remainder,
+    "PythonMod": _remainder,
+    "Max": maximum,
+    "Min": minimum,
+}
