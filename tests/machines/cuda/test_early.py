@@ -1,8 +1,9 @@
-"""Constants that are loaded before a task may begin: the split of a kernel's text, and its use."""
+"""Constants that are loaded before a task may begin: the split of a kernel, and its use."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,76 +14,159 @@ from stretto.device.expr import Buffer
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.early import EarlyLoads, split_early
 from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.scalar import BARRIER
+from stretto.machines.dialects import python_function
+from stretto.machines.statements import (
+    Assign,
+    Block,
+    For,
+    Function,
+    If,
+    Loop,
+    Return,
+    Run,
+    Section,
+    Statement,
+    Store,
+    Term,
+    Wait,
+    call,
+    infix,
+    literal,
+    variable,
+)
 from stretto.options import Options
 
 X = Buffer("x", DType.F32, (256,), "input", 0)
 W = Buffer("w", DType.F32, (64, 256), "constant", 1)
 Y = Buffer("y", DType.F32, (64,), "local")
 
-PRODUCT = """(p0, p1, p2, control, task):
-    g0 = (task) * 16
-    x0 = tl.arange(0, 16)[:, None]
-    a1 = tl.full([16, 256], 0, tl.float32)
-    x2 = tl.arange(0, 256)[None, :]
-    v3 = tl.load(p0 + (x2))
-    v4 = tl.load(p1 + (g0 * 256) + (x0 * 256 + x2))
-    a1 = a1 + v3 * v4
-    s6 = stretto_row_sum(a1)
-    tl.store(p2 + (g0) + (x0), s6)
-    return
-"""
+UNIT, OK, TASK = (variable(name) for name in ("unit", "ok", "task"))
+P = [variable(f"p{n}") for n in range(3)]
+BLOCK = (16, 256)
 
 
-def kernel(text: str, *buffers: Buffer) -> TritonKernel:
-    return TritonKernel(text, buffers or (X, W, Y), ())
+def load(name: str, buffer: Buffer, pointer: Term, shape: tuple[int, ...] = BLOCK) -> Assign:
+    return Assign(variable(name), replace(call("tl.load", pointer), reads=(buffer,)), shape=shape)
+
+
+G0 = Assign(variable("g0"), TASK * 16)
+TOTAL = Assign(variable("a1"), call("tl.full", "[16, 256]", 0, "tl.float32"))
+LANES = Assign(variable("x2"), literal("tl.arange(0, 256)[None, :]"), shape=(1, 256))
+INPUT = load("v3", X, P[0] + variable("x2"), (1, 256))
+WEIGHTS = load("v4", W, P[1] + variable("g0") * 256 + variable("x2"))
+ADDED = Assign(variable("a1"), variable("a1") + variable("v3") * variable("v4"))
+STORED = Store(Y, P[2] + variable("g0"), call("stretto_row_sum", variable("a1")))
+PRODUCT = (G0, TOTAL, LANES, INPUT, WEIGHTS, ADDED, STORED, Return())
+
+
+def kernel(body: Block = PRODUCT) -> TritonKernel:
+    function = Function((*P, variable("control"), TASK), body)
+    return TritonKernel(function, (X, W, Y), ())
+
+
+def changed(old: Statement, *new: Statement) -> Block:
+    return tuple(s for statement in PRODUCT for s in (new if statement == old else (statement,)))
 
 
 def test_only_the_weights_come_first() -> None:
-    split = split_early(kernel(PRODUCT))
+    split = split_early(kernel())
     assert split is not None
-    assert split.values == ("v4",)
+    assert split.values == (variable("v4"),)
     assert split.constants == (1,)
     assert split.nbytes == 16 * 256 * 4
-    assert split.early.startswith("(p1, task):")
-    assert "p0" not in split.early and "a1" not in split.early
-    assert split.body.startswith("(p0, p1, p2, control, task, v4):")
-    assert "v4 = " not in split.body and "v3 = tl.load(p0 + (x2))" in split.body
+    assert split.early.parameters == (P[1], TASK)
+    assert split.early.body == (G0, LANES, WEIGHTS, Return((variable("v4"),)))
+    assert split.body.parameters == (*P, variable("control"), TASK, variable("v4"))
+    assert split.body.body == changed(WEIGHTS)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (("p1 + (g0 * 256)", "p0 + (g0 * 256)"), "it loads no constant"),
-        (("g0 = (task) * 16", "g0 = tl.load(p0)"), "the place is read from memory"),
-        (("    v4 = ", "        v4 = "), "it stands in a loop"),
-        (("[16, 256]", "[16, 8]"), ""),
-    ],
-)
-def test_what_stays_where_it_is(change: tuple[str, str], reason: str) -> None:
-    split = split_early(kernel(PRODUCT.replace(*change)))
-    assert (split is None) == bool(reason)
+def test_what_stays_where_it_is() -> None:
+    def stays(body: Block) -> bool:
+        return split_early(kernel(body)) is None
+
+    no_constant = load("v4", X, P[0] + variable("g0") * 256 + variable("x2"))
+    assert stays(changed(WEIGHTS, no_constant))
+    read_from_memory = load("g0", X, P[0], ())
+    assert stays(changed(G0, read_from_memory))
+    may_fail = Assign(variable("g0"), call("stretto_checked", TASK, effect=True))
+    assert stays(changed(G0, may_fail))
+    in_a_loop = For(variable("c5"), literal(0), literal(9), body=(WEIGHTS,))
+    assert stays(changed(WEIGHTS, in_a_loop))
+    assert not stays(changed(TOTAL))
 
 
 def test_a_name_that_changes_is_no_place() -> None:
-    text = PRODUCT.replace("    v3 =", "    x0 = x0 + 1\n    v3 =")
-    assert split_early(kernel(text)) is None
+    again = Assign(variable("x2"), variable("x2") + 1)
+    assert split_early(kernel(changed(INPUT, again, INPUT))) is None
 
 
 def test_little_is_not_worth_it() -> None:
-    small = PRODUCT.replace("tl.arange(0, 256)", "tl.arange(0, 16)")
-    assert split_early(kernel(small)) is None
+    small = load("v4", W, WEIGHTS.value, (16, 16))
+    assert split_early(kernel(changed(WEIGHTS, small))) is None
+
+
+# ---- where the loads go ----------------------------------------------------------------------
+def run(name: str, first: Term = UNIT) -> Run:
+    return Run(name, (*P, variable("control"), TASK), first, literal(4), literal(5), 4)
+
+
+WAIT = Wait(call("wait", UNIT), OK)
+
+
+def early(budget: int = 40_000, **kernels: TritonKernel) -> EarlyLoads:
+    names = iter(range(99))
+    return EarlyLoads(
+        kernels or {"one": kernel(), "two": kernel()},
+        lambda hint, function, inline: hint,
+        lambda hint: variable(f"{hint}_{next(names)}"),
+        budget,
+    )
+
+
+def text(loads: EarlyLoads, *block: Statement) -> list[str]:
+    return python_function("f", Function((), loads.placed(block))).splitlines()[1:]
+
+
+def calls(lines: list[str]) -> list[str]:
+    """The functions that are called, a wait as `wait`, each with the indentation of its line."""
+    found = [re.match(r"( *)(?:.* = )?(wait|[ek]_\w+)\(", line) for line in lines]
+    return [match[1][4:] + match[2] for match in found if match]
+
+
+def test_loads_go_ahead_of_the_waits() -> None:
+    only = If(infix(UNIT, "==", 3), (WAIT,))
+    assert calls(text(early(), only, WAIT, BARRIER, run("one"))) == [
+        "e_one", "    wait", "wait", "    k_one",
+    ]  # fmt: skip
+
+
+def test_a_kernel_with_many_tasks_loads_for_itself() -> None:
+    many = replace(run("one"), tasks=0)
+    assert calls(text(early(), WAIT, many)) == ["wait", "    k_one"]
+
+
+def test_a_loop_loads_what_every_iteration_runs() -> None:
+    branch = If(variable("c"), (run("two"),))
+    loop = Loop(OK, body=(Section((WAIT, run("one"))), branch))
+    assert calls(text(early(), loop)) == ["e_one", "    wait", "        k_one", "            k_two"]
+
+
+def test_other_tasks_of_the_kernel_do_not_take_the_values() -> None:
+    """They would be weights of other rows."""
+    other = run("one", UNIT + 1)
+    lines = text(early(), Loop(OK, body=(run("one"), If(variable("c"), (other,)))))
+    ours, theirs = [line for line in lines if "k_one" in line]
+    assert "early_" in ours and "early_" not in theirs
 
 
 def test_registers_run_out_and_come_back() -> None:
-    early = EarlyLoads(budget=20_000)
-    first, second = (early.take(kernel(PRODUCT), name) for name in ("one", "two"))
-    assert first is not None and second is not None
-    early.hold("one", ["a"])
-    assert early.budget == 20_000 - first.nbytes
-    assert early.take(kernel(PRODUCT), "two") is None
-    early.drop([])
-    assert early.budget == 20_000
-    assert early.values("one") is None
+    loads = early(20_000)
+    one = Loop(OK, body=(run("one"), run("two")))
+    two = Loop(OK, body=(run("two"),))
+    found = [line for line in calls(text(loads, one, two)) if line.startswith("e_")]
+    assert found == ["e_one", "e_two"]
+    assert loads.budget == 20_000 and not loads.held
 
 
 class Recurrence(nn.Module):

@@ -188,7 +188,7 @@ def test_gathers_check_their_indices() -> None:
 def text_of(program: str) -> str:
     items = [item for leaf in kernels_of(lowered(program)) for item in leaf]
     (kernel,) = (item for item in items if isinstance(item, Kernel))
-    return print_kernel(kernel).body
+    return print_kernel(kernel).text("k")
 
 
 def test_results_stay_in_registers() -> None:

@@ -1,57 +1,117 @@
-"""Pieces of the entry as functions: what they take and give, and equal ones are one."""
+"""Sections of the entry as functions: what they take and give, and equal ones are one."""
 
 from __future__ import annotations
 
-from stretto.machines.cuda.printer.outline import assigned, outline
+from collections.abc import Mapping
 
-LOOP = """early_v1 = e_x(p3_w, tl.minimum(unit, 3))
-while ok & (at_2 < stop_2):
-    for row in range(tl.load(tables + 0 + unit), 9, 3):
-        first = tl.load(tables + row + 0)
-        ok = wait(control, unit, first, 2, base + 1, polls, ok, 64)
-    task = unit
-    if ok & (task < 4):
-        k_x(b_h, p3_w, b_g, control, task, early_v1)
-    base += 1
-    b_h, b_g = b_g, b_h
-    at_2 += 1
-"""
+from stretto.machines.cuda.printer.outline import Outliner, outline
+from stretto.machines.dialects import python_function
+from stretto.machines.statements import (
+    Assign,
+    Block,
+    Do,
+    For,
+    Function,
+    If,
+    Loop,
+    Section,
+    Wait,
+    call,
+    infix,
+    literal,
+    renamed,
+    separated,
+    variable,
+)
 
 
-def test_what_a_piece_assigns() -> None:
-    assert assigned(LOOP) == {"early_v1", "ok", "base", "b_h", "b_g", "at_2"}
+def loop(step: int = 1) -> Block:
+    names = "early unit ok at stop row first task base weights state other"
+    early, unit, ok, at, stop, row, first, task, base, weights, state, other = map(
+        variable, names.split()
+    )
+    return (
+        Assign(early, call("e_x", weights, call("tl.minimum", unit, 3))),
+        Loop(
+            ok & infix(at, "<", stop),
+            body=(
+                For(
+                    row,
+                    literal(0),
+                    literal(9),
+                    literal(3),
+                    (
+                        Assign(first, call("tl.load", variable("tables") + row, effect=True)),
+                        Wait(call("wait", unit, first, ok), ok),
+                    ),
+                ),
+                Assign(task, unit),
+                If(
+                    ok & infix(task, "<", 4),
+                    (Do(call("k_x", state, weights, other, task, early)),),
+                ),
+                Assign(base, literal(step), operator="+="),
+                Assign(separated((state, other)), separated((other, state))),
+                Assign(at, literal(1), operator="+="),
+            ),
+        ),
+    )
 
 
-def test_takes_and_gives() -> None:
-    piece = outline(LOOP, {"ok", "base", "b_h", "b_g", "at_2", "stop_2", "unit"})
+def test_takes_what_it_reads_and_gives_what_is_read_behind_it() -> None:
+    piece = outline(loop(), frozenset({"ok", "base", "state", "unit", "elsewhere"}))
     assert set(piece.takes) == {
-        "p3_w", "unit", "ok", "at_2", "stop_2", "tables", "control", "base", "polls", "b_h", "b_g",
+        "weights", "unit", "ok", "at", "stop", "tables", "base", "state", "other",
     }  # fmt: skip
-    assert set(piece.gives) == {"ok", "at_2", "base", "b_h", "b_g"}
-    assert "mask" not in piece.takes and "task" not in piece.takes
+    assert piece.gives == ("ok", "state", "base")
+
+
+def test_gives_what_a_loop_may_not_have_assigned() -> None:
+    body = (Loop(variable("ok"), body=(Assign(variable("r"), literal(1)),)),)
+    assert outline(body, frozenset({"r"})).takes == ("ok", "r")
+    assert outline(body, frozenset()).takes == ("ok",)
 
 
 def test_loops_that_differ_in_names_are_one_function() -> None:
-    other = (
-        LOOP.replace("b_h", "b_state_7").replace("p3_w", "p9_w").replace("at_2", "at_11")
-        .replace("stop_2", "stop_11").replace("early_v1", "early_v1_4")
-    )  # fmt: skip
-    outside = {"ok", "base", "unit"}
-    first = outline(LOOP, outside | {"b_h", "b_g", "at_2", "stop_2"})
-    second = outline(other, outside | {"b_state_7", "b_g", "at_11", "stop_11"})
-    assert first.text == second.text
+    names: Mapping[str, str] = {"state": "state_7", "weights": "weights_9", "at": "at_11"}
+    first = outline(loop(), frozenset({"state"}))
+    second = outline(renamed(loop(), names), frozenset({"state_7"}))
+    assert first.function == second.function
     assert first.takes != second.takes
+    assert first.function != outline(loop(step=2), frozenset({"state"})).function
 
 
-def test_an_unlike_loop_is_another_function() -> None:
-    outside = {"ok", "base", "b_h", "b_g", "at_2", "stop_2", "unit"}
-    changed = LOOP.replace("base += 1", "base += 2")
-    assert outline(LOOP, outside).text != outline(changed, outside).text
+def test_words_that_are_no_variables_keep_their_names() -> None:
+    infinity = call("tl.where", variable("x"), 'float("inf")', 'float("-inf")')
+    body = (Assign(variable("x"), infinity),)
+    piece = outline(body, frozenset({"x"}))
+    assert piece.takes == ("x",)
+    assert 'tl.where(x0, float("inf"), float("-inf"))' in python_function("f", piece.function)
 
 
-def test_infinities_and_not_a_number_are_no_variables() -> None:
-    """They are printed as words in quotes."""
-    text = 'b_h = tl.where(b_h > 0, float("inf"), float("-inf"))\nb_h = b_h + float("nan")\n'
-    piece = outline(text, {"b_h"})
-    assert piece.takes == ("b_h",)
-    assert all(word in piece.text for word in ('float("inf")', 'float("-inf")', 'float("nan")'))
+def test_long_sections_become_calls() -> None:
+    defined: list[Function] = []
+
+    def define(hint: str, function: Function) -> str:
+        defined.append(function)
+        return f"{hint}_{len(defined)}"
+
+    x, y, pointer = variable("x"), variable("y"), variable("pointer")
+    section = Section((Assign(x, y), Assign(y, literal(2)), Assign(pointer, pointer + 1)), least=3)
+    block = (
+        section,
+        Section(section.body, least=4),
+        Assign(variable("z"), x + y),
+        Do(call("use", variable("z"), pointer)),
+    )
+    found = Outliner(define, frozenset({"pointer"})).outlined(block, frozenset())
+    lines = python_function("f", Function((), found)).splitlines()
+    assert lines[1:3] == [
+        "    y, pointer = piece_main_1(y, pointer)",
+        "    pointer = tl.multiple_of(pointer, 16)",
+    ]
+    assert len(defined) == 1 and lines[3:6] == [
+        "    x = y",
+        "    y = 2",
+        "    pointer = pointer + 1",
+    ]

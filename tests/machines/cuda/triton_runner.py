@@ -51,7 +51,7 @@ def source_of(kernel: Kernel, tasks: int, warps: int = 4) -> TritonSource:
     names = ", ".join(parameter.name for parameter in parameters)
     text = (
         f"{HEADER}{functions_text()}\n\n"
-        f"@triton.jit(noinline=True)\ndef k{printed.body}\n\n"
+        f"@triton.jit(noinline=True)\n{printed.text('k')}\n\n"
         f"@triton.jit\ndef {ENTRY}({names}):\n"
         f"    for task in range({tasks}):\n"
         f"        k({names}, task)\n"
@@ -74,7 +74,7 @@ def interpret(
             [*flat, *(numbers[reg.name] for reg in printed.regs), control]
         )
     except Exception as error:
-        error.add_note(printed.body)
+        error.add_note(printed.text("k"))
         raise
     return int(control[ERROR])
 

@@ -29,15 +29,19 @@ class KernelText:
 def print_kernel(kernel: Kernel) -> KernelText:
     """The text of one kernel without its name."""
     parameters = Parameters()
-    names = Names(parameters.buffer, parameters.reg, lambda number: f"i{number}")
+    names = Names(
+        lambda buffer: parameters.buffer(buffer).text,
+        lambda reg: parameters.reg(reg).text,
+        lambda number: f"i{number}",
+    )
     out = Writer()
     with out.block():
         grid = _print_grid(kernel, parameters, out)
         for stage in kernel.stages:
             print_stage(out, names, stage, grid)
     arguments = ["stretto::Context* ctx"]
-    arguments += [f"{MEMORY_TYPES[b.dtype]}* {name}" for b, name in parameters.buffers.items()]
-    arguments += [f"{VALUE_TYPES[r.dtype]} {name}" for r, name in parameters.regs.items()]
+    arguments += [f"{MEMORY_TYPES[b.dtype]}* {name.text}" for b, name in parameters.buffers.items()]
+    arguments += [f"{VALUE_TYPES[r.dtype]} {name.text}" for r, name in parameters.regs.items()]
     arguments.append("int64_t task")
     text = f"({', '.join(arguments)})\n{out.text()}"
     return KernelText(text, tuple(parameters.buffers), tuple(parameters.regs))
@@ -60,7 +64,7 @@ def _print_grid(kernel: Kernel, parameters: Parameters, out: Writer) -> tuple[tu
 
 
 def _extent(extent: Extent, parameters: Parameters) -> str:
-    return parameters.reg(extent) if isinstance(extent, Reg) else f"int64_t({extent})"
+    return parameters.reg(extent).text if isinstance(extent, Reg) else f"int64_t({extent})"
 
 
 def task_count(kernel: Kernel, reg: dict[Reg, str] | None = None) -> str:

@@ -1,171 +1,233 @@
-"""Splits the text of a kernel in two: loads of constants, and the rest.
+"""Loads constants before the task that uses them may begin.
 
-What a task loads of constants at places that only its number decides can be loaded before the task
-may begin: ahead of its wait, so that the load is under way meanwhile, or ahead of the loop around
-it, so that the weights stay in the registers of the unit that uses them in every iteration. Each
-line of a printed kernel at the top level gives a name to one value, so the split is one of lines.
+Which constants a task reads often depends on nothing but its number. Such loads go ahead of the
+wait of their kernel, so that they are under way meanwhile, or ahead of the loop around it, so that
+the weights stay in the registers of the unit that uses them in every iteration.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK
+from stretto.machines.statements import (
+    Assign,
+    Block,
+    Do,
+    For,
+    Function,
+    If,
+    Loop,
+    Return,
+    Run,
+    Section,
+    Statement,
+    Term,
+    Wait,
+    call,
+    defines,
+    infix,
+    separated,
+    walk,
+)
 
 LEAST_BYTES = 2048
-"""Less than this of a unit is not worth a text of its own."""
-INDENT = "    "
-_LINE = re.compile(r"    ([A-Za-z_]\w*) = (.*)")
-_ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*) [+]?= ")
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-_ARANGE = re.compile(r"tl\.arange\(0, (\d+)\)(\[:, None\]|\[None, :\])?")
-_LOAD = re.compile(r"(?:\()?tl\.load\((\w+)\b")
-_WORDS = ("tl", "None", "True", "False", "float", "mask", "other")
-_EFFECTS = ("tl.load", "stretto_checked", "tl.atomic", "control")
-
-Shape = tuple[int, ...]
+"""Less than this of a unit is not worth a function of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyKernel:
     """A kernel in two functions.
 
-    early: text from the parameter list on, (constants ..., task), returns `values`. body: the rest,
-    (buffers ..., registers ..., control, task, values ...). constants: the arguments of `early`, as
-    places in the kernel's buffers. nbytes: what the values take in registers.
+    early: (constants ..., task), returns `values`. body: the rest, (buffers ..., registers ...,
+    control, task, values ...). constants: the arguments of `early`, as places in the kernel's
+    buffers. nbytes: what the values take in registers.
     """
 
-    early: str
-    body: str
+    early: Function
+    body: Function
     constants: tuple[int, ...]
-    values: tuple[str, ...]
+    values: tuple[Term, ...]
     nbytes: int
 
 
 def split_early(kernel: TritonKernel) -> EarlyKernel | None:
-    """The two functions of a kernel; None where it has nothing to load early."""
-    head, *lines = kernel.body.rstrip("\n").split("\n")
-    parameters = [name.strip() for name in head[1 : head.index(")")].split(",")]
-    constants = {
-        name: place
-        for place, (name, buffer) in enumerate(zip(parameters, kernel.buffers, strict=False))
-        if buffer.kind == "constant"
-    }
-    shapes: dict[str, Shape] = {"task": (), **dict.fromkeys(constants, ())}
-    once = Counter(found.group(1) for line in lines if (found := _ASSIGNED.match(line)))
-    pure: dict[str, str] = {}
-    chosen: dict[str, str] = {}
-    nbytes = 0
-    for line in lines:
-        found = _LINE.fullmatch(line)
-        if found is None:
+    """The two functions of a kernel; None where it has little or nothing to load early."""
+    parameters, body = kernel.function.parameters, kernel.function.body
+    constants = {b: place for place, b in enumerate(kernel.buffers) if b.kind == "constant"}
+    assignments = Counter(name for statement in walk(body) for name in defines(statement))
+    computable = {*TASK.names, *(name for p in constants.values() for name in parameters[p].names)}
+    addresses: list[Assign] = []
+    loads: list[Assign] = []
+    for statement in body:
+        if not isinstance(statement, Assign) or not computable.issuperset(statement.value.names):
             continue
-        name, text = found.groups()
-        used = names_in(text)
-        if once[name] > 1 or not used <= shapes.keys():
+        if assignments[statement.target.text] > 1 or statement.value.effect:
             continue
-        shape = _shape(text, used, shapes)
-        if not any(effect in text for effect in _EFFECTS):
-            shapes[name] = shape
-            pure[name] = text
-            continue
-        load = _LOAD.match(text)
-        if load is not None and load.group(1) in constants and text.count("tl.load") == 1:
-            chosen[name] = text
-            itemsize = kernel.buffers[constants[load.group(1)]].dtype.itemsize
-            nbytes += prod(shape) * max(itemsize, 4)
+        if not statement.value.reads:
+            computable.add(statement.target.text)
+            addresses.append(statement)
+        elif statement.value.reads[0] in constants:
+            loads.append(statement)
+    nbytes = sum(prod(load.shape) * max(_itemsize(load), 4) for load in loads)
     if nbytes < LEAST_BYTES:
         return None
-    needed = _closure(chosen.values(), pure)
-    sources = {name for text in chosen.values() for name in names_in(text) & constants.keys()}
-    places = tuple(sorted(constants[name] for name in sources))
-    arguments = ", ".join([*(parameters[place] for place in places), "task"])
-    early = [f"({arguments}):"]
-    early += [f"{INDENT}{name} = {text}" for name, text in pure.items() if name in needed]
-    early += [f"{INDENT}{name} = {text}" for name, text in chosen.items()]
-    early.append(f"{INDENT}return {', '.join(chosen)}")
-    rest = [line for line in lines if not _is_one_of(line, chosen)]
-    body = [f"({', '.join([*parameters, *chosen])}):", *rest]
+    places = tuple(sorted({constants[load.value.reads[0]] for load in loads}))
+    needed = {name for load in loads for name in load.value.names}
+    for address in reversed(addresses):
+        if address.target.text in needed:
+            needed.update(address.value.names)
+    values = tuple(load.target for load in loads)
+    first = (*(a for a in addresses if a.target.text in needed), *loads, Return(values))
+    rest = tuple(statement for statement in body if statement not in loads)
     return EarlyKernel(
-        "\n".join(early) + "\n", "\n".join(body) + "\n", places, tuple(chosen), nbytes
+        Function((*(parameters[place] for place in places), TASK), first),
+        Function((*parameters, *values), rest),
+        places,
+        values,
+        nbytes,
     )
 
 
-def names_in(text: str) -> set[str]:
-    """The names of an expression, without those of Triton and of functions."""
-    return {n for n in _NAME.findall(text) if n not in _WORDS and not n.startswith("stretto_")}
-
-
-def _is_one_of(line: str, chosen: dict[str, str]) -> bool:
-    found = _LINE.fullmatch(line)
-    return found is not None and chosen.get(found.group(1)) == found.group(2)
-
-
-def _shape(text: str, used: set[str], shapes: dict[str, Shape]) -> Shape:
-    """The shape of an expression: what its names and ranges broadcast to."""
-    found = [shapes[name] for name in used]
-    for size, axis in _ARANGE.findall(text):
-        match axis:
-            case "[:, None]":
-                found.append((int(size), 1))
-            case "[None, :]":
-                found.append((1, int(size)))
-            case _:
-                found.append((int(size),))
-    rank = max((len(shape) for shape in found), default=0)
-    full = [(1,) * (rank - len(shape)) + shape for shape in found]
-    return tuple(max(sizes) for sizes in zip(*full, strict=True))
-
-
-def _closure(texts: Iterable[str], pure: dict[str, str]) -> set[str]:
-    """The names of `pure` that some texts need, by others too."""
-    found: set[str] = set()
-    waiting = [name for text in texts for name in names_in(text) if name in pure]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [n for n in names_in(pure[name]) if n in pure]
-    return found
+def _itemsize(load: Assign) -> int:
+    return load.value.reads[0].dtype.itemsize
 
 
 @dataclass(slots=True)
 class EarlyLoads:
-    """What is loaded early at a point of the text.
+    """Places loads in a function of the module, and makes loops of the `Run`s of its kernels.
 
-    budget: bytes of registers for it. names: by kernel, the variables that hold its values. most:
-    kernels that may still be split, since each is text of its own wherever it runs.
+    kernels: by name. define: the name of a function of the module that is inlined where it is
+    called, or not. fresh: a new variable. budget: bytes of registers for what is held. most:
+    kernels that may still be split, since each is text of its own wherever it runs. held: by the
+    kernel and its first task, the values in registers.
     """
 
+    kernels: dict[str, TritonKernel]
+    define: Callable[[str, Function, bool], str]
+    fresh: Callable[[str], Term]
     budget: int = 0
     most: int = 24
     splits: dict[str, EarlyKernel] = field(default_factory=dict[str, EarlyKernel])
-    names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    held: dict[tuple[str, Term], tuple[Term, ...]] = field(
+        default_factory=dict[tuple[str, Term], tuple[Term, ...]]
+    )
 
-    def values(self, kernel: str) -> list[str] | None:
-        return self.names.get(kernel)
+    def placed(self, block: Block) -> Block:
+        """The statements with their early loads."""
+        found: list[Statement] = []
+        ahead: set[tuple[str, Term]] = set()
+        for place, statement in enumerate(block):
+            run = _run_behind_waits(block[place:])
+            if run is not None and _key(run) not in self.held and (loads := self.load([run])):
+                found += loads
+                ahead.add(_key(run))
+            match statement:
+                case Run():
+                    found.append(self.tasks(statement))
+                    if _key(statement) in ahead:
+                        self.drop([_key(statement)])
+                case If(_, then, orelse):
+                    arms = self.placed(then), self.placed(orelse)
+                    found.append(replace(statement, then=arms[0], orelse=arms[1]))
+                case For(body=body) | Section(body=body):
+                    found.append(replace(statement, body=self.placed(body)))
+                case Loop():
+                    found.append(self.loop(statement))
+                case _:
+                    found.append(statement)
+        return tuple(found)
 
-    def take(self, text: TritonKernel, kernel: str) -> EarlyKernel | None:
-        """A kernel's two functions, where there are registers for its values."""
-        if kernel not in self.splits:
-            made = split_early(text) if self.most else None
-            if made is None:
-                return None
-            self.splits[kernel] = made
-            self.most -= 1
-        split = self.splits[kernel]
-        return split if split.nbytes <= self.budget else None
+    def loop(self, loop: Loop) -> Statement:
+        """A loop whose kernels keep in registers what they read in every iteration."""
+        before = set(self.held)
+        runs = [run for run in every_iteration(loop) if _key(run) not in before]
+        loads = self.load(runs)
+        made = replace(loop, head=self.placed(loop.head), body=self.placed(loop.body))
+        self.drop(self.held.keys() - before)
+        return Section((*loads, made), least=1) if loads else made
 
-    def hold(self, kernel: str, names: list[str]) -> None:
-        self.names[kernel] = names
-        self.budget -= self.splits[kernel].nbytes
+    def load(self, runs: Iterable[Run]) -> list[Statement]:
+        """The loads of kernels that need not wait, as far as there are registers for them."""
+        loads: list[Statement] = []
+        for run in runs:
+            split = self.split(run.kernel) if run.tasks else None
+            if split is None or split.nbytes > self.budget:
+                continue
+            values = tuple(self.fresh(f"early_{v.text}") for v in split.values)
+            function = self.define(f"e_{run.kernel}", split.early, True)
+            pointers = (run.arguments[place] for place in split.constants)
+            task = call("tl.minimum", run.first, run.tasks - 1)
+            loads.append(Assign(separated(values), call(function, *pointers, task)))
+            self.held[_key(run)] = values
+            self.budget -= split.nbytes
+        return loads
 
-    def drop(self, kept: Iterable[str]) -> None:
-        """All but the kernels `kept` give their registers back."""
-        for kernel in [name for name in self.names if name not in set(kept)]:
-            del self.names[kernel]
-            self.budget += self.splits[kernel].nbytes
+    def split(self, kernel: str) -> EarlyKernel | None:
+        if kernel not in self.splits and self.most:
+            made = split_early(self.kernels[kernel])
+            if made is not None:
+                self.splits[kernel] = made
+                self.most -= 1
+        return self.splits.get(kernel)
+
+    def drop(self, keys: Iterable[tuple[str, Term]]) -> None:
+        """Gives registers back."""
+        for key in [*keys]:
+            del self.held[key]
+            self.budget += self.splits[key[0]].nbytes
+
+    def tasks(self, run: Run) -> Statement:
+        """Calls of the kernel's function, with the values that are at hand already."""
+        values = self.held.get(_key(run), ())
+        body = self.splits[run.kernel].body if values else self.kernels[run.kernel].function
+        function = self.define(f"k_{run.kernel}", body, bool(values))
+        task = Do(call(function, *run.arguments, *values))
+        if run.tasks:
+            mine = If(OK & infix(TASK, "<", run.last), (task,))
+            return Section((Assign(TASK, run.first), mine))
+        return For(TASK, run.first, call("tl.where", OK, run.last, 0), run.stride, (task,))
+
+
+def every_iteration(loop: Loop) -> list[Run]:
+    """The kernels that a loop runs outside of branches and inner loops, each in one place."""
+    found = list(_runs((*loop.head, *loop.body)))
+    counts = Counter(run.kernel for run in found)
+    return [run for run in found if counts[run.kernel] == 1]
+
+
+def _runs(block: Block) -> Iterator[Run]:
+    for statement in block:
+        match statement:
+            case Run():
+                yield statement
+            case For(body=body) | Section(body=body):
+                yield from _runs(body)
+            case _:
+                pass
+
+
+def _run_behind_waits(block: Block) -> Run | None:
+    """The run that the waits at the beginning of `block` are for."""
+    if not _waits(block[0]):
+        return None
+    behind = next((s for s in block if not _waits(s) and s != BARRIER), None)
+    return behind if isinstance(behind, Run) else None
+
+
+def _waits(statement: Statement) -> bool:
+    match statement:
+        case Wait():
+            return True
+        case If(then=body) | For(body=body):
+            return any(isinstance(inner, Wait) for inner in body)
+        case _:
+            return False
+
+
+def _key(run: Run) -> tuple[str, Term]:
+    return run.kernel, run.first

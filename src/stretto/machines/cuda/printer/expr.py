@@ -1,4 +1,4 @@
-"""Prints expressions and positions as Triton, for scalars and for blocks of lanes.
+"""Makes Triton terms of expressions and positions, for scalars and for blocks of lanes.
 
 Values of f16 and bf16 are fp32 that have been rounded; only memory holds the 16-bit types. A bool
 is an int1, in memory an int8. Every subexpression becomes one name. Both arms of `where` are
@@ -17,7 +17,6 @@ from stretto.device.expr import (
     Access,
     Apply,
     Atom,
-    Buffer,
     Const,
     Dynamic,
     Expr,
@@ -31,9 +30,28 @@ from stretto.device.expr import (
 )
 from stretto.device.regions import Interval, index_range
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.scalar import HALVES, apply_text, literal, stored_text
+from stretto.machines.cuda.printer.scalar import (
+    CONTROL,
+    cast_term,
+    constant,
+    function_term,
+    stored_term,
+)
+from stretto.machines.expressions import HALVES, ExpressionPrinter
+from stretto.machines.statements import (
+    Assign,
+    Do,
+    Operand,
+    Store,
+    Term,
+    call,
+    every,
+    infix,
+    literal,
+    total,
+    variable,
+)
 from stretto.machines.symbols import no_symbols
-from stretto.text import Writer
 
 INDEX_LIMIT = 2**31
 """Positions of lanes up to here are computed in 32 bits."""
@@ -42,87 +60,78 @@ _TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A value in the text: bit n of `axes` is set where it varies along axis n of the block."""
-
-    text: str
-    axes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Coordinate:
-    """An iteration variable: the scalar `first` ("" is 0) plus, maybe, lanes of the block.
+    """An iteration variable: the scalar `first` (None is 0) plus, maybe, lanes of the block.
 
     `range` is what the variable may be, `reach` the largest value of the lanes (None: not known).
     """
 
-    first: str = ""
-    lanes: Text | None = None
+    first: Term | None = None
+    lanes: Term | None = None
     range: Interval | None = None
     reach: int | None = 0
 
 
-@dataclass(slots=True)
-class Names:
-    """What buffers and registers are called in the text at hand."""
-
-    buffer: Callable[[Buffer], str]
-    reg: Callable[[Reg], str]
-
-
-Conditions = tuple[Text, ...]
+Conditions = tuple[Term, ...]
 
 
 @dataclass(slots=True)
-class ExprPrinter:
-    """Prints expressions into `out`, one line per subexpression.
+class LanePrinter(ExpressionPrinter):
+    """One name for each subexpression.
 
     shape: the sizes of the block's axes, none for scalars. masks: by axis, which lanes count; an
     axis without one has no others. conditions: those of the `where` arms around.
     """
 
-    names: Names
-    out: Writer
     shape: tuple[int, ...] = ()
     variables: dict[int, Coordinate] = field(default_factory=dict[int, Coordinate])
-    masks: dict[int, str] = field(default_factory=dict[int, str])
+    masks: dict[int, Term] = field(default_factory=dict[int, Term])
     conditions: Conditions = ()
-    known: dict[tuple[Conditions, Expr | Atom], Text] = field(
-        default_factory=dict[tuple[Conditions, Expr | Atom], Text]
+    known: dict[tuple[Conditions, Expr | Atom], Term] = field(
+        default_factory=dict[tuple[Conditions, Expr | Atom], Term]
     )
     counter: list[int] = field(default_factory=lambda: [0])
 
-    def inner(self) -> ExprPrinter:
+    def inner(self) -> LanePrinter:
         """A printer for the body of a loop: what it names ends with the loop."""
         return replace(
             self, variables=dict(self.variables), masks=dict(self.masks), known=dict(self.known)
         )
 
-    def name(self, text: str, axes: int = 0, prefix: str = "v") -> Text:
-        """Gives a text a name."""
-        name = f"{prefix}{self.counter[0]}"
+    def fresh(self, prefix: str, axes: int = 0) -> Term:
+        """A variable of its own."""
+        number = self.counter[0]
         self.counter[0] += 1
-        self.out.write(f"{name} = {text}")
-        return Text(name, axes)
+        return variable(f"{prefix}{number}", axes)
+
+    def name(self, value: Term, prefix: str = "v") -> Term:
+        """Gives a value a name."""
+        name = self.fresh(prefix, value.axes)
+        self.out.add(Assign(name, value, shape=self.sizes(value.axes)))
+        return name
+
+    def sizes(self, axes: int) -> tuple[int, ...]:
+        """The shape of a value along `axes`."""
+        if not axes:
+            return ()
+        return tuple(size if axes >> axis & 1 else 1 for axis, size in enumerate(self.shape))
 
     # ---- positions ---------------------------------------------------------------------------
-    def position(self, index: Index) -> tuple[str, Text | None]:
-        """The scalar part of a position ("" for 0), and the part of the lanes."""
-        scalars: list[str] = []
-        lanes: list[str] = []
-        axes = 0
+    def position(self, index: Index) -> tuple[Term | None, Term | None]:
+        """The scalar part of a position, and the part of the lanes; None is 0."""
+        scalars: list[Term] = []
+        lanes: list[Term] = []
         for atom, factor in index.terms:
             scalar, block = self.atom(atom)
-            if scalar:
+            if scalar is not None:
                 scalars.append(_scaled(scalar, factor))
             if block is not None:
-                lanes.append(_scaled(self._wide_enough(block.text, atom, factor), factor))
-                axes |= block.axes
+                lanes.append(_scaled(self._wide_enough(block, atom, factor), factor))
         if index.const:
-            scalars.append(str(index.const))
-        return " + ".join(scalars), Text(" + ".join(lanes), axes) if lanes else None
+            scalars.append(literal(index.const))
+        return total(*scalars), total(*lanes)
 
-    def _wide_enough(self, text: str, atom: Atom, factor: int) -> str:
+    def _wide_enough(self, lanes: Term, atom: Atom, factor: int) -> Term:
         """In 64 bits, where a product may need them."""
         reach: int | None = None
         match atom:
@@ -134,16 +143,14 @@ class ExprPrinter:
             case _:
                 pass
         fits = reach is not None and reach * abs(factor) < INDEX_LIMIT
-        return text if fits else f"tl.cast({text}, tl.int64)"
+        return lanes if fits else call("tl.cast", lanes, "tl.int64")
 
-    def whole(self, index: Index) -> Text:
+    def whole(self, index: Index) -> Term:
         """A position as one value, scalar or block."""
         scalar, block = self.position(index)
-        if block is None:
-            return Text(scalar or "0")
-        return Text(f"{block.text} + {scalar}" if scalar else block.text, block.axes)
+        return total(block, scalar) or literal(0)
 
-    def atom(self, atom: Atom) -> tuple[str, Text | None]:
+    def atom(self, atom: Atom) -> tuple[Term | None, Term | None]:
         match atom:
             case Var(number):
                 coordinate = self.variables[number]
@@ -151,12 +158,12 @@ class ExprPrinter:
             case Reg():
                 return self.names.reg(atom), None
             case Quotient() | Remainder():
-                found = self._named(atom, lambda: self._division(atom))
+                found = self.named(atom, lambda: self._division(atom))
             case Dynamic(value):
                 found = self.expr(value)
             case _:
                 raise no_symbols(atom)
-        return ("", found) if found.axes else (found.text, None)
+        return (None, found) if found.axes else (found, None)
 
     def range(self, index: Index) -> Interval | None:
         """The smallest and the largest value + 1, as far as known."""
@@ -164,164 +171,136 @@ class ExprPrinter:
         known = {n: c.range for n, c in self.variables.items() if n in numbers}
         return index_range(index, tuple(known.get(n) for n in range(max(numbers, default=-1) + 1)))
 
-    def _division(self, atom: Quotient | Remainder) -> Text:
+    def _division(self, atom: Quotient | Remainder) -> Term:
         """By a positive number. Triton's operators truncate, and so want no negative operand."""
+        if not isinstance(atom.divisor, int):
+            raise no_symbols(atom.divisor)
         inner = self.whole(atom.index)
         interval = self.range(atom.index)
-        operation = "div" if isinstance(atom, Quotient) else "mod"
+        operation, sign = ("div", "//") if isinstance(atom, Quotient) else ("mod", "%")
         if interval is None or interval[0] < 0:
-            text = f"stretto_index_{operation}({inner.text}, {atom.divisor})"
-        else:
-            sign = "//" if operation == "div" else "%"
-            text = f"({inner.text}) {sign} {atom.divisor}"
-        return Text(text, inner.axes)
+            return call(f"stretto_index_{operation}", inner, atom.divisor)
+        return infix(inner, sign, atom.divisor)
 
-    def pointer(self, access: Access) -> Text:
+    def pointer(self, access: Access) -> Term:
         scalar, block = self.position(access.offset)
-        text = self.names.buffer(access.buffer)
-        if scalar:
-            text = f"{text} + ({scalar})"
-        if block is None:
-            return Text(text)
-        return Text(f"{text} + ({block.text})", block.axes)
+        pointer = self.names.buffer(access.buffer)
+        for part in (scalar, block):
+            pointer = pointer if part is None else pointer + part
+        return pointer
 
     # ---- masks -------------------------------------------------------------------------------
-    def mask(self, axes: int) -> Text | None:
+    def mask(self, axes: int) -> Term | None:
         """Which lanes count, of a block along `axes` and of the conditions."""
-        parts = [f"({condition.text})" for condition in self.conditions]
         for condition in self.conditions:
             axes |= condition.axes
-        parts += [mask for axis, mask in self.masks.items() if axes >> axis & 1]
-        return Text(" & ".join(parts), axes) if parts else None
+        masks = (mask for axis, mask in self.masks.items() if axes >> axis & 1)
+        mask = every(*self.conditions, *masks)
+        return None if mask is None else mask.along(axes)
 
-    def spread(self, pointer: Text, axes: int) -> Text:
+    def spread(self, pointer: Term, axes: int) -> Term:
         """A pointer as a block along at least `axes`."""
-        if axes & ~pointer.axes == 0:
-            return pointer
-        return Text(f"{pointer.text} + {self.zeros(axes)}", axes | pointer.axes)
+        return pointer if axes & ~pointer.axes == 0 else pointer + self.zeros(axes)
 
-    def zeros(self, axes: int, dtype: str = "tl.int32") -> str:
-        sizes = [str(size) if axes >> axis & 1 else "1" for axis, size in enumerate(self.shape)]
-        return f"tl.zeros([{', '.join(sizes)}], {dtype})"
+    def zeros(self, axes: int, dtype: str = "tl.int32") -> Term:
+        return call("tl.zeros", str(list(self.sizes(axes))), dtype).along(axes)
 
     # ---- values ------------------------------------------------------------------------------
-    def expr(self, expr: Expr) -> Text:
-        match expr:
-            case Const(value, dtype):
-                return Text(literal(value, dtype))
-            case Position(index):
-                whole = self.whole(index)
-                return Text(f"tl.cast({whole.text}, tl.int64)", whole.axes)
-            case Load():
-                return self._named(expr, lambda: self.load(expr))
-            case Apply():
-                return self._named(expr, lambda: self.apply(expr))
+    def literal(self, value: bool | int | float, dtype: DType) -> Term:
+        return constant(value, dtype)
 
-    def _named(self, item: Expr | Atom, make: Callable[[], Text]) -> Text:
+    def number(self, position: Position) -> Term:
+        return call("tl.cast", self.whole(position.index), "tl.int64")
+
+    def named(self, expr: Expr | Atom, make: Callable[[], Term]) -> Term:
         """The name of an item, which holds under the present conditions or under fewer."""
         for count in range(len(self.conditions), -1, -1):
-            found = self.known.get((self.conditions[:count], item))
+            found = self.known.get((self.conditions[:count], expr))
             if found is not None:
                 return found
-        made = make()
-        name = self.name(made.text, made.axes)
-        self.known[self.conditions if _is_partial(item) else (), item] = name
+        name = self.name(make())
+        self.known[self.conditions if _is_partial(expr) else (), expr] = name
         return name
 
-    def load(self, load: Load, other: str = "") -> Text:
+    def load(self, load: Load, other: Operand | None = None) -> Term:
         """One element per lane, `other` where the mask is off."""
         pointer = self.pointer(load.access)
         mask = self.mask(pointer.axes)
-        arguments = ""
         if mask is not None:
             pointer = self.spread(pointer, mask.axes)
-            arguments = f", mask={mask.text}" + (f", other={other}" if other else "")
-        text = f"tl.load({pointer.text}{arguments})"
-        if load.dtype in HALVES:
-            text = f"{text}.to(tl.float32)"
-        return Text(f"({text} != 0)" if load.dtype is DType.BOOL else text, pointer.axes)
+        return self._loaded(load.access, pointer, mask, other)
 
-    def apply(self, expr: Apply) -> Text:
-        if expr.function == "where":
-            return self.where(expr)
+    def _loaded(
+        self, access: Access, pointer: Term, mask: Term | None, other: Operand | None = None
+    ) -> Term:
+        value = call("tl.load", pointer, mask=mask, other=None if mask is None else other)
+        value = replace(value, reads=(access.buffer,))
+        if access.buffer.dtype in HALVES:
+            return value.to("tl.float32")
+        return infix(value, "!=", 0) if access.buffer.dtype is DType.BOOL else value
+
+    def arguments(self, expr: Apply) -> list[Term]:
         if expr.function in _TESTS and all(_is_plain_index(arg) for arg in expr.args):
-            args = [self._plain_index(arg) for arg in expr.args]
-        else:
-            args = [self.expr(arg) for arg in expr.args]
+            return [self._plain_index(arg) for arg in expr.args]
+        return [self.expr(argument) for argument in expr.args]
+
+    def cast(self, value: Term, source: DType, target: DType) -> Term:
+        return cast_term(value, source, target)
+
+    def function(self, expr: Apply, values: list[Term]) -> Term:
+        if expr.function != "checked":
+            return function_term(expr, values)
         axes = 0
-        for arg in args:
-            axes |= arg.axes
-        if expr.function == "checked":
-            return self.checked(args, axes)
-        texts = [arg.text for arg in args]
-        return Text(apply_text(expr, texts), axes)
+        for value in values:
+            axes |= value.axes
+        inside = self.mask(axes) or literal(True)
+        return call("stretto_checked", CONTROL, *values, inside, effect=True)
 
-    def checked(self, args: list[Text], axes: int) -> Text:
-        mask = self.mask(axes)
-        inside = "True" if mask is None else mask.text
-        texts = ", ".join(arg.text for arg in args)
-        text = f"stretto_checked(control, {texts}, {inside})"
-        return Text(text, axes if mask is None else mask.axes)
-
-    def where(self, expr: Apply) -> Text:
+    def where(self, expr: Apply) -> Term:
         condition = self.expr(expr.args[0])
-        axes = condition.axes
-        arms: list[Text] = []
-        for arm, taken in zip(expr.args[1:], (True, False), strict=True):
+        arms: list[Term] = []
+        for arm, holds in zip(expr.args[1:], (condition, infix(condition, "==", 0)), strict=True):
+            outer = self.conditions
             if _is_partial(arm):
-                holds = condition if taken else Text(f"{condition.text} == 0", condition.axes)
-                outer, self.conditions = self.conditions, (*self.conditions, holds)
-                arms.append(self.expr(arm))
-                self.conditions = outer
-            else:
-                arms.append(self.expr(arm))
-            axes |= arms[-1].axes
-        return Text(f"tl.where({condition.text}, {arms[0].text}, {arms[1].text})", axes)
+                self.conditions = (*outer, holds)
+            arms.append(self.expr(arm))
+            self.conditions = outer
+        return call("tl.where", condition, *arms)
 
-    def _plain_index(self, expr: Expr) -> Text:
+    def _plain_index(self, expr: Expr) -> Term:
         match expr:
             case Position(index):
-                whole = self.whole(index)
-                return Text(f"({whole.text})", whole.axes)
+                return self.whole(index)
             case Const(value, _):
-                return Text(str(int(value)))
+                return literal(int(value))
             case _:
                 return self.expr(expr)
 
-    def store(self, access: Access, value: Text, dtype: DType, accumulate: bool = False) -> None:
+    # ---- stores ------------------------------------------------------------------------------
+    def place(self, access: Access, value: Term) -> tuple[Term, Term | None]:
+        """The pointer and the mask of a store, along all axes of the value."""
+        pointer = self.pointer(access)
+        mask = self.mask(pointer.axes | value.axes)
+        return self.spread(pointer, value.axes | (0 if mask is None else mask.axes)), mask
+
+    def store(self, access: Access, value: Term, dtype: DType, accumulate: bool = False) -> None:
         """Stores a value computed as `dtype`; the block's lanes are those of the value."""
-        pointer = self.pointer(access)
-        mask = self.mask(pointer.axes | value.axes)
-        pointer = self.spread(pointer, value.axes | (0 if mask is None else mask.axes))
-        arguments = "" if mask is None else f", mask={mask.text}"
-        text = value.text
+        pointer, mask = self.place(access, value)
         if accumulate:
-            old = self._loaded(pointer.text, arguments, access.buffer)
-            text = f"{old} | {text}" if dtype is DType.BOOL else f"{old} + {text}"
-        text = stored_text(f"({text})" if accumulate else text, dtype, access.buffer.dtype)
-        self.out.write(f"tl.store({pointer.text}, {text}{arguments})")
+            old = self._loaded(access, pointer, mask)
+            value = infix(old, "|" if dtype is DType.BOOL else "+", value)
+        stored = stored_term(value, dtype, access.buffer.dtype)
+        self.out.add(Store(access.buffer, pointer, stored, mask))
 
-    def add(self, access: Access, value: Text, dtype: DType) -> None:
+    def add(self, access: Access, value: Term, dtype: DType) -> None:
         """Adds a value to memory, where others may add to the same element."""
-        pointer = self.pointer(access)
-        mask = self.mask(pointer.axes | value.axes)
-        pointer = self.spread(pointer, value.axes | (0 if mask is None else mask.axes))
-        arguments = "" if mask is None else f", mask={mask.text}"
-        text = stored_text(value.text, dtype, access.buffer.dtype)
-        self.out.write(f'tl.atomic_add({pointer.text}, {text}{arguments}, sem="relaxed")')
-
-    def _loaded(self, pointer: str, arguments: str, buffer: Buffer) -> str:
-        text = f"tl.load({pointer}{arguments})"
-        if buffer.dtype is DType.BOOL:
-            return f"({text} != 0)"
-        return f"{text}.to(tl.float32)" if buffer.dtype in HALVES else text
+        pointer, mask = self.place(access, value)
+        stored = stored_term(value, dtype, access.buffer.dtype)
+        self.out.add(Do(call("tl.atomic_add", pointer, stored, mask=mask, sem='"relaxed"')))
 
 
-def _scaled(text: str, factor: int) -> str:
-    if factor == 1:
-        return text
-    simple = text.isidentifier() or (text.startswith("tl.cast(") and text.endswith("tl.int64)"))
-    return f"{text} * {factor}" if simple else f"({text}) * {factor}"
+def _scaled(value: Term, factor: int) -> Term:
+    return value if factor == 1 else value * factor
 
 
 def _is_plain_index(expr: Expr) -> bool:

@@ -1,8 +1,8 @@
-"""Prints kernels as Triton functions `(buffers ..., registers ..., control, task)`.
+"""Kernels as Triton functions `(buffers ..., registers ..., control, task)`.
 
 Buffers and registers are parameters in the order of first use, so kernels that differ in them only
-share one function. `control` points at the control block (`triton_source.py`), `task` is an int32.
-What the functions call is in `functions_text`.
+share one function. `control` points at the control block (`source.py`), `task` is an int32. What
+the functions call is in `functions_text`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import Kernel
 from stretto.machines.cuda.epilogue import epilogue
-from stretto.machines.cuda.printer.expr import Names
+from stretto.machines.cuda.printer.scalar import CONTROL, TASK
 from stretto.machines.cuda.printer.stage import TaskPrinter
 from stretto.machines.cuda.printer.stage_nest import task_bounds
+from stretto.machines.dialects import python_function
 from stretto.machines.parameters import Parameters
-from stretto.text import Writer
+from stretto.machines.statements import Builder, Function, Return
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py")
 """Files of machines/cuda/printer/parts with what printed kernels call, in order."""
@@ -25,11 +26,14 @@ FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py")
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """`body` from the parameter list on; `buffers` and `regs` are the arguments, in order."""
+    """`buffers` and `regs` are the first arguments of the function, in order."""
 
-    body: str
+    function: Function
     buffers: tuple[Buffer, ...]
     regs: tuple[Reg, ...]
+
+    def text(self, name: str) -> str:
+        return python_function(name, self.function)
 
 
 def functions_text() -> str:
@@ -43,20 +47,17 @@ def functions_text() -> str:
 
 
 def print_kernel(kernel: Kernel) -> TritonKernel:
-    """The text of one kernel without its name."""
+    """The function of one kernel."""
     parameters = Parameters()
-    names = Names(parameters.buffer, parameters.reg)
-    out = Writer("    ")
-    with out.indent():
-        grid = task_bounds(kernel.grid, names, out)
-        task = TaskPrinter(out, names, grid)
-        place = 0
-        while place < len(kernel.stages):
-            behind = epilogue(kernel.stages, place)
-            task.stage(kernel.stages[place], behind)
-            place += 1 + len(behind)
-        task.finish()
-        out.write("return")
-    arguments = [*parameters.buffers.values(), *parameters.regs.values(), "control", "task"]
-    text = f"({', '.join(arguments)}):\n{out.text()}"
-    return TritonKernel(text, tuple(parameters.buffers), tuple(parameters.regs))
+    out = Builder()
+    task = TaskPrinter(out, parameters, task_bounds(kernel.grid, parameters, out))
+    place = 0
+    while place < len(kernel.stages):
+        behind = epilogue(kernel.stages, place)
+        task.stage(kernel.stages[place], behind)
+        place += 1 + len(behind)
+    task.finish()
+    out.add(Return())
+    arguments = (*parameters.buffers.values(), *parameters.regs.values(), CONTROL, TASK)
+    function = Function(arguments, tuple(out.statements))
+    return TritonKernel(function, tuple(parameters.buffers), tuple(parameters.regs))

@@ -1,14 +1,15 @@
-"""What the text of a program is made from: names, tables, functions of the module."""
+"""What the module of a program is made from: names, tables, functions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stretto.device.expr import Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram
-from stretto.machines.cuda.printer.early import EarlyLoads
 from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.statements import Function, Term, variable
 
 
 @dataclass(slots=True)
@@ -34,33 +35,40 @@ class Identifiers:
 
 
 @dataclass(slots=True)
-class Parts:
-    """What the text of a program is made from.
+class ModuleParts:
+    """What the module of a program is made from.
 
-    texts: kernels by name; defined: the functions of the module by decorator and text. places:
-    where the buffer of a slot stands in the argument block; limits: where a list's capacity
-    register does.
+    texts: kernels by name; defined: the names of the module's functions, and whether they are
+    inlined where they are called. places: where the buffer of a slot stands in the argument block;
+    limits: where a list's capacity register does. inline: all functions are.
     """
 
     program: DeviceProgram
-    kernels: dict[str, Kernel]
-    texts: dict[str, TritonKernel]
-    places: dict[int, int]
-    limits: dict[Reg, int]
-    identifiers: Identifiers = field(default_factory=Identifiers)
+    kernels: Mapping[str, Kernel]
+    texts: Mapping[str, TritonKernel]
+    places: Mapping[int, int]
+    limits: Mapping[Reg, int]
+    identifiers: Identifiers
+    inline: bool
     tables: list[int] = field(default_factory=list[int])
     counter: list[int] = field(default_factory=lambda: [0])
-    defined: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    early: EarlyLoads = field(default_factory=EarlyLoads)
-    inline: bool = False
+    defined: dict[tuple[Function, bool], str] = field(
+        default_factory=dict[tuple[Function, bool], str]
+    )
 
     @property
     def units(self) -> int:
         return self.program.units
 
-    def function(self, hint: str, text: str, inline: bool = False) -> str:
-        """The name of a function of the module; those with one text are one function."""
-        key = "@triton.jit" if inline or self.inline else "@triton.jit(noinline=True)", text
+    def variable(self, key: object, hint: str) -> Term:
+        return variable(self.identifiers.of(key, hint))
+
+    def fresh(self, hint: str) -> Term:
+        return variable(self.identifiers.fresh(hint))
+
+    def define(self, hint: str, function: Function, inline: bool = False) -> str:
+        """The name of a function of the module; equal ones are one."""
+        key = function, inline or self.inline
         if key not in self.defined:
             self.defined[key] = self.identifiers.fresh(hint)
         return self.defined[key]

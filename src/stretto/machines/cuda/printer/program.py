@@ -8,7 +8,7 @@ with what it published last, so nothing is reset. See triton_source.py for the p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,16 +17,47 @@ from stretto.device.expr import Buffer, Reg, limit_register
 from stretto.device.plan import Plan, address_name
 from stretto.device.program import DeviceProgram
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.function import FunctionPrinter
+from stretto.machines.cuda.printer.early import EarlyLoads
+from stretto.machines.cuda.printer.function import BASE, TeamPrinter
 from stretto.machines.cuda.printer.kernel import FUNCTION_FILES, print_kernel
-from stretto.machines.cuda.printer.parts import Identifiers, Parts
-from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, POINTER_TYPES, VALUE_TYPES
+from stretto.machines.cuda.printer.outline import Outliner
+from stretto.machines.cuda.printer.parts import Identifiers, ModuleParts
+from stretto.machines.cuda.printer.scalar import (
+    BARRIER,
+    CONTROL,
+    MEMORY_TYPES,
+    OK,
+    POINTER_TYPES,
+    UNIT,
+    VALUE_TYPES,
+)
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
-from stretto.machines.cuda.printer.states import StatePrinter, as_word, from_word, has_call
+from stretto.machines.cuda.printer.states import (
+    StateMachine,
+    arena,
+    as_word,
+    from_word,
+    has_call,
+    pointer_type,
+)
+from stretto.machines.dialects import python_function
+from stretto.machines.statements import (
+    Block,
+    Builder,
+    Function,
+    If,
+    Store,
+    Term,
+    call,
+    infix,
+    literal,
+    mentioned,
+    variable,
+)
 from stretto.machines.usage import used
 from stretto.schedule.pieces import rotating
-from stretto.text import Writer
 
+WORDS = variable("words")
 HEADER = '''\
 """A device program of stretto: one persistent kernel, a unit is a thread block."""
 
@@ -92,42 +123,43 @@ class _ProgramPrinter:
         self.program = program
         self.words = words
         self.style = style
-        self.functions = program.tree.functions
-        self.identifiers = Identifiers({ENTRY, "control", "polls", "unit", "base", "ok", "task"})
+        self.main = program.tree.main
+        self.rotated = rotating(self.main.body)
+        identifiers = Identifiers({ENTRY, "control", "polls", "unit", "base", "ok", "task"})
         self.texts = {kernel.name: print_kernel(kernel) for kernel in program.kernels}
         self.arguments = self._arguments()
         places = {buffer.slot: place for place, buffer in enumerate(self.arguments)}
         limits = {limit_register(b.slot): places[b.slot] for b in program.lists}
         kernels = {kernel.name: kernel for kernel in program.kernels}
-        self.parts = Parts(program, kernels, self.texts, places, limits, self.identifiers)
-        self.parts.early.budget = style.registers * 4 * WARP * style.warps
-        self.parts.inline = style.inline
+        self.parts = ModuleParts(
+            program, kernels, self.texts, places, limits, identifiers, style.inline
+        )
         self.externals = {
-            b: self.identifiers.fresh(f"p{place}_{b.name}")
-            for place, b in enumerate(self.arguments)
+            b: self.parts.fresh(f"p{place}_{b.name}") for place, b in enumerate(self.arguments)
         }
-        self.moving = {b: self.identifiers.fresh(f"b_{b.name}") for b in program.tree.main.tensors}
+        self.moving = {b: self.parts.fresh(f"b_{b.name}") for b in self.main.tensors}
         self.externals |= self.moving
 
     def print(self) -> TritonSource:
-        body = Writer("    ")
-        recursive = any(has_call(function.body) for function in self.functions)
-        with body.indent():
-            body.write("unit = tl.program_id(0)")
-            body.write(f"base = tl.load(control + {PROGRESS} + unit)")
-            body.write("ok = stopped(control) == 0")
-            for buffer, name in self.moving.items():
-                body.write(f"{name} = {self._address(buffer)}")
-            if recursive:
-                params = self.program.tree.main.params
-                first = {self._main_reg(reg): self._first_value(reg) for reg in params}
-                StatePrinter(self.parts, self.externals, first).print(body, self._results())
-            else:
-                self._main(body)
-        parameters = self._parameters(body.text(), recursive)
-        names = ", ".join(parameter.name for parameter in parameters)
-        entry = f"@triton.jit\ndef {ENTRY}({names}):\n{body.text()}"
-        text = "\n\n".join([HEADER, library_text(), *self._functions(), entry])
+        recursive = any(has_call(function.body) for function in self.program.tree.functions)
+        entry = Builder()
+        entry.assign(UNIT, call("tl.program_id", 0))
+        entry.assign(BASE, call("tl.load", CONTROL + PROGRESS + UNIT, effect=True))
+        entry.assign(OK, infix(call("stopped", CONTROL, effect=True), "==", 0))
+        for buffer, name in self.moving.items():
+            entry.assign(name, self._address(buffer))
+        if recursive:
+            first = {self._main_reg(reg): self._first_value(reg) for reg in self.main.params}
+            machine = StateMachine(self.parts, self.externals, first)
+            entry.add(*self._early(machine.statements(self._results())))
+        else:
+            entry.add(*self._main())
+        body = tuple(entry.statements)
+        parameters = self._parameters(mentioned(body), recursive)
+        function = Function(tuple(variable(p.name) for p in parameters), body)
+        text = "\n\n".join(
+            [HEADER, library_text(), *self._functions(), _definition(ENTRY, function, True)]
+        )
         return TritonSource(
             text,
             parameters,
@@ -139,104 +171,99 @@ class _ProgramPrinter:
             recursive,
         )
 
-    # ---- kernels -----------------------------------------------------------------------------
     def _functions(self) -> list[str]:
         """The functions that the kernel calls for its tasks."""
         return [
-            f"{decorator}\ndef {name}{text}"
-            for (decorator, text), name in self.parts.defined.items()
+            _definition(name, function, inline)
+            for (function, inline), name in self.parts.defined.items()
         ]
 
     # ---- main --------------------------------------------------------------------------------
-    def _main(self, out: Writer) -> None:
-        main = self.program.tree.main
+    def _main(self) -> Block:
+        buffers, regs = used(self.main.body, self.texts)
+        names: dict[Buffer, Term] = {}
+        printer = TeamPrinter(self.parts, "main", lambda b: names.get(b) or self.externals[b])
+        out = printer.out
         frame = self.program.frame("main")
-        buffers, regs = used(main.body, self.texts)
-        names: dict[Buffer, str] = {}
-        rotated = rotating(main.body)
-        for buffer in sorted(buffers, key=lambda b: b.name):
-            if buffer.kind in ("local", "items") and buffer not in self.moving:
-                kind = MEMORY_TYPES[buffer.dtype].removeprefix("tl.")
-                names[buffer] = self.identifiers.fresh(f"b_{buffer.name}")
+        for buffer in sorted(buffers - self.moving.keys(), key=lambda b: b.name):
+            if buffer.kind in ("local", "items"):
+                names[buffer] = self.parts.fresh(f"b_{buffer.name}")
                 offset = frame[buffer.name].offset // buffer.dtype.itemsize
-                out.write(f"{names[buffer]} = arena_{kind} + {offset}")
-            elif buffer in rotated and buffer not in self.moving:
-                names[buffer] = self.identifiers.fresh(f"b_{buffer.name}")
-                out.write(f"{names[buffer]} = {self.externals[buffer]}")
-        printer = FunctionPrinter(
-            self.parts, "main", out, lambda b: names.get(b) or self.externals[b]
-        )
-        printer.outlines = True
-        printer.aligned = {names[b] for b in names if b.kind != "param"}
-        for reg in sorted(regs | {*main.params, *main.results}, key=lambda r: r.name):
+                out.assign(names[buffer], arena(buffer) + offset)
+            elif buffer in self.rotated:
+                names[buffer] = self.parts.fresh(f"b_{buffer.name}")
+                out.assign(names[buffer], self.externals[buffer])
+        for reg in sorted(regs | {*self.main.params, *self.main.results}, key=lambda r: r.name):
             if reg not in self.parts.limits:
-                out.write(f"{printer.reg(reg)} = {self._first_value(reg)}")
-        printer.node(main.body)
-        for line in self._results():
-            out.write(line)
+                out.assign(printer.reg(reg), self._first_value(reg))
+        printer.node(self.main.body)
+        out.add(*self._results())
+        aligned = frozenset(names[b].text for b in names if b.kind != "param")
+        outliner = Outliner(self.parts.define, aligned)
+        return outliner.outlined(self._early(tuple(out.statements)), frozenset())
 
-    def _address(self, buffer: Buffer) -> str:
-        """Of a buffer whose place is told by a word."""
-        word = f"tl.load(words + {self.words[address_name(buffer)]})"
-        pointer = f"{word}.to(tl.pointer_type({MEMORY_TYPES[buffer.dtype]}))"
-        return pointer if buffer.kind == "param" else f"tl.multiple_of({pointer}, 16)"
+    def _early(self, block: Block) -> Block:
+        budget = self.style.registers * 4 * WARP * self.style.warps
+        return EarlyLoads(self.texts, self.parts.define, self.parts.fresh, budget).placed(block)
 
-    def _main_reg(self, reg: Reg) -> str:
-        return self.identifiers.of(("main", "reg", reg.name), f"r_{reg.name}")
+    def _address(self, buffer: Buffer) -> Term:
+        """The address of a buffer, which is read from the block of words."""
+        address = self._word(address_name(buffer)).to(pointer_type(buffer))
+        return address if buffer.kind == "param" else call("tl.multiple_of", address, 16)
 
-    def _first_value(self, reg: Reg) -> str:
-        if reg not in self.program.tree.main.params:
-            return f"tl.cast(0, {VALUE_TYPES[reg.dtype]})"
-        return from_word(f"tl.load(words + {self.words[reg.name]})", VALUE_TYPES[reg.dtype])
+    def _word(self, name: str) -> Term:
+        return call("tl.load", WORDS + self.words[name], effect=True)
 
-    def _results(self) -> list[str]:
-        """Lines that store main's register results, and where its loops left buffers."""
-        lines: list[str] = []
-        rotated = self.moving.keys() & rotating(self.program.tree.main.body)
-        if rotated or {*self.program.tree.main.results} & {*self.program.tree.main.params}:
-            lines += self._all_have_begun()
-        for buffer in sorted(rotating(self.program.tree.main.body), key=lambda b: b.name):
-            if buffer in self.moving:
-                place = self.words[address_name(buffer)]
-                word = f"{self.moving[buffer]}.to(tl.int64)"
-                lines.append(f"tl.store(words + {place}, {word}, mask=ok & (unit == 0))")
-        for reg in self.program.tree.main.results:
-            name = self._main_reg(reg)
-            word = as_word(name, VALUE_TYPES[reg.dtype])
-            lines.append(f"tl.store(words + {self.words[reg.name]}, {word}, mask=ok & (unit == 0))")
-        return lines
+    def _main_reg(self, reg: Reg) -> Term:
+        return self.parts.variable(("main", "reg", reg.name), f"r_{reg.name}")
 
-    def _all_have_begun(self) -> list[str]:
-        """Lines after which every unit has read the words that it began with."""
-        units = self.program.units
-        if units == 1:
-            return ["tl.debug_barrier()"]
-        block = 1 << (units - 1).bit_length()
-        return [
-            "base += 1",
-            "signal(control, unit, base)",
-            "if unit == 0:",
-            f"    ok = wait(control, unit, 0, {units}, base, polls, ok, {block})",
-        ]
+    def _first_value(self, reg: Reg) -> Term:
+        kind = VALUE_TYPES[reg.dtype]
+        if reg not in self.main.params:
+            return call("tl.cast", 0, kind)
+        return from_word(self._word(reg.name), kind)
+
+    def _results(self) -> Block:
+        """Stores main's register results, and where its loops left buffers."""
+        rotated = sorted(self.moving.keys() & self.rotated, key=lambda b: b.name)
+        results = self.main.results
+        stored = [(address_name(b), self.moving[b].to("tl.int64")) for b in rotated]
+        for reg in results:
+            stored.append((reg.name, as_word(self._main_reg(reg), VALUE_TYPES[reg.dtype])))
+        mask = OK & infix(UNIT, "==", 0)
+        stores = [Store(None, WORDS + self.words[name], word, mask) for name, word in stored]
+        if rotated or {*results} & {*self.main.params}:
+            return (*self._all_have_begun(), *stores)
+        return tuple(stores)
+
+    def _all_have_begun(self) -> Block:
+        """Waits until every unit has read the words that it began with."""
+        if self.program.units == 1:
+            return (BARRIER,)
+        printer = TeamPrinter(self.parts, "main", self.externals.__getitem__)
+        printer.publish(1)
+        with printer.out.within(If(infix(UNIT, "==", 0), ())):
+            printer.wait_for(literal(0), literal(self.program.units), BASE, self.program.units)
+        return tuple(printer.out.statements)
 
     # ---- parameters --------------------------------------------------------------------------
     def _arguments(self) -> tuple[Buffer, ...]:
         """All externals, but of constants only those that the text mentions, these last."""
         mentioned: set[Buffer] = set()
-        for function in self.functions:
+        for function in self.program.tree.functions:
             mentioned |= used(function.body, self.texts)[0]
         buffers = [b for b in self.program.tree.externals if b.kind != "constant" or b in mentioned]
         return tuple(sorted(buffers, key=lambda b: b.kind == "constant"))
 
-    def _parameters(self, body: str, recursive: bool) -> tuple[Parameter, ...]:
+    def _parameters(self, names: Collection[str], recursive: bool) -> tuple[Parameter, ...]:
+        """names: the variables of the kernel's body."""
         found = [Parameter("control", "*i64", "control"), Parameter("polls", "i64", "polls")]
         for dtype in DType:
             name = f"arena_{MEMORY_TYPES[dtype].removeprefix('tl.')}"
             known = any(parameter.name == name for parameter in found)
-            if not known and _mentions(body, name):
+            if not known and name in names:
                 found.append(Parameter(name, POINTER_TYPES[dtype], "arena"))
-        main = self.program.tree.main
-        if main.results or main.params or main.tensors:
+        if self.main.results or self.main.params or self.main.tensors:
             found.append(Parameter("words", "*i64", "words"))
         if self.parts.tables:
             found.append(Parameter("tables", "*i32", "tables"))
@@ -247,9 +274,10 @@ class _ProgramPrinter:
             found.append(Parameter(f"limit{place}", "i64", "limit", place))
         for place, buffer in enumerate(self.arguments):
             kind = POINTER_TYPES[buffer.dtype]
-            found.append(Parameter(self.externals[buffer], kind, "buffer", place))
+            found.append(Parameter(self.externals[buffer].text, kind, "buffer", place))
         return tuple(found)
 
 
-def _mentions(text: str, name: str) -> bool:
-    return f"{name} " in text or f"{name}\n" in text
+def _definition(name: str, function: Function, inline: bool) -> str:
+    decorator = "@triton.jit" if inline else "@triton.jit(noinline=True)"
+    return f"{decorator}\n{python_function(name, function)}"

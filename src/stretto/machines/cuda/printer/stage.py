@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer
 from stretto.device.operator import Operator, Stage
-from stretto.machines.cuda.printer.expr import Names
+from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.cuda.printer.stage_dot import DotPrinter
-from stretto.machines.cuda.printer.stage_frame import Frame
+from stretto.machines.cuda.printer.stage_frame import ResultFrame
 from stretto.machines.cuda.printer.stage_map import MapPrinter
 from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter
 from stretto.machines.cuda.printer.stage_reduce import ReducePrinter
 from stretto.machines.cuda.templates.dot import Dot
-from stretto.text import Writer
+from stretto.machines.parameters import Naming
+from stretto.machines.statements import Builder
 
 
 @dataclass(slots=True)
@@ -30,11 +31,11 @@ class TaskPrinter:
     the last barrier.
     """
 
-    out: Writer
-    names: Names
+    out: Builder
+    names: Naming
     grid: tuple[GridBound, ...]
     counter: list[int] = field(default_factory=lambda: [0])
-    frame: Frame | None = None
+    frame: ResultFrame | None = None
     pending: list[tuple[ReducePrinter, Generator[None]]] = field(
         default_factory=list[tuple[ReducePrinter, Generator[None]]]
     )
@@ -124,7 +125,7 @@ class TaskPrinter:
 
     def barrier(self, needed: bool) -> None:
         if needed:
-            self.out.write("tl.debug_barrier()")
+            self.out.add(BARRIER)
             self.reads.clear()
             self.writes.clear()
 

@@ -14,10 +14,12 @@ from stretto.device.expr import Expr
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
 from stretto.kernels.products import Product, narrow_dtype, plain_load
-from stretto.machines.cuda.printer.expr import Coordinate, ExprPrinter, Text
-from stretto.machines.cuda.printer.scalar import HALVES, MEMORY_TYPES, cast_text
+from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
+from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
 from stretto.machines.cuda.templates.dot import Dot
+from stretto.machines.expressions import HALVES
+from stretto.machines.statements import Term, call, literal
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class DotPrinter(NestPrinter):
         ]
 
     def blocks(
-        self, found: Product, outer: ExprPrinter, rows: list[BoxDim], columns: list[BoxDim]
+        self, found: Product, outer: LanePrinter, rows: list[BoxDim], columns: list[BoxDim]
     ) -> None:
         high, wide, deep = self.template.rows, self.template.columns, self.template.depth
         with self.loop(rows, high) as row, self.loop(columns, wide) as column:
@@ -68,18 +70,18 @@ class DotPrinter(NestPrinter):
             for dim in (*rows, *columns):
                 # A tile lies within a piece, so any of its places tells which.
                 span = None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
-                whole = Coordinate(dim.first or "0", None, span)
+                whole = Coordinate(dim.first or literal(0), None, span)
                 (rights if dim in rows else lefts).variables[dim.number] = whole
-            total = outs.name(f"tl.zeros([{high}, {wide}], tl.float32)", 3, "a").text
+            total = outs.name(outs.zeros(3, "tl.float32"), "a")
             with self.loop(self.depths, deep) as depth:
                 inner = lefts.inner(), rights.inner()
                 self.place(inner[0], self.depths, 1, depth)
                 self.place(inner[1], self.depths, 0, depth)
                 self.multiply(found, *inner, total)
-            outs.store(self.operator.out, Text(total, 3), DType.F32)
-            self.epilogue(outs, Text(total, 3))
+            outs.store(self.operator.out, total, DType.F32)
+            self.epilogue(outs, total)
 
-    def epilogue(self, outs: ExprPrinter, total: Text) -> None:
+    def epilogue(self, outs: LanePrinter, total: Term) -> None:
         """Each result is at hand for the operators behind, as memory would give it."""
         made = {self.operator.out.buffer: self.rounded(outs, total, DType.F32, self.operator)}
         for operator in self.beside:
@@ -92,34 +94,37 @@ class DotPrinter(NestPrinter):
             inside.store(operator.out, value, dtype)
             made[operator.out.buffer] = self.rounded(inside, value, dtype, operator)
 
-    def rounded(self, printer: ExprPrinter, value: Text, dtype: DType, operator: Operator) -> Text:
+    def rounded(self, printer: LanePrinter, value: Term, dtype: DType, operator: Operator) -> Term:
         stored = operator.out.buffer.dtype
         if stored is dtype and stored not in HALVES:
             return value
-        return printer.name(cast_text(value.text, dtype, stored), value.axes)
+        return printer.name(cast_term(value, dtype, stored))
 
-    def printer(self, outer: ExprPrinter, shape: tuple[int, int]) -> ExprPrinter:
+    def printer(self, outer: LanePrinter, shape: tuple[int, int]) -> LanePrinter:
         printer = self.block(*shape)
         printer.variables |= outer.variables
         return printer
 
-    def multiply(self, found: Product, lefts: ExprPrinter, rights: ExprPrinter, total: str) -> None:
+    def multiply(
+        self, found: Product, lefts: LanePrinter, rights: LanePrinter, total: Term
+    ) -> None:
         kinds = {narrow_dtype(found.left), narrow_dtype(found.right)}
         kind = kinds.pop() if len(kinds) == 1 else None
         left = self.factor(lefts, found.left, lefts.masks.get(1), kind)
         right = self.factor(rights, found.right, rights.masks.get(0), kind)
-        self.out.write(f"{total} = stretto_dot({left}, {right}, {total})")
+        self.out.assign(total, call("stretto_dot", left, right, total))
 
-    def factor(self, printer: ExprPrinter, expr: Expr, mask: str | None, kind: DType | None) -> str:
+    def factor(
+        self, printer: LanePrinter, expr: Expr, mask: Term | None, kind: DType | None
+    ) -> Term:
         """A block of a factor, 0 behind the end of the depth."""
         load = plain_load(expr)
         if load is not None:
-            value = printer.load(load, other="0.0" if mask else "")
+            value = printer.load(load, other="0.0" if mask else None)
         else:
             value = printer.expr(expr)
             if mask:
-                value = Text(f"tl.where({mask}, {value.text}, 0.0)", 3)
-        text = value.text
+                value = call("tl.where", mask, value, "0.0").along(3)
         if value.axes != 3:
-            text = f"tl.broadcast_to({text}, [{', '.join(str(size) for size in printer.shape)}])"
-        return printer.name(f"({text}).to({MEMORY_TYPES[kind]})" if kind else text, 3, "f").text
+            value = call("tl.broadcast_to", value, str(list(printer.shape))).along(3)
+        return printer.name(value.to(MEMORY_TYPES[kind]) if kind else value, "f")

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer, Index, Load, Reg, Var, substitute_index
 from stretto.device.operator import Operator, Span
-from stretto.machines.cuda.printer.expr import Text
+from stretto.machines.statements import Term
 
-Signature = tuple[tuple[int | None, int | str], ...]
+Signature = tuple[tuple[int | None, int | Term], ...]
 """(grid dim, size) of each dim along the lanes, in order."""
 
 
 @dataclass(slots=True)
-class Frame:
+class ResultFrame:
     """`values`: what an element is called, by its buffer and where it lies.
 
     lanes: the length of axis 0; rank: the number of axes of the blocks.
@@ -28,8 +28,8 @@ class Frame:
     signature: Signature
     lanes: int
     rank: int
-    values: dict[tuple[Buffer, Index], Text] = field(
-        default_factory=dict[tuple[Buffer, Index], Text]
+    values: dict[tuple[Buffer, Index], Term] = field(
+        default_factory=dict[tuple[Buffer, Index], Term]
     )
     writers: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
@@ -40,12 +40,12 @@ class Frame:
         """
         buffer = operator.out.buffer
         if self.writers.get(buffer) != operator:
-            self.values = {key: text for key, text in self.values.items() if key[0] != buffer}
+            self.values = {key: value for key, value in self.values.items() if key[0] != buffer}
             self.writers[buffer] = operator
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class LanePlaces:
     """Positions of a stage in terms of lanes and of the grid, alike for all stages of a frame.
 
     order: the dims along the lanes, by number. box: all parallel dims of the stage.
@@ -68,7 +68,7 @@ class Places:
         # A dim of one value, or one along the other axis.
         return Index(const=span.offset) if span.extent == 1 else Index.of(atom)
 
-    def known(self, frame: Frame, load: Load) -> Text | None:
+    def known(self, frame: ResultFrame, load: Load) -> Term | None:
         """What a load's element is called in the frame."""
         offset = load.access.offset
         if not offset.is_affine:

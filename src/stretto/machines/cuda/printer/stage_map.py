@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from stretto.device.expr import Dynamic, Index, Var
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.expr import ExprPrinter, Text
-from stretto.machines.cuda.printer.stage_frame import Frame, Signature
+from stretto.machines.cuda.printer.expr import LanePrinter
+from stretto.machines.cuda.printer.scalar import BARRIER
+from stretto.machines.cuda.printer.stage_frame import ResultFrame, Signature
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.templates.pointwise import Map
+from stretto.machines.statements import Term
 
 ATOMIC = (DType.F32, DType.F64, DType.I32, DType.I64)
 """What memory can add to by itself."""
@@ -35,7 +37,7 @@ class MapPrinter(NestPrinter):
             rest = [dim for dim in self.dims if dim not in ordered]
             with self.each(self.scalars, ordered) as inside:
                 if self.operator.accumulate or self.reads_result():
-                    self.out.write("tl.debug_barrier()")
+                    self.out.add(BARRIER)
                 self.chunks(inside, rest)
 
     @property
@@ -59,7 +61,7 @@ class MapPrinter(NestPrinter):
                 return matched
         return self.by_stride(self.dims, self.operator.out.offset)
 
-    def fits(self, frame: Frame) -> bool:
+    def fits(self, frame: ResultFrame) -> bool:
         matched = match(frame.signature, self.dims)
         if matched is None or self.ordered_dims():
             return False
@@ -80,8 +82,8 @@ class MapPrinter(NestPrinter):
         shape = (frame.lanes, wide) if frame.rank == 2 else (frame.lanes,)
         printer = self.block(*shape) if frame.lanes else self.scalars.inner()
         if frame.lanes:
-            self.place(printer, lanes, 0, "")
-        printer.known |= {((), load): text for load, text in known.items()}
+            self.place(printer, lanes, 0)
+        printer.known |= {((), load): value for load, value in known.items()}
         if not rest:
             value = printer.expr(self.operator.value)
             self.store(printer, value, atomic=False)
@@ -113,7 +115,7 @@ class MapPrinter(NestPrinter):
         buffer = self.operator.out.buffer
         return any(load.access.buffer == buffer for load in self.operator.reads())
 
-    def chunks(self, outer: ExprPrinter, dims: list[BoxDim], atomic: bool = False) -> Text | None:
+    def chunks(self, outer: LanePrinter, dims: list[BoxDim], atomic: bool = False) -> Term | None:
         """Computes and stores; the value, unless it is gone with a loop."""
         if not dims:
             inside = outer.inner()
@@ -127,7 +129,7 @@ class MapPrinter(NestPrinter):
             self.store(inside, value, atomic)
         return value
 
-    def store(self, printer: ExprPrinter, value: Text, atomic: bool) -> None:
+    def store(self, printer: LanePrinter, value: Term, atomic: bool) -> None:
         operator = self.operator
         dtype = operator.value.dtype
         if atomic:

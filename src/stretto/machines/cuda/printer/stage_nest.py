@@ -9,24 +9,38 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import prod
+from operator import mul
 
 from stretto.device.expr import Apply, Expr, Extent, Index, Load, Position, Reg, Var
 from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.expr import Coordinate, ExprPrinter, Names, Text
-from stretto.machines.cuda.printer.scalar import HALVES, cast_text
-from stretto.machines.cuda.printer.stage_frame import Frame, Places
-from stretto.text import Writer
+from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
+from stretto.machines.cuda.printer.scalar import TASK, cast_term
+from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
+from stretto.machines.expressions import HALVES
+from stretto.machines.parameters import Naming
+from stretto.machines.statements import (
+    Builder,
+    For,
+    Term,
+    call,
+    every,
+    infix,
+    literal,
+    total,
+    variable,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class GridBound:
-    """The tile of a grid dim: from `first` (text), `tile` long, or `count` (text) long."""
+    """The tile of a grid dim: from `first`, `tile` long, or `count` long where it is given."""
 
-    first: str
+    first: Term | None
     tile: int
-    count: str
+    count: Term | None
     extent: Extent
 
 
@@ -34,14 +48,14 @@ class GridBound:
 class BoxDim:
     """A dim of the box: `vars` run as one, the last fastest, from `first` on.
 
-    size: static, or the text of a register. count: text of how many there are, where the last tile
-    may have fewer than `size`. limit: the largest value of the variable + 1, if known.
+    size: static, or a register. count: how many there are, where the last tile may have fewer than
+    `size`. limit: the largest value of the variable + 1, if known.
     """
 
     vars: tuple[int, ...]
-    first: str
-    size: int | str
-    count: str = ""
+    first: Term | None
+    size: int | Term
+    count: Term | None = None
     low: int = 0
     limit: int | None = None
     grid: int | None = None
@@ -60,21 +74,21 @@ class NestPrinter:
     that are printed with it, over the same box.
     """
 
-    out: Writer
-    names: Names
+    out: Builder
+    names: Naming
     stage: Stage
     grid: tuple[GridBound, ...]
     counter: list[int]
-    frame: Frame | None = None
+    frame: ResultFrame | None = None
     beside: tuple[Operator, ...] = ()
     operator: Operator = field(init=False)
     dims: list[BoxDim] = field(init=False)
     depths: list[BoxDim] = field(init=False)
-    scalars: ExprPrinter = field(init=False)
+    scalars: LanePrinter = field(init=False)
 
     def __post_init__(self) -> None:
         self.operator = self.stage.operator
-        self.scalars = ExprPrinter(self.names, self.out, counter=self.counter)
+        self.scalars = LanePrinter(self.names, self.out, counter=self.counter)
         self.dims = []
         self.depths = []
         spans = [self._span(n, span) for n, span in enumerate(self.stage.box)]
@@ -92,13 +106,14 @@ class NestPrinter:
         if span.grid is None:
             size = self.size(span.extent)
             limit = offset + size if isinstance(size, int) else None
-            return BoxDim((number,), str(offset) if offset else "", size, "", offset, limit)
+            first = literal(offset) if offset else None
+            return BoxDim((number,), first, size, None, offset, limit)
         bound = self.grid[span.grid]
-        first = f"({bound.first} + {offset})" if offset else bound.first
+        first = total(bound.first, literal(offset) if offset else None)
         limit = offset + bound.extent if isinstance(bound.extent, int) else None
         return BoxDim((number,), first, bound.tile, bound.count, offset, limit, span.grid)
 
-    def size(self, extent: Extent) -> int | str:
+    def size(self, extent: Extent) -> int | Term:
         return self.names.reg(extent) if isinstance(extent, Reg) else extent
 
     @property
@@ -116,35 +131,34 @@ class NestPrinter:
         return self.by_stride(self.dims, self.operator.out.offset)
 
     @property
-    def places(self) -> Places:
-        return Places(tuple(dim.number for dim in self.lane_dims()), self.stage.box)
+    def places(self) -> LanePlaces:
+        return LanePlaces(tuple(dim.number for dim in self.lane_dims()), self.stage.box)
 
-    def forwarded(self) -> dict[Load, Text]:
+    def forwarded(self) -> dict[Load, Term]:
         """The loads whose elements the frame has, if this stage fits it."""
         frame = self.frame
         if frame is None or not self.fits(frame):
             return {}
         places = self.places
         found = {load: places.known(frame, load) for load in self.operator.reads()}
-        return {load: text for load, text in found.items() if text is not None}
+        return {load: value for load, value in found.items() if value is not None}
 
-    def fits(self, frame: Frame) -> bool:
+    def fits(self, frame: ResultFrame) -> bool:
         """Do the lanes of the frame's blocks stand for the same places here?"""
         return False
 
-    def remember(self, value: Text, lanes: int, rank: int) -> None:
+    def remember(self, value: Term, lanes: int, rank: int) -> None:
         """Keeps the name of the result for the stages behind, in the frame it belongs to."""
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
         frame = self.frame
         if frame is None or (frame.signature, frame.lanes, frame.rank) != (signature, lanes, rank):
-            frame = self.frame = Frame(signature, lanes, rank)
+            frame = self.frame = ResultFrame(signature, lanes, rank)
         out = self.operator.out
         if not out.offset.is_affine or self.operator.accumulate:
             return
         dtype = out.buffer.dtype
         if dtype in HALVES or dtype is not self.result_dtype:
-            rounded = cast_text(value.text, self.result_dtype, dtype)
-            value = self.scalars.name(rounded, value.axes)
+            value = self.scalars.name(cast_term(value, self.result_dtype, dtype))
         frame.values[out.buffer, self.places.of(out.offset)] = value
         frame.writers[out.buffer] = self.operator
 
@@ -180,8 +194,8 @@ class NestPrinter:
         size = inner.size
         assert isinstance(size, int) and isinstance(outer.size, int)
         self.scalars.variables[outer.number] = Coordinate()
-        first = f"({outer.first}) * {size}" if outer.first else ""
-        count = f"({outer.count}) * {size}" if outer.count else ""
+        first = outer.first and outer.first * size
+        count = outer.count and outer.count * size
         limit = None if outer.limit is None else outer.limit * size
         names = (*outer.vars, *inner.vars)
         return BoxDim(names, first, outer.size * size, count, outer.low * size, limit)
@@ -189,95 +203,91 @@ class NestPrinter:
     # ---- lanes -------------------------------------------------------------------------------
     @contextmanager
     def lanes(
-        self, printer: ExprPrinter, dims: list[BoxDim], axis: int
-    ) -> Generator[tuple[ExprPrinter, Text, str]]:
+        self, printer: LanePrinter, dims: list[BoxDim], axis: int
+    ) -> Generator[tuple[LanePrinter, Term, Term | None]]:
         """The dims along an axis of the block, in a loop where they are longer than it.
 
-        Gives the printer inside, the number of each lane, and where the chunk starts ("" without a
-        loop).
+        Gives the printer inside, the number of each lane, and where the chunk starts (None without
+        a loop).
         """
         with self.loop(dims, printer.shape[axis]) as start:
             inside = printer.inner()
             yield inside, self.place(inside, dims, axis, start), start
 
     @contextmanager
-    def loop(self, dims: list[BoxDim], block: int) -> Generator[str]:
+    def loop(self, dims: list[BoxDim], block: int) -> Generator[Term | None]:
         """A loop over chunks of `block` lanes, if there are several; gives where each starts."""
-        total = total_size(dims)
-        if isinstance(total, int) and total <= block:
-            yield ""
+        size = total_size(dims)
+        if isinstance(size, int) and size <= block:
+            yield None
             return
-        start = f"c{self.counter[0]}"
-        self.counter[0] += 1
-        self.out.write(f"for {start} in range(0, {total}, {block}):")
-        with self.out.indent():
+        start = self.scalars.fresh("c")
+        with self.out.within(For(start, literal(0), literal(size), literal(block))):
             yield start
 
-    def place(self, printer: ExprPrinter, dims: list[BoxDim], axis: int, start: str) -> Text:
+    def place(
+        self, printer: LanePrinter, dims: list[BoxDim], axis: int, start: Term | None = None
+    ) -> Term:
         """Binds the dims to the lanes along an axis, from `start` on; gives each lane's number."""
-        total = total_size(dims)
+        size = total_size(dims)
         block = printer.shape[axis]
         slots = ", ".join(":" if n == axis else "None" for n in range(len(printer.shape)))
         arange = f"tl.arange(0, {block})" + (f"[{slots}]" if len(printer.shape) > 1 else "")
-        lane = printer.name(arange, 1 << axis, "x")
-        known = isinstance(total, int)
-        masks = (
-            [] if known and total % block == 0 else [f"({start or '0'} + {lane.text} < {total})"]
-        )
-        if known and total < block:
-            masks = [f"({lane.text} < {total})"]
-        if len(dims) == 1 and start:
+        lane = printer.name(literal(arange).along(1 << axis), "x")
+        masks: list[Term] = []
+        if isinstance(size, int) and size < block:
+            masks = [infix(lane, "<", size)]
+        elif not isinstance(size, int) or size % block:
+            masks = [infix((start or literal(0)) + lane, "<", size)]
+        if len(dims) == 1 and start is not None:
             # The start of the chunk stays a scalar: it goes into the pointer.
             dim = dims[0]
-            first = f"{dim.first} + {start}" if dim.first else start
-            reach = block
-            printer.variables[dim.number] = Coordinate(first, lane, _interval(dim), reach)
-            position = Text(f"({start} + {lane.text})", lane.axes)
-            if dim.count:
-                masks = [f"({position.text} < {dim.count})"]
+            first = total(dim.first, start)
+            printer.variables[dim.number] = Coordinate(first, lane, _interval(dim), block)
+            position = start + lane
+            if dim.count is not None:
+                masks = [infix(position, "<", dim.count)]
         else:
-            position = printer.name(f"{start} + {lane.text}", lane.axes, "x") if start else lane
+            position = lane if start is None else printer.name(start + lane, "x")
             masks += self._split(printer, dims, position)
-        if masks:
-            printer.masks[axis] = printer.name(" & ".join(masks), lane.axes, "m").text
+        mask = every(*masks)
+        if mask is not None:
+            printer.masks[axis] = printer.name(mask, "m")
         return position
 
-    def _split(self, printer: ExprPrinter, dims: list[BoxDim], position: Text) -> list[str]:
+    def _split(self, printer: LanePrinter, dims: list[BoxDim], position: Term) -> list[Term]:
         """Gives each dim its part of the number of a lane; back come conditions on them."""
-        masks: list[str] = []
+        masks: list[Term] = []
         rest = position
         for place in range(len(dims) - 1, -1, -1):
             dim = dims[place]
             part = rest
             if place:
-                part = printer.name(f"{rest.text} % {dim.size}", rest.axes, "i")
-                rest = printer.name(f"{rest.text} // {dim.size}", rest.axes, "i")
+                part = printer.name(infix(rest, "%", dim.size), "i")
+                rest = printer.name(infix(rest, "//", dim.size), "i")
             reach = dim.size if isinstance(dim.size, int) else None
             if place == 0 and reach is not None:
                 reach += max(printer.shape)
             printer.variables[dim.number] = Coordinate(dim.first, part, _interval(dim), reach)
-            if dim.count:
-                masks.append(f"({part.text} < {dim.count})")
+            if dim.count is not None:
+                masks.append(infix(part, "<", dim.count))
         return masks
 
     @contextmanager
-    def each(self, printer: ExprPrinter, dims: list[BoxDim]) -> Generator[ExprPrinter]:
+    def each(self, printer: LanePrinter, dims: list[BoxDim]) -> Generator[LanePrinter]:
         """Loops over dims one value at a time, in row-major order."""
         if not dims:
             yield printer
             return
         dim, *rest = dims
-        name = f"n{self.counter[0]}"
-        self.counter[0] += 1
-        self.out.write(f"for {name} in range(0, {dim.count or dim.size}):")
-        with self.out.indent():
+        name = self.scalars.fresh("n")
+        with self.out.within(For(name, literal(0), literal(dim.count or dim.size))):
             inside = printer.inner()
-            first = f"({dim.first} + {name})" if dim.first else name
-            inside.variables[dim.number] = Coordinate(first, None, _interval(dim))
+            inside.variables[dim.number] = Coordinate(total(dim.first, name), None, _interval(dim))
             with self.each(inside, rest) as inner:
                 yield inner
 
-    def block(self, *shape: int) -> ExprPrinter:
+    def block(self, *shape: int) -> LanePrinter:
         """A printer for blocks of this shape; variables of dims of size 1 are known."""
         return replace(self.scalars.inner(), shape=shape)
 
@@ -291,40 +301,44 @@ class NestPrinter:
         return sorted(dims, key=distance, reverse=True)
 
 
-def task_bounds(grid: tuple[TileDim, ...], names: Names, out: Writer) -> tuple[GridBound, ...]:
-    """Prints where the task lies in each grid dim."""
+def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple[GridBound, ...]:
+    """Computes where the task lies in each grid dim."""
     bounds: list[GridBound] = []
-    rest = "task"
+    rest = TASK
     for number, dim in reversed(list(enumerate(grid))):
-        extent = names.reg(dim.extent) if isinstance(dim.extent, Reg) else str(dim.extent)
-        dynamic = isinstance(dim.extent, Reg)
-        tiles = f"(({extent} + {dim.tile - 1}) // {dim.tile})" if dynamic else str(dim.tiles)
-        outermost = number == 0
-        place = rest if outermost else f"({rest}) % {tiles}"
         if isinstance(dim.extent, int) and dim.tiles <= 1:
-            bounds.append(GridBound("", dim.extent, "", dim.extent))
+            bounds.append(GridBound(None, dim.extent, None, dim.extent))
             continue
-        out.write(f"g{number} = ({place}) * {dim.tile}")
-        count = ""
-        if dynamic or (isinstance(dim.extent, int) and dim.extent % dim.tile):
-            out.write(f"e{number} = tl.minimum({extent} - g{number}, {dim.tile})")
-            count = f"e{number}"
-        if not outermost:
-            out.write(f"t{number} = ({rest}) // {tiles}")
-            rest = f"t{number}"
-        bounds.append(GridBound(f"g{number}", dim.tile, count, dim.extent))
+        extent = names.reg(dim.extent) if isinstance(dim.extent, Reg) else literal(dim.extent)
+        tiles = tile_count(dim, names)
+        first, count = variable(f"g{number}"), None
+        out.assign(first, (infix(rest, "%", tiles) if number else rest) * dim.tile)
+        if isinstance(dim.extent, Reg) or dim.extent % dim.tile:
+            count = variable(f"e{number}")
+            out.assign(count, call("tl.minimum", extent - first, dim.tile))
+        if number:
+            out.assign(variable(f"t{number}"), infix(rest, "//", tiles))
+            rest = variable(f"t{number}")
+        bounds.append(GridBound(first, dim.tile, count, dim.extent))
     return tuple(reversed(bounds))
+
+
+def tile_count(dim: TileDim, names: Naming) -> Term:
+    """The number of tiles along a grid dim."""
+    if not isinstance(dim.extent, Reg):
+        return literal(dim.tiles)
+    return infix(names.reg(dim.extent) + (dim.tile - 1), "//", dim.tile)
 
 
 def _interval(dim: BoxDim) -> tuple[int, int] | None:
     return None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
 
 
-def total_size(dims: list[BoxDim]) -> int | str:
+def total_size(dims: list[BoxDim]) -> int | Term:
     """How many lanes the dims want; a single dim that is partly there counts as it is."""
     if all(isinstance(dim.size, int) for dim in dims):
         return prod((dim.size for dim in dims if isinstance(dim.size, int)), start=1)
-    return " * ".join(str(dim.size) for dim in dims)
+    return reduce(mul, (literal(dim.size) for dim in dims))
 
 
 def _offsets(operator: Operator) -> list[Index] | None:

@@ -13,16 +13,18 @@ from itertools import product
 
 from stretto.device.expr import Expr, Index, Var, substitute_vars
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.expr import Coordinate, ExprPrinter, Text
+from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
-from stretto.machines.cuda.printer.stage_frame import Frame
+from stretto.machines.cuda.printer.stage_frame import ResultFrame
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.templates.reduction import Reduce
+from stretto.machines.statements import Term, call, infix, literal, variable
 
 FAR = 2**31 - 1
 """The position of a lane that has seen nothing."""
 OWN = 1000
 """Variables of unrolled points are numbered from multiples of this on."""
+COMBINED = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class ReducePrinter(NestPrinter):
         rest = [d for d in self.dims if d not in self.unrolled()]
         return self.by_stride(rest, self.operator.out.offset)
 
-    def fits(self, frame: Frame) -> bool:
+    def fits(self, frame: ResultFrame) -> bool:
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
         lanes = self.template.rows
         return (frame.signature, frame.lanes, frame.rank) == (signature, lanes, 2)
@@ -67,7 +69,7 @@ class ReducePrinter(NestPrinter):
         if self.combine not in ("argmax", "argmin"):
             self.depths = self.join(self.depths)
         printer = self.block(self.template.rows, self.template.depth)
-        printer.known |= {((), load): text for load, text in known.items()}
+        printer.known |= {((), load): value for load, value in known.items()}
         with self.lanes(printer, rest, 0) as (inside, _, _):
             copies = [self.copy(inside, unrolled, point) for point in self.points(unrolled)]
             totals = [self.start() for _ in copies]
@@ -93,8 +95,8 @@ class ReducePrinter(NestPrinter):
         return list(product(*sizes))
 
     def copy(
-        self, printer: ExprPrinter, unrolled: list[BoxDim], point: tuple[int, ...]
-    ) -> tuple[ExprPrinter, Expr]:
+        self, printer: LanePrinter, unrolled: list[BoxDim], point: tuple[int, ...]
+    ) -> tuple[LanePrinter, Expr]:
         """A printer for one point of the unrolled dims, and the value with variables of its own.
 
         What does not depend on those is the same expression at every point, and is printed once.
@@ -102,29 +104,31 @@ class ReducePrinter(NestPrinter):
         copy = printer.inner()
         own: dict[int, int] = {}
         for dim, place in zip(unrolled, point, strict=True):
-            first = f"({dim.first} + {place})" if dim.first else str(place)
+            first = dim.first + place if dim.first else literal(place)
             span = (dim.low, dim.limit) if dim.limit is not None else None
             own[dim.number] = (place + 1) * OWN + dim.number
             copy.variables[dim.number] = Coordinate(first, None, span)
             copy.variables[own[dim.number]] = copy.variables[dim.number]
             if dim.count and place:
-                test = copy.name(f"{place} < {dim.count}")
-                copy.conditions = (*copy.conditions, test)
+                copy.conditions = (
+                    *copy.conditions,
+                    copy.name(infix(literal(place), "<", dim.count)),
+                )
         last = len(self.operator.dims) + len(self.operator.reduce)
         values = tuple(Index.of(Var(own.get(n, n))) for n in range(last))
         return copy, substitute_vars(self.operator.value, values)
 
     # ---- totals ------------------------------------------------------------------------------
-    def start(self) -> tuple[str, str]:
-        """Names of a total and, for a position, of where it was found."""
-        number = self.counter[0]
-        self.counter[0] += 1
+    def start(self) -> tuple[Term, Term]:
+        """A total and, for a position, where it was found."""
+        name = self.scalars.fresh("a", 3)
+        found = variable(f"p{name.text[1:]}_", 3)
         shape = f"[{self.template.rows}, {self.template.depth}]"
         kind = self.key_type if self.combine in ("argmax", "argmin") else VALUE_TYPES[self.dtype]
-        self.out.write(f"a{number} = tl.full({shape}, {self.identity()}, {kind})")
+        self.out.assign(name, call("tl.full", shape, self.identity(), kind))
         if self.combine in ("argmax", "argmin"):
-            self.out.write(f"p{number}_ = tl.full({shape}, {FAR}, tl.int32)")
-        return f"a{number}", f"p{number}_"
+            self.out.assign(found, call("tl.full", shape, FAR, "tl.int32"))
+        return name, found
 
     @property
     def key_type(self) -> str:
@@ -142,50 +146,38 @@ class ReducePrinter(NestPrinter):
                 return highest(self.dtype)
 
     def step(
-        self, printer: ExprPrinter, element: Expr, total: tuple[str, str], position: Text
+        self, printer: LanePrinter, element: Expr, total: tuple[Term, Term], position: Term
     ) -> None:
         name, found = total
         value = printer.expr(element)
         mask = printer.masks.get(1)
         if self.combine in ("argmax", "argmin"):
-            key = printer.name(f"stretto_{self.combine}_key({value.text})", value.axes)
-            inside = f"{mask} & " if mask else ""
-            better = f"{inside}(({key.text} > {name}) | ({found} == {FAR}))"
-            test = printer.name(better, 3)
-            self.out.write(f"{name} = tl.where({test.text}, {key.text}, {name})")
-            self.out.write(f"{found} = tl.where({test.text}, {position.text}, {found})")
+            key = printer.name(call(f"stretto_{self.combine}_key", value))
+            better = infix(infix(key, ">", name), "|", infix(found, "==", FAR))
+            test = printer.name(better if mask is None else mask & better)
+            self.out.assign(name, call("tl.where", test, key, name))
+            self.out.assign(found, call("tl.where", test, position, found))
             return
-        text = value.text
-        if mask:
-            text = f"tl.where({mask}, {text}, {literal_text(self.identity(), self.dtype)})"
-        self.out.write(f"{name} = {self.combined(name, text)}")
+        if mask is not None:
+            value = call("tl.where", mask, value, self.neutral())
+        self.out.assign(name, self.combined(name, value))
 
-    def combined(self, total: str, text: str) -> str:
+    def combined(self, total: Term, value: Term) -> Term:
         match self.combine:
-            case "sum":
-                return f"{total} + {text}"
-            case "prod":
-                return f"{total} * {text}"
-            case "any":
-                return f"{total} | {text}"
-            case "all":
-                return f"{total} & {text}"
-            case "max":
-                return f"stretto_maximum({total}, {text})"
+            case "sum" | "prod" | "any" | "all":
+                return infix(total, COMBINED[self.combine], value)
             case _:
-                return f"stretto_minimum({total}, {text})"
+                return call(f"stretto_{self.combine}imum", total, value)
 
-    def finish(self, total: tuple[str, str]) -> Text:
+    def finish(self, total: tuple[Term, Term]) -> Term:
         """The lanes of each row combined."""
         name, found = total
-        number = self.counter[0]
-        self.counter[0] += 1
+        result = self.scalars.fresh("s", 1)
         if self.combine in ("argmax", "argmin"):
-            text = f"stretto_first_position({name}, {found})"
+            self.out.assign(result, call("stretto_first_position", name, found))
         else:
-            text = f"stretto_row_{self.combine}({name})"
-        self.out.write(f"s{number} = {text}")
-        return Text(f"s{number}", 1)
+            self.out.assign(result, call(f"stretto_row_{self.combine}", name))
+        return result
 
     # ---- scans -------------------------------------------------------------------------------
     def scan(self) -> None:
@@ -195,29 +187,24 @@ class ReducePrinter(NestPrinter):
         rows, depth = printer.shape
         sign = "+" if self.combine == "cumsum" else "*"
         with self.lanes(printer, dims, 0) as (inside, _, _):
-            number = self.counter[0]
-            self.counter[0] += 1
-            carry, kind = f"a{number}", VALUE_TYPES[self.dtype]
-            self.out.write(f"{carry} = tl.full([{rows}, 1], {self.identity()}, {kind})")
+            carry, kind = self.scalars.fresh("a", 1), VALUE_TYPES[self.dtype]
+            self.out.assign(carry, call("tl.full", f"[{rows}, 1]", self.identity(), kind))
             with self.lanes(inside, self.depths, 1) as (inner, _, start):
-                value = inner.expr(self.operator.value)
-                text = f"{value.text} + {inner.zeros(3, kind)}"
+                value = inner.expr(self.operator.value) + inner.zeros(3, kind)
                 mask = inner.masks.get(1)
-                if mask:
-                    identity = literal_text(self.identity(), self.dtype)
-                    text = f"tl.where({mask}, {text}, {identity})"
-                scanned = inner.name(f"{carry} {sign} tl.{self.combine}({text}, 1)", 3)
-                scanned = inner.name(f"tl.cast({scanned.text}, {kind})", 3)
+                if mask is not None:
+                    value = call("tl.where", mask, value, self.neutral())
+                scanned = infix(carry, sign, call(f"tl.{self.combine}", value, 1))
+                scanned = inner.name(call("tl.cast", inner.name(scanned), kind))
                 inner.store(self.operator.out, scanned, self.dtype)
-                if start:
+                if start is not None:
                     last = f"tl.arange(0, {depth})[None, :] == {depth - 1}"
-                    picked = f"tl.where({last}, {scanned.text}, 0)"
-                    total = f"tl.sum({picked}, 1, keep_dims=True)"
-                    self.out.write(f"{carry} = tl.cast({total}, {kind})")
+                    picked = call("tl.where", last, scanned, 0)
+                    total = call("tl.sum", picked, 1, keep_dims="True")
+                    self.out.assign(carry, call("tl.cast", total, kind))
 
-
-def literal_text(identity: str, dtype: DType) -> str:
-    return f"tl.full([], {identity}, {VALUE_TYPES[dtype]})"
+    def neutral(self) -> Term:
+        return call("tl.full", "[]", self.identity(), VALUE_TYPES[self.dtype])
 
 
 def lowest(dtype: DType) -> str:

@@ -9,347 +9,357 @@ frames of intermediate values are common to all units, as on the CPU machine.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.device.expr import Access, Buffer, Index, Position
+from stretto.device.expr import Access, Buffer, Index, Position, Reg
 from stretto.device.program import Schedule
-from stretto.device.tree import Call, For, If, Node, Seq, TreeFunction, While, walk
-from stretto.machines.cuda.printer.function import FunctionPrinter
-from stretto.machines.cuda.printer.parts import Parts
-from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, VALUE_TYPES
+from stretto.device.tree import Call, For, If, Node, TreeFunction, While, walk
+from stretto.machines.control import goes_on
+from stretto.machines.cuda.printer.function import TeamPrinter
+from stretto.machines.cuda.printer.parts import ModuleParts
+from stretto.machines.cuda.printer.scalar import BARRIER, MEMORY_TYPES, OK, UNIT, VALUE_TYPES
+from stretto.machines.statements import (
+    Assign,
+    Block,
+    Builder,
+    Loop,
+    Store,
+    Term,
+    call,
+    infix,
+    literal,
+    mentioned,
+    variable,
+)
+from stretto.machines.statements import If as Branch
 from stretto.machines.usage import used
 from stretto.runtime.status import Status
-from stretto.text import Writer
+from stretto.schedule.pieces import rotating
 
 FRAME_UNIT = 64
-"""Frames are counted in so many bytes, which shows the compiler how addresses are aligned."""
+"""Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
+STATE, FRAME, DEPTH, STACK, TOP = (
+    variable(name) for name in ("state", "frame", "depth", "stack", "top")
+)
+MAX_DEPTH, ARENA_BYTES, STACK_WORDS = (
+    variable(name) for name in ("max_depth", "arena_bytes", "stack_words")
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """Something a caller keeps over a call: its name in the text, and its Triton type."""
+class Kept:
+    """A variable that a caller keeps over a call, and its Triton type."""
 
-    name: str
+    name: Term
     type: str
-
-
-@dataclass(slots=True)
-class _Function:
-    """What the printer knows of one function."""
-
-    tree: TreeFunction[Schedule]
-    entry: int
-    reaches: frozenset[str]
-    printer: FunctionPrinter
-    fixed: dict[Buffer, str] = field(default_factory=dict[Buffer, str])
-    moving: dict[Buffer, Variable] = field(default_factory=dict[Buffer, Variable])
-    registers: list[Variable] = field(default_factory=list[Variable])
-    loops: list[Variable] = field(default_factory=list[Variable])
-
-    @property
-    def kept(self) -> list[Variable]:
-        return [*self.registers, *self.moving.values(), *self.loops]
 
 
 def has_call(node: Node[Schedule]) -> bool:
     return any(isinstance(item, Call) for item in walk(node))
 
 
-class StatePrinter:
-    """Prints all functions of a program as one state machine.
+@dataclass(slots=True)
+class StateMachine:
+    """All functions of a program.
 
-    `external` names the parameter of an external buffer, and what holds the address of a tensor of
-    main. `first` says what registers of main hold at first, by variable, where that is not 0.
+    `external` is what holds the address of an external buffer or of a tensor of main. `first` says
+    what registers of main hold at first, by variable, where that is not 0. states: each with the
+    function it belongs to.
+    """
+
+    parts: ModuleParts
+    external: Mapping[Buffer, Term]
+    first: Mapping[Term, Term]
+    states: list[tuple[StatePrinter, Builder]] = field(
+        default_factory=list[tuple["StatePrinter", Builder]]
+    )
+    functions: dict[str, StatePrinter] = field(default_factory=dict[str, "StatePrinter"])
+
+    def __post_init__(self) -> None:
+        functions = self.parts.program.tree.functions
+        callees = {
+            f.name: {n.function for n in walk(f.body) if isinstance(n, Call)} for f in functions
+        }
+        for function in functions:
+            reaches = _reachable(function.name, callees)
+            self.functions[function.name] = StatePrinter(self, function, reaches)
+
+    def statements(self, results: Block) -> Block:
+        """The loop over states. `results` hand main's results over."""
+        for function in self.functions.values():
+            function.body(results)
+        main = self.functions["main"]
+        out = Builder()
+        self._declare(out)
+        out.assign(STATE, call("tl.cast", main.entry, "tl.int32"))
+        with out.within(Loop(OK & infix(STATE, ">=", 0))):
+            for number, (owner, state) in enumerate(self.states):
+                body = tuple(state.statements)
+                names = mentioned(body)
+                places = (
+                    Assign(name, owner.address(buffer))
+                    for buffer, name in owner.fixed.items()
+                    if name.text in names
+                )
+                here = OK & infix(STATE, "==", number)
+                out.add(
+                    Branch(
+                        here, (*owner.returns.get(number, ()), *places, *body), (), owner.tree.name
+                    )
+                )
+        return tuple(out.statements)
+
+    def _declare(self, out: Builder) -> None:
+        zero = call("tl.cast", 0, "tl.int64")
+        out.assign(FRAME, zero)
+        out.assign(DEPTH, zero)
+        out.assign(STACK, STACK + UNIT * STACK_WORDS)
+        out.assign(TOP, zero)
+        external = {*self.external.values()}
+        for function in self.functions.values():
+            for kept in [*function.registers, *function.loops]:
+                out.assign(kept.name, self.first.get(kept.name, call("tl.cast", 0, kept.type)))
+            for buffer, kept in function.moving.items():
+                if kept.name not in external:
+                    out.assign(kept.name, arena(buffer))
+
+
+class StatePrinter(TeamPrinter):
+    """One function. Nodes without calls are printed as everywhere; others become states.
+
+    fixed: the variables of buffers with a place in the frame. moving: those of buffers whose
+    address changes. registers, loops: what else the function keeps over its calls. returns: what
+    a state behind a call does first.
     """
 
     def __init__(
-        self, parts: Parts, external: Mapping[Buffer, str], first: Mapping[str, str]
+        self, machine: StateMachine, function: TreeFunction[Schedule], reaches: frozenset[str]
     ) -> None:
-        self.parts = parts
-        self.external = external
-        self.first = first
-        self.states: list[Writer] = []
-        self.owners: list[str] = []
-        self.returns: dict[int, str] = {}  # states behind a call, and what they do first
-        callees = {
-            f.name: {n.function for n in walk(f.body) if isinstance(n, Call)}
-            for f in parts.program.tree.functions
-        }
-        self.functions: dict[str, _Function] = {}
-        for function in parts.program.tree.functions:
-            self.functions[function.name] = self._function(function, callees)
-
-    # ---- set-up ------------------------------------------------------------------------------
-    def _function(
-        self, function: TreeFunction[Schedule], callees: Mapping[str, set[str]]
-    ) -> _Function:
-        name, identifiers = function.name, self.parts.identifiers
-        buffers, regs = used(function.body, self.parts.texts)
-        rotating = {
-            buffer
-            for node in walk(function.body)
-            if isinstance(node, For | While)
-            for pair in node.rotate
-            for buffer in pair
-        }
-        printer = FunctionPrinter(self.parts, name, Writer("    "), lambda b: self.pointer(name, b))
-        made = _Function(function, self._new_state(name), _reachable(name, callees), printer)
+        super().__init__(machine.parts, function.name, self.address_variable)
+        self.machine = machine
+        self.tree = function
+        self.reaches = reaches
+        self.fixed: dict[Buffer, Term] = {}
+        self.moving: dict[Buffer, Kept] = {}
+        self.loops: list[Kept] = []
+        self.returns: dict[int, Block] = {}
+        self.entry = self.new_state()
+        buffers, regs = used(function.body, machine.parts.texts)
+        rotated = rotating(function.body)
         for buffer in sorted(buffers | set(function.tensors), key=lambda b: b.name):
-            key = name, "buffer", buffer.name
-            kind = f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
-            if name == "main" and buffer in function.tensors:
-                if buffer in rotating:
-                    made.moving[buffer] = Variable(self.external[buffer], kind)
-            elif buffer.kind == "param" or buffer in rotating:
-                variable = identifiers.of(key, f"b_{buffer.name}")
-                made.moving[buffer] = Variable(variable, kind)
+            if function.name == "main" and buffer in function.tensors:
+                if buffer in rotated:
+                    self.moving[buffer] = Kept(machine.external[buffer], pointer_type(buffer))
+            elif buffer.kind == "param" or buffer in rotated:
+                self.moving[buffer] = Kept(self.local(buffer), pointer_type(buffer))
             elif buffer.kind in ("local", "items"):
-                made.fixed[buffer] = identifiers.of(key, f"b_{buffer.name}")
-        for reg in sorted(regs | {*function.params, *function.results}, key=lambda r: r.name):
-            if reg not in self.parts.limits:
-                made.registers.append(Variable(printer.reg(reg), VALUE_TYPES[reg.dtype]))
-        return made
+                self.fixed[buffer] = self.local(buffer)
+        regs = sorted(regs | {*function.params, *function.results}, key=lambda r: r.name)
+        limits = machine.parts.limits
+        self.registers = [self.kept(reg) for reg in regs if reg not in limits]
 
-    def pointer(self, function: str, buffer: Buffer) -> str:
-        made = self.functions[function]
-        if buffer in made.moving:
-            return made.moving[buffer].name
-        return made.fixed.get(buffer) or self.external[buffer]
+    def local(self, buffer: Buffer) -> Term:
+        return self.parts.variable((self.function, "buffer", buffer.name), f"b_{buffer.name}")
 
-    def place(self, function: str, buffer: Buffer) -> str:
+    def kept(self, reg: Reg) -> Kept:
+        return Kept(self.reg(reg), VALUE_TYPES[reg.dtype])
+
+    def address_variable(self, buffer: Buffer) -> Term:
+        if buffer in self.moving:
+            return self.moving[buffer].name
+        return self.fixed.get(buffer) or self.machine.external[buffer]
+
+    def address(self, buffer: Buffer) -> Term:
         """The address of a buffer that has a fixed place in the frame or outside."""
         if buffer.kind not in ("local", "items"):
-            return self.external[buffer]
-        offset = self.parts.program.frame(function)[buffer.name].offset // buffer.dtype.itemsize
-        step = FRAME_UNIT // buffer.dtype.itemsize
-        return f"arena_{MEMORY_TYPES[buffer.dtype].removeprefix('tl.')} + frame * {step} + {offset}"
+            return self.machine.external[buffer]
+        size = buffer.dtype.itemsize
+        offset = self.parts.program.frame(self.function)[buffer.name].offset // size
+        return arena(buffer) + FRAME * (FRAME_UNIT // size) + offset
+
+    def body(self, results: Block) -> None:
+        self.enter(self.entry)
+        external = {*self.machine.external.values()}
+        for buffer, kept in self.moving.items():
+            if buffer.kind != "param" and kept.name not in external:
+                self.out.assign(kept.name, self.address(buffer))
+        self.node(self.tree.body)
+        if self.function == "main":
+            self.out.add(*results)
+            self.goto(-1)
+            return
+        self.settle()
+        self.out.assign(TOP, literal(1), operator="-=")
+        self.out.assign(
+            STATE, call("tl.cast", call("tl.load", STACK + TOP, effect=True), "tl.int32")
+        )
 
     # ---- states ------------------------------------------------------------------------------
-    def _new_state(self, function: str) -> int:
-        self.states.append(Writer("    "))
-        self.owners.append(function)
-        return len(self.states) - 1
+    def new_state(self) -> int:
+        self.machine.states.append((self, Builder()))
+        return len(self.machine.states) - 1
 
-    def enter(self, function: _Function, state: int) -> None:
-        function.printer.out = self.states[state]
-        function.printer.clean = False
+    def enter(self, state: int) -> None:
+        self.out = self.machine.states[state][1]
+        self.clean = False
 
-    def goto(self, function: _Function, state: int) -> None:
-        function.printer.out.write(f"state = {state}")
+    def goto(self, state: int) -> None:
+        self.out.assign(STATE, literal(state))
 
-    def choose(self, function: _Function, condition: str, yes: int, no: int) -> None:
-        function.printer.out.write(f"state = tl.where({condition}, {yes}, {no})")
-
-    def print(self, out: Writer, results: Sequence[str]) -> None:
-        """The loop over states. `results`: lines that hand main's results over."""
-        for function in self.functions.values():
-            self._body(function, results)
-        main = self.functions["main"]
-        self._declare(out)
-        out.write(f"state = tl.cast({main.entry}, tl.int32)")
-        out.write("while ok & (state >= 0):")
-        with out.indent():
-            for number, (owner, text) in enumerate(zip(self.owners, self.states, strict=True)):
-                out.write(f"if ok & (state == {number}):  # {owner}")
-                with out.indent():
-                    body = text.text()
-                    if number in self.returns:
-                        out.write(self.returns[number])
-                    for buffer, name in self.functions[owner].fixed.items():
-                        if re.search(rf"\b{name}\b", body):
-                            out.write(f"{name} = {self.place(owner, buffer)}")
-                    out.write(body.rstrip("\n"))
-
-    def _declare(self, out: Writer) -> None:
-        out.write("frame = tl.cast(0, tl.int64)")
-        out.write("depth = tl.cast(0, tl.int64)")
-        out.write("stack = stack + unit * stack_words")
-        out.write("top = tl.cast(0, tl.int64)")
-        for function in self.functions.values():
-            for variable in [*function.registers, *function.loops]:
-                zero = f"tl.cast(0, {variable.type})"
-                out.write(f"{variable.name} = {self.first.get(variable.name, zero)}")
-            for buffer, variable in function.moving.items():
-                kind = MEMORY_TYPES[buffer.dtype].removeprefix("tl.")
-                if variable.name not in self.external.values():
-                    out.write(f"{variable.name} = arena_{kind}")
-
-    def _body(self, function: _Function, results: Sequence[str]) -> None:
-        self.enter(function, function.entry)
-        out = function.printer.out
-        for buffer, variable in function.moving.items():
-            if buffer.kind != "param" and variable.name not in self.external.values():
-                out.write(f"{variable.name} = {self.place(function.tree.name, buffer)}")
-        self.node(function, function.tree.body)
-        out = function.printer.out
-        if function.tree.name == "main":
-            for line in results:
-                out.write(line)
-            out.write("state = -1")
-            return
-        function.printer.settle()
-        out.write("top -= 1")
-        out.write("state = tl.cast(tl.load(stack + top), tl.int32)")
+    def choose(self, condition: Term, yes: int, no: int) -> None:
+        self.out.assign(STATE, call("tl.where", condition, yes, no))
 
     # ---- nodes -------------------------------------------------------------------------------
-    def node(self, function: _Function, node: Node[Schedule]) -> None:
+    def branch(self, node: If[Schedule]) -> None:
         if not has_call(node):
-            function.printer.node(node)
-            return
-        match node:
-            case Seq(children):
-                for child in children:
-                    self.node(function, child)
-            case If(condition, then, orelse):
-                yes, no, join = (self._new_state(function.tree.name) for _ in range(3))
-                self.choose(function, function.printer.reg(condition), yes, no)
-                for state, arm in ((yes, then), (no, orelse)):
-                    self.enter(function, state)
-                    self.node(function, arm)
-                    self.goto(function, join)
-                self.enter(function, join)
-            case For():
-                self.for_loop(function, node)
-            case While(head, condition, body, rotate):
-                first, again, end = (self._new_state(function.tree.name) for _ in range(3))
-                self.goto(function, first)
-                self.enter(function, first)
-                self.node(function, head)
-                self.choose(function, function.printer.reg(condition), again, end)
-                self.enter(function, again)
-                self.node(function, body)
-                function.printer.rotate(rotate)
-                self.goto(function, first)
-                self.enter(function, end)
-            case Call():
-                self.call(function, node)
-            case _:
-                raise TypeError(node)
+            return super().branch(node)
+        yes, no, join = (self.new_state() for _ in range(3))
+        self.choose(self.reg(node.condition), yes, no)
+        for state, arm in ((yes, node.then), (no, node.orelse)):
+            self.enter(state)
+            self.node(arm)
+            self.goto(join)
+        self.enter(join)
 
-    def for_loop(self, function: _Function, node: For[Schedule]) -> None:
-        printer = function.printer
-        at, stop = (
-            Variable(self.parts.identifiers.fresh(hint), "tl.int64") for hint in ("at", "stop")
-        )
-        function.loops += [at, stop]
-        head, body, end = (self._new_state(function.tree.name) for _ in range(3))
-        printer.assign(at.name, printer.scalar(node.start), at.type)
-        printer.assign(stop.name, printer.scalar(node.stop), stop.type)
-        self.goto(function, head)
-        self.enter(function, head)
-        self.choose(function, f"{at.name} {'<' if node.step > 0 else '>'} {stop.name}", body, end)
-        self.enter(function, body)
-        printer.out.write(f"{printer.reg(node.index)} = {at.name}")
-        self.node(function, node.body)
-        printer.rotate(node.rotate)
-        printer.out.write(f"{at.name} += {node.step}")
-        self.goto(function, head)
-        self.enter(function, end)
+    def while_loop(self, node: While[Schedule]) -> None:
+        if not has_call(node):
+            return super().while_loop(node)
+        first, again, end = (self.new_state() for _ in range(3))
+        self.goto(first)
+        self.enter(first)
+        self.node(node.head)
+        self.choose(self.reg(node.condition), again, end)
+        self.enter(again)
+        self.node(node.body)
+        self.rotate(node.rotate)
+        self.goto(first)
+        self.enter(end)
+
+    def for_loop(self, node: For[Schedule]) -> None:
+        if not has_call(node):
+            return super().for_loop(node)
+        at, stop = self.begin(node)
+        self.loops += [Kept(name, "tl.int64") for name in (at, stop)]
+        head, body, end = (self.new_state() for _ in range(3))
+        self.goto(head)
+        self.enter(head)
+        self.choose(goes_on(node, at, stop), body, end)
+        self.enter(body)
+        self.iteration(node, at, stop)
+        self.goto(head)
+        self.enter(end)
 
     # ---- calls -------------------------------------------------------------------------------
-    def call(self, function: _Function, node: Call[Schedule]) -> None:
-        callee = self.functions[node.function]
-        printer = function.printer
-        kept = function.kept if function.tree.name in callee.reaches else []
-        mine, theirs = (self._frame(f.tree.name) for f in (function, callee))
-        out = printer.out
-        out.write("depth += 1")
-        printer.require("depth <= max_depth", Status.TOO_DEEP, "depth")
-        needed = f"(frame + {mine + theirs}) * {FRAME_UNIT}"
-        printer.require(f"{needed} <= arena_bytes", Status.ARENA_FULL, needed)
-        printer.require(f"top + {len(kept) + 1} <= stack_words", Status.ARENA_FULL, "0")
-        out.write("tl.debug_barrier()")  # nobody still reads what is overwritten here
-        back = self._new_state(function.tree.name)
-        self.returns[back] = f"frame -= {mine}\ndepth -= 1"
-        for place, variable in enumerate(kept):
-            out.write(
-                f"tl.store(stack + top + {place}, {as_word(variable.name, variable.type)}, mask=ok)"
-            )
-        out.write(f"tl.store(stack + top + {len(kept)}, {back}, mask=ok)")
-        out.write(f"top += tl.where(ok, {len(kept) + 1}, 0)")
-        self._pass_arguments(function, callee, node)
-        out.write(f"frame += {mine}")
-        self.goto(function, callee.entry)
-        self.enter(function, back)
-        self._come_back(function, callee, node, kept)
+    def call(self, node: Call[Schedule]) -> None:
+        callee = self.machine.functions[node.function]
+        kept = self.all_kept() if self.function in callee.reaches else []
+        mine, theirs = self.frame_units(), callee.frame_units()
+        out = self.out
+        out.assign(DEPTH, literal(1), operator="+=")
+        self.require(infix(DEPTH, "<=", MAX_DEPTH), Status.TOO_DEEP, DEPTH)
+        needed = (FRAME + (mine + theirs)) * FRAME_UNIT
+        self.require(infix(needed, "<=", ARENA_BYTES), Status.ARENA_FULL, needed)
+        self.require(infix(TOP + (len(kept) + 1), "<=", STACK_WORDS), Status.ARENA_FULL, literal(0))
+        out.add(BARRIER)  # nobody still reads what is overwritten here
+        back = self.new_state()
+        self.returns[back] = (
+            Assign(FRAME, literal(mine), operator="-="),
+            Assign(DEPTH, literal(1), operator="-="),
+        )
+        words = [*(as_word(variable.name, variable.type) for variable in kept), literal(back)]
+        for place, word in enumerate(words):
+            out.add(Store(None, STACK + TOP + place, word, OK))
+        out.assign(TOP, call("tl.where", OK, len(words), 0), operator="+=")
+        self.pass_arguments(callee, node)
+        out.assign(FRAME, literal(mine), operator="+=")
+        self.goto(callee.entry)
+        self.enter(back)
+        self.come_back(callee, node, kept)
 
-    def _pass_arguments(self, function: _Function, callee: _Function, node: Call[Schedule]) -> None:
-        printer = function.printer
+    def all_kept(self) -> list[Kept]:
+        return [*self.registers, *self.moving.values(), *self.loops]
+
+    def pass_arguments(self, callee: StatePrinter, node: Call[Schedule]) -> None:
         registers, tensors = dict(node.registers), dict(node.tensors)
-        if any(True for _ in registers):
-            printer.settle()
-        pairs: list[tuple[str, str]] = []
+        if registers:
+            self.settle()
+        pairs: list[tuple[Term, Term]] = []
         for reg in callee.tree.params:
-            text = f"tl.cast({printer.scalar(registers[reg])}, {VALUE_TYPES[reg.dtype]})"
-            pairs.append((callee.printer.reg(reg), text))
+            value = call("tl.cast", self.scalar(registers[reg]), VALUE_TYPES[reg.dtype])
+            pairs.append((callee.reg(reg), value))
         for buffer in callee.tree.tensors:
-            text = self.address(function, tensors[buffer])
-            pairs.append((callee.moving[buffer].name, text))
-        for number, (_, text) in enumerate(pairs):
-            printer.out.write(f"argument{number}_{callee.entry} = {text}")
-        for number, (name, _) in enumerate(pairs):
-            printer.out.write(f"{name} = argument{number}_{callee.entry}")
+            pairs.append((callee.moving[buffer].name, self.passed(tensors[buffer])))
+        self.move(pairs, f"argument{{}}_{callee.entry}")
 
-    def address(self, function: _Function, access: Access) -> str:
-        base = self.pointer(function.tree.name, access.buffer)
+    def passed(self, access: Access) -> Term:
+        base = self.buffer(access.buffer)
         if access.offset == Index():
             return base
-        return f"{base} + {function.printer.scalar(Position(access.offset))}"
+        return base + self.scalar(Position(access.offset))
 
-    def _come_back(
-        self,
-        function: _Function,
-        callee: _Function,
-        node: Call[Schedule],
-        kept: Sequence[Variable],
-    ) -> None:
-        printer = function.printer
-        out = printer.out
-        for number, (_, theirs) in enumerate(node.results):
-            out.write(f"result{number}_{callee.entry} = {callee.printer.reg(theirs)}")
+    def move(self, pairs: Sequence[tuple[Term, Term]], name: str) -> None:
+        """Assigns all values at once, by variables of this name with a number."""
+        between = [variable(name.format(number)) for number in range(len(pairs))]
+        for temporary, (_, value) in zip(between, pairs, strict=True):
+            self.out.assign(temporary, value)
+        for temporary, (target, _) in zip(between, pairs, strict=True):
+            self.out.assign(target, temporary)
+
+    def come_back(self, callee: StatePrinter, node: Call[Schedule], kept: Sequence[Kept]) -> None:
+        out = self.out
+        results = [variable(f"result{n}_{callee.entry}") for n in range(len(node.results))]
+        for result, (_, theirs) in zip(results, node.results, strict=True):
+            out.assign(result, callee.reg(theirs))
         if kept:
-            out.write(f"top -= {len(kept)}")
-            for place, variable in enumerate(kept):
-                value = from_word(f"tl.load(stack + top + {place})", variable.type)
-                out.write(f"{variable.name} = {value}")
-        for number, (mine, _) in enumerate(node.results):
-            out.write(f"{printer.reg(mine)} = result{number}_{callee.entry}")
+            out.assign(TOP, literal(len(kept)), operator="-=")
+            for place, variable_ in enumerate(kept):
+                word = call("tl.load", STACK + TOP + place, effect=True)
+                out.assign(variable_.name, from_word(word, variable_.type))
+        for result, (mine, _) in zip(results, node.results, strict=True):
+            out.assign(self.reg(mine), result)
 
-    def _frame(self, function: str) -> int:
-        return -(-self.parts.program.frame(function).nbytes // FRAME_UNIT)
+    def frame_units(self) -> int:
+        return -(-self.parts.program.frame(self.function).nbytes // FRAME_UNIT)
 
 
 def _reachable(name: str, callees: Mapping[str, set[str]]) -> frozenset[str]:
     found: set[str] = set()
     waiting = [name]
     while waiting:
-        for callee in callees[waiting.pop()]:
-            if callee not in found:
-                found.add(callee)
-                waiting.append(callee)
+        new = callees[waiting.pop()] - found
+        found |= new
+        waiting += new
     return frozenset(found)
 
 
-def as_word(name: str, kind: str) -> str:
+def arena(buffer: Buffer) -> Term:
+    """The parameter that is the arena as memory of the buffer's elements."""
+    return variable(f"arena_{MEMORY_TYPES[buffer.dtype].removeprefix('tl.')}")
+
+
+def pointer_type(buffer: Buffer) -> str:
+    return f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
+
+
+def as_word(value: Term, kind: str) -> Term:
     """A value of Triton type `kind` as an i64."""
     match kind:
         case "tl.float64":
-            return f"{name}.to(tl.int64, bitcast=True)"
+            return value.to("tl.int64, bitcast=True")
         case "tl.float32":
-            return f"{name}.to(tl.int32, bitcast=True).to(tl.int64)"
+            return value.to("tl.int32, bitcast=True").to("tl.int64")
         case _:
-            return f"{name}.to(tl.int64)"
+            return value.to("tl.int64")
 
 
-def from_word(text: str, kind: str) -> str:
+def from_word(word: Term, kind: str) -> Term:
     match kind:
         case "tl.float64":
-            return f"{text}.to(tl.float64, bitcast=True)"
+            return word.to("tl.float64, bitcast=True")
         case "tl.float32":
-            return f"{text}.to(tl.int32).to(tl.float32, bitcast=True)"
+            return word.to("tl.int32").to("tl.float32, bitcast=True")
         case "tl.int1":
-            return f"{text} != 0"
+            return infix(word, "!=", 0)
         case _:
-            return f"{text}.to({kind})"
+            return word.to(kind)

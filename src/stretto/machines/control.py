@@ -1,0 +1,141 @@
+"""The walk over control trees of a scheduled program that printers of machines have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+
+from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.program import Schedule
+from stretto.device.tree import Call, Check, For, If, Leaf, Node, Rotation, Seq, While
+from stretto.errors import CodegenError
+from stretto.ir.types import DType
+from stretto.machines.statements import Builder, Statement, Term, infix, literal
+from stretto.machines.statements import If as Branch
+from stretto.runtime.status import Status
+
+CHECK_CODES = {
+    "list_full": Status.LIST_FULL,
+    "index": Status.INDEX,
+    "assertion": Status.ASSERTION,
+}
+
+
+class ControlPrinter(ABC):
+    """Makes statements of the nodes of one function, in `out`."""
+
+    def __init__(self) -> None:
+        self.out = Builder()
+
+    def node(self, node: Node[Schedule]) -> None:
+        match node:
+            case Leaf(schedule):
+                self.leaf(schedule)
+            case Seq(children):
+                for child in children:
+                    self.node(child)
+            case For():
+                self.for_loop(node)
+            case While():
+                self.while_loop(node)
+            case If():
+                self.branch(node)
+            case Call():
+                self.call(node)
+
+    def branch(self, node: If[Schedule]) -> None:
+        with self.inside() as then:
+            self.node(node.then)
+        with self.inside() as orelse:
+            self.node(node.orelse)
+        self.out.add(Branch(self.reg(node.condition), tuple(then), tuple(orelse)))
+
+    def for_loop(self, node: For[Schedule]) -> None:
+        at, stop = self.begin(node)
+        with self.inside() as body:
+            self.iteration(node, at, stop)
+        self.loop(goes_on(node, at, stop), body)
+
+    def begin(self, node: For[Schedule]) -> tuple[Term, Term]:
+        """The variables of a loop: where it is, and where it stops."""
+        at, stop = self.fresh("at"), self.fresh("stop")
+        self.declare(at, self.scalar(node.start), DType.I64)
+        self.declare(stop, self.scalar(node.stop), DType.I64)
+        return at, stop
+
+    def iteration(self, node: For[Schedule], at: Term, stop: Term) -> None:
+        self.out.assign(self.reg(node.index), at)
+        self.node(node.body)
+        self.rotate(node.rotate)
+        self.advance(at, stop, node.step)
+
+    def check(self, item: Check) -> None:
+        if item.code not in CHECK_CODES:
+            raise CodegenError(f"unknown check {item.code}")
+        place = self.place(item.subject) if item.code == "list_full" else item.subject
+        detail = literal(place)
+        if item.detail is not None:
+            detail = self.packed_detail(detail, self.scalar(item.detail))
+        self.require(self.scalar(item.condition), CHECK_CODES[item.code], detail)
+
+    @contextmanager
+    def inside(self) -> Generator[list[Statement]]:
+        """The block of an arm or of a loop."""
+        with self.out.block() as block:
+            yield block
+
+    # ---- what machines differ in ---------------------------------------------------------------
+    @abstractmethod
+    def leaf(self, schedule: Schedule) -> None: ...
+
+    @abstractmethod
+    def while_loop(self, node: While[Schedule]) -> None: ...
+
+    @abstractmethod
+    def call(self, node: Call[Schedule]) -> None: ...
+
+    @abstractmethod
+    def loop(self, condition: Term, body: Iterable[Statement]) -> None:
+        """A loop that goes on while `condition` holds."""
+
+    @abstractmethod
+    def rotate(self, pairs: Rotation) -> None:
+        """The end of an iteration: buffers trade places."""
+
+    @abstractmethod
+    def advance(self, at: Term, stop: Term, step: int) -> None:
+        """The next number of a loop."""
+
+    @abstractmethod
+    def require(self, condition: Term, code: Status, detail: Term) -> None:
+        """Stops the run with `code` unless `condition` holds."""
+
+    @abstractmethod
+    def packed_detail(self, subject: Term, detail: Term) -> Term:
+        """A failure's number and an integer as one word."""
+
+    @abstractmethod
+    def buffer(self, buffer: Buffer) -> Term: ...
+
+    @abstractmethod
+    def reg(self, reg: Reg) -> Term: ...
+
+    @abstractmethod
+    def place(self, slot: int) -> int:
+        """Where the buffer of a slot stands in the argument block."""
+
+    @abstractmethod
+    def fresh(self, hint: str) -> Term:
+        """A variable of its own."""
+
+    @abstractmethod
+    def declare(self, variable: Term, value: Term, dtype: DType) -> None: ...
+
+    @abstractmethod
+    def scalar(self, expr: Expr) -> Term:
+        """One number."""
+
+
+def goes_on(node: For[Schedule], at: Term, stop: Term) -> Term:
+    return infix(at, "<" if node.step > 0 else ">", stop)

@@ -1,0 +1,85 @@
+"""Writes statements down: as Python, which Triton programs are, or as C++. It decides nothing."""
+
+from __future__ import annotations
+
+from stretto.errors import CodegenError
+from stretto.machines.statements import (
+    Assign,
+    Block,
+    Do,
+    For,
+    Function,
+    Guard,
+    If,
+    Loop,
+    Return,
+    Section,
+    Signal,
+    Statement,
+    Store,
+    Term,
+    Wait,
+    call,
+    separated,
+)
+from stretto.text import Writer
+
+
+def python_function(name: str, function: Function) -> str:
+    """The definition of a function."""
+    out = Writer("    ")
+    out.write(f"def {name}({separated(function.parameters).text}):")
+    _python_block(function.body, out)
+    return out.text()
+
+
+def _python_block(block: Block, out: Writer) -> None:
+    with out.indent():
+        if not write_python(block, out):
+            out.write("pass")
+
+
+def write_python(block: Block, out: Writer) -> bool:
+    """Writes statements; says whether there were any."""
+    written = False
+    for statement in block:
+        if isinstance(statement, Section):
+            written |= write_python(statement.body, out)
+        else:
+            _write_python(statement, out)
+            written = True
+    return written
+
+
+def _write_python(statement: Statement, out: Writer) -> None:
+    match statement:
+        case Assign(target, value, _, operator):
+            out.write(f"{target.text} {operator} {value.text}" if target.names else value.text)
+        case Store(_, target, value, mask):
+            out.write(call("tl.store", target, value, mask=mask).text)
+        case Do(value) | Signal(value):
+            out.write(value.text)
+        case Guard(value, Term() as target) | Wait(value, Term() as target):
+            out.write(f"{target.text} = {value.text}")
+        case If(condition, then, orelse, note):
+            out.write(f"if {condition.text}:" + (f"  # {note}" if note else ""))
+            _python_block(then, out)
+            if orelse:
+                out.write("else:")
+                _python_block(orelse, out)
+        case For(variable, first, last, step, body):
+            bounds = [first, last] if step.text == "1" else [first, last, step]
+            out.write(f"for {variable.text} in {call('range', *bounds).text}:")
+            _python_block(body, out)
+        case Loop(condition, _, body, None):
+            out.write(f"while {condition.text}:")
+            _python_block(body, out)
+        case Loop(condition, head, body, Term() as flag, Term() as guard):
+            out.write(f"{flag.text} = {guard.text}")
+            out.write(f"while {flag.text}:")
+            again = If(flag, (*body, Assign(flag, guard)))
+            _python_block((*head, Assign(flag, guard & condition), again), out)
+        case Return(values):
+            out.write(f"return {separated(values).text}".rstrip())
+        case _:
+            raise CodegenError(f"Python has no {statement}")

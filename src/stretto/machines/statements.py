@@ -1,0 +1,460 @@
+"""The statements that printers of machines make, and what analyses ask of them.
+
+A printer builds statements; analyses move them, replace them or put them into functions of their
+own; `machines/dialects.py` writes them down at the very end. Expressions are `Term`s: text with
+holes, and the variables that fill the holes. So what a statement defines and uses is known when it
+is built, and a variable can be renamed, without looking into any text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import reduce
+from operator import and_
+from typing import Any, TypeVar, cast
+
+from stretto.device.expr import Buffer
+
+# How tightly an operator binds. C++ and Python disagree on bit operators and comparisons, so an
+# operand of one of these that is itself another one of these always gets parentheses.
+_ATOM, _UNARY, _PRODUCT, _SUM, _BITS, _COMPARISON = 0, 1, 2, 3, 4, 7
+_BINDING = {
+    **dict.fromkeys(("*", "/", "//", "%"), _PRODUCT),
+    **dict.fromkeys(("+", "-"), _SUM),
+    "&": _BITS,
+    "^": 5,
+    "|": 6,
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An expression: `strings` with a variable of `names` between each two of them.
+
+    binding: of its outermost operator. axes: bit n is set where the value varies along axis n of a
+    block of lanes. reads: the buffers that it loads from. effect: it does more than to compute a
+    value from its variables and `reads`, or reads other memory.
+    """
+
+    strings: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    binding: int = _ATOM
+    axes: int = 0
+    reads: tuple[Buffer, ...] = field(default=(), compare=False)
+    effect: bool = False
+
+    @property
+    def text(self) -> str:
+        if not self.names:
+            return self.strings[0]
+        pairs = zip(self.names, self.strings[1:], strict=True)
+        return self.strings[0] + "".join(name + string for name, string in pairs)
+
+    @property
+    def is_name(self) -> bool:
+        return self.strings == ("", "")
+
+    def __add__(self, other: Term | int) -> Term:
+        return infix(self, "+", other)
+
+    def __sub__(self, other: Term | int) -> Term:
+        return infix(self, "-", other)
+
+    def __mul__(self, other: Term | int) -> Term:
+        return infix(self, "*", other)
+
+    def __and__(self, other: Term) -> Term:
+        return infix(self, "&", other)
+
+    def to(self, kind: str) -> Term:
+        """`self.to(kind)`, as Triton converts."""
+        return joined(_within(self, self.binding > _ATOM), f".to({kind})")
+
+    def along(self, axes: int) -> Term:
+        """The same text of a value that varies along `axes`."""
+        return self if self.axes == axes else replace(self, axes=axes)
+
+
+Operand = Term | str | int
+"""A string is literal text without a variable in it."""
+
+
+def variable(name: str, axes: int = 0) -> Term:
+    return Term(("", ""), (name,), axes=axes)
+
+
+def literal(text: Operand) -> Term:
+    return text if isinstance(text, Term) else Term((str(text),))
+
+
+def joined(*pieces: Operand, binding: int = _ATOM, effect: bool = False) -> Term:
+    """The pieces one after the other. The caller knows that the whole binds as it says."""
+    strings: list[str] = [""]
+    names: list[str] = []
+    axes, reads = 0, ()
+    for piece in pieces:
+        if isinstance(piece, Term):
+            strings[-1] += piece.strings[0]
+            strings += piece.strings[1:]
+            names += piece.names
+            axes |= piece.axes
+            if piece.reads:
+                reads += tuple(b for b in piece.reads if b not in reads)
+            effect |= piece.effect
+        else:
+            strings[-1] += str(piece)
+    return Term(tuple(strings), tuple(names), binding, axes, reads, effect)
+
+
+def filled(template: str, *terms: Operand) -> Term:
+    """`template` with a term in the place of each `{}`. It needs no parentheses around it."""
+    first, *rest = template.split("{}")
+    return joined(first, *(p for pair in zip(terms, rest, strict=True) for p in pair))
+
+
+def separated(terms: Iterable[Operand], separator: str = ", ") -> Term:
+    pieces: list[Operand] = []
+    for term in terms:
+        pieces += [separator, term] if pieces else [term]
+    return joined(*pieces)
+
+
+def call(
+    function: str, *arguments: Operand, effect: bool = False, **keywords: Operand | None
+) -> Term:
+    """`function(arguments, key=value)`; keywords that are None are left out."""
+    named = [joined(f"{k}=", v) for k, v in keywords.items() if v is not None]
+    return joined(f"{function}(", separated([*arguments, *named]), ")", effect=effect)
+
+
+def infix(left: Term, operator: str, right: Term | int) -> Term:
+    binding, right = _BINDING[operator], literal(right)
+    bits = binding >= _BITS
+    around_left = left.binding > binding or (bits and _BITS <= left.binding != binding)
+    around_left |= left.binding == binding == _COMPARISON
+    around_right = right.binding >= (_BITS if bits else binding)
+    return joined(
+        _within(left, around_left),
+        f" {operator} ",
+        _within(right, around_right),
+        binding=binding,
+    )
+
+
+def prefix(operator: str, operand: Term) -> Term:
+    return joined(operator, _within(operand, operand.binding > _ATOM), binding=_UNARY)
+
+
+def total(*terms: Term | None) -> Term | None:
+    """The sum of the terms that are not None; None without any. Sums wrap around, so the terms of
+    one that is a term need no parentheses."""
+    found = [term for term in terms if term is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    pieces = (_within(term, term.binding > _SUM) for term in found)
+    return replace(separated(pieces, " + "), binding=_SUM)
+
+
+def every(*conditions: Term | None) -> Term | None:
+    """The conjunction of the conditions that are not None; None without any."""
+    found = [condition for condition in conditions if condition is not None]
+    return reduce(and_, found) if found else None
+
+
+def _within(term: Term, needed: bool) -> Term:
+    return joined("(", term, ")") if needed else term
+
+
+# ---- statements ------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`target` is a variable, or several with commas between them.
+
+    kind: the type of a variable that is declared here, where the dialect wants one.
+    shape: of the block of lanes that the value is.
+    """
+
+    target: Term
+    value: Term
+    kind: str = ""
+    operator: str = "="
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Writes `value` to `target`, a place in `buffer`, where the lanes of `mask` are set."""
+
+    buffer: Buffer | None = field(compare=False)
+    target: Term
+    value: Term
+    mask: Term | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """A call for what it does."""
+
+    value: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A call that says whether the run goes on: into `target`, or else the function returns."""
+
+    value: Term
+    target: Term | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A Guard that goes on when other units have published."""
+
+    value: Term
+    target: Term | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Publishes what the unit has done."""
+
+    value: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tasks of a kernel, from `first` to `last` by `stride`. Machines make loops of it.
+
+    tasks: how many there are in all, where every unit has at most one; else 0.
+    """
+
+    kernel: str
+    arguments: tuple[Term, ...]
+    first: Term
+    last: Term
+    stride: Term
+    tasks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    condition: Term
+    then: Block
+    orelse: Block = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A loop over numbers. pragma: a line before it that tells the compiler how to run it."""
+
+    variable: Term
+    first: Term
+    last: Term
+    step: Term = Term(("1",))
+    body: Block = ()
+    pragma: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Again and again: `head`; the end, unless `condition`; `body`.
+
+    flag: a variable that keeps the condition, for a language that cannot leave a loop in its
+    middle. It begins as, and ends each iteration as, `guard`.
+    """
+
+    condition: Term
+    head: Block = ()
+    body: Block = ()
+    flag: Term | None = None
+    guard: Term | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Statements that belong together, with variables of their own where the language has scopes.
+
+    head: what stands before the braces. least: the number of lines from which on the section is
+    better a function; 0 is never.
+    """
+
+    body: Block = ()
+    head: Term | None = None
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    values: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A line that only the language at hand has: a type, an array, a pragma."""
+
+    text: Term
+    target: Term | None = None
+
+
+Statement = (
+    Assign | Store | Do | Guard | Wait | Signal | Run | If | For | Loop | Section | Return | Raw
+)
+Block = tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`parameters`, as text where the language wants types; `body` ends with its Return."""
+
+    parameters: tuple[Term, ...]
+    body: Block
+
+
+@dataclass(slots=True)
+class Builder:
+    """Collects statements; while a block is open, those of the block."""
+
+    statements: list[Statement] = field(default_factory=list[Statement])
+
+    def add(self, *statements: Statement) -> None:
+        self.statements += statements
+
+    def assign(self, target: Term, value: Operand, kind: str = "", operator: str = "=") -> None:
+        self.statements.append(Assign(target, literal(value), kind, operator))
+
+    @contextmanager
+    def block(self) -> Generator[list[Statement]]:
+        """What is added inside goes into a list of its own."""
+        outer, self.statements = self.statements, []
+        try:
+            yield self.statements
+        finally:
+            self.statements = outer
+
+    @contextmanager
+    def within(self, around: If | For | Loop | Section) -> Generator[None]:
+        """What is added inside is the body of `around`."""
+        with self.block() as body:
+            yield
+        made = tuple(body)
+        self.add(
+            replace(around, then=made) if isinstance(around, If) else replace(around, body=made)
+        )
+
+
+# ---- analyses --------------------------------------------------------------------------------
+def terms(statement: Statement) -> tuple[Term | None, ...]:
+    """What a statement computes with by itself, in the order of the text."""
+    match statement:
+        case Assign(target, value, _, operator):
+            return (value,) if operator == "=" else (target, value)
+        case Store(_, target, value, mask):
+            return target, value, mask
+        case Do(value) | Guard(value) | Wait(value) | Signal(value):
+            return (value,)
+        case Run(_, arguments, first, last, stride):
+            return first, last, stride, *arguments
+        case If(condition):
+            return (condition,)
+        case For(_, first, last, step):
+            return first, last, step
+        case Loop(condition, guard=guard):
+            return guard, condition
+        case Section(head=head):
+            return (head,)
+        case Return(values):
+            return values
+        case Raw(text):
+            return (text,)
+
+
+def defines(statement: Statement) -> tuple[str, ...]:
+    """The variables that a statement assigns by itself."""
+    match statement:
+        case Assign(target) | For(target):
+            return target.names
+        case Guard(_, target) | Wait(_, target) | Raw(_, target) | Loop(flag=target):
+            return () if target is None else target.names
+        case _:
+            return ()
+
+
+def uses(statement: Statement) -> Iterator[str]:
+    """The variables that a statement reads by itself."""
+    return (name for term in terms(statement) if term is not None for name in term.names)
+
+
+def blocks(statement: Statement) -> tuple[Block, ...]:
+    match statement:
+        case If(_, then, orelse):
+            return then, orelse
+        case For(body=body) | Section(body=body):
+            return (body,)
+        case Loop(_, head, body):
+            return head, body
+        case _:
+            return ()
+
+
+def walk(block: Block) -> Iterator[Statement]:
+    for statement in block:
+        yield statement
+        for inner in blocks(statement):
+            yield from walk(inner)
+
+
+def mentioned(block: Block) -> dict[str, None]:
+    """All variables, in the order of the text."""
+    return dict.fromkeys(n for s in walk(block) for names in (defines(s), uses(s)) for n in names)
+
+
+def live(block: Block, after: frozenset[str]) -> frozenset[str]:
+    """The variables whose value counts before `block`, of which `after` count behind it."""
+    for statement in reversed(block):
+        match statement:
+            case If(_, then, orelse):
+                after = live(then, after) | live(orelse, after)
+            case Section(body):
+                after = live(body, after)
+            case For(variable, body=body):
+                again = after | (live(body, after) - {*variable.names})
+                after |= live(body, again) - {*variable.names}
+            case Loop(_, head, body):
+                kept = after.union(uses(statement))
+                again = live(head, kept | live(body, kept))
+                after = live(head, kept | live(body, kept | again)) - {*defines(statement)}
+                after = after.union(statement.guard.names if statement.guard else ())
+                continue
+            case _:
+                after -= {*defines(statement)}
+        after = after.union(uses(statement))
+    return after
+
+
+def live_behind(block: Block, after: frozenset[str]) -> list[frozenset[str]]:
+    """The variables that are live behind each statement of `block`."""
+    behind: list[frozenset[str]] = []
+    for statement in reversed(block):
+        behind.append(after)
+        after = live((statement,), after)
+    return behind[::-1]
+
+
+Renamed = TypeVar("Renamed")
+
+
+def renamed(item: Renamed, names: Mapping[str, str]) -> Renamed:
+    """A term, a statement, a function or several, with other names for variables."""
+    found: Any = item
+    if isinstance(item, Term):
+        found = replace(item, names=tuple(names.get(name, name) for name in item.names))
+    elif isinstance(item, tuple):
+        found = tuple(renamed(part, names) for part in cast("tuple[Any, ...]", item))
+    elif isinstance(item, Function | Statement):
+        changed = {f.name: renamed(getattr(item, f.name), names) for f in fields(item)}
+        found = replace(item, **changed)
+    return found

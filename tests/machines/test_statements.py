@@ -1,0 +1,156 @@
+"""Terms and statements: how they are written, and what analyses find in them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from stretto.device.expr import Buffer
+from stretto.ir.types import DType
+from stretto.machines.dialects import python_function
+from stretto.machines.statements import (
+    Assign,
+    Block,
+    Do,
+    For,
+    Function,
+    Guard,
+    If,
+    Loop,
+    Return,
+    Section,
+    Store,
+    Term,
+    call,
+    every,
+    filled,
+    infix,
+    literal,
+    live,
+    live_behind,
+    mentioned,
+    prefix,
+    renamed,
+    total,
+    variable,
+)
+
+A, B, C, D, OK = (variable(name) for name in ("a", "b", "c", "d", "ok"))
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [
+        (A + B * C, "a + b * c"),
+        ((A + B) * C, "(a + b) * c"),
+        (A - (B - C), "a - (b - c)"),
+        (A - B - C, "a - b - c"),
+        (A * (B * C), "a * (b * c)"),
+        (infix(A + B, "//", 3), "(a + b) // 3"),
+        (prefix("-", A + B), "-(a + b)"),
+        ((A + B).to("tl.int64"), "(a + b).to(tl.int64)"),
+        (A & B & C, "a & b & c"),
+        (A & infix(B, "<", C), "a & (b < c)"),
+        (infix(A & B, "==", C), "(a & b) == c"),
+        (infix(infix(A, "<", B), "==", C), "(a < b) == c"),
+        (infix(A, "|", B & C), "a | (b & c)"),
+        (infix(A, "<", B + 1), "a < b + 1"),
+        (total(A, None, B + C, literal(2)), "a + b + c + 2"),
+        (every(None, A, infix(B, "<", 2)), "a & (b < 2)"),
+        (call("f", A, 1, mask=None, other=B), "f(a, 1, other=b)"),
+        (filled("{} ? {} : {}", A, B, 0), "a ? b : 0"),
+    ],
+)
+def test_terms_have_the_parentheses_they_need(term: Term, text: str) -> None:
+    assert term.text == text
+    assert set(term.names) == {n.id for n in _names(text)} - {"f", "tl"}
+
+
+def _names(text: str) -> list[ast.Name]:
+    text = text.replace(" ? ", ", ").replace(" : ", ", ")
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+
+
+def test_terms_know_what_they_are_made_of() -> None:
+    weights = Buffer("w", DType.F32, (4,), "constant", 0)
+    load = Term(("tl.load(", ")"), ("p",), axes=1, reads=(weights,))
+    both = load + variable("x", 2)
+    assert both.axes == 3 and both.reads == (weights,) and both.names == ("p", "x")
+    assert not both.effect and call("f", call("g", effect=True)).effect
+
+
+BODY: Block = (
+    Assign(A, B),
+    If(C, (Assign(D, A),), (Do(call("f", D)),)),
+    For(variable("i"), literal(0), B, body=(Store(None, A, variable("i")),)),
+)
+
+
+def test_what_is_live() -> None:
+    nothing = frozenset[str]()
+    assert live(BODY, nothing) == {"b", "c", "d"}
+    assert live(BODY, frozenset({"d", "e"})) == {"b", "c", "d", "e"}
+    assert live_behind(BODY, nothing) == [{"a", "b", "c", "d"}, {"a", "b"}, nothing]
+
+
+def test_what_an_iteration_leaves_to_the_next_is_live() -> None:
+    loop = Loop(OK & C, body=(Do(call("f", A)), Assign(A, B), Assign(B, literal(0))))
+    assert live((loop,), frozenset()) == {"ok", "c", "a", "b"}
+    flagged = Loop(C, (Assign(C, D),), (Assign(D, A),), flag=variable("going"), guard=OK)
+    assert live((flagged,), frozenset()) == {"ok", "d", "a"}
+
+
+def test_what_may_not_be_assigned_stays_live() -> None:
+    assert live((For(A, literal(0), B),), frozenset({"a"})) == {"a", "b"}
+    assert live((Section((Assign(A, B),)),), frozenset({"a"})) == {"b"}
+
+
+def test_names_and_new_names() -> None:
+    assert list(mentioned(BODY)) == ["a", "b", "c", "d", "i"]
+    found = renamed(Function((B,), BODY), {"b": "z", "i": "j"})
+    assert list(mentioned(found.body)) == ["a", "z", "c", "d", "j"]
+    assert found.parameters == (variable("z"),)
+    assert found != Function((B,), BODY) == renamed(found, {"z": "b", "j": "i"})
+
+
+def test_python() -> None:
+    loop = Loop(C, (Guard(call("g", A), OK),), (Assign(A, literal(1), operator="+="),), D, OK)
+    function = Function((A, B), (*BODY, loop, If(C, ()), Return((A, OK))))
+    assert python_function("f", function) == (
+        "def f(a, b):\n"
+        "    a = b\n"
+        "    if c:\n"
+        "        d = a\n"
+        "    else:\n"
+        "        f(d)\n"
+        "    for i in range(0, b):\n"
+        "        tl.store(a, i)\n"
+        "    d = ok\n"
+        "    while d:\n"
+        "        ok = g(a)\n"
+        "        d = ok & c\n"
+        "        if d:\n"
+        "            a += 1\n"
+        "            d = ok\n"
+        "    if c:\n"
+        "        pass\n"
+        "    return a, ok\n"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.triton")), ids=lambda path: path.stem)
+def test_functions_take_what_they_use(path: Path) -> None:
+    """What statements say of their variables is what Python finds in the text."""
+    module = ast.parse(path.read_text())
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    library = {"tl", "range", "float", "wait", "signal", "stopped", "require", "packed_detail"}
+    outside = library | {function.name for function in functions}
+    for function in functions:
+        names = [n for s in function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+        known = outside | {argument.arg for argument in function.args.args}
+        known |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        unknown = {name.id for name in names} - known
+        assert not {name for name in unknown if not name.startswith("stretto_")}, function.name
