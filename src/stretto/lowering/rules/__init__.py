@@ -1,45 +1,16 @@
-"""Rules of lowering, a file per family of ops. `RULES` has them by target; see `table.py`."""
+"""Rules of lowering, a file per family of operators.
 
-from __future__ import annotations
+A rule says how one operator becomes lazy tensors and operators over buffers; `table.rule` registers
+it under the operator's name, in `RULES`. All files of this folder are imported here, so a file that
+is added needs to be named nowhere.
+"""
 
-from stretto.lowering.rules import (
-    activations,
-    attention,
-    contract,
-    convolution,
-    creation,
-    indexing,
-    moves,
-    normalisation,
-    pointwise,
-    pooling,
-    reduce,
-    resample,
-    softmax,
-    sorting,
-    updates,
-    views,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from stretto.lowering.rules.table import RULES, Rule
 
-FAMILIES = (
-    activations,
-    attention,
-    contract,
-    convolution,
-    creation,
-    indexing,
-    moves,
-    normalisation,
-    pointwise,
-    pooling,
-    reduce,
-    resample,
-    softmax,
-    sorting,
-    updates,
-    views,
-)
-"""The modules that register rules."""
+FAMILIES = tuple(import_module(f"{__name__}.{item.name}") for item in iter_modules(__path__))
+"""The modules that register rules, and those that help them."""
 
 __all__ = ["FAMILIES", "RULES", "Rule"]

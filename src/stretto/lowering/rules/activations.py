@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import pi, sqrt
 
 import torch
@@ -10,30 +11,15 @@ import torch
 from stretto.device.expr import Const, Expr, Index
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, narrow, variables
-from stretto.lowering.rules.pointwise import element, factor, finish, unrounded
-from stretto.lowering.rules.scalar import apply, compute_dtype, like, number, where
+from stretto.lowering.rules.pointwise import finish, pointwise, rounded, unrounded
+from stretto.lowering.rules.scalar import apply, compute_dtype, is_number, like, number, where
 from stretto.lowering.rules.table import Call, Decline, rule
+from stretto.ops.properties import is_random
 
 SELU_ALPHA = 1.6732632423543772848170429916717
 SELU_SCALE = 1.0507009873554804934193349852946
 
-
-def add(a: Expr, b: Expr) -> Expr:
-    return apply("add", a, b)
-
-
-def sub(a: Expr, b: Expr) -> Expr:
-    return apply("sub", a, b)
-
-
-def mul(a: Expr, b: Expr) -> Expr:
-    return apply("mul", a, b)
-
-
-def _unary(function: Callable[[Expr], Expr], *targets: str) -> None:
-    @rule(*targets)
-    def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
-        return finish(call, function(element(call, "self", call.dtype)))
+add, sub, mul, div = (partial(apply, name) for name in ("add", "sub", "mul", "div"))
 
 
 def clamped(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
@@ -50,48 +36,112 @@ def relu(x: Expr) -> Expr:
     return apply("maximum", x, like(0, x))
 
 
+def _is(comparison: str, x: Expr) -> Expr:
+    """How the element compares with 0."""
+    return apply(comparison, x, like(0, x))
+
+
 def _hardsigmoid(x: Expr) -> Expr:
     return mul(_between(add(x, like(3, x)), 0, 6), like(1 / 6, x))
 
 
-def _softplus(x: Expr) -> Expr:
-    """log(1 + exp(x)) without overflow."""
-    small = apply("log1p", apply("exp", apply("neg", apply("abs", x))))
-    return add(relu(x), small)
-
-
-_unary(relu, "aten.relu.default")
-_unary(lambda x: _between(x, 0, 6), "aten.relu6.default")
-_unary(lambda x: mul(x, apply("sigmoid", x)), "aten.silu.default")
-_unary(lambda x: mul(x, apply("tanh", _softplus(x))), "aten.mish.default")
-_unary(_hardsigmoid, "aten.hardsigmoid.default")
-_unary(lambda x: mul(x, _hardsigmoid(x)), "aten.hardswish.default")
-_unary(lambda x: mul(x, x), "aten.square.default")
-_unary(lambda x: sub(x, apply("trunc", x)), "aten.frac.default")
-_unary(lambda x: mul(x, like(180 / pi, x)), "aten.rad2deg.default")
-_unary(lambda x: mul(x, like(pi / 180, x)), "aten.deg2rad.default")
+def _log_of_sum(x: Expr) -> Expr:
+    """log(1 + exp(-|x|)), which does not overflow."""
+    return apply("log1p", apply("exp", apply("neg", apply("abs", x))))
 
 
 def _log_sigmoid(x: Expr) -> Expr:
-    small = apply("log1p", apply("exp", apply("neg", apply("abs", x))))
-    return sub(apply("minimum", x, like(0, x)), small)
+    return sub(apply("minimum", x, like(0, x)), _log_of_sum(x))
 
 
-_unary(_log_sigmoid, "aten.log_sigmoid.default")
+def _exponential(x: Expr, alpha: Expr, scale: Expr, input_scale: Expr) -> Expr:
+    negative = mul(mul(apply("expm1", mul(x, input_scale)), alpha), scale)
+    return where(_is("le", x), negative, mul(x, scale))
+
+
+def _softplus(x: Expr, beta: Expr, threshold: Expr) -> Expr:
+    scaled = mul(x, beta)
+    smooth = div(apply("log1p", apply("exp", scaled)), beta)
+    return where(apply("gt", scaled, threshold), x, smooth)
+
+
+def _softshrink(x: Expr, amount: Expr) -> Expr:
+    low = where(apply("lt", x, apply("neg", amount)), add(x, amount), mul(x, like(0, x)))
+    return where(apply("gt", x, amount), sub(x, amount), low)
+
+
+def _addcmul(x: Expr, a: Expr, b: Expr, value: Expr) -> Expr:
+    product = mul(a, b)
+    return add(x, product if is_number(value, 1) else mul(value, product))
+
+
+def _addcdiv(x: Expr, a: Expr, b: Expr, value: Expr) -> Expr:
+    return add(x, div(a if is_number(value, 1) else mul(value, a), b))
+
+
+def _logaddexp(a: Expr, b: Expr) -> Expr:
+    same = apply("and", apply("isinf", a), apply("eq", a, b))
+    return where(same, a, add(apply("maximum", a, b), _log_of_sum(sub(a, b))))
+
+
+def _heaviside(x: Expr, at_zero: Expr) -> Expr:
+    return where(_is("eq", x), at_zero, where(_is("gt", x), like(1, x), like(0, x)))
+
+
+_EXPRESSIONS: dict[str, Callable[..., Expr]] = {
+    "relu": relu,
+    "relu6": lambda x: _between(x, 0, 6),
+    "silu": lambda x: mul(x, apply("sigmoid", x)),
+    "mish": lambda x: mul(x, apply("tanh", add(relu(x), _log_of_sum(x)))),
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": lambda x: mul(x, _hardsigmoid(x)),
+    "square": lambda x: mul(x, x),
+    "frac": lambda x: sub(x, apply("trunc", x)),
+    "rad2deg": lambda x: mul(x, like(180 / pi, x)),
+    "deg2rad": lambda x: mul(x, like(pi / 180, x)),
+    "log_sigmoid": _log_sigmoid,
+    "leaky_relu": lambda x, slope: where(_is("gt", x), x, mul(x, slope)),
+    "elu": _exponential,
+    "selu": lambda x: _exponential(x, like(SELU_ALPHA, x), like(SELU_SCALE, x), like(1, x)),
+    "celu": lambda x, alpha: _exponential(x, alpha, like(1, x), div(like(1, x), alpha)),
+    "softplus": _softplus,
+    "threshold": lambda x, least, value: where(apply("le", x, least), value, x),
+    "hardtanh": clamped,
+    "hardshrink": lambda x, size: where(apply("le", apply("abs", x), size), like(0, x), x),
+    "softshrink": _softshrink,
+    "addcmul": _addcmul,
+    "addcdiv": _addcdiv,
+    "logaddexp": _logaddexp,
+    "heaviside": _heaviside,
+}
+for _name, _expression in _EXPRESSIONS.items():
+    pointwise(f"aten.{_name}.default")(_expression)
+for _kind in ("default", "Tensor"):
+    pointwise(f"aten.clamp.{_kind}", f"aten.clip.{_kind}", operand=rounded)(clamped)
+    pointwise(f"aten.clamp_min.{_kind}", operand=rounded)(lambda x, low: clamped(x, low, None))
+    pointwise(f"aten.clamp_max.{_kind}", operand=rounded)(lambda x, high: clamped(x, None, high))
+
+
+@pointwise(
+    "aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", operand=rounded
+)
+def _xlogy(x: Expr, y: Expr) -> Expr:
+    product = where(_is("eq", x), like(0, x), mul(x, apply("log", y)))
+    return where(apply("isnan", y), y, product)
 
 
 @rule("aten.log_sigmoid_forward.default")
 def _log_sigmoid_forward(call: Call) -> tuple[Lazy, ...]:
     if call.used(1):
         raise Decline("the second result serves training only")
-    out = finish(call, _log_sigmoid(element(call, "self", call.dtype)))
+    out = finish(call, _log_sigmoid(rounded(call, "self")))
     shape = call.low.extents(call.op.results[1].tensor.shape)
     return out, Lazy(call.dtype, shape, Const(0.0, call.dtype))
 
 
 @rule("aten.gelu.default")
 def _gelu(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
+    x = rounded(call, "self")
     half = mul(x, like(0.5, x))
     if call.text("approximate") == "tanh":
         cube = mul(mul(x, x), x)
@@ -100,112 +150,22 @@ def _gelu(call: Call) -> Lazy:
     return finish(call, mul(half, add(apply("erf", mul(x, like(sqrt(0.5), x))), like(1, x))))
 
 
-@rule("aten.leaky_relu.default")
-def _leaky_relu(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    slope = factor(call, "negative_slope", call.dtype)
-    return finish(call, where(apply("gt", x, like(0, x)), x, mul(x, slope)))
-
-
 @rule("aten.prelu.default", "aten._prelu_kernel.default")
 def _prelu(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
+    x = rounded(call, "self")
     weight = call.tensor("weight")
     if weight.rank == call.tensor("self").rank:
-        slope = element(call, "weight", call.dtype)
+        slope = rounded(call, "weight")
     else:
         indices = [_channel(call, weight)] * weight.rank
         slope = cast(weight.at(*indices), compute_dtype(call.dtype))
-    return finish(call, where(apply("gt", x, like(0, x)), x, mul(x, slope)))
+    return finish(call, where(_is("gt", x), x, mul(x, slope)))
 
 
 def _channel(call: Call, weight: Lazy) -> Index | int:
     """The channel of an element: dim 1, unless there is one weight for all."""
     channels = call.shape[1] if len(call.shape) > 1 else 1
     return variables(call.shape)[1] if channels != 1 and weight.shape != (1,) else 0
-
-
-def _exponential(x: Expr, alpha: Expr, scale: Expr, input_scale: Expr) -> Expr:
-    negative = mul(mul(apply("expm1", mul(x, input_scale)), alpha), scale)
-    return where(apply("le", x, like(0, x)), negative, mul(x, scale))
-
-
-@rule("aten.elu.default")
-def _elu(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    scales = (factor(call, name, call.dtype) for name in ("alpha", "scale", "input_scale"))
-    return finish(call, _exponential(x, *scales))
-
-
-@rule("aten.selu.default")
-def _selu(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    return finish(call, _exponential(x, like(SELU_ALPHA, x), like(SELU_SCALE, x), like(1, x)))
-
-
-@rule("aten.celu.default")
-def _celu(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    alpha = factor(call, "alpha", call.dtype)
-    return finish(call, _exponential(x, alpha, like(1, x), apply("div", like(1, x), alpha)))
-
-
-@rule("aten.softplus.default")
-def _softplus_rule(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    beta = factor(call, "beta", call.dtype)
-    scaled = mul(x, beta)
-    smooth = apply("div", apply("log1p", apply("exp", scaled)), beta)
-    linear = apply("gt", scaled, factor(call, "threshold", call.dtype))
-    return finish(call, where(linear, x, smooth))
-
-
-@rule("aten.threshold.default")
-def _threshold(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    below = apply("le", x, factor(call, "threshold", call.dtype))
-    return finish(call, where(below, factor(call, "value", call.dtype), x))
-
-
-@rule("aten.hardtanh.default")
-def _hardtanh(call: Call) -> Lazy:
-    bounds = (factor(call, name, call.dtype) for name in ("min_val", "max_val"))
-    return finish(call, clamped(element(call, "self", call.dtype), *bounds))
-
-
-@rule("aten.hardshrink.default")
-def _hardshrink(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    inside = apply("le", apply("abs", x), factor(call, "lambd", call.dtype))
-    return finish(call, where(inside, like(0, x), x))
-
-
-@rule("aten.softshrink.default")
-def _softshrink(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
-    amount = factor(call, "lambd", call.dtype)
-    low = where(apply("lt", x, apply("neg", amount)), add(x, amount), mul(x, like(0, x)))
-    return finish(call, where(apply("gt", x, amount), sub(x, amount), low))
-
-
-@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
-def _clamp(call: Call) -> Lazy:
-    low, high = (
-        element(call, name, call.dtype) if call.has(name) else None for name in ("min", "max")
-    )
-    return finish(call, clamped(element(call, "self", call.dtype), low, high))
-
-
-@rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def _clamp_min(call: Call) -> Lazy:
-    low = element(call, "min", call.dtype)
-    return finish(call, clamped(element(call, "self", call.dtype), low, None))
-
-
-@rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def _clamp_max(call: Call) -> Lazy:
-    high = element(call, "max", call.dtype)
-    return finish(call, clamped(element(call, "self", call.dtype), None, high))
 
 
 @rule("aten.glu.default")
@@ -215,15 +175,14 @@ def _glu(call: Call) -> Lazy:
     size = lazy.shape[dim]
     if not isinstance(size, int):
         raise Decline("the halves of a dim known only at run time")
-    first, second = (narrow(lazy, dim, start, size // 2) for start in (0, size // 2))
-    compute = compute_dtype(call.dtype)
-    gate = apply("sigmoid", cast(second.expr, compute))
-    return finish(call, mul(cast(first.expr, compute), gate))
+    halves = (narrow(lazy, dim, start, size // 2) for start in (0, size // 2))
+    first, second = (cast(half.expr, compute_dtype(call.dtype)) for half in halves)
+    return finish(call, mul(first, apply("sigmoid", second)))
 
 
 @rule("aten.lerp.Scalar", "aten.lerp.Tensor")
 def _lerp(call: Call) -> Lazy:
-    start, end = (element(call, name, call.dtype) for name in ("self", "end"))
+    start, end = (rounded(call, name) for name in ("self", "end"))
     weight = unrounded(call, "weight")
     difference = sub(end, start)
     near = add(start, mul(weight, difference))
@@ -231,69 +190,26 @@ def _lerp(call: Call) -> Lazy:
     return finish(call, where(apply("lt", apply("abs", weight), like(0.5, weight)), near, far))
 
 
-@rule("aten.addcmul.default")
-def _addcmul(call: Call) -> Lazy:
-    x, a, b = (element(call, name, call.dtype) for name in ("self", "tensor1", "tensor2"))
-    product = mul(a, b)
-    if call.arguments["value"] != 1:
-        product = mul(factor(call, "value", call.dtype), product)
-    return finish(call, add(x, product))
-
-
-@rule("aten.addcdiv.default")
-def _addcdiv(call: Call) -> Lazy:
-    x, a, b = (element(call, name, call.dtype) for name in ("self", "tensor1", "tensor2"))
-    a = a if call.arguments["value"] == 1 else mul(factor(call, "value", call.dtype), a)
-    return finish(call, add(x, apply("div", a, b)))
-
-
 @rule("aten.nan_to_num.default")
 def _nan_to_num(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
+    x = rounded(call, "self")
     if not call.dtype.is_float:
         return finish(call, x)
-    top = _largest(call.dtype)
+    top = torch.finfo(call.dtype.torch).max
     values = {"nan": 0.0, "posinf": top, "neginf": -top}
     given = {name: call.number(name) if call.has(name) else v for name, v in values.items()}
-    infinite = where(apply("gt", x, like(0, x)), like(given["posinf"], x), like(given["neginf"], x))
+    infinite = where(_is("gt", x), like(given["posinf"], x), like(given["neginf"], x))
     finite = where(apply("isinf", x), infinite, x)
     return finish(call, where(apply("isnan", x), like(given["nan"], x), finite))
 
 
-def _largest(dtype: DType) -> float:
-    return torch.finfo(dtype.torch).max
-
-
 @rule("aten.logit.default")
 def _logit(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
+    x = rounded(call, "self")
     if call.has("eps"):
         eps = float(call.number("eps"))
-        x = clamped(x, like(eps, x), like(1 - eps, x))
-    return finish(call, apply("log", apply("div", x, sub(like(1, x), x))))
-
-
-@rule("aten.logaddexp.default")
-def _logaddexp(call: Call) -> Lazy:
-    a, b = (element(call, name, call.dtype) for name in ("self", "other"))
-    top = apply("maximum", a, b)
-    tail = apply("log1p", apply("exp", apply("neg", apply("abs", sub(a, b)))))
-    same = apply("and", apply("isinf", a), apply("eq", a, b))
-    return finish(call, where(same, a, add(top, tail)))
-
-
-@rule("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")
-def _xlogy(call: Call) -> Lazy:
-    x, y = (element(call, name, call.dtype) for name in ("self", "other"))
-    product = where(apply("eq", x, like(0, x)), like(0, x), mul(x, apply("log", y)))
-    return finish(call, where(apply("isnan", y), y, product))
-
-
-@rule("aten.heaviside.default")
-def _heaviside(call: Call) -> Lazy:
-    x, at_zero = (element(call, name, call.dtype) for name in ("self", "values"))
-    step = where(apply("gt", x, like(0, x)), like(1, x), like(0, x))
-    return finish(call, where(apply("eq", x, like(0, x)), at_zero, step))
+        x = _between(x, eps, 1 - eps)
+    return finish(call, apply("log", div(x, sub(like(1, x), x))))
 
 
 # ---- powers ----------------------------------------------------------------------------------
@@ -301,10 +217,10 @@ def _heaviside(call: Call) -> Lazy:
 
 @rule("aten.pow.Tensor_Scalar")
 def _power_number(call: Call) -> Lazy:
-    x = element(call, "self", call.dtype)
+    x = rounded(call, "self")
     exponent = call.arguments["exponent"]
     if not isinstance(exponent, int | float):
-        return finish(call, apply("pow", x, element(call, "exponent", call.dtype)))
+        return finish(call, apply("pow", x, rounded(call, "exponent")))
     return finish(call, _power(x, exponent, call.dtype))
 
 
@@ -332,32 +248,27 @@ def _power(x: Expr, exponent: int | float, dtype: DType) -> Expr:
             return apply("pow", x, cast(number(exponent, dtype), x.dtype))
 
 
-@rule("aten.pow.Tensor_Tensor")
-def _power_tensor(call: Call) -> Lazy:
-    return finish(call, apply("pow", *(element(call, n, call.dtype) for n in ("self", "exponent"))))
+pointwise("aten.pow.Tensor_Tensor", operand=rounded)(partial(apply, "pow"))
 
 
 @rule("aten.pow.Scalar")
 def _number_power(call: Call) -> Lazy:
-    exponent = element(call, "exponent", call.dtype)
-    base = call.arguments["self"]
+    base, exponent = call.arguments["self"], rounded(call, "exponent")
     if base == 1:
         return finish(call, number(1, call.dtype))
     if base == 2 and call.dtype.is_float:
         return finish(call, apply("exp2", exponent))
-    return finish(call, apply("pow", element(call, "self", call.dtype), exponent))
+    return finish(call, apply("pow", rounded(call, "self"), exponent))
+
+
+# ---- dropout ---------------------------------------------------------------------------------
 
 
 @rule("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default")
-def _dropout(call: Call) -> Lazy:
-    if call.flag("train") and call.number("p") != 0:
-        raise Decline("random numbers")
-    return call.tensor("input")
-
-
 @rule("aten.native_dropout.default")
-def _native_dropout(call: Call) -> tuple[Lazy, ...]:
-    if call.arguments["train"] is not False:
+def _dropout(call: Call) -> Lazy | tuple[Lazy, ...]:
+    if is_random(call.op):
         raise Decline("random numbers")
     lazy = call.tensor("input")
-    return lazy, Lazy(DType.BOOL, lazy.shape, Const(True, DType.BOOL))
+    kept = Lazy(DType.BOOL, lazy.shape, Const(True, DType.BOOL))
+    return (lazy, kept)[: len(call.op.results)]

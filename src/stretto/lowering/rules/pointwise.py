@@ -1,4 +1,9 @@
-"""Pointwise ops: each is a scalar expression over the broadcast elements of its operands."""
+"""Pointwise ops: each is a scalar expression over the broadcast elements of its operands.
+
+`pointwise` registers an expression as the rule of operators. The expression takes one element of
+each tensor and each `Scalar` of the schema, in the schema's order, None where one is not given.
+What `operand` makes of each of them says in which dtype the operator computes.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,9 @@ from stretto.ir.failure import Failure
 from stretto.ir.types import DType
 from stretto.lowering.function import is_cheap
 from stretto.lowering.lazy import Lazy, broadcast, cast
-from stretto.lowering.rules.scalar import apply, compute_dtype, like, truth, where
+from stretto.lowering.rules.scalar import apply, compute_dtype, is_number, like, truth, where
 from stretto.lowering.rules.table import Call, common_dtype, rule, static_size
+from stretto.ops.infer import parameters
 
 SMALL = 4
 """An operand this many times smaller than the result is stored unless it is cheap."""
@@ -33,6 +39,21 @@ def element(call: Call, name: str, dtype: DType) -> Expr:
     return cast(cast(spread(call, name).expr, dtype), compute_dtype(dtype))
 
 
+def finish(call: Call, expr: Expr) -> Lazy:
+    """The expression as the (first) result, rounded to its dtype."""
+    return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
+
+
+# ---- operands --------------------------------------------------------------------------------
+
+Operand = Callable[[Call, str], Expr]
+
+
+def rounded(call: Call, name: str) -> Expr:
+    """An operand in the dtype of the result."""
+    return element(call, name, call.dtype)
+
+
 def unrounded(call: Call, name: str) -> Expr:
     """An operand of a product or quotient, in which ATen does not round numbers to F16 or BF16."""
     if call.is_number(name):
@@ -40,40 +61,20 @@ def unrounded(call: Call, name: str) -> Expr:
     return element(call, name, call.dtype)
 
 
-def factor(call: Call, name: str, dtype: DType) -> Expr:
-    """A `Scalar` argument in the dtype of computation."""
-    return cast(call.scalar(name), compute_dtype(dtype))
+def setting(call: Call, name: str) -> Expr:
+    """A tensor in the dtype of the result; a number, which is a setting, in that of computation."""
+    if parameters(call.op.target)[name].is_tensor:
+        return element(call, name, call.dtype)
+    return cast(call.scalar(name), compute_dtype(call.dtype))
 
 
-def finish(call: Call, expr: Expr) -> Lazy:
-    """The expression as the (first) result, rounded to its dtype."""
-    return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
+def as_flag(call: Call, name: str) -> Expr:
+    return truth(spread(call, name).expr)
 
 
-Combine = Callable[..., Expr]
-
-
-def _arithmetic(combine: Combine, operands: tuple[str, ...], targets: tuple[str, ...]) -> None:
-    """Operands are brought to the dtype of the result."""
-
-    @rule(*targets)
-    def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
-        return finish(call, combine(*(element(call, name, call.dtype) for name in operands)))
-
-
-def _comparison(function: str) -> None:
-    """Operands are brought to their common dtype."""
-
-    @rule(f"aten.{function}.Tensor", f"aten.{function}.Scalar")
-    def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
-        dtype = promoted(call, "self", "other")
-        operands = (element(call, name, dtype) for name in ("self", "other"))
-        return finish(call, apply(function, *operands))
-
-
-def promoted(call: Call, first: str, second: str) -> DType:
-    """The common dtype of two operands, of which either may be a number."""
-    return common_dtype(*(_promotable(call, name) for name in (first, second)))
+def compared(call: Call, name: str) -> Expr:
+    """An operand in the common dtype of both."""
+    return element(call, name, common_dtype(*(_promotable(call, one) for one in ("self", "other"))))
 
 
 def _promotable(call: Call, name: str) -> Lazy | bool | int | float:
@@ -86,167 +87,149 @@ def _promotable(call: Call, name: str) -> Lazy | bool | int | float:
     return 1.0 if lazy.dtype.is_float else 1
 
 
-def _logical(combine: Combine, operands: tuple[str, ...], target: str) -> None:
-    @rule(target)
-    def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
-        return finish(call, combine(*(truth(spread(call, name).expr) for name in operands)))
+def as_float(call: Call, name: str) -> Expr:
+    dtype = call.tensor(name).dtype
+    return element(call, name, dtype if dtype.is_float else DType.F32)
 
 
-def _named(function: str) -> Combine:
-    return lambda *args: apply(function, *args)
+# ---- expressions -----------------------------------------------------------------------------
+
+Combine = Callable[..., Expr]
 
 
-_FLOAT_FUNCTIONS = (
-    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin",
-    "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "sigmoid", "erf", "erfc",
-)  # fmt: skip
+def pointwise(*targets: str, operand: Operand = setting) -> Callable[[Combine], Combine]:
+    """Registers an expression as the rule of operators."""
 
-for _name in _FLOAT_FUNCTIONS:
-    _arithmetic(_named(_name), ("self",), (f"aten.{_name}.default",))
-for _name in ("neg", "abs", "sign"):
-    _arithmetic(_named(_name), ("self",), (f"aten.{_name}.default",))
-_arithmetic(_named("sign"), ("self",), ("aten.sgn.default",))
-for _name in ("maximum", "minimum", "fmax", "fmin", "atan2"):
-    _arithmetic(_named(_name), ("self", "other"), (f"aten.{_name}.default",))
-_arithmetic(_named("maximum"), ("self", "other"), ("aten.max.other",))
-_arithmetic(_named("minimum"), ("self", "other"), ("aten.min.other",))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _comparison(_name)
-for _name in ("and", "or", "xor"):
-    _logical(_named(_name), ("self", "other"), f"aten.logical_{_name}.default")
-    _arithmetic(
-        _named(f"bitwise_{_name}"),
-        ("self", "other"),
-        tuple(f"aten.bitwise_{_name}.{kind}" for kind in ("Tensor", "Scalar", "Scalar_Tensor")),
-    )
-_logical(_named("not"), ("self",), "aten.logical_not.default")
-_arithmetic(_named("bitwise_not"), ("self",), ("aten.bitwise_not.default",))
+    def register(combine: Combine) -> Combine:
+        @rule(*targets)
+        def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
+            known = parameters(call.op.target).values()
+            names = [item.name for item in known if item.is_tensor or item.is_scalar]
+            values = [operand(call, name) if call.has(name) else None for name in names]
+            return finish(call, combine(*values))
+
+        return combine
+
+    return register
 
 
+def _named(names: str, overloads: str = "default", operand: Operand = rounded) -> None:
+    """Operators that are the scalar function of a name; `aten=function` where the names differ."""
+    for name in names.split():
+        aten, _, function = name.partition("=")
+        targets = (f"aten.{aten}.{overload}" for overload in overloads.split())
+        pointwise(*targets, operand=operand)(partial(apply, function or aten))
+
+
+_named(
+    "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh "
+    "cosh tanh asinh acosh atanh sigmoid erf erfc neg abs sign sgn=sign bitwise_not maximum "
+    "minimum fmax fmin atan2"
+)
+_named("max=maximum min=minimum", "other")
+_named("eq ne lt le gt ge", "Tensor Scalar", compared)
+_named("logical_and=and logical_or=or logical_xor=xor logical_not=not", operand=as_flag)
+_named("bitwise_and bitwise_or bitwise_xor", "Tensor Scalar Scalar_Tensor")
+_named("bitwise_left_shift=shl bitwise_right_shift=shr", "Tensor Tensor_Scalar")
+_named("div", "Tensor Scalar", unrounded)
+_named("true_divide=div", "Tensor", unrounded)
+_named("isnan isinf", operand=as_float)
+
+
+@pointwise("aten.isfinite.default", operand=as_float)
 def _is_finite(x: Expr) -> Expr:
     return apply("not", apply("or", apply("isnan", x), apply("isinf", x)))
 
 
-def _infinite(sign: str) -> Combine:
-    return lambda x: apply("and", apply("isinf", x), apply(sign, x, like(0, x)))
+for _name, _sign in (("isposinf", "gt"), ("isneginf", "lt")):
 
-
-_TESTS: dict[str, Combine] = {
-    "isnan": _named("isnan"),
-    "isinf": _named("isinf"),
-    "isfinite": _is_finite,
-    "isposinf": _infinite("gt"),
-    "isneginf": _infinite("lt"),
-}
-
-
-def _test(name: str, combine: Combine) -> None:
-    @rule(f"aten.{name}.default")
-    def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
-        dtype = call.tensor("self").dtype
-        dtype = dtype if dtype.is_float else DType.F32
-        return finish(call, combine(element(call, "self", dtype)))
-
-
-for _name, _test_function in _TESTS.items():
-    _test(_name, _test_function)
-
-
-def _rounding(function: str) -> None:
-    @rule(f"aten.{function}.default")
-    def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
-        x = element(call, "self", call.dtype)
-        return finish(call, apply(function, x) if call.dtype.is_float else x)
+    @pointwise(f"aten.{_name}.default", operand=as_float)
+    def _infinite(x: Expr, sign: str = _sign) -> Expr:
+        return apply("and", apply("isinf", x), apply(sign, x, like(0, x)))
 
 
 for _name in ("floor", "ceil", "round", "trunc"):
-    _rounding(_name)
+
+    @pointwise(f"aten.{_name}.default", operand=rounded)
+    def _rounding(x: Expr, function: str = _name) -> Expr:
+        return apply(function, x) if x.dtype.is_float else x
 
 
-def _scaled(call: Call, function: str, first: str, second: str) -> Lazy:
-    """first + alpha * second, and the like."""
-    a, b = (element(call, name, call.dtype) for name in (first, second))
-    if call.arguments.get("alpha", 1) != 1:
-        b = apply("mul", b, element(call, "alpha", call.dtype))
-    if call.dtype is DType.BOOL:
-        return finish(call, apply("or", a, b))
-    return finish(call, apply(function, a, b))
+def _scaled(function: str, a: Expr, b: Expr, alpha: Expr) -> Expr:
+    """a + alpha * b, and the like."""
+    b = b if is_number(alpha, 1) else apply("mul", b, alpha)
+    return apply("or" if a.dtype is DType.BOOL else function, a, b)
 
 
-@rule("aten.add.Tensor", "aten.add.Scalar")
-def _add(call: Call) -> Lazy:
-    return _scaled(call, "add", "self", "other")
+pointwise("aten.add.Tensor", "aten.add.Scalar", operand=rounded)(partial(_scaled, "add"))
+pointwise("aten.sub.Tensor", "aten.sub.Scalar", operand=rounded)(partial(_scaled, "sub"))
 
 
-@rule("aten.sub.Tensor", "aten.sub.Scalar")
-def _sub(call: Call) -> Lazy:
-    return _scaled(call, "sub", "self", "other")
+@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operand=rounded)
+def _rsub(a: Expr, b: Expr, alpha: Expr) -> Expr:
+    return _scaled("sub", b, a, alpha)
 
 
-@rule("aten.rsub.Tensor", "aten.rsub.Scalar")
-def _rsub(call: Call) -> Lazy:
-    return _scaled(call, "sub", "other", "self")
+@pointwise("aten.mul.Tensor", "aten.mul.Scalar", operand=unrounded)
+def _mul(a: Expr, b: Expr) -> Expr:
+    return apply("and" if a.dtype is DType.BOOL else "mul", a, b)
 
 
-@rule("aten.mul.Tensor", "aten.mul.Scalar")
-def _mul(call: Call) -> Lazy:
-    a, b = (unrounded(call, name) for name in ("self", "other"))
-    return finish(call, apply("and" if call.dtype is DType.BOOL else "mul", a, b))
+@rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def _where(call: Call) -> Lazy:
+    condition = as_flag(call, "condition")
+    arms = (cast(spread(call, name).expr, call.dtype) for name in ("self", "other"))
+    return finish(call, where(condition, *arms))
 
 
-@rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
-def _div(call: Call) -> Lazy:
-    a, b = (unrounded(call, name) for name in ("self", "other"))
-    return finish(call, apply("div", a, b))
+@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def _masked_fill(call: Call) -> Lazy:
+    mask = as_flag(call, "mask")
+    value, own = (cast(spread(call, name).expr, call.dtype) for name in ("value", "self"))
+    return finish(call, where(mask, value, own))
 
 
-@rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def _div_mode(call: Call) -> Lazy:
-    mode = call.text("rounding_mode")
-    return _div(call) if mode is None else rounded_quotient(call, mode)
-
-
-@rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def _floor_divide(call: Call) -> Lazy:
-    return rounded_quotient(call, "floor")
-
-
-def rounded_quotient(call: Call, mode: str) -> Lazy:
-    """The quotient rounded down ("floor") or toward zero ("trunc")."""
-    if mode == "floor":
-        return _divided(call, "floordiv")
-    if not call.dtype.is_float:
-        return _divided(call, "truncdiv")
-    a, b = (unrounded(call, name) for name in ("self", "other"))
-    quotient = cast(cast(apply("div", a, b), call.dtype), a.dtype)
-    return finish(call, apply("trunc", quotient))
-
-
-@rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
-def _remainder(call: Call) -> Lazy:
-    return _divided(call, "remainder")
-
-
-@rule("aten.fmod.Tensor", "aten.fmod.Scalar")
-def _fmod(call: Call) -> Lazy:
-    return _divided(call, "fmod")
-
+# ---- quotients and remainders ----------------------------------------------------------------
 
 BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
 """What ATen raises for an integer divided by 0."""
 
 
+@rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def _div_mode(call: Call) -> Lazy:
+    mode = call.text("rounding_mode")
+    if mode == "floor":
+        return _divided(call, "floordiv")
+    if mode == "trunc" and not call.dtype.is_float:
+        return _divided(call, "truncdiv")
+    a, b = (unrounded(call, name) for name in ("self", "other"))
+    quotient = apply("div", a, b)
+    if mode == "trunc":
+        quotient = apply("trunc", cast(cast(quotient, call.dtype), a.dtype))
+    return finish(call, quotient)
+
+
+for _name, _function, _kinds in (
+    ("floor_divide", "floordiv", "default Scalar"),
+    ("remainder", "remainder", "Tensor Scalar Scalar_Tensor"),
+    ("fmod", "fmod", "Tensor Scalar"),
+):
+
+    @rule(*(f"aten.{_name}.{_kind}" for _kind in _kinds.split()))
+    def _quotient(call: Call, function: str = _function) -> Lazy:
+        return _divided(call, function)
+
+
 def _divided(call: Call, function: str) -> Lazy:
     """A quotient or remainder; of integers, a divisor of 0 stops the run."""
-    operand = unrounded if function == "floordiv" else partial(element, dtype=call.dtype)
+    operand = unrounded if function == "floordiv" else rounded
     a, b = (operand(call, name) for name in ("self", "other"))
     if call.dtype.is_float or (isinstance(b, Const) and b.value) or 0 in call.shape:
         return finish(call, apply(function, a, b))
     number = call.low.stop(BY_ZERO)
     if not call.tensor("other").rank:
         # The same for all elements. Those of a dynamic dim are taken to be some.
-        divisor = element(call, "other", call.dtype)
+        divisor = rounded(call, "other")
         call.low.check(apply("ne", divisor, like(0, divisor)), "assertion", number)
         return finish(call, apply(function, a, b))
     # The kernel checks each divisor by that of a position, which here is 1 of 1 where it is wrong.
@@ -255,27 +238,3 @@ def _divided(call: Call, function: str) -> Lazy:
     quotient = finish(call, apply(function, a, apply("add", b, cast(place, b.dtype))))
     # Stored, since an expression inside an arm of `where` would be computed where it is taken only.
     return call.low.materialise(quotient)
-
-
-@rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")
-def _shift_left(call: Call) -> Lazy:
-    return finish(call, apply("shl", *(element(call, n, call.dtype) for n in ("self", "other"))))
-
-
-@rule("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar")
-def _shift_right(call: Call) -> Lazy:
-    return finish(call, apply("shr", *(element(call, n, call.dtype) for n in ("self", "other"))))
-
-
-@rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
-def _where(call: Call) -> Lazy:
-    condition = truth(spread(call, "condition").expr)
-    arms = (cast(spread(call, name).expr, call.dtype) for name in ("self", "other"))
-    return finish(call, where(condition, *arms))
-
-
-@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def _masked_fill(call: Call) -> Lazy:
-    mask = truth(spread(call, "mask").expr)
-    value = cast(spread(call, "value").expr, call.dtype)
-    return finish(call, where(mask, value, cast(spread(call, "self").expr, call.dtype)))

@@ -99,6 +99,11 @@ def like(value: bool | int | float, expr: Expr) -> Expr:
     return number(value, expr.dtype)
 
 
+def is_number(expr: Expr, value: int) -> bool:
+    """Whether the expression is known to be a number."""
+    return isinstance(expr, Const) and expr.value == value
+
+
 def where(condition: Expr, then: Expr, orelse: Expr) -> Expr:
     return apply("where", condition, then, orelse)
 
