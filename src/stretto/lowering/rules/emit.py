@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from stretto.device.expr import Apply, Const, Expr, Extent, Index, Load
-from stretto.device.operator import Operator
+from stretto.device.operator import POSITIONS, Combine, Operator
 from stretto.ir.core import Value
 from stretto.ir.types import DType
 from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy, cast, permute, placed, reshape, stored, variables
-
-POSITIONS = ("argmax", "argmin")
-
 
 def emit(
     low: Lowering,
     name: str,
     dims: tuple[Extent, ...],
     reduce: tuple[Extent, ...],
-    combine: str,
+    combine: Combine,
     value: Expr,
     result: Value | None = None,
 ) -> Lazy:
@@ -37,7 +34,7 @@ def reduction(
     low: Lowering,
     lazy: Lazy,
     dims: tuple[int, ...],
-    combine: str,
+    combine: Combine,
     name: str,
     result: Value | None = None,
 ) -> Lazy:

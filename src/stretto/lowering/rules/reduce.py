@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 from stretto.device.expr import Const, Dynamic, Expr, Extent, Index, Position, Reg
-from stretto.device.operator import Operator
+from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
 from stretto.lowering.rules.emit import computed, keep_dims, mapped, reduction, spread_over
@@ -46,23 +47,41 @@ def divided(expr: Expr, by: int | Index, less: int | float = 0) -> Expr:
     return apply("div", expr, like(size, expr))
 
 
-@rule("aten.sum.default", "aten.sum.dim_IntList")
-def _sum(call: Call) -> Lazy:
-    return _accumulated(call, "sum")
+Prepare = Callable[[Call, Lazy], Lazy]
+"""What is combined of the operand."""
 
 
-@rule("aten.prod.default", "aten.prod.dim_int")
-def _prod(call: Call) -> Lazy:
-    return _accumulated(call, "prod")
+def _summed(call: Call, lazy: Lazy) -> Lazy:
+    return computed(computed(lazy, call.dtype), sum_dtype(call.dtype))
 
 
-def _accumulated(call: Call, combine: str) -> Lazy:
-    lazy = call.tensor("self")
-    dims = call.axes(lazy.rank)
-    source = computed(computed(lazy, call.dtype), sum_dtype(call.dtype))
-    return shaped(
-        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
-    )
+def _tested(call: Call, lazy: Lazy) -> Lazy:
+    return mapped(lazy, truth(lazy.expr))
+
+
+def _compared(call: Call, lazy: Lazy) -> Lazy:
+    return computed(lazy, compute_dtype(lazy.dtype))
+
+
+_REDUCTIONS: dict[Combine, tuple[Prepare, str]] = {
+    Combine.SUM: (_summed, "sum.default sum.dim_IntList"),
+    Combine.PROD: (_summed, "prod.default prod.dim_int"),
+    Combine.ANY: (_tested, "any.default any.dim any.dims"),
+    Combine.ALL: (_tested, "all.default all.dim all.dims"),
+    Combine.MAX: (_compared, "max.default amax.default"),
+    Combine.MIN: (_compared, "min.default amin.default"),
+    Combine.ARGMAX: (_compared, "argmax.default"),
+    Combine.ARGMIN: (_compared, "argmin.default"),
+}
+for _combine, (_prepare, _names) in _REDUCTIONS.items():
+
+    @rule(*(f"aten.{_name}" for _name in _names.split()))
+    def _reduced(call: Call, combine: Combine = _combine, prepare: Prepare = _prepare) -> Lazy:
+        lazy = call.tensor("self")
+        none = prepare is _tested and call.arguments.get("dim") == ()
+        dims = () if none else call.axes(lazy.rank)
+        found = reduction(call.low, prepare(call, lazy), dims, combine, combine, call.result)
+        return shaped(call, found, dims, lazy.rank)
 
 
 @rule("aten.mean.default", "aten.mean.dim")
@@ -71,94 +90,35 @@ def _mean(call: Call) -> Lazy:
     dims = call.axes(lazy.rank)
     size = count(lazy.shape, dims)
     source = computed(computed(lazy, call.dtype), compute_dtype(call.dtype))
-    total = reduction(call.low, source, dims, "sum", "sum")
+    total = reduction(call.low, source, dims, Combine.SUM, "sum")
     return shaped(call, mapped(total, divided(total.expr, size)), dims, lazy.rank)
-
-
-@rule("aten.any.default", "aten.any.dim", "aten.any.dims")
-def _any(call: Call) -> Lazy:
-    return _tested(call, "any")
-
-
-@rule("aten.all.default", "aten.all.dim", "aten.all.dims")
-def _all(call: Call) -> Lazy:
-    return _tested(call, "all")
-
-
-def _tested(call: Call, combine: str) -> Lazy:
-    lazy = call.tensor("self")
-    dims = () if call.arguments.get("dim") == () else call.axes(lazy.rank)
-    source = mapped(lazy, truth(lazy.expr))
-    return shaped(
-        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
-    )
 
 
 # ---- extrema ---------------------------------------------------------------------------------
 
 
-@rule("aten.max.default", "aten.amax.default")
-def _max(call: Call) -> Lazy:
-    return _extreme(call, "max")
+for _combine, _position in ((Combine.MAX, Combine.ARGMAX), (Combine.MIN, Combine.ARGMIN)):
+
+    @rule(f"aten.{_combine}.dim")
+    def _extreme(
+        call: Call, combine: Combine = _combine, position: Combine = _position
+    ) -> tuple[Lazy, ...]:
+        return _extreme_and_position(call, combine, position)
 
 
-@rule("aten.min.default", "aten.amin.default")
-def _min(call: Call) -> Lazy:
-    return _extreme(call, "min")
-
-
-def _extreme(call: Call, combine: str) -> Lazy:
-    lazy = call.tensor("self")
-    dims = call.axes(lazy.rank)
-    source = computed(lazy, compute_dtype(lazy.dtype))
-    return shaped(
-        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
-    )
-
-
-@rule("aten.argmax.default")
-def _argmax(call: Call) -> Lazy:
-    return _position(call, "argmax")
-
-
-@rule("aten.argmin.default")
-def _argmin(call: Call) -> Lazy:
-    return _position(call, "argmin")
-
-
-def _position(call: Call, combine: str) -> Lazy:
-    lazy = call.tensor("self")
-    dims = call.axes(lazy.rank) if call.has("dim") else tuple(range(lazy.rank))
-    source = computed(lazy, compute_dtype(lazy.dtype))
-    return shaped(
-        call, reduction(call.low, source, dims, combine, combine, call.result), dims, lazy.rank
-    )
-
-
-@rule("aten.max.dim")
-def _max_dim(call: Call) -> tuple[Lazy, ...]:
-    return _extreme_and_position(call, "max")
-
-
-@rule("aten.min.dim")
-def _min_dim(call: Call) -> tuple[Lazy, ...]:
-    return _extreme_and_position(call, "min")
-
-
-def _extreme_and_position(call: Call, combine: str) -> tuple[Lazy, ...]:
+def _extreme_and_position(call: Call, combine: Combine, position: Combine) -> tuple[Lazy, ...]:
     """The positions, and the values as loads at them."""
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
     if lazy.rank == 0:
         return lazy, Lazy(DType.I64, (), Const(0, DType.I64))
     lazy = call.cheap("self")
-    source = computed(lazy, compute_dtype(lazy.dtype))
+    source = _compared(call, lazy)
     if not call.used(1):
         values = reduction(call.low, source, (dim,), combine, combine, call.result)
         places = Lazy(DType.I64, values.shape, Const(0, DType.I64))
     else:
-        name = f"arg{combine}"
-        places = reduction(call.low, source, (dim,), name, name, call.op.results[1])
+        places = reduction(call.low, source, (dim,), position, position, call.op.results[1])
         indices = list(variables(places.shape))
         indices.insert(dim, Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index())
         values = Lazy(lazy.dtype, places.shape, lazy.at(*indices))
@@ -172,12 +132,10 @@ def _extreme_and_position(call: Call, combine: str) -> tuple[Lazy, ...]:
 def _aminmax(call: Call) -> tuple[Lazy, ...]:
     lazy = call.cheap("self")
     dims = call.axes(lazy.rank)
-    source = computed(lazy, compute_dtype(lazy.dtype))
-    found: list[Lazy] = []
-    for combine, result in zip(("min", "max"), call.op.results, strict=True):
-        part = reduction(call.low, source, dims, combine, combine, result)
-        found.append(shaped(call, part, dims, lazy.rank))
-    return tuple(found)
+    source = _compared(call, lazy)
+    pairs = zip((Combine.MIN, Combine.MAX), call.op.results, strict=True)
+    parts = [reduction(call.low, source, dims, one, one, result) for one, result in pairs]
+    return tuple(shaped(call, part, dims, lazy.rank) for part in parts)
 
 
 # ---- moments ---------------------------------------------------------------------------------
@@ -186,7 +144,7 @@ def _aminmax(call: Call) -> tuple[Lazy, ...]:
 def mean_of(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     """The mean over `dims`, cheap enough to read once per element."""
     size = count(lazy.shape, dims)
-    total = reduction(call.low, lazy, dims, "sum", "sum")
+    total = reduction(call.low, lazy, dims, Combine.SUM, "sum")
     mean = mapped(total, divided(total.expr, size))
     return mean if isinstance(size, int) and size & (size - 1) == 0 else stored_small(call, mean)
 
@@ -200,7 +158,7 @@ def squares(call: Call, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
     """The sum over `dims` of (x - mean) squared."""
     kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
     centred = apply("sub", lazy.expr, spread_over(mean, kept, lazy.shape))
-    return reduction(call.low, mapped(lazy, apply("mul", centred, centred)), dims, "sum", "sum")
+    return reduction(call.low, mapped(lazy, apply("mul", centred, centred)), dims, Combine.SUM, "sum")
 
 
 def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
@@ -221,32 +179,20 @@ def _correction(call: Call) -> int | float:
     return call.number("correction") if call.has("correction") else 1
 
 
-@rule("aten.var.correction", "aten.var.dim", "aten.var.default")
-def _var(call: Call) -> Lazy:
-    variance, _, dims = _moments(call)
-    return shaped(call, variance, dims, call.tensor("self").rank)
+for _name, _root, _with_mean in (
+    *(("var", False, False), ("std", True, False)),
+    *(("var_mean", False, True), ("std_mean", True, True)),
+):
 
-
-@rule("aten.std.correction", "aten.std.dim", "aten.std.default")
-def _std(call: Call) -> Lazy:
-    variance, _, dims = _moments(call)
-    deviation = mapped(variance, apply("sqrt", variance.expr))
-    return shaped(call, deviation, dims, call.tensor("self").rank)
-
-
-@rule("aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default")
-def _var_mean(call: Call) -> tuple[Lazy, ...]:
-    variance, mean, dims = _moments(call)
-    rank = call.tensor("self").rank
-    return shaped(call, variance, dims, rank), shaped(call, mean, dims, rank)
-
-
-@rule("aten.std_mean.correction", "aten.std_mean.dim", "aten.std_mean.default")
-def _std_mean(call: Call) -> tuple[Lazy, ...]:
-    variance, mean, dims = _moments(call)
-    rank = call.tensor("self").rank
-    deviation = mapped(variance, apply("sqrt", variance.expr))
-    return shaped(call, deviation, dims, rank), shaped(call, mean, dims, rank)
+    @rule(*(f"aten.{_name}.{_kind}" for _kind in ("correction", "dim", "default")))
+    def _spread(
+        call: Call, has_root: bool = _root, with_mean: bool = _with_mean
+    ) -> tuple[Lazy, ...]:
+        variance, mean, dims = _moments(call)
+        rank = call.tensor("self").rank
+        first = mapped(variance, apply("sqrt", variance.expr)) if has_root else variance
+        parts = (first, mean) if with_mean else (first,)
+        return tuple(shaped(call, part, dims, rank) for part in parts)
 
 
 # ---- norms -----------------------------------------------------------------------------------
@@ -260,10 +206,10 @@ def _logsumexp(call: Call) -> Lazy:
     kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
     if 0 in [lazy.shape[dim] for dim in dims]:
         raise Decline("an empty reduction")
-    top = reduction(call.low, lazy, dims, "max", "max")
+    top = reduction(call.low, lazy, dims, Combine.MAX, "max")
     shift = where(apply("isinf", top.expr), like(0, top.expr), top.expr)
     raised = apply("sub", lazy.expr, spread_over(mapped(top, shift), kept, lazy.shape))
-    total = reduction(call.low, mapped(lazy, apply("exp", raised)), dims, "sum", "sum")
+    total = reduction(call.low, mapped(lazy, apply("exp", raised)), dims, Combine.SUM, "sum")
     return shaped(
         call, mapped(total, apply("add", apply("log", total.expr), shift)), dims, lazy.rank
     )
@@ -289,16 +235,16 @@ def _norm(call: Call) -> Lazy:
     return shaped(call, mapped(total, _root(total.expr, order)), dims, source.rank)
 
 
-def _norm_term(x: Expr, order: float) -> tuple[str, Expr]:
+def _norm_term(x: Expr, order: float) -> tuple[Combine, Expr]:
     """What is combined, and how."""
     if order == 2:
-        return "sum", apply("mul", x, x)
+        return Combine.SUM, apply("mul", x, x)
     if order == 0:
-        return "sum", cast(apply("ne", x, like(0, x)), x.dtype)
+        return Combine.SUM, cast(apply("ne", x, like(0, x)), x.dtype)
     size = apply("abs", x)
     if order in (inf, -inf):
-        return ("max" if order > 0 else "min"), size
-    return "sum", size if order == 1 else apply("pow", size, like(order, x))
+        return (Combine.MAX if order > 0 else Combine.MIN), size
+    return Combine.SUM, size if order == 1 else apply("pow", size, like(order, x))
 
 
 def _root(total: Expr, order: float) -> Expr:
@@ -310,17 +256,14 @@ def _root(total: Expr, order: float) -> Expr:
 # ---- scans -----------------------------------------------------------------------------------
 
 
-@rule("aten.cumsum.default")
-def _cumsum(call: Call) -> Lazy:
-    return _scan(call, "cumsum")
+for _combine in (Combine.CUMSUM, Combine.CUMPROD):
+
+    @rule(f"aten.{_combine}.default")
+    def _cumulated(call: Call, combine: Combine = _combine) -> Lazy:
+        return _scan(call, combine)
 
 
-@rule("aten.cumprod.default")
-def _cumprod(call: Call) -> Lazy:
-    return _scan(call, "cumprod")
-
-
-def _scan(call: Call, combine: str) -> Lazy:
+def _scan(call: Call, combine: Combine) -> Lazy:
     """The dim moves to the end, as the reduction dim, whose variable the store uses."""
     lazy = call.tensor("self")
     if lazy.rank == 0:
