@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import StrEnum
 from typing import Any, Generic, TypeVar, cast
 
 from stretto.device.expr_parser import ExprParser, tokens_of
@@ -23,6 +24,7 @@ from stretto.device.printer import ExprPrinter, name_text, number_text
 A = TypeVar("A")
 B = TypeVar("B")
 T = TypeVar("T")
+Kind = TypeVar("Kind", bound=StrEnum)
 
 
 DECLARATIONS = "\0"
@@ -48,6 +50,17 @@ REGISTER = Syntax(ExprPrinter.register, ExprParser.register)
 EXTENT = Syntax(ExprPrinter.extent, ExprParser.extent)
 ACCESS = Syntax(ExprPrinter.access, ExprParser.access)
 EXPR = Syntax(ExprPrinter.expr, ExprParser.expr)
+
+
+def member(kind: type[Kind]) -> Syntax[Kind]:
+    """A member of an enumeration, by its text."""
+    members = {one.value: one for one in kind}
+
+    def read(given: ExprParser) -> Kind:
+        text = given.name()
+        return members[text] if text in members else given.fail(f"{text} is not one of {members}")
+
+    return Syntax(lambda _, value: name_text(value.value), read)
 
 
 def flag(word: str) -> Syntax[bool]:

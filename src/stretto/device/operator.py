@@ -11,37 +11,57 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from math import prod
 from typing import ClassVar, Self
 
 from stretto.device.expr import Access, Buffer, Expr, Extent, Load, Reg, index_loads, loads
 from stretto.ir.ops import Argument
 
-SCANS = ("cumsum", "cumprod")
-SORTS = ("argsort", "argsort_descending")
+
+class Combine(StrEnum):
+    """What an operator makes of the values along its reduction dims."""
+
+    NONE = ""
+    SUM = "sum"
+    PROD = "prod"
+    MAX = "max"
+    MIN = "min"
+    ANY = "any"
+    ALL = "all"
+    ARGMAX = "argmax"
+    ARGMIN = "argmin"
+    CUMSUM = "cumsum"
+    CUMPROD = "cumprod"
+    ARGSORT = "argsort"
+    ARGSORT_DESCENDING = "argsort_descending"
+
+
+POSITIONS = (Combine.ARGMAX, Combine.ARGMIN)
+"""These give the i64 position in the row-major order of the reduction dims. The first of equal
+elements wins, and NaN wins over all, as in torch."""
+SCANS = (Combine.CUMSUM, Combine.CUMPROD)
+"""These scan the only reduction dim; `out` may use its variable."""
+SORTS = (Combine.ARGSORT, Combine.ARGSORT_DESCENDING)
+"""These sort the values along the first of two reduction dims, with equal ones in their order and
+NaN as the largest. They store the positions of the first elements, as many as the second dim has:
+`value` uses the variable of the first dim, `out` that of the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """out[dims] = combine over `reduce` of value.
 
-    combine: "" (no reduction), or "sum", "prod", "max", "min", "any", "all", "argmax", "argmin"
-    (the latter two give the i64 position in the row-major order of the reduction dims, first one
-    wins, NaN wins as in torch), or "cumsum" / "cumprod": the single reduction dim is scanned and
-    `out` may use its variable, or "argsort" / "argsort_descending". Those sort what `value` is over
-    the first of two reduction dims, equal ones in their order, NaN as the largest, and store the
-    positions there of the first elements, as many as the second dim has: `value` uses the variable
-    of the first of the two, `out` that of the second. Floating sums accumulate in f32 for f16, bf16
-    and f32 operands, in f64 for f64. `out.index` uses parallel variables only (scans and sorts
-    excepted). A store with `Dynamic` positions may hit one element twice; such an operator runs as
-    a single task, in order.
-    `accumulate` adds to what is there.
+    Floating sums accumulate in f32 for f16, bf16 and f32 operands, in f64 for f64. `out.index` uses
+    parallel variables only (scans and sorts excepted). A store with `Dynamic` positions may hit one
+    element twice; such an operator runs as a single task, in order. `accumulate` adds to what is
+    there.
     """
 
     name: str
     dims: tuple[Extent, ...]
     reduce: tuple[Extent, ...]
-    combine: str
+    combine: Combine
     value: Expr
     out: Access
     accumulate: bool = False

@@ -40,10 +40,12 @@ from stretto.device.grammar import (
     items,
     later,
     lines,
+    member,
     pair,
     record,
 )
 from stretto.device.operator import (
+    Combine,
     Kernel,
     LibraryArgument,
     LibraryCall,
@@ -59,6 +61,7 @@ from stretto.device.regions import Statement
 from stretto.device.tree import (
     Call,
     Check,
+    CheckCode,
     For,
     If,
     Leaf,
@@ -134,10 +137,10 @@ LIBRARY_CALL = record(
 OPERATOR = record(
     Operator,
     "{name} {dims}[ reduce {combine} {reduce}]{accumulate}[ source {source}]\n  {out} = {value}",
-    defaults={"combine": "", "reduce": ()},
+    defaults={"combine": Combine.NONE, "reduce": ()},
     name=NAME,
     dims=items(EXTENT),
-    combine=NAME,
+    combine=member(Combine),
     reduce=items(EXTENT),
     accumulate=flag("accumulate"),
     source=STRING,
@@ -203,7 +206,7 @@ LET = record(Let, "let {reg} = {value}", reg=REGISTER, value=EXPR)
 CHECK = record(
     Check,
     "check {code} {subject} = {condition}[ detail {detail}]",
-    code=NAME,
+    code=member(CheckCode),
     subject=INTEGER,
     condition=EXPR,
     detail=EXPR,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, TypeVar, cast
 
 from stretto.device.expr import Access, Buffer, Const, Expr, Position, Reg, expr_regs
@@ -30,17 +31,25 @@ class Let:
     value: Expr
 
 
+class CheckCode(StrEnum):
+    """What a run is stopped for."""
+
+    LIST_FULL = "list_full"
+    INDEX = "index"
+    ASSERTION = "assertion"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """Stops the run with `code` and the value of `detail` unless `condition` holds (same on every
     unit).
 
-    code: "list_full", "index", "assertion"; `subject` is the slot of the list, or the number of the
-    failure that is raised (`ProgramInterface.stops`).
+    subject: the slot of the list that is full, or the number of the failure that is raised
+    (`ProgramInterface.stops`).
     """
 
     condition: Expr
-    code: str
+    code: CheckCode
     subject: int = 0
     detail: Expr | None = None
 

@@ -33,13 +33,13 @@ from stretto.device.expr import (
     substitute_vars,
 )
 from stretto.device.forms import Items, LeafItem
-from stretto.device.operator import Operator
+from stretto.device.operator import Combine, Operator
 from stretto.device.tree import Tree, TreeFunction, map_leaves
 from stretto.ir.types import DType
 from stretto.kernels.contraction import factors
 from stretto.kernels.groups import divisible
 
-SPLIT = ("sum", "prod", "max", "min", "any", "all")
+SPLIT = (Combine.SUM, Combine.PROD, Combine.MAX, Combine.MIN, Combine.ANY, Combine.ALL)
 GAIN = 1.3
 """Two steps must be faster than one by so much."""
 HALVES = (DType.F16, DType.BF16)
@@ -161,7 +161,7 @@ def split(operator: Operator, slices: Slices, name: str) -> tuple[Operator, Oper
     parts = tuple(count for count, _ in slices if count > 1)
     depths = tuple(size for count, size in slices if count == 1 or size > 1)
     value = _sliced(operator, slices, len(parts))
-    if operator.combine in ("sum", "prod") and value.dtype in HALVES:
+    if operator.combine in (Combine.SUM, Combine.PROD) and value.dtype in HALVES:
         value = Apply("cast", (value,), DType.F32)
     buffer = Buffer(name, value.dtype, (*parts, *dims))
     everywhere = tuple(Index.of(Var(n)) for n in range(len(parts) + len(dims)))
@@ -204,7 +204,7 @@ def _guarded(operator: Operator, condition: Expr) -> Expr:
     value = operator.value
     pair = factors(operator)
     if pair is not None and isinstance(value, Apply):
-        kept = (_where(condition, factor, neutral("sum", factor.dtype)) for factor in pair)
+        kept = (_where(condition, factor, neutral(Combine.SUM, factor.dtype)) for factor in pair)
         return replace(value, args=tuple(kept))
     return _where(condition, value, neutral(operator.combine, value.dtype))
 
@@ -213,14 +213,14 @@ def _where(condition: Expr, value: Expr, other: Const) -> Apply:
     return Apply("where", (condition, value, other), value.dtype)
 
 
-def neutral(combine: str, dtype: DType) -> Const:
+def neutral(combine: Combine, dtype: DType) -> Const:
     """What changes nothing when it is combined with something."""
     if dtype is DType.BOOL:
-        return Const(combine in ("prod", "min", "all"), dtype)
-    if combine not in ("max", "min"):
-        one = combine in ("prod", "all")
+        return Const(combine in (Combine.PROD, Combine.MIN, Combine.ALL), dtype)
+    if combine not in (Combine.MAX, Combine.MIN):
+        one = combine in (Combine.PROD, Combine.ALL)
         return Const(float(one) if dtype.is_float else int(one), dtype)
     if dtype.is_float:
-        return Const(-inf if combine == "max" else inf, dtype)
+        return Const(-inf if combine == Combine.MAX else inf, dtype)
     limits = torch.iinfo(dtype.torch)
-    return Const(limits.min if combine == "max" else limits.max, dtype)
+    return Const(limits.min if combine == Combine.MAX else limits.max, dtype)

@@ -40,7 +40,7 @@ from stretto.device.expr import (
     substitute_vars,
 )
 from stretto.device.forms import Items, LeafItem
-from stretto.device.operator import SORTS, LibraryCall, Operator
+from stretto.device.operator import SORTS, Combine, LibraryCall, Operator
 from stretto.device.tree import Tree, TreeFunction, map_leaves
 from stretto.ir.types import DType
 from stretto.lowering.expense import SELECTED
@@ -178,7 +178,7 @@ class Steps:
             name=f"{operator.name}.rank",
             dims=shape,
             reduce=(length,),
-            combine="sum",
+            combine=Combine.SUM,
             value=cast(_is_before(operator, other, here), DType.I32),
             out=placed(ranks, shape),
         )
@@ -188,7 +188,7 @@ class Steps:
             operator,
             dims=(*operator.dims, keep),
             reduce=(length,),
-            combine="sum",
+            combine=Combine.SUM,
             value=Apply("where", (matches, Position(other), Const(0, DType.I64)), DType.I64),
             out=_moved_out(operator),
         )
@@ -200,8 +200,10 @@ class Steps:
         shape = (*operator.dims, length)
         values = self.buffer(operator.value.dtype, shape)
         order = self.buffer(DType.I64, shape)
-        first = replace(operator, dims=shape, reduce=(), combine="", out=placed(values, shape))
-        descending = operator.combine == "argsort_descending"
+        first = replace(
+            operator, dims=shape, reduce=(), combine=Combine.NONE, out=placed(values, shape)
+        )
+        descending = operator.combine == Combine.ARGSORT_DESCENDING
         call = LibraryCall(
             operator.name,
             "aten.argsort.stable",
@@ -218,7 +220,12 @@ class Steps:
         """Storing where the operator stores: value in terms of its dims and the rank."""
         dims = (*operator.dims, operator.reduce[1])
         return replace(
-            operator, dims=dims, reduce=(), combine="", value=value, out=_moved_out(operator)
+            operator,
+            dims=dims,
+            reduce=(),
+            combine=Combine.NONE,
+            value=value,
+            out=_moved_out(operator),
         )
 
 
@@ -255,7 +262,7 @@ def _value_at(operator: Operator, place: Index, end: int) -> Expr:
 
 def _last(operator: Operator) -> Const:
     """An element that no other one comes after."""
-    dtype, falling = operator.value.dtype, operator.combine == "argsort_descending"
+    dtype, falling = operator.value.dtype, operator.combine == Combine.ARGSORT_DESCENDING
     if dtype is DType.BOOL:
         return Const(not falling, dtype)
     if dtype.is_float:
@@ -267,7 +274,7 @@ def _last(operator: Operator) -> Const:
 def _is_before(operator: Operator, a: Index, b: Index) -> Expr:
     """Does the element at `a` come before the one at `b`? Of equal ones the first does."""
     first, second = _element(operator, a), _element(operator, b)
-    if operator.combine == "argsort_descending":
+    if operator.combine == Combine.ARGSORT_DESCENDING:
         less, not_more = _less(second, first), _not(_less(first, second))
     else:
         less, not_more = _less(first, second), _not(_less(second, first))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stretto.device.expr import Buffer, Const, Expr, Position
 from stretto.device.forms import Items
-from stretto.device.tree import For, If, Let, Node, Seq, While
+from stretto.device.tree import CheckCode, For, If, Let, Node, Seq, While
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
 from stretto.ir.types import DType, ListType, TensorType
@@ -44,7 +44,7 @@ def lower_control(low: Lowering, op: Op) -> None:
             lower_call(low, op)
         case CheckOp():
             detail = None if op.detail is None else low.scalar(op.detail)
-            low.check(low.scalar(op.condition), "assertion", low.stop(op.failure), detail)
+            low.check(low.scalar(op.condition), CheckCode.ASSERTION, low.stop(op.failure), detail)
         case _:
             lower_list_op(low, op)
 

@@ -28,8 +28,8 @@ from stretto.device.expr import (
     loads,
 )
 from stretto.device.forms import Items, LeafItem
-from stretto.device.operator import Operator
-from stretto.device.tree import Check, Leaf, Let, Node
+from stretto.device.operator import Combine, Operator
+from stretto.device.tree import Check, CheckCode, Leaf, Let, Node
 from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
@@ -175,7 +175,7 @@ class Lowering:
         if isinstance(buffer.shape[0], Reg):
             limit = Position(Index.of(limit_register(buffer.slot)))
             fits = Apply("le", (Position(length), limit), DType.BOOL)
-            self.check(fits, "list_full", buffer.slot)
+            self.check(fits, CheckCode.LIST_FULL, buffer.slot)
 
     def output(self, value: Value) -> Buffer:
         """The buffer that is to hold `value`: its assigned destination or a new local one."""
@@ -235,7 +235,7 @@ class Lowering:
         return reg
 
     def check(
-        self, condition: Expr, code: str, subject: int = 0, detail: Expr | None = None
+        self, condition: Expr, code: CheckCode, subject: int = 0, detail: Expr | None = None
     ) -> None:
         self.emit(Check(condition, code, subject, detail))
 
@@ -247,7 +247,7 @@ class Lowering:
         """Computes a tensor into the whole of `buffer`."""
         if 0 not in lazy.shape:
             value, out = cast(lazy.expr, buffer.dtype), placed(buffer, lazy.shape)
-            self.emit(Operator(name, lazy.shape, (), "", value, out, source=self.source))
+            self.emit(Operator(name, lazy.shape, (), Combine.NONE, value, out, source=self.source))
         return stored(buffer, lazy.shape)
 
     # ---- reading arguments -------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Lowering:
             wrapped = index.const + size if wraps and index.const < 0 else index.const
             if not 0 <= wrapped <= size - length:
                 detail = Const(index.const, DType.I64)
-                self.check(Const(False, DType.BOOL), "index", self.stop(failure), detail)
+                self.check(Const(False, DType.BOOL), CheckCode.INDEX, self.stop(failure), detail)
                 return Index()
             return Index(const=wrapped)
         key = (index, size, length, wraps)
@@ -332,7 +332,7 @@ class Lowering:
 
         def require(function: str, bound: Expr) -> None:
             holds = Apply(function, (Position(index), bound), DType.BOOL)
-            self.check(holds, "index", self.stop(failure), value)
+            self.check(holds, CheckCode.INDEX, self.stop(failure), value)
 
         if not wraps and (low is None or low < 0):
             require("ge", zero)

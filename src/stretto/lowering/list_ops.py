@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stretto.device.expr import Access, Apply, Buffer, Const, Extent, Index, Load, Position, Reg
-from stretto.device.operator import Operator
+from stretto.device.operator import Combine, Operator
+from stretto.device.tree import CheckCode
 from stretto.errors import CodegenError
 from stretto.ir.core import Op, Value
 from stretto.ir.failure import Failure
@@ -136,7 +137,7 @@ def copy_items(
     first, *others = variables(dims)
     source = Load(Access(view.buffer, view.buffer.shape, (start + first, *others)))
     out = Access(buffer, buffer.shape, (to + first, *others))
-    low.emit(Operator("copy", dims, (), "", source, out, source=low.source))
+    low.emit(Operator("copy", dims, (), Combine.NONE, source, out, source=low.source))
 
 
 # ---- ops -------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ def _store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None
         return
     value = cast(item.expr, buffer.dtype)
     out = Access(buffer, buffer.shape, (place, *variables(item.shape)))
-    low.emit(Operator("push", item.shape, (), "", value, out, source=low.source))
+    low.emit(Operator("push", item.shape, (), Combine.NONE, value, out, source=low.source))
 
 
 def _item(low: Lowering, view: ListView, place: Index) -> Lazy:
@@ -196,7 +197,7 @@ def _pop(low: Lowering, op: ListPopOp) -> None:
     rest, item = op.results
     length = low.let(Position(view.length + -1), "length")
     not_empty = Apply("ge", (Position(Index.of(length)), Const(0, DType.I64)), DType.BOOL)
-    low.check(not_empty, "index", low.stop(_EMPTY_POP))
+    low.check(not_empty, CheckCode.INDEX, low.stop(_EMPTY_POP))
     low.ranges[length] = (0, None)
     last = _item(low, view, Index.of(length))
     low.env[item] = low.store(last, low.output(item), "pop")
@@ -227,4 +228,4 @@ def _check_length(low: Lowering, comparison: str, length: Index, number: int) ->
         wanted = Const(number, DType.I64)
         holds = Apply(comparison, (Position(length), wanted), DType.BOOL)
         failure = _EMPTY_STACK if comparison == "ge" else _wrong_length(number)
-        low.check(holds, "index", low.stop(failure), Position(length))
+        low.check(holds, CheckCode.INDEX, low.stop(failure), Position(length))

@@ -7,6 +7,7 @@ reduction dim. Operands that are not plain loads are stored first. A bias is add
 from __future__ import annotations
 
 from stretto.device.expr import Apply, Expr, Extent, Index, Load
+from stretto.device.operator import Combine
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
 from stretto.ir.types import DType
@@ -47,7 +48,7 @@ def matmul(call: Call, left: Lazy, right: Lazy, result: Value | None) -> Lazy:
     if depth == 0:
         return Lazy(dtype, dims, number(0, dtype))
     value = product(lefts, rights, dtype)
-    return emit(call.low, "contraction", dims, (depth,), "sum", value, result)
+    return emit(call.low, "contraction", dims, (depth,), Combine.SUM, value, result)
 
 
 def batch_element(lazy: Lazy, batch: tuple[Extent, ...], last: tuple[Index, Index]) -> Expr:

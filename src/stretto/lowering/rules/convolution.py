@@ -10,50 +10,25 @@ are 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from stretto.device.expr import Expr, Extent, Index
+from stretto.device.expr import Extent, Index
+from stretto.device.operator import Combine
 from stretto.lowering.lazy import Lazy, broadcast, cast, variables
 from stretto.lowering.rules.contract import operand
 from stretto.lowering.rules.emit import emit, product
-from stretto.lowering.rules.scalar import apply, conjunction, number, sum_dtype, where, within
+from stretto.lowering.rules.scalar import apply, number, sum_dtype
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules.windows import Window, tapped
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The geometry of one image dim: position = out * stride - padding + tap * dilation."""
-
-    size: int
-    taps: int
-    stride: int
-    padding: int
-    dilation: int
-    padded: bool
-
-    def position(self, out: Index, tap: Index) -> Index:
-        return out * self.stride + tap * self.dilation + -self.padding
-
-    def inside(self, place: Index) -> list[Expr]:
-        return within(place, self.size) if self.padded else []
-
-
-@rule(
-    "aten.convolution.default",
-    "aten.conv1d.default",
-    "aten.conv2d.default",
-    "aten.conv3d.default",
-    "aten.conv1d.padding",
-    "aten.conv2d.padding",
-    "aten.conv3d.padding",
-)
+@rule("aten.convolution.default")
+@rule(*(f"aten.conv{dims}d.{kind}" for dims in (1, 2, 3) for kind in ("default", "padding")))
 def _convolution(call: Call) -> Lazy:
     image, weight = call.tensor("input"), call.tensor("weight")
     spatial = weight.rank - 2
     if call.arguments.get("transposed", False):
         raise Decline("a transposed convolution")
     sizes = static_dims((*image.shape[-spatial:], *weight.shape))
-    windows = _windows(call, sizes[:spatial], sizes[spatial + 2 :])
+    windows = _windows(call, sizes[:spatial], sizes[spatial + 2 :], call.shape[-spatial:])
     groups = call.integer("groups")
     if call.dtype.is_integer or 0 in call.shape:
         raise Decline("integers, or nothing to compute")
@@ -68,7 +43,9 @@ def _convolution(call: Call) -> Lazy:
     return _finished(call, raw, bias, batched)
 
 
-def _windows(call: Call, sizes: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Window, ...]:
+def _windows(
+    call: Call, sizes: tuple[int, ...], taps: tuple[int, ...], outs: tuple[Extent, ...]
+) -> tuple[Window, ...]:
     count = len(sizes)
     strides, dilations = (call.integers(name, count) for name in ("stride", "dilation"))
     paddings = call.arguments["padding"]
@@ -78,9 +55,14 @@ def _windows(call: Call, sizes: tuple[int, ...], taps: tuple[int, ...]) -> tuple
         paddings = tuple(d * (t - 1) // 2 for d, t in zip(dilations, taps, strict=True))
     else:
         paddings = call.integers("padding", count)
-    padded = (p > 0 or call.arguments["padding"] == "same" for p in paddings)
-    parts = zip(sizes, taps, strides, paddings, dilations, padded, strict=True)
-    return tuple(Window(*part) for part in parts)
+    is_padded = [padding > 0 or call.arguments["padding"] == "same" for padding in paddings]
+    places = variables(outs, 2)
+    return tuple(
+        Window(size, tap, place * stride + -padding, dilation, guarded)
+        for size, tap, place, stride, padding, dilation, guarded in zip(
+            sizes, taps, places, strides, paddings, dilations, is_padded, strict=True
+        )
+    )
 
 
 def convolve(
@@ -93,20 +75,17 @@ def convolve(
     plain: bool,
 ) -> Lazy:
     reduce = weight.shape[1:]
-    number_, channel, *outs = variables(dims)
+    number_, channel, *_ = variables(dims)
     inner, *taps = variables(reduce, len(dims))
-    places = [w.position(o, t) for w, o, t in zip(windows, outs, taps, strict=True)]
-    conditions = [item for w, p in zip(windows, places, strict=True) for item in w.inside(p)]
     out_channels, in_channels = weight.shape[0], weight.shape[1]
     assert isinstance(out_channels, int) and isinstance(in_channels, int)
     group = channel // (out_channels // groups) if groups > 1 else Index()
     dtype = sum_dtype(call.dtype)
-    pixel = cast(image.at(number_, group * in_channels + inner, *places), dtype)
-    condition = conjunction(conditions)
-    if condition is not None:
-        pixel = where(condition, pixel, number(0, dtype))
+    lead = (number_, group * in_channels + inner)
+    pixel = tapped(image, lead, windows, tuple(taps), number(0, dtype))
     value = product(weight.at(channel, inner, *taps), pixel, dtype)
-    return emit(call.low, "convolution", dims, reduce, "sum", value, call.result if plain else None)
+    result = call.result if plain else None
+    return emit(call.low, "convolution", dims, reduce, Combine.SUM, value, result)
 
 
 def _finished(call: Call, raw: Lazy, bias: Lazy | None, batched: bool) -> Lazy:

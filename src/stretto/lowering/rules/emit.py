@@ -9,6 +9,7 @@ from stretto.ir.types import DType
 from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy, cast, permute, placed, reshape, stored, variables
 
+
 def emit(
     low: Lowering,
     name: str,

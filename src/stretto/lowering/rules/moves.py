@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.device.expr import Access, Apply, Buffer, Const, Dynamic, Expr, Extent, Index, Position
-from stretto.device.operator import Operator
+from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, placed_at, reshape, stored, variables
 from stretto.lowering.rules.scalar import apply, conjunction, where, within
@@ -158,5 +158,5 @@ def buffer_access(
 def store_region(call: Call, part: Lazy, out: Access) -> None:
     if 0 in part.shape:
         return
-    value = cast(part.expr, out.buffer.dtype)
-    call.low.emit(Operator("copy", part.shape, (), "", value, out, source=call.low.source))
+    value, source = cast(part.expr, out.buffer.dtype), call.low.source
+    call.low.emit(Operator("copy", part.shape, (), Combine.NONE, value, out, source=source))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from stretto.device.expr import Buffer, Expr, Index
+from stretto.device.operator import Combine
 from stretto.lowering.lazy import Lazy, cast, constant, stored, variables, whole_buffer
 from stretto.lowering.rules.emit import computed, keep_dims, mapped, reduction, spread_over
 from stretto.lowering.rules.reduce import count, divided, squares, stored_small
@@ -43,7 +44,7 @@ def _mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     places = dict(zip(kept, variables(rows), strict=True))
     first = Lazy(lazy.dtype, rows, lazy.at(*(places.get(d, 0) for d in range(lazy.rank))))
     distance = apply("sub", lazy.expr, spread_over(first, kept, lazy.shape))
-    total = reduction(call.low, mapped(lazy, distance), dims, "sum", "sum")
+    total = reduction(call.low, mapped(lazy, distance), dims, Combine.SUM, "sum")
     mean = apply("add", first.expr, divided(total.expr, count(lazy.shape, dims)))
     return stored_small(call, mapped(total, mean))
 
@@ -94,7 +95,7 @@ def _rms_norm(call: Call) -> Lazy:
     first = lazy.rank - len(call.integers("normalized_shape"))
     dims, kept = tuple(range(first, lazy.rank)), tuple(range(first))
     square = mapped(lazy, apply("mul", lazy.expr, lazy.expr))
-    total = reduction(call.low, square, dims, "sum", "sum")
+    total = reduction(call.low, square, dims, Combine.SUM, "sum")
     mean = divided(total.expr, count(lazy.shape, dims))
     floor = torch.finfo(call.tensor("input").dtype.torch).eps if eps is None else eps
     rstd = stored_small(call, mapped(total, apply("rsqrt", apply("add", mean, like(floor, mean)))))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from stretto.device.expr import Apply, Const, Expr, Extent
+from stretto.device.tree import CheckCode
 from stretto.ir.failure import Failure
 from stretto.ir.types import DType
 from stretto.lowering.function import is_cheap
@@ -94,21 +95,21 @@ def as_float(call: Call, name: str) -> Expr:
 
 # ---- expressions -----------------------------------------------------------------------------
 
-Combine = Callable[..., Expr]
+Expression = Callable[..., Expr]
 
 
-def pointwise(*targets: str, operand: Operand = setting) -> Callable[[Combine], Combine]:
+def pointwise(*targets: str, operand: Operand = setting) -> Callable[[Expression], Expression]:
     """Registers an expression as the rule of operators."""
 
-    def register(combine: Combine) -> Combine:
+    def register(expression: Expression) -> Expression:
         @rule(*targets)
         def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
             known = parameters(call.op.target).values()
             names = [item.name for item in known if item.is_tensor or item.is_scalar]
             values = [operand(call, name) if call.has(name) else None for name in names]
-            return finish(call, combine(*values))
+            return finish(call, expression(*values))
 
-        return combine
+        return expression
 
     return register
 
@@ -230,7 +231,7 @@ def _divided(call: Call, function: str) -> Lazy:
     if not call.tensor("other").rank:
         # The same for all elements. Those of a dynamic dim are taken to be some.
         divisor = rounded(call, "other")
-        call.low.check(apply("ne", divisor, like(0, divisor)), "assertion", number)
+        call.low.check(apply("ne", divisor, like(0, divisor)), CheckCode.ASSERTION, number)
         return finish(call, apply(function, a, b))
     # The kernel checks each divisor by that of a position, which here is 1 of 1 where it is wrong.
     wrong = cast(apply("eq", b, like(0, b)), DType.I64)

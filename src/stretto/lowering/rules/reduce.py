@@ -158,7 +158,8 @@ def squares(call: Call, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
     """The sum over `dims` of (x - mean) squared."""
     kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
     centred = apply("sub", lazy.expr, spread_over(mean, kept, lazy.shape))
-    return reduction(call.low, mapped(lazy, apply("mul", centred, centred)), dims, Combine.SUM, "sum")
+    square = mapped(lazy, apply("mul", centred, centred))
+    return reduction(call.low, square, dims, Combine.SUM, "sum")
 
 
 def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
@@ -179,14 +180,14 @@ def _correction(call: Call) -> int | float:
     return call.number("correction") if call.has("correction") else 1
 
 
-for _name, _root, _with_mean in (
+for _name, _has_root, _with_mean in (
     *(("var", False, False), ("std", True, False)),
     *(("var_mean", False, True), ("std_mean", True, True)),
 ):
 
     @rule(*(f"aten.{_name}.{_kind}" for _kind in ("correction", "dim", "default")))
     def _spread(
-        call: Call, has_root: bool = _root, with_mean: bool = _with_mean
+        call: Call, has_root: bool = _has_root, with_mean: bool = _with_mean
     ) -> tuple[Lazy, ...]:
         variance, mean, dims = _moments(call)
         rank = call.tensor("self").rank

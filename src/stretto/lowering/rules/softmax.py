@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from stretto.device.expr import Expr
+from stretto.device.operator import Combine
 from stretto.lowering.lazy import Lazy, cast
 from stretto.lowering.rules.emit import computed, mapped, reduction, spread_over
 from stretto.lowering.rules.scalar import apply, compute_dtype, like, where
@@ -14,9 +15,9 @@ from stretto.lowering.rules.table import Call, rule
 def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
     """(exp's argument x - max, the maxima, the sums of exponentials) along `dim`."""
     kept = tuple(d for d in range(lazy.rank) if d != dim)
-    top = reduction(call.low, lazy, (dim,), "max", "max")
+    top = reduction(call.low, lazy, (dim,), Combine.MAX, "max")
     raised = apply("sub", lazy.expr, spread_over(top, kept, lazy.shape))
-    total = reduction(call.low, mapped(lazy, apply("exp", raised)), (dim,), "sum", "sum")
+    total = reduction(call.low, mapped(lazy, apply("exp", raised)), (dim,), Combine.SUM, "sum")
     return raised, top, total
 
 

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from stretto.device.expr import Const, Dynamic, Extent, Index, Var
-from stretto.device.operator import Operator
+from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, constant, placed_at, stored, variables
 from stretto.lowering.rules.emit import computed
@@ -54,7 +54,7 @@ def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) ->
         "sort",
         outer,
         (lazy.shape[dim], keep),
-        "argsort_descending" if descending else "argsort",
+        Combine.ARGSORT_DESCENDING if descending else Combine.ARGSORT,
         source.at(*read),
         placed_at(buffer, call.shape, tuple(written)),
         source=call.low.source,

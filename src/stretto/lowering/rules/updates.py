@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.device.expr import Buffer, Extent, Index, index_loads, loads
-from stretto.device.operator import Operator
+from stretto.device.operator import Combine, Operator
 from stretto.lowering.lazy import Lazy, broadcast, cast, placed_at, stored, variables, whole_buffer
 from stretto.lowering.rules.emit import mapped
 from stretto.lowering.rules.indexing import Selection, as_index, position_of, selected
@@ -36,7 +36,7 @@ def write(
         value = cast(_detached(call, source(), buffer).expr, dtype)
         out = placed_at(buffer, call.shape, selection.indices)
         operator = Operator(
-            "update", selection.shape, (), "", value, out, accumulate, call.low.source
+            "update", selection.shape, (), Combine.NONE, value, out, accumulate, call.low.source
         )
         call.low.emit(operator)
     return stored(buffer, call.shape)
