@@ -60,7 +60,7 @@ def member(kind: type[Kind]) -> Syntax[Kind]:
         text = given.name()
         return members[text] if text in members else given.fail(f"{text} is not one of {members}")
 
-    return Syntax(lambda _, value: name_text(value.value), read)
+    return Syntax(lambda _, value: name_text(value), read)
 
 
 def flag(word: str) -> Syntax[bool]:
