@@ -6,6 +6,7 @@ Outside of a capture (a closure that outlives it), everything behaves as plain P
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import operator
 import sys
@@ -28,7 +29,7 @@ from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import indexing, operations
 from stretto.frontends.python.source.rewrite import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe
-from stretto.frontends.python.tracing.signals import NeedsUnroll, fail
+from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values import arithmetic, mixed_numbers, raises
@@ -169,15 +170,8 @@ def _item_of_sequence(holder: Any, index: Any) -> Any:
     known = known_value(index)
     if known is not None:
         return holder[known]
-    unroll: NeedsUnroll | None = None
-    try:
+    with contextlib.suppress(Abort):  # unroll the loop of the index, if it has one
         concrete(index, "int")
-    except NeedsUnroll as signal:
-        unroll = signal
-    except BaseException:
-        unroll = None
-    if unroll is not None:
-        raise unroll
     if isinstance(holder, nn.ModuleList):
         fail(
             "a module is chosen by a traced index",

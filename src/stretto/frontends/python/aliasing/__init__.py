@@ -1,6 +1,5 @@
 """Which tensors share memory, and what a write in place to one of them does to the others.
 
-`views` are the steps from a storage to a tensor. `aliases` keeps for each storage whose memory it
-may be; `joined` finds that out behind a branch and `carried` around a loop, both with `ways`, the
-paths through the sources of a storage.
+`aliases` keeps for each storage whose memory it may be. `joined` finds that out behind a branch and
+`carried` around a loop, both with `ways`, the paths through the sources of a storage.
 """

@@ -84,8 +84,7 @@ def _len(value: Any) -> Any:
 
 
 def _range(*bounds: Any) -> Any:
-    known = [tracer().number_of_dim(b) if isinstance(b, torch.SymInt) else b for b in bounds]
-    known = [_known_or_self(bound) for bound in known]
+    known = [_known_or_self(bound) for bound in bounds]
     if not any(_traced(bound) for bound in known):
         return range(*known)
     if any(number_kind(bound) is float for bound in known):
@@ -94,36 +93,33 @@ def _range(*bounds: Any) -> Any:
 
 
 def _known_or_self(bound: Any) -> Any:
+    if isinstance(bound, torch.SymInt):
+        bound = tracer().number_of_dim(bound)
     if not _traced(bound):
         return bound
     known = known_value(bound)
     return bound if known is None else known
 
 
-def _extreme(builtin: Any, smaller: bool) -> Rule:
+def _extreme(is_better: Callable[[Any, Any], Any], of_integers: Rule) -> Rule:
     """min and max of several arguments or of a sequence, with traced numbers among them."""
 
     def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         items: tuple[Any, ...] = args
         if len(args) == 1:
             items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
-        if key is not None or kwargs or not any(_traced(item) for item in items):
+        if key is not None or kwargs or not any(map(_traced, items)):
             return NotImplemented
         best, *others = items
         for item in others:
-            best = _smaller(item, best) if smaller else _smaller(best, item, swap=True)
+            if number_kind(item) is number_kind(best) is int:
+                best = of_integers(*map(_as_number, (item, best)))
+            else:
+                chosen = is_better(item, best)
+                best = stage_ifexp(chosen, lambda x=item: x, lambda x=best: x)
         return best
 
     return rule
-
-
-def _smaller(first: Any, second: Any, *, swap: bool = False) -> Any:
-    if number_kind(first) is number_kind(second) is int:
-        return (torch.maximum if swap else torch.minimum)(*map(_as_number, (first, second)))
-    chosen, other = (second, first) if swap else (first, second)
-    if swap:
-        return stage_ifexp(chosen > other, lambda: chosen, lambda: other)
-    return stage_ifexp(chosen < other, lambda: chosen, lambda: other)
 
 
 def _as_number(value: Any) -> Any:
@@ -175,18 +171,16 @@ def _sum(items: Any, start: Any = 0) -> Any:
     return operations.stack(items).sum(0) + start
 
 
-def _any(items: Any) -> Any:
-    found: Any = False
-    for item in items:
-        found = stage_or(found, lambda i=item: i)
-    return found if _traced(found) else bool(found)
+def _folded(start: bool, stage: Rule) -> Rule:
+    """any and all."""
 
+    def rule(items: Any) -> Any:
+        found: Any = start
+        for item in items:
+            found = stage(found, lambda i=item: i)
+        return found if _traced(found) else bool(found)
 
-def _all(items: Any) -> Any:
-    found: Any = True
-    for item in items:
-        found = stage_and(found, lambda i=item: i)
-    return found if _traced(found) else bool(found)
+    return rule
 
 
 def _print(*args: Any, **kwargs: Any) -> Any:
@@ -196,12 +190,11 @@ def _print(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _math(function: Any, on_tensor: Rule, *, integer: bool = False) -> Rule:
+def _math(on_tensor: Rule, kind: type) -> Rule:
+    """A function of the module `math`."""
+
     def rule(*args: Any) -> Any:
-        if not any(_traced(arg) for arg in args):
-            return NotImplemented
-        result = on_tensor(*args)
-        return cast_number(result, int) if integer else cast_number(result, float)
+        return cast_number(on_tensor(*args), kind) if any(map(_traced, args)) else NotImplemented
 
     return rule
 
@@ -222,12 +215,13 @@ def _divmod(first: Any, second: Any) -> Any:
     return first // second, first % second
 
 
-def _stack(items: Any, dim: int = 0, *, out: Any = None) -> Any:
-    return operations.stack(items, dim) if isinstance(items, TracedList) else NotImplemented
+def _joined(operation: Rule) -> Rule:
+    """torch.stack and torch.cat."""
 
+    def rule(items: Any, dim: int = 0, *, out: Any = None) -> Any:
+        return operation(items, dim) if isinstance(items, TracedList) else NotImplemented
 
-def _cat(items: Any, dim: int = 0, *, out: Any = None) -> Any:
-    return operations.concatenate(items, dim) if isinstance(items, TracedList) else NotImplemented
+    return rule
 
 
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
@@ -306,10 +300,8 @@ def _assert_scalar(value: Any, message: str, *_: Any) -> Any:
 
 
 def _arange(*args: Any, **kwargs: Any) -> Any:
-    if any(_traced(arg) and known_value(arg) is None for arg in args):
-        for arg in args:
-            if _traced(arg):
-                concrete(arg, "int")
+    for arg in filter(_traced, args):
+        concrete(arg, "int")
     return NotImplemented
 
 
@@ -331,34 +323,32 @@ RULES: dict[Any, Rule] = {
     bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
     len: _len,
     range: _range,
-    min: _extreme(min, True),
-    max: _extreme(max, False),
+    min: _extreme(operator.lt, torch.minimum),
+    max: _extreme(operator.gt, lambda item, best: torch.maximum(best, item)),
     isinstance: _isinstance,
     getattr: _getattr,
     hasattr: _hasattr,
     list: _list,
     sum: _sum,
-    any: _any,
-    all: _all,
+    any: _folded(False, stage_or),
+    all: _folded(True, stage_and),
     print: _print,
     enumerate: sources.enumerated,
     zip: sources.zipped,
     reversed: sources.backwards,
     round: _round,
     divmod: _divmod,
-    math.sqrt: _math(math.sqrt, torch.sqrt),
-    math.exp: _math(math.exp, torch.exp),
-    math.log: _math(math.log, torch.log),
-    math.tanh: _math(math.tanh, torch.tanh),
-    math.sin: _math(math.sin, torch.sin),
-    math.cos: _math(math.cos, torch.cos),
-    math.floor: _math(math.floor, torch.floor, integer=True),
-    math.ceil: _math(math.ceil, torch.ceil, integer=True),
+    **{
+        getattr(math, name): _math(getattr(torch, name), float)
+        for name in ("sqrt", "exp", "log", "tanh", "sin", "cos")
+    },
+    math.floor: _math(torch.floor, int),
+    math.ceil: _math(torch.ceil, int),
     torch.compiler.is_compiling: lambda: True,
     operator.getitem: lambda holder, index: Hooks.staging.getitem(holder, index),
-    torch.stack: _stack,
-    torch.cat: _cat,
-    torch.concat: _cat,
+    torch.stack: _joined(operations.stack),
+    torch.cat: _joined(operations.concatenate),
+    torch.concat: _joined(operations.concatenate),
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
     torch.full: _full,
@@ -402,18 +392,9 @@ _LIST_METHODS: dict[str, Rule] = {
 
 def list_method(function: Any) -> Rule | None:
     """A method of a Python list that takes a traced position."""
-    if function.__name__ == "pop":
-        return _pop(function.__self__)
-    return None
-
-
-def _pop(items: list[Any]) -> Rule:
-    def rule(index: Any = -1) -> Any:
-        if not _traced(index):
-            return NotImplemented
-        return items.pop(int(index))
-
-    return rule
+    if function.__name__ != "pop":
+        return None
+    return lambda index=-1: function(int(index)) if _traced(index) else NotImplemented
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from stretto.frontends.python.tracing.signals import RecursionFound, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import first_either
+from stretto.frontends.python.values.leaves import kind_of
 from stretto.frontends.python.values.mixed_numbers import with_tensors
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.frontends.python.values.templates import Walk, is_traced_leaf
@@ -106,22 +107,10 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
     )
 
 
-def _abstract(value: Any, *, by_identity: bool) -> Hashable:
-    match value:
-        case TracedTensor():
-            return ("traced", tracer().type_of(value), value.number is not None)
-        case None | bool() | int() | float() | str():
-            return (type(value), value)
-        case TracedList():
-            return ("list", tracer().list_origins.get(id(value), id(value)))
-        case list() | dict() if by_identity:
-            return ("list", id(value))
-        case tuple():
-            return (type(value), *(_abstract(item, by_identity=by_identity) for item in value))
-        case list():
-            return (list, *(_abstract(item, by_identity=by_identity) for item in value))
-        case dict():
-            parts = ((k, _abstract(v, by_identity=by_identity)) for k, v in value.items())
-            return (dict, *parts)
-        case _:
-            return ("object", id(value))
+def _abstract(given: Any, *, by_identity: bool) -> Hashable:
+    """What two calls have in common if one function can stand for both."""
+    leaves, walk = list[TracedTensor](), Walk(is_traced_leaf, not by_identity)
+    origins = tracer().list_origins
+    lists = (x for x in walk.containers(given) if by_identity or isinstance(x, TracedList))
+    shape = walk.flatten(given, leaves, {id(x): ("list", origins.get(id(x), id(x))) for x in lists})
+    return shape, tuple(map(kind_of, leaves))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.aliasing import views
+from stretto.frontends.python.operators import views
 from stretto.frontends.python.operators.functional import overwrite
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -73,17 +73,20 @@ def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         target.fill_(value)
         return
+    overwrite(target, _without_leading_ones(value, target))
+
+
+def _without_leading_ones(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A value that has more dims than what it is assigned to."""
     while value.dim() > target.dim() and value.shape[0] == 1:
         value = value.squeeze(0)
-    overwrite(target, value)
+    return value
 
 
 def _set_if(tensor: TracedTensor, flag: TracedTensor, value: Any) -> None:
     """All of the tensor is the value, if the flag is set."""
     if isinstance(value, torch.Tensor):
-        while value.dim() > tensor.dim() and value.shape[0] == 1:
-            value = value.squeeze(0)
-        value = value.to(tensor.dtype)
+        value = _without_leading_ones(value, tensor).to(tensor.dtype)
     else:
         value = torch.full((), value, dtype=tensor.dtype)
     overwrite(tensor, torch.where(flag, value, tensor))
@@ -197,7 +200,5 @@ def _unroll_or_fail(bounds: tuple[Any, ...]) -> None:
         if isinstance(bound, TracedTensor):
             try:
                 concrete(bound, "int")
-            except NeedsUnroll:
-                raise
             except Abort:
                 raise data_dependent_shape("the length of this slice") from None

@@ -38,7 +38,7 @@ from stretto.frontends.python.operators.functional import (
     written_by,
 )
 from stretto.frontends.python.operators.overlap import check_overlap
-from stretto.frontends.python.operators.view_rules import RULES as VIEW_RULES
+from stretto.frontends.python.operators.views import RULES as VIEW_RULES
 from stretto.frontends.python.tracing.fakes import mapped
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor

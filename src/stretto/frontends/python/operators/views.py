@@ -1,0 +1,309 @@
+"""Views as steps that can be read and written back, so that aliases see each other's writes.
+
+A view operator on a traced tensor adds a ViewStep to its chain instead of computing a value of its
+own. `RULES` has the overloads of ATen that are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error
+from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import SET_ROW, TracedTensor, ViewStep
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.ir.core import Value
+from stretto.ir.ops import Argument
+from stretto.ir.types import TensorType
+from stretto.ops.positions import Positions
+
+aten = torch.ops.aten
+
+ViewRule = Callable[..., Any]
+
+
+def _fake_view(func: Any, tensor: TracedTensor, *args: Any) -> Any:
+    """What a view operator makes of the fake tensor. Its memory is not that of `tensor.fake`: only
+    storages of traced tensors say what is shared. Raises what eager PyTorch raises."""
+    state = tracer()
+    key = call_key(func, (tensor.fake, *args), {})
+    known = None if key is None else known_result(state.fake_mode, key)
+    if known is not None:
+        return known
+    try:
+        with state.faking():
+            known = func(tensor.fake, *args)
+    except OF_OPERATORS as problem:
+        raise (eager_error(func, (tensor, *args), {}) or problem) from None
+    if key is not None:
+        remember(key, known)
+    return known
+
+
+def _extended(
+    tensor: TracedTensor,
+    fake: torch.Tensor,
+    target: str,
+    *arguments: Argument,
+    scatter: str = "",
+    inverse: tuple[Argument, ...] | None = None,
+) -> TracedTensor:
+    """The alias of `tensor` that one more view step makes."""
+    step = ViewStep(target, arguments, tracer().type_of(fake), scatter, inverse)
+    return TracedTensor(fake, tensor.memory, (*tensor.steps, step))
+
+
+def _last(tensor: TracedTensor, target: str) -> ViewStep | None:
+    """The last view, if it is that operator."""
+    return tensor.steps[-1] if tensor.steps and tensor.steps[-1].target == target else None
+
+
+def _without_last(tensor: TracedTensor) -> TracedTensor:
+    return TracedTensor(tensor.fake, tensor.memory, tensor.steps[:-1])
+
+
+# -- the same elements in another shape or order --------------------------------------------------
+
+
+def _alias(x: TracedTensor, *args: Any) -> TracedTensor:
+    """The same tensor under another Python object."""
+    return TracedTensor(_fake_view(aten.alias.default, x), x.memory, x.steps, x.number)
+
+
+def _reshaped(func: Any) -> ViewRule:
+    """The tensor seen with another shape, its elements in the same order."""
+    return lambda x, *args: _with_shape(x, _fake_view(func, x, *args))
+
+
+def _with_shape(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
+    before, after = _shape_arguments(tensor.shape), _shape_arguments(fake.shape)
+    view = "aten.view.default"
+    last = _last(tensor, view)
+    if last is not None and last.inverse is not None:
+        (before,) = last.inverse
+        tensor = _without_last(tensor)
+    if before == after:
+        return TracedTensor(fake, tensor.memory, tensor.steps)
+    return _extended(tensor, fake, view, after, inverse=(before,))
+
+
+def _shape_arguments(shape: Any) -> Argument:
+    """A shape as an argument; symbolic dims are values, one alone may be -1."""
+    state = tracer()
+    symbolic = [dim for dim in shape if not isinstance(state.dim(dim), int)]
+    if len(symbolic) == 1:
+        return tuple(d if isinstance(d := state.dim(dim), int) else -1 for dim in shape)
+    return tuple(dim if isinstance(dim, int) else state.dim_argument(dim) for dim in shape)
+
+
+def _permuted(func: Any) -> ViewRule:
+    """The tensor with its dims in another order, which the strides of the result show."""
+
+    def rule(x: TracedTensor, *args: Any) -> TracedTensor:
+        fake = _fake_view(func, x, *args)
+        with tracer().native():
+            numbered = torch.empty_strided([1] * x.dim(), list(range(x.dim())), device="meta")
+            order = list(func(numbered, *args).stride())
+        permute = "aten.permute.default"
+        last = _last(x, permute)
+        if last is not None:
+            (first,) = last.arguments
+            assert isinstance(first, tuple)
+            order = [int(first[dim]) for dim in order]  # type: ignore[call-overload]
+            x = _without_last(x)
+        if order == sorted(order):
+            return TracedTensor(fake, x.memory, x.steps)
+        inverse = tuple(order.index(dim) for dim in range(len(order)))
+        return _extended(x, fake, permute, tuple(order), inverse=(inverse,))
+
+    return rule
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
+    """`x.select(dim, index)`, also at a position known only at run time."""
+    fake = _fake_view(aten.select.int, x, dim, index if isinstance(index, int) else 0)
+    dim %= x.dim()
+    if isinstance(index, Value):
+        _check(index, x, dim, 1, "aten.select.int")
+    if _last(x, "aten.expand.default") is not None:
+        inside = _selected_before_expand(x, fake, dim, index)
+        if inside is not None:
+            return inside
+    return _extended(x, fake, "aten.select.int", dim, index, scatter=_scatter_of(index))
+
+
+def _scatter_of(index: int | Value) -> str:
+    return "aten.select_scatter.default" if isinstance(index, int) else SET_ROW
+
+
+def _selected_before_expand(
+    tensor: TracedTensor, fake: torch.Tensor, dim: int, index: int | Value
+) -> TracedTensor | None:
+    """`x.expand(...).select(dim, index)` as a view of `x`, which can be written."""
+    state = tracer()
+    base = _without_last(tensor)
+    whole = tensor.memory.fake
+    assert whole is not None
+    type = base.steps[-1].type if base.steps else state.type_of(whole)
+    new = tensor.dim() - len(type.shape)
+    if dim >= new:
+        at = index if type.shape[dim - new] != 1 else 0
+        left = tuple(size for place, size in enumerate(type.shape) if place != dim - new)
+        type = TensorType(type.dtype, left)
+        step = ViewStep("aten.select.int", (dim - new, at), type, _scatter_of(at))
+        base = TracedTensor(fake, base.memory, (*base.steps, step))
+    if type == state.type_of(fake):
+        return TracedTensor(fake, base.memory, base.steps)
+    (sizes,) = tensor.steps[-1].arguments
+    assert isinstance(sizes, tuple)
+    return _extended(base, fake, "aten.expand.default", sizes[:dim] + sizes[dim + 1 :])
+
+
+def _check(position: Value, tensor: TracedTensor, dim: int, length: int, operator: str) -> None:
+    """Raise where the position is out of range, although nobody may read the view."""
+    state = tracer()
+    size = state.dim(tensor.shape[dim])
+    if isinstance(size, int):
+        state.emit(Positions(state.use(position), size, length, operator, dim, True).check(), ())
+
+
+def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
+    """`length` elements of `dim` from a position known only at run time."""
+    fake = _fake_view(aten.narrow.default, tensor, dim, 0, length)
+    _check(start, tensor, dim % tensor.dim(), length, "stretto.narrow")
+    scatter = "stretto.narrow_scatter"
+    return _extended(tensor, fake, "stretto.narrow", dim, start, length, scatter=scatter)
+
+
+def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
+    if isinstance(start, TracedTensor):
+        return narrowed(x, dim % x.dim(), tracer().read(start), length)
+    fake = _fake_view(aten.narrow.default, x, dim, start, length)
+    start = start % x.shape[dim] if start < 0 else start
+    return _sliced(x, fake, dim, start, start + length, 1)
+
+
+def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    return _sliced(
+        x, _fake_view(aten.slice.Tensor, x, dim, start, end, step), dim, start, end, step
+    )
+
+
+def _sliced(
+    tensor: TracedTensor, fake: torch.Tensor, dim: int, start: Any, end: Any, step: int
+) -> TracedTensor:
+    """`tensor[..., start:end:step, ...]` in dim `dim` with Python bounds."""
+    dim %= tensor.dim()
+    size: Any = tensor.shape[dim]
+    if isinstance(size, int):
+        start, end, step = slice(start, end, step).indices(size)
+        end = max(start, end)
+        if (start, end, step) == (0, size, 1):
+            return TracedTensor(fake, tensor.memory, tensor.steps)
+    scatter = "aten.slice_scatter.default"
+    return _extended(tensor, fake, "aten.slice.Tensor", dim, start, end, step, scatter=scatter)
+
+
+def _unbind(x: TracedTensor, dim: int = 0) -> tuple[TracedTensor, ...]:
+    return tuple(selected(x, dim, index) for index in range(x.shape[dim]))
+
+
+def _pieces(func: Any) -> ViewRule:
+    def rule(x: TracedTensor, sizes: Any, *axes: int, dim: int | None = None) -> Any:
+        axis = (axes[0] if axes else 0) if dim is None else dim
+        pieces = _fake_view(func, x, sizes, axis)
+        if not x.dim():
+            raise RuntimeError("split expects at least a 1-dimensional tensor")
+        start, made = 0, list[TracedTensor]()
+        for piece in pieces:
+            length = piece.shape[axis]
+            made.append(_sliced(x, piece, axis, start, start + length, 1))
+            start += length
+        return tuple(made)
+
+    return rule
+
+
+def _diagonal(x: TracedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TracedTensor:
+    fake = _fake_view(aten.diagonal.default, x, offset, dim1, dim2)
+    scatter = "aten.diagonal_scatter.default"
+    return _extended(x, fake, "aten.diagonal.default", offset, dim1, dim2, scatter=scatter)
+
+
+def _as_strided(x: TracedTensor, size: Any, stride: Any, offset: int | None = None) -> TracedTensor:
+    """Only of a whole storage: for a view, the layout of the storage would have to be known."""
+    fake = _fake_view(aten.as_strided.default, x, size, stride, offset)
+    if x.steps or not x.fake.is_contiguous():
+        fail("as_strided of a view is not captured", "use slices, unfold or reshape instead")
+    places = (tuple(size), tuple(stride), offset)
+    scatter = "aten.as_strided_scatter.default"
+    return _extended(x, fake, "aten.as_strided.default", *places, scatter=scatter)
+
+
+# -- repeated elements ----------------------------------------------------------------------------
+
+
+def _expand(x: TracedTensor, sizes: list[int], **_: Any) -> TracedTensor:
+    """The tensor repeated without copies; where an element is repeated it cannot be written."""
+    fake = _fake_view(aten.expand.default, x, sizes)
+    new = fake.dim() - x.dim()
+    if fake.shape[new:] == x.shape and all(size == 1 for size in fake.shape[:new]):
+        return _with_shape(x, fake)
+    return _extended(x, fake, "aten.expand.default", _expanded_sizes(fake.shape, new))
+
+
+def _expanded_sizes(shape: Any, new: int) -> Argument:
+    """The sizes to expand to; those of symbolic dims that are not new are -1."""
+    state = tracer()
+    known = enumerate(map(state.dim, shape))
+    return tuple(
+        dim if isinstance(dim, int) else -1 if place >= new else state.dim_argument(shape[place])
+        for place, dim in known
+    )
+
+
+_RESHAPES = (
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+)
+_PERMUTATIONS = (
+    aten.permute.default,
+    aten.transpose.int,
+    aten.swapaxes.default,
+    aten.swapdims.default,
+    aten.t.default,
+    aten.numpy_T.default,
+    aten.mT.default,
+    aten.movedim.int,
+    aten.movedim.intlist,
+)
+_ALIASES = (aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.detach_.default)
+_SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+
+RULES: dict[Any, ViewRule] = {
+    **{func: _reshaped(func) for func in _RESHAPES},
+    **{func: _permuted(func) for func in _PERMUTATIONS},
+    **{func: _pieces(func) for func in _SPLITS},
+    **dict.fromkeys(_ALIASES, _alias),
+    aten.select.int: selected,
+    aten.slice.Tensor: _slice,
+    aten.narrow.default: _narrow,
+    aten.narrow.Tensor: _narrow,
+    aten.unbind.int: _unbind,
+    aten.expand.default: _expand,
+    aten.expand_as.default: lambda x, other: _expand(x, list(other.shape)),
+    aten.diagonal.default: _diagonal,
+    aten.as_strided.default: _as_strided,
+}
