@@ -12,7 +12,7 @@ from stretto.device.forms import (
     ProgramInterface,
 )
 from stretto.device.operator import LibraryArgument, LibraryCall
-from stretto.device.tree import Seq, Tree, TreeFunction
+from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
 from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.failure import Failure
@@ -246,7 +246,7 @@ def _check_relations(low: Lowering, op: TensorOp) -> None:
         )
         holds = Apply(_COMPARISONS[relation.sign], (left, right), DType.BOOL)
         failure = Failure("RuntimeError", f"{op.target} needs sizes with {relation}; found {{}}")
-        low.check(holds, "index", low.stop(failure), left)
+        low.check(holds, CheckCode.INDEX, low.stop(failure), left)
 
 
 def _library(low: Lowering, op: TensorOp, reason: str) -> None:
