@@ -10,7 +10,7 @@ integer division by zero is undefined. Shifts by a negative number or by the wid
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -36,13 +36,14 @@ class ScalarFunction:
 
     `cast`, `where` and `checked` have none: the first needs the dtype of its Apply, the second
     evaluates one arm only, the third is its first argument if that is in 0 .. second - 1, and else
-    stops the run.
+    stops the run. is_expensive: too expensive to compute twice.
     """
 
     name: str
     arity: int
     result: Result
     evaluate: Callable[..., Tensor] | None
+    is_expensive: bool = False
 
 
 def _unary(result: Result, **functions: Callable[..., Tensor]) -> list[ScalarFunction]:
@@ -59,6 +60,10 @@ def _binary(result: Result, **functions: Callable[..., Tensor]) -> list[ScalarFu
     ]
 
 
+def _expensive(functions: list[ScalarFunction]) -> list[ScalarFunction]:
+    return [replace(function, is_expensive=True) for function in functions]
+
+
 def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b, rounding_mode="floor")
 
@@ -69,33 +74,38 @@ def _truncating_divide(a: Tensor, b: Tensor) -> Tensor:
 
 _ALL: list[ScalarFunction] = [
     *_unary(Result.SAME, neg=torch.neg, abs=torch.abs, sign=torch.sign),
+    *_expensive(
+        _unary(
+            Result.FLOAT,
+            exp=torch.exp,
+            exp2=torch.exp2,
+            expm1=torch.expm1,
+            log=torch.log,
+            log1p=torch.log1p,
+            log2=torch.log2,
+            log10=torch.log10,
+            sqrt=torch.sqrt,
+            rsqrt=torch.rsqrt,
+            sin=torch.sin,
+            cos=torch.cos,
+            tan=torch.tan,
+            asin=torch.asin,
+            acos=torch.acos,
+            atan=torch.atan,
+            sinh=torch.sinh,
+            cosh=torch.cosh,
+            tanh=torch.tanh,
+            asinh=torch.asinh,
+            acosh=torch.acosh,
+            atanh=torch.atanh,
+            sigmoid=torch.sigmoid,
+            erf=torch.erf,
+            erfc=torch.erfc,
+        )
+    ),
     *_unary(
         Result.FLOAT,
-        exp=torch.exp,
-        exp2=torch.exp2,
-        expm1=torch.expm1,
-        log=torch.log,
-        log1p=torch.log1p,
-        log2=torch.log2,
-        log10=torch.log10,
-        sqrt=torch.sqrt,
-        rsqrt=torch.rsqrt,
         reciprocal=torch.reciprocal,
-        sin=torch.sin,
-        cos=torch.cos,
-        tan=torch.tan,
-        asin=torch.asin,
-        acos=torch.acos,
-        atan=torch.atan,
-        sinh=torch.sinh,
-        cosh=torch.cosh,
-        tanh=torch.tanh,
-        asinh=torch.asinh,
-        acosh=torch.acosh,
-        atanh=torch.atanh,
-        sigmoid=torch.sigmoid,
-        erf=torch.erf,
-        erfc=torch.erfc,
         floor=torch.floor,
         ceil=torch.ceil,
         round=torch.round,  # half to even
@@ -109,17 +119,22 @@ _ALL: list[ScalarFunction] = [
         add=torch.add,
         sub=torch.sub,
         mul=torch.mul,
-        floordiv=_floor_divide,
-        truncdiv=_truncating_divide,
-        remainder=torch.remainder,  # the sign of the divisor, as in Python
-        fmod=torch.fmod,  # the sign of the dividend, as in C
-        pow=torch.pow,
         maximum=torch.maximum,  # NaN if either is
         minimum=torch.minimum,
         fmax=torch.fmax,  # NaN only if both are
         fmin=torch.fmin,
     ),
-    *_binary(Result.FLOAT, div=torch.div, atan2=torch.atan2),
+    *_expensive(
+        _binary(
+            Result.SAME,
+            floordiv=_floor_divide,
+            truncdiv=_truncating_divide,
+            remainder=torch.remainder,  # the sign of the divisor, as in Python
+            fmod=torch.fmod,  # the sign of the dividend, as in C
+            pow=torch.pow,
+        )
+    ),
+    *_expensive(_binary(Result.FLOAT, div=torch.div, atan2=torch.atan2)),
     *_binary(
         Result.TEST, eq=torch.eq, ne=torch.ne, lt=torch.lt, le=torch.le, gt=torch.gt, ge=torch.ge
     ),

@@ -14,32 +14,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer, Reg, Var, expr_regs, limit_register, loads
 from stretto.device.forms import Items
-from stretto.device.operator import SORTS, LibraryCall, Operator
+from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import Check, Let
 from stretto.kernels.contraction import analyse
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.join import join
-from stretto.lowering.expense import count_applies, sort_steps
 
 Judge = Callable[[list[Group], Operator, Group], bool]
 """`judge(groups, operator, joined)`: is the operator better in one kernel with its producers?"""
 
 
-def fuse(items: Items, units: int, judge: Judge | None = None) -> tuple[Grouped, ...]:
-    """Groups the operators of a leaf, in an order that keeps every dependence.
-
-    judge: decides what is joined, in place of `profitable`.
-    """
-
-    def usual(groups: list[Group], operator: Operator, joined: Group) -> bool:
-        return profitable(groups, operator, joined, units)
-
+def fuse(items: Items, judge: Judge) -> tuple[Grouped, ...]:
+    """Groups the operators of a leaf, in an order that keeps every dependence."""
     done: list[_Placed] = []
     for item in items:
         if isinstance(item, Operator):
-            _add(done, item, judge or usual)
+            _add(done, item, judge)
         else:
             done.append(_Placed.of(item))
     return tuple(placed.item for placed in done)
@@ -147,18 +140,14 @@ def _operator_regs(operator: Operator) -> set[Buffer | Reg]:
 
 # ---- profit ----------------------------------------------------------------------------------
 
-SMALL_WORK = 20_000
-"""Scalar operations up to which one task is as good as many."""
 
-
-def parallelism(group: Group) -> int:
+def parallelism(group: Group, costs: CostModel) -> int:
     """How many tasks a group could give.
 
-    Along the contiguous dim of the operator that does most of the work a vector of 16 counts as
-    one.
+    Along the contiguous dim of the operator that does most of the work a vector counts as one.
     """
-    sizes = [dim if isinstance(dim, int) else 1 << 20 for dim in group.grid]
-    main = max(group.members, key=lambda member: work(member.operator))
+    sizes = [dim if isinstance(dim, int) else costs.unknown_parallelism for dim in group.grid]
+    main = max(group.members, key=lambda member: costs.work(member.operator))
     offset = main.operator.out.offset
     vectors = {
         span.grid
@@ -166,33 +155,28 @@ def parallelism(group: Group) -> int:
         for dim, span in enumerate(box)
         if span.grid is not None and offset.coefficient(Var(dim)) == 1
     }
-    return prod((-(-size // 16) if n in vectors else size for n, size in enumerate(sizes)), start=1)
+    return prod(
+        (-(-size // costs.vector) if n in vectors else size for n, size in enumerate(sizes)),
+        start=1,
+    )
 
 
-def work(operator: Operator) -> int:
-    """Scalar operations of an operator, dynamic dims taken as 64."""
-    sizes = [dim if isinstance(dim, int) else 64 for dim in (*operator.dims, *operator.reduce)]
-    each = 1 + count_applies(operator.value)
-    if operator.combine in SORTS:
-        *rows, length, keep = sizes
-        return prod(rows, start=1) * length * (each + sort_steps(length, keep))
-    return prod(sizes, start=1) * each
-
-
-def profitable(groups: list[Group], operator: Operator, joined: Group, units: int) -> bool:
+def profitable(
+    groups: list[Group], operator: Operator, joined: Group, units: int, costs: CostModel
+) -> bool:
     """Joining must leave the bulk of the work enough tasks for all units, unless it is small.
 
     An argmax behind a large product would pull the product into its one task.
     """
-    parts = [(group, sum(work(m.operator) for m in group.members)) for group in groups]
-    parts.append((single(operator), work(operator)))
+    parts = [(group, sum(costs.work(m.operator) for m in group.members)) for group in groups]
+    parts.append((single(operator), costs.work(operator)))
     total = sum(size for _, size in parts)
-    if total <= SMALL_WORK:
+    if total <= costs.small_work:
         return True
     if _shares_an_operand(operator, joined):
         return False
-    before = max(parallelism(group) for group, size in parts if 10 * size >= total)
-    return parallelism(joined) >= min(before, 4 * units)
+    before = max(parallelism(group, costs) for group, size in parts if 10 * size >= total)
+    return parallelism(joined, costs) >= min(before, 4 * units)
 
 
 def _shares_an_operand(operator: Operator, joined: Group) -> bool:

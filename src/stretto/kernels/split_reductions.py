@@ -20,6 +20,7 @@ from math import ceil, inf
 
 import torch
 
+from stretto.device.costs import CostModel
 from stretto.device.expr import (
     Access,
     Apply,
@@ -40,8 +41,6 @@ from stretto.kernels.contraction import factors
 from stretto.kernels.groups import divisible
 
 SPLIT = (Combine.SUM, Combine.PROD, Combine.MAX, Combine.MIN, Combine.ANY, Combine.ALL)
-GAIN = 1.3
-"""Two steps must be faster than one by so much."""
 HALVES = (DType.F16, DType.BF16)
 
 Seconds = Callable[[Operator], float]
@@ -50,11 +49,11 @@ Seconds = Callable[[Operator], float]
 @dataclass(frozen=True, slots=True)
 class Estimates:
     """seconds: of an operator that is a kernel of its own, on all units. least: what no way to cut
-    it takes less than. wait: from one kernel to another that needs it."""
+    it takes less than."""
 
     seconds: Seconds
     least: Seconds
-    wait: float
+    costs: CostModel
 
 
 Slices = tuple[tuple[int, int], ...]
@@ -94,16 +93,16 @@ class _Splitter:
 
     def pair(self, operator: Operator) -> tuple[Operator, Operator] | None:
         """The two operators that take least time together, if that is clearly less than one."""
-        costs = self.estimates
-        limit = costs.seconds(operator) / GAIN
-        if costs.least(operator) + 3 * costs.wait >= limit:
+        seconds_of, wait = self.estimates.seconds, self.estimates.costs.wait_seconds
+        limit = seconds_of(operator) / self.estimates.costs.split_gain
+        if self.estimates.least(operator) + 3 * wait >= limit:
             return None
         found: tuple[Operator, Operator] | None = None
         name = f"{self.function}.part{len(self.buffers)}"
         best, last, worse = limit, inf, 0
         for slices in self.candidates(operator):
             pair = split(operator, slices, name)
-            seconds = sum(costs.seconds(step) + costs.wait for step in pair) - costs.wait
+            seconds = sum(seconds_of(step) + wait for step in pair) - wait
             if seconds < best:
                 found, best = pair, seconds
             worse = worse + 1 if seconds >= last else 0

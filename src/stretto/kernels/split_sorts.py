@@ -23,6 +23,7 @@ from math import ceil, inf, nan, prod
 
 import torch
 
+from stretto.device.costs import CostModel
 from stretto.device.expr import (
     Access,
     Apply,
@@ -43,45 +44,34 @@ from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import SORTS, Combine, LibraryCall, Operator
 from stretto.device.tree import Tree, TreeFunction, map_leaves
 from stretto.ir.types import DType
-from stretto.lowering.expense import SELECTED
 from stretto.lowering.lazy import cast, placed, placed_at, variables
 
-SHORTEST = 8192
-"""Elements that one unit looks through before another one could begin."""
-SLICE = 128
-"""Elements, at least, that are compared each with each when some of many are wanted."""
-SPARE = 16
-"""A slice has so many times more elements than are wanted of it."""
-COMPARISONS = 1 << 25
-"""With more of them a library call is used: a GPU needs some 10 us for these (an estimate), the
-emulated one some 30 s."""
 
-
-def split_sorts(tree: Tree[Items], units: int) -> Tree[Items]:
+def split_sorts(tree: Tree[Items], units: int, costs: CostModel) -> Tree[Items]:
     """A tree in which all units take part in selecting from long dims."""
     if units == 1:
         return tree
 
     def change(steps: Steps, operator: Operator) -> tuple[LeafItem, ...]:
         rows, length, keep = _sizes(operator)
-        parts = min(units // max(rows, 1), length // SHORTEST)
-        if parts < 2 or keep * SELECTED * parts > length:
+        parts = min(units // max(rows, 1), length // costs.selected_part)
+        if parts < 2 or keep * costs.selected_share * parts > length:
             return (operator,)
         return steps.sliced(operator, ceil(length / parts))
 
     return _changed(tree, change)
 
 
-def count_sorts(tree: Tree[Items]) -> Tree[Items]:
+def count_sorts(tree: Tree[Items], costs: CostModel) -> Tree[Items]:
     """A tree without sorts."""
 
     def change(steps: Steps, operator: Operator) -> tuple[LeafItem, ...]:
         rows, length, keep = _sizes(operator)
-        size = max(SLICE, SPARE * keep)
+        size = max(costs.compared_slice, costs.compared_spare * keep)
         if 2 * size <= length:
             first, second, last = steps.sliced(operator, size)
             return (*change(steps, first), *change(steps, second), last)
-        if rows * length * length > COMPARISONS:
+        if rows * length * length > costs.most_comparisons:
             return steps.by_library(operator)
         return steps.counted(operator)
 

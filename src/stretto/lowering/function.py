@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from stretto.device.costs import CostModel, count_applies
 from stretto.device.expr import (
     Access,
     Apply,
@@ -37,7 +38,6 @@ from stretto.ir.ops import Argument
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import Dim, DType
-from stretto.lowering.expense import CHEAP_APPLIES, MAX_FUSED_APPLIES, count_applies, is_cheap
 from stretto.lowering.externals import Externals
 from stretto.lowering.lazy import (
     Lazy,
@@ -89,6 +89,7 @@ class Lowering:
     externals: Externals
     lists: ListStorage
     lower_op: Callable[[Lowering, Op], None]
+    costs: CostModel
     recursive: bool = False
     slots: ListSlots = field(default_factory=ListSlots)
     bases: set[Buffer] = field(default_factory=set[Buffer])
@@ -362,7 +363,10 @@ class Lowering:
     def settle(self, value: Value, lazy: Lazy) -> Lazy:
         """Binds the result of an op: kept lazy, or stored when that pays."""
         if lazy.rank == 0 and not lazy.dtype.is_float:
-            if count_applies(lazy.expr) > CHEAP_APPLIES and self.uses.total.get(value, 0) > 1:
+            if (
+                count_applies(lazy.expr) > self.costs.cheap_applies
+                and self.uses.total.get(value, 0) > 1
+            ):
                 lazy = register_value(self.let(lazy.expr, value.hint))
         elif not lazy.is_stored and self.should_store(value, lazy):
             lazy = self.store(lazy, self.output(value), value.hint or "map")
@@ -371,13 +375,13 @@ class Lowering:
 
     def should_store(self, value: Value, lazy: Lazy) -> bool:
         applies = count_applies(lazy.expr)
-        if value in self.destinations or applies > MAX_FUSED_APPLIES:
+        if value in self.destinations or applies > self.costs.most_applies:
             return True
         if isinstance(lazy.expr, Const | Position):
             return False
         if value in self.uses.below:
-            return lazy.rank != 0 or applies > CHEAP_APPLIES
-        return self.uses.total.get(value, 0) > 1 and not is_cheap(lazy.expr)
+            return lazy.rank != 0 or applies > self.costs.cheap_applies
+        return self.uses.total.get(value, 0) > 1 and not self.costs.is_cheap(lazy.expr)
 
     def materialise(self, lazy: Lazy, hint: str = "t") -> Lazy:
         """The same tensor with every element a plain load."""

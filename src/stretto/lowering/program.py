@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.expr import Apply, Buffer, Const, Extent, Index, Position, Reg
 from stretto.device.forms import (
     Items,
@@ -47,7 +48,7 @@ from stretto.lowering.targets import (
 from stretto.ops.infer import parameters, relations
 
 
-def lower(program: Program) -> Lowered:
+def lower(program: Program, costs: CostModel = HOST_COSTS) -> Lowered:
     """Lowers every function that main reaches.
 
     Raises CodegenError for what no machine could run.
@@ -62,11 +63,11 @@ def lower(program: Program) -> Lowered:
     )
     names = [name for name in program.functions if name in called]
     slots = list_slots(program, names, externals)
-    low = _lowering(program, program.main, externals, slots)
+    low = _lowering(program, program.main, externals, slots, costs)
     main, outputs = _lower_main(low, inputs)
     functions, stacks = [main], {"main": low.bases}
     for name in names:
-        low = _lowering(program, program.functions[name], externals, slots)
+        low = _lowering(program, program.functions[name], externals, slots, costs)
         functions.append(_lower_function(low))
         stacks[name] = low.bases
     tree = Tree(pass_bases(functions, stacks), tuple(externals.buffers))
@@ -83,11 +84,15 @@ def lower(program: Program) -> Lowered:
 
 
 def _lowering(
-    program: Program, function: Function, externals: Externals, slots: ListSlots
+    program: Program,
+    function: Function,
+    externals: Externals,
+    slots: ListSlots,
+    costs: CostModel,
 ) -> Lowering:
     recursive = function.name in _callees(program, function)
     storage = list_storage(function)
-    low = Lowering(program, function, externals, storage, lower_op, recursive, slots)
+    low = Lowering(program, function, externals, storage, lower_op, costs, recursive, slots)
     low.uses.count(function.body)
     return low
 

@@ -14,7 +14,6 @@ from stretto.device.expr import Apply, Const, Expr, Extent
 from stretto.device.tree import CheckCode
 from stretto.ir.failure import Failure
 from stretto.ir.types import DType
-from stretto.lowering.function import is_cheap
 from stretto.lowering.lazy import Lazy, broadcast, cast
 from stretto.lowering.rules.scalar import apply, compute_dtype, is_number, like, truth, where
 from stretto.lowering.rules.table import Call, common_dtype, rule, static_size
@@ -28,6 +27,7 @@ def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> La
     """The operand broadcast to the result, stored first when it would be computed many times."""
     shape = call.shape if shape is None else shape
     lazy = call.tensor(name)
+    is_cheap = call.low.costs.is_cheap
     if not lazy.is_stored and (lazy.rank or lazy.dtype.is_float) and not is_cheap(lazy.expr):
         mine, whole = static_size(lazy.shape), static_size(shape)
         if mine is not None and (whole is None or mine * SMALL <= whole):

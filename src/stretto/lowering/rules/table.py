@@ -19,7 +19,7 @@ from stretto.device.operator import LibraryCall, Operator
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.types import DType
-from stretto.lowering.function import Lowering, is_cheap
+from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy
 from stretto.ops.arguments import arguments
 from stretto.ops.infer import parameters
@@ -94,7 +94,7 @@ class Call:
     def cheap(self, name: str) -> Lazy:
         """A tensor that may be read several times: stored when computing it again is dear."""
         lazy = self.tensor(name)
-        return lazy if lazy.is_stored or is_cheap(lazy.expr) else self.stored(name)
+        return lazy if lazy.is_stored or self.low.costs.is_cheap(lazy.expr) else self.stored(name)
 
     def stored(self, name: str) -> Lazy:
         """A tensor of which every element is a plain load; later users of the value see it too."""

@@ -1,14 +1,36 @@
-"""What an AVX-512 core can do, measured coarsely: the figures rank choices, they do not predict."""
+"""What an AVX-512 core takes, measured coarsely."""
 
 from __future__ import annotations
 
-FLOPS = 220e9
-"""Sustained float32 operations per second of one core in a register-tiled contraction."""
-BANDWIDTH = 90e9
-"""Bytes per second that one core streams from its second-level cache (one row of a product)."""
-ELEMENT = 0.12e-9
-"""Seconds per element and function application of vectorised pointwise work."""
-TASK = 2e-8
-"""Seconds to start a task."""
-PACKING = 8
-"""Copying the patches of a convolution costs as much as computing this many of its channels."""
+from dataclasses import dataclass
+
+from stretto.device.costs import CostModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuCosts(CostModel):
+    """Rates are of one core."""
+
+    flops: float = 220e9
+    """f32 operations per second of a register-tiled product."""
+    dots_factor: float = 1.3
+    """How much longer a product by dot products takes."""
+    bandwidth: float = 90e9
+    """Bytes per second from the second-level cache: one row of a product."""
+    element_seconds: float = 0.12e-9
+    """An element and function application of vectorised pointwise work."""
+    load_seconds: float = 1e-10
+    """A load of pointwise work."""
+    patch_channels: int = 8
+    """Copying the patches of a convolution costs as much as computing as many of its channels."""
+    cached_rows: int = 256
+    """Up to as many rows a unit keeps the packed columns of its tasks in its cache."""
+    balanced_seconds: float = 4e-5
+    """Tasks of this length balance what units have to do."""
+    most_rounds: int = 8
+    """More tasks per unit balance no better."""
+    whole_seconds: float = 1e-6
+    """Work that takes no longer is one task."""
+
+
+CPU_COSTS = CpuCosts()

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from math import ceil, gcd, prod
 
 from stretto.device.forms import Items, Lowered, Packing
-from stretto.device.operator import Kernel, LibraryCall, Stage, TileDim
+from stretto.device.operator import Kernel, LibraryCall, Operator, Stage, TileDim
 from stretto.device.tree import Check, Let, Tree, map_tree
-from stretto.kernels.fuse import fuse, split
+from stretto.kernels.fuse import fuse, profitable, split
 from stretto.kernels.groups import Box, Group, Grouped
 from stretto.kernels.panels import Packings
 from stretto.kernels.split_sorts import split_sorts
-from stretto.machines.cpu import costs
+from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.templates import candidate
 from stretto.machines.cpu.templates.candidate import Candidate, Request
 
@@ -24,13 +24,13 @@ KernelItems = tuple[Kernel | Let | Check, ...]
 
 
 def select(
-    lowered: Lowered, units: int, fused: bool = True
+    lowered: Lowered, units: int, fused: bool = True, costs: CpuCosts = CPU_COSTS
 ) -> tuple[Tree[KernelItems], tuple[Packing, ...]]:
     """Groups, chooses and names kernels for a whole tree; constants that templates want packed come
     back too.
     """
-    selection = _Selection(units, fused, Packings(list(lowered.tree.externals)))
-    tree = map_tree(split_sorts(lowered.tree, units), selection.leaf)
+    selection = _Selection(units, costs, fused, Packings(list(lowered.tree.externals)))
+    tree = map_tree(split_sorts(lowered.tree, units, costs), selection.leaf)
     packings = selection.packings
     return Tree(tree.functions, tuple(packings.externals)), tuple(packings.found.values())
 
@@ -38,13 +38,17 @@ def select(
 @dataclass(slots=True)
 class _Selection:
     units: int
+    costs: CpuCosts
     fused: bool
     packings: Packings
     counter: int = 0
 
     def leaf(self, items: Items) -> KernelItems:
-        groups = fuse(items, self.units) if self.fused else split(items)
+        groups = fuse(items, self.pays) if self.fused else split(items)
         return tuple(self.item(group) for group in groups)
+
+    def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
+        return profitable(groups, operator, joined, self.units, self.costs)
 
     def item(self, group: Grouped) -> Kernel | Let | Check:
         match group:
@@ -52,24 +56,28 @@ class _Selection:
                 return group
             case LibraryCall():
                 self.counter += 1
-                return Kernel(f"library{self.counter}", (), (), 5e-6, group)
+                return Kernel(f"library{self.counter}", (), (), self.costs.call_seconds, group)
             case Group():
                 return self.kernel(group)
 
     def kernel(self, group: Group) -> Kernel:
         self.counter += 1
         members = group.members
-        found = [candidate(Request(member, self.units, self.packings)) for member in members]
+        found = [
+            candidate(Request(member, self.units, self.packings, self.costs)) for member in members
+        ]
         seconds = sum(one.seconds for one in found)
-        grid = _cut(group, found, _grid_multiples(group, found), seconds, self.units)
+        grid = _cut(group, found, seconds, self.units, self.costs)
         stages = tuple(
             Stage(member.operator, box, one.template)
             for member, one in zip(members, found, strict=True)
             for box in member.boxes
         )
+        costs = self.costs
+        tiles = (d.tiles if isinstance(d.extent, int) else costs.unknown_tiles for d in grid)
+        tasks = prod(tiles, start=1)
         name = f"{members[-1].operator.name.split('.')[-1] or 'map'}{self.counter}"
-        tasks = prod((d.tiles if isinstance(d.extent, int) else 8 for d in grid), start=1)
-        return Kernel(_identifier(name), grid, stages, seconds / tasks + costs.TASK)
+        return Kernel(_identifier(name), grid, stages, seconds / tasks + costs.start_seconds)
 
 
 # ---- tiles -----------------------------------------------------------------------------------
@@ -79,8 +87,10 @@ def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-def _grid_multiples(group: Group, found: list[Candidate]) -> list[int]:
-    """What all members ask of each grid dim (0: not to be cut)."""
+def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> list[int]:
+    """What all members ask of each grid dim (0: not to be cut); tiles of unknown sizes are as long
+    as they usually should be.
+    """
     result = [1] * len(group.grid)
     for member, one in zip(group.members, found, strict=True):
         for box in member.boxes:
@@ -91,11 +101,15 @@ def _grid_multiples(group: Group, found: list[Candidate]) -> list[int]:
                 result[span.grid] = (
                     0 if 0 in (now, multiple) else now * multiple // gcd(now, multiple)
                 )
-    return result
+    usual = costs.unknown_size // costs.unknown_tiles
+    return [
+        multiple if isinstance(extent, int) else max(multiple, usual)
+        for multiple, extent in zip(result, group.grid, strict=True)
+    ]
 
 
 def _cut(
-    group: Group, found: list[Candidate], multiples: list[int], seconds: float, units: int
+    group: Group, found: list[Candidate], seconds: float, units: int, costs: CpuCosts
 ) -> tuple[TileDim, ...]:
     """Tiles for a target number of tasks: one per unit, more where tasks are long enough to
     balance.
@@ -103,9 +117,10 @@ def _cut(
     Of the orders in which dims may be cut, and of coarser cuts, the best one wins, the first of
     equals.
     """
-    per_unit = 1 if units == 1 else min(max(round(seconds / units / 4e-5), 1), 8)
-    first = _cut_order(group, found)
-    if seconds <= 1e-6:
+    rounds = min(max(round(seconds / units / costs.balanced_seconds), 1), costs.most_rounds)
+    per_unit = 1 if units == 1 else rounds
+    first, multiples = _cut_order(group, found), _grid_multiples(group, found, costs)
+    if seconds <= costs.whole_seconds:
         return _cut_in_order(group, first, multiples, 1)
     natural = list(range(len(group.grid)))
     targets = sorted({units * per_unit, 2 * units, units}, reverse=True)
@@ -150,7 +165,7 @@ def _cut_in_order(
     for dim in order:
         extent = group.grid[dim]
         if not isinstance(extent, int):
-            tiles[dim] = max(multiples[dim], 8)
+            tiles[dim] = multiples[dim]
             continue
         multiple = multiples[dim] or extent
         possible = ceil(extent / multiple)

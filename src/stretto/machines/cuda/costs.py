@@ -1,27 +1,44 @@
-"""What one unit of 132 of an H200 can do, by design figures: they rank choices, no more."""
+"""What a thread block of an H200 takes while all 132 run, by design figures."""
 
 from __future__ import annotations
 
-BANDWIDTH = 4.0e10
-"""Bytes per second that one unit reads while all do."""
-LATENCY = 7e-7
-"""Seconds from a load to its use, and to the next load behind a loop."""
-STAGE = 2e-7
-"""Seconds of a barrier between two stages of a task."""
-FUNCTIONS = 1.5e11
-"""Function applications per second of one unit."""
-FMA = 4e11
-"""Floating-point operations per second without tensor cores."""
-TENSOR = 7e11
-TENSOR_HALF = 4e12
-"""Those of tensor cores: f32 as three products of TF32; f16 and bf16."""
-DOUBLE = 2e11
-"""Those in f64."""
-DEPTH_STEP = 1.2e-7
-"""Seconds of one step along the depth of a product, however small."""
-TASK = 5e-8
-"""Seconds to start a task."""
-WAIT = 1e-6
-"""Seconds until other units see what a unit has written: what a second task costs."""
-GUESS = 64
-"""What a size that only the run knows is taken for."""
+from dataclasses import dataclass
+
+from stretto.device.costs import CostModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaCosts(CostModel):
+    """Rates are of one unit, while all are busy."""
+
+    start_seconds: float = 5e-8
+    wait_seconds: float = 1e-6
+    """A wait goes through the second-level cache twice; a second task costs one."""
+    wake_seconds: float = 0.0
+    team: bool = True
+
+    bandwidth: float = 4.0e10
+    """Bytes per second from memory."""
+    sector_bytes: int = 32
+    """What memory hands over at least."""
+    latency_seconds: float = 7e-7
+    """From a load to its use, and to the next load behind a loop."""
+    stage_seconds: float = 2e-7
+    """A barrier between two stages of a task."""
+    functions: float = 1.5e11
+    """Function applications per second."""
+    flops: float = 4e11
+    """f32 operations per second without tensor cores."""
+    double_flops: float = 2e11
+    """f64 operations per second."""
+    tensor_flops: float = 7e11
+    """f32 operations per second of tensor cores, as three products of TF32."""
+    half_flops: float = 4e12
+    """f16 and bf16 operations per second of tensor cores."""
+    depth_seconds: float = 1.2e-7
+    """A step along the depth of a product, however small."""
+    finer_gain: float = 1.05
+    """A kernel of more tasks must be faster by this factor."""
+
+
+CUDA_COSTS = CudaCosts()

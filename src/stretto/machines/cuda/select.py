@@ -17,50 +17,51 @@ from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
-from stretto.machines.cuda import costs
+from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.templates import choose
-from stretto.machines.cuda.templates.stencil import Choice, Stencil, guessed, whole_seconds
+from stretto.machines.cuda.templates.stencil import Choice, Stencil, whole_seconds
 
 SMALLEST = 16
 """Rows and columns of the smallest block that tensor cores multiply."""
-GAIN = 1.05
-"""More tasks must be faster by so much."""
 
 KernelItems = tuple[Kernel | Let | Check, ...]
 
 
-def select_cuda(lowered: Lowered, units: int, fused: bool = True) -> Tree[KernelItems]:
+def select_cuda(
+    lowered: Lowered, units: int, fused: bool = True, costs: CudaCosts = CUDA_COSTS
+) -> Tree[KernelItems]:
     """Groups, cuts and names kernels for a whole tree, for `units` thread blocks."""
-    selection = _Selection(units, fused)
-    estimates = Estimates(selection.seconds_alone, selection.least_seconds, costs.WAIT)
-    tree = split_reductions(count_sorts(lowered.tree), units, estimates)
+    selection = _Selection(units, costs, fused)
+    estimates = Estimates(selection.seconds_alone, selection.least_seconds, costs)
+    tree = split_reductions(count_sorts(lowered.tree, costs), units, estimates)
     return map_tree(tree, selection.leaf)
 
 
 @dataclass(slots=True)
 class _Selection:
     units: int
+    costs: CudaCosts
     fused: bool
     counter: int = 0
 
     def leaf(self, items: Items) -> KernelItems:
-        groups = fuse(items, self.units, self.pays) if self.fused else split(items)
+        groups = fuse(items, self.pays) if self.fused else split(items)
         return tuple(self.item(group) for group in groups)
 
     def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
         """Is one kernel faster than several, with the waits between them?"""
-        parts = [*groups, single(operator)]
-        apart = sum(self.best_seconds(group) + costs.WAIT for group in parts) - costs.WAIT
+        parts, wait = [*groups, single(operator)], self.costs.wait_seconds
+        apart = sum(self.best_seconds(group) + wait for group in parts) - wait
         return self.best_seconds(joined) <= apart
 
     def seconds_alone(self, operator: Operator) -> float:
         return self.best_seconds(single(operator))
 
     def least_seconds(self, operator: Operator) -> float:
-        return whole_seconds(Stencil.of(operator)) / self.units
+        return whole_seconds(Stencil.of(operator, self.costs)) / self.units
 
     def best_seconds(self, group: Group) -> float:
-        return Cutter(group, self.units).best()[1]
+        return Cutter(group, self.units, self.costs).best()[1]
 
     def item(self, group: Grouped) -> Kernel | Let | Check:
         match group:
@@ -68,13 +69,13 @@ class _Selection:
                 return group
             case LibraryCall():
                 self.counter += 1
-                return Kernel(f"library{self.counter}", (), (), 5e-6, group)
+                return Kernel(f"library{self.counter}", (), (), self.costs.call_seconds, group)
             case Group():
                 return self.kernel(group)
 
     def kernel(self, group: Group) -> Kernel:
         self.counter += 1
-        cutter = Cutter(group, self.units)
+        cutter = Cutter(group, self.units, self.costs)
         grid, _ = cutter.best()
         tiles = tuple(dim.tile for dim in grid)
         stages: list[Stage] = []
@@ -93,24 +94,27 @@ class Cutter:
 
     group: Group
     units: int
+    costs: CudaCosts
     stencils: list[Stencil] = field(init=False)
     known: dict[tuple[Operator, tuple[int, ...]], Choice] = field(
         default_factory=dict[tuple[Operator, tuple[int, ...]], Choice]
     )
 
     def __post_init__(self) -> None:
-        self.stencils = [Stencil.of(member.operator) for member in self.group.members]
+        self.stencils = [Stencil.of(member.operator, self.costs) for member in self.group.members]
 
     def best(self) -> tuple[tuple[TileDim, ...], float]:
         """The grid of least estimated time, the coarsest of about equals; and that time."""
         extents = self.group.grid
         if 0 in extents:
-            return tuple(TileDim(extent, max(guessed(extent), 1)) for extent in extents), 0.0
-        found = tuple(guessed(extent) for extent in extents)
+            return tuple(
+                TileDim(extent, max(self.costs.size(extent), 1)) for extent in extents
+            ), 0.0
+        found = tuple(self.costs.size(extent) for extent in extents)
         time = self.seconds(found)
         for tiles in self.candidates():
             seconds = self.seconds(tiles)
-            if seconds * GAIN < time:
+            if seconds * self.costs.finer_gain < time:
                 found, time = tiles, seconds
         grid = zip(extents, found, strict=True)
         return tuple(TileDim(extent, tile) for extent, tile in grid), time
@@ -152,7 +156,7 @@ class Cutter:
 
     def cut(self, order: list[int], multiples: list[int], target: int) -> tuple[int, ...]:
         """Tiles for about `target` tasks, dims cut one after the other."""
-        tiles = [guessed(extent) for extent in self.group.grid]
+        tiles = [self.costs.size(extent) for extent in self.group.grid]
         for dim in order:
             extent = tiles[dim]
             pieces = ceil(extent / multiples[dim])
@@ -162,7 +166,7 @@ class Cutter:
 
     def evenly(self, multiples: list[int], target: int) -> tuple[int, ...]:
         """Tiles that are about square: the longest one is halved again and again."""
-        extents = [guessed(extent) for extent in self.group.grid]
+        extents = [self.costs.size(extent) for extent in self.group.grid]
         tiles = list(extents)
         while prod(ceil(e / t) for e, t in zip(extents, tiles, strict=True)) < target:
             dim = max(range(len(tiles)), key=lambda n: tiles[n] / multiples[n])
@@ -183,7 +187,7 @@ class Cutter:
                 for dim, span in enumerate(box):
                     if span.grid is None:
                         continue
-                    extent = guessed(operator.dims[dim])
+                    extent = self.costs.size(operator.dims[dim])
                     if stencil.is_contiguous(dim) and extent >= 4 * vector:
                         result[span.grid] = max(result[span.grid], vector)
                     if extent % SMALLEST == 0 and dim in stencil.sides:
@@ -193,21 +197,23 @@ class Cutter:
     def seconds(self, tiles: tuple[int, ...]) -> float:
         """Estimated time of all tasks on all units, with the wait that several tasks bring."""
         task = self.task_seconds(tiles)
-        extents = (guessed(extent) for extent in self.group.grid)
+        extents = (self.costs.size(extent) for extent in self.group.grid)
         tasks = prod((ceil(e / t) for e, t in zip(extents, tiles, strict=True)), start=1)
-        return ceil(tasks / self.units) * task + (costs.WAIT if tasks > 1 else 0.0)
+        return ceil(tasks / self.units) * task + (self.costs.wait_seconds if tasks > 1 else 0.0)
 
     def task_seconds(self, tiles: tuple[int, ...]) -> float:
         """One task. The boxes of one operator are under way at once."""
-        total = costs.TASK
+        total = self.costs.start_seconds
         for member, stencil in zip(self.group.members, self.stencils, strict=True):
             first, *others = (self.choice(stencil, box, tiles) for box in member.boxes)
-            total += first.seconds + sum(choice.beside for choice in others) + costs.STAGE
+            total += (
+                first.seconds + sum(choice.beside for choice in others) + self.costs.stage_seconds
+            )
         return total
 
     def choice(self, stencil: Stencil, box: tuple[Span, ...], tiles: tuple[int, ...]) -> Choice:
         sizes = tuple(
-            guessed(span.extent) if span.grid is None else tiles[span.grid] for span in box
+            self.costs.size(span.extent) if span.grid is None else tiles[span.grid] for span in box
         )
         key = (stencil.operator, sizes)
         if key not in self.known:

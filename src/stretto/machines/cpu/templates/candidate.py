@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-from stretto.device.expr import Extent
 from stretto.device.operator import Operator, Template
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import Packings
-from stretto.machines.cpu import costs
+from stretto.machines.cpu.costs import CpuCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +17,18 @@ class Request:
     member: Member
     units: int
     packings: Packings
+    costs: CpuCosts
 
     @property
     def operator(self) -> Operator:
         return self.member.operator
+
+    @property
+    def product_seconds(self) -> float:
+        """The seconds of a sum of products in a register-tiled template."""
+        operator, costs = self.operator, self.costs
+        flops = 2.0 * costs.points(operator.dims) * costs.points(operator.reduce)
+        return flops / costs.flops * (operator.out.buffer.dtype.itemsize / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +46,3 @@ class Candidate:
     first: int | None = None
     last: int | None = None
     repeated: int = 0
-
-
-def guessed(extent: Extent) -> int:
-    """A size; 64 where only the run knows it."""
-    return extent if isinstance(extent, int) else 64
-
-
-def points(extents: tuple[Extent, ...]) -> int:
-    return prod((guessed(extent) for extent in extents), start=1)
-
-
-def product_seconds(operator: Operator) -> float:
-    """The seconds of a sum of products in a register-tiled template."""
-    flops = 2.0 * points(operator.dims) * points(operator.reduce)
-    return flops / costs.FLOPS * (operator.out.buffer.dtype.itemsize / 4)

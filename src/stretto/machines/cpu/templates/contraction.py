@@ -15,15 +15,10 @@ from stretto.device.operator import Operator, Template
 from stretto.kernels.contraction import Contraction, analyse, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import Layout, PackedTemplate, Packings, PanelRead, layout_of
-from stretto.machines.cpu import costs
-from stretto.machines.cpu.templates.candidate import Candidate, Request, points, product_seconds
+from stretto.machines.cpu.templates.candidate import Candidate, Request
 
-LANES = 16
-"""The f32 numbers of a vector."""
 HEIGHTS = {64: 6, 32: 12, 16: 12}
 """Rows of a register tile, by its columns."""
-FEW_ROWS = 256
-"""Up to as many rows a unit keeps the packed columns of its tasks in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +77,25 @@ def known(operator: Operator) -> Contraction:
 
 
 def contraction_candidate(request: Request) -> Candidate | None:
-    operator = request.operator
+    operator, costs = request.operator, request.costs
     found = analyse(operator)
     if found is None:
         return None
-    several = points(tuple(operator.dims[n] for n in found.rows)) > 1
-    packed = _packed(request, found, several)
+    rows = costs.points(operator.dims[n] for n in found.rows)
+    several = rows > 1
+    packed = _packed(request, found, rows)
     if packed is not None or found.right_depth is None:
         return packed
     _, right = found.operands(operator)
-    seconds = product_seconds(operator)
+    seconds = request.product_seconds
     if stride(right, found.column) == 1:
         template = Rows(6 if several else 1, 64, found)
-        return Candidate(template, _multiples(operator, found, LANES), seconds)
+        return Candidate(template, _multiples(operator, found, costs.vector), seconds)
     if found.right_depth == 1 and found.left_depth == 1:
         template = Dots(2 if several else 1, 8, found)
-        return Candidate(template, _multiples(operator, found, 8), seconds * 1.3)
+        return Candidate(
+            template, _multiples(operator, found, 8), seconds * request.costs.dots_factor
+        )
     return None
 
 
@@ -111,8 +109,8 @@ def _multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int,
 # ---- packed constants ------------------------------------------------------------------------
 
 
-def _packed(request: Request, found: Contraction, several: bool) -> Candidate | None:
-    operator = request.operator
+def _packed(request: Request, found: Contraction, rows: int) -> Candidate | None:
+    operator, costs = request.operator, request.costs
     _, right = found.operands(operator)
     layout = constant_layout(operator, right)
     if layout is None:
@@ -120,15 +118,15 @@ def _packed(request: Request, found: Contraction, several: bool) -> Candidate | 
     lanes = _panel_lanes(request.member, found)
     if lanes is None:
         return None
-    seconds = product_seconds(operator)
-    if not several:
-        weights = points(operator.dims) * points(operator.reduce) * right.buffer.dtype.itemsize
-        seconds = max(seconds, weights / costs.BANDWIDTH)
+    seconds = request.product_seconds
+    if rows <= 1:
+        weights = costs.points(operator.dims) * costs.points(operator.reduce)
+        seconds = max(seconds, weights * right.buffer.dtype.itemsize / costs.bandwidth)
     panels = _panels(operator, found, layout, lanes, request.packings)
-    template = Packed(panels, HEIGHTS[lanes] if several else 1, lanes, found)
+    template = Packed(panels, HEIGHTS[lanes] if rows > 1 else 1, lanes, found)
     multiples = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
-    few = points(tuple(operator.dims[n] for n in found.rows)) <= FEW_ROWS
-    return Candidate(template, multiples, seconds, first=found.column if few else None)
+    first = found.column if rows <= costs.cached_rows else None
+    return Candidate(template, multiples, seconds, first)
 
 
 def _panel_lanes(member: Member, found: Contraction) -> int | None:

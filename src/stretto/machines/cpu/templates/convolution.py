@@ -17,8 +17,7 @@ from stretto.kernels.contraction import (
 )
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PackedTemplate, PanelRead
-from stretto.machines.cpu import costs
-from stretto.machines.cpu.templates.candidate import Candidate, Request, product_seconds
+from stretto.machines.cpu.templates.candidate import Candidate, Request
 from stretto.machines.cpu.templates.contraction import (
     constant_layout,
     depth_dims,
@@ -78,7 +77,7 @@ def convolution_candidate(request: Request) -> Candidate | None:
         return None
     sizes = [static(extent) for extent in operator.dims[2:]]
     height, width = (1, *sizes) if len(sizes) == 1 else sizes
-    seconds = product_seconds(operator)
+    seconds = request.product_seconds
     if conv.is_depthwise:
         if not _taps_are_dense(operator, conv):
             return None
@@ -90,7 +89,7 @@ def convolution_candidate(request: Request) -> Candidate | None:
     step = conv.per_group if conv.groups > 1 else channels
     multiples = (1, step, *_spatial_multiples(len(operator.dims), height, width, pixels))
     template = Conv(panels, channels, pixels, conv)
-    return Candidate(template, multiples, seconds, last=1, repeated=costs.PACKING)
+    return Candidate(template, multiples, seconds, last=1, repeated=request.costs.patch_channels)
 
 
 def _panels(request: Request, conv: Convolution, channels: int) -> Buffer:

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.device.costs import count_applies
 from stretto.device.expr import loads
 from stretto.device.operator import SORTS, Loops, Operator, Template
 from stretto.kernels.contraction import stride
-from stretto.kernels.fuse import work
-from stretto.lowering.expense import count_applies
-from stretto.machines.cpu import costs
-from stretto.machines.cpu.templates.candidate import Candidate, Request, points
-
-LANES = 16
-"""The f32 numbers of a vector."""
+from stretto.machines.cpu.templates.candidate import Candidate, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +20,26 @@ class Sort(Template):
 
 
 def sort_candidate(request: Request) -> Candidate | None:
-    operator = request.operator
+    operator, costs = request.operator, request.costs
     if operator.combine not in SORTS:
         return None
-    return Candidate(Sort(), _multiples(operator), work(operator) * costs.ELEMENT)
+    seconds = costs.work(operator) * costs.element_seconds
+    return Candidate(Sort(), _multiples(operator, costs.vector), seconds)
 
 
 def loop_candidate(request: Request) -> Candidate:
-    operator = request.operator
-    out, depth = points(operator.dims), points(operator.reduce)
+    operator, costs = request.operator, request.costs
+    out, depth = costs.points(operator.dims), costs.points(operator.reduce)
     item = operator.out.buffer.dtype.itemsize
-    scale = costs.ELEMENT * (1 + count_applies(operator.value)) * (item / 4)
-    seconds = out * depth * scale + sum(1 for _ in loads(operator.value)) * out * 1e-10
-    return Candidate(Loops(), _multiples(operator), seconds)
+    scale = costs.element_seconds * (1 + count_applies(operator.value)) * (item / 4)
+    count = sum(1 for _ in loads(operator.value))
+    seconds = out * depth * scale + count * out * costs.load_seconds
+    return Candidate(Loops(), _multiples(operator, costs.vector), seconds)
 
 
-def _multiples(operator: Operator) -> tuple[int, ...]:
+def _multiples(operator: Operator, lanes: int) -> tuple[int, ...]:
     """Vectors of the contiguous dim stay whole."""
     return tuple(
-        LANES if stride(operator.out, n) == 1 and isinstance(d, int) and d >= LANES else 1
+        lanes if stride(operator.out, n) == 1 and isinstance(d, int) and d >= lanes else 1
         for n, d in enumerate(operator.dims)
     )

@@ -9,7 +9,6 @@ from typing import ClassVar
 from stretto.device.expr import Apply, Expr, Load
 from stretto.device.operator import Operator, Template
 from stretto.kernels.products import Product, narrow_dtype, product_of
-from stretto.machines.cuda import costs
 from stretto.machines.cuda.templates.stencil import Choice, Stencil, power, waste
 
 DOT_BLOCK = 8192
@@ -37,7 +36,7 @@ def dot_choice(
 ) -> Choice:
     half = narrow_dtype(product.left) is not None
     half = half and narrow_dtype(product.left) is narrow_dtype(product.right)
-    depth = prod(stencil.depths)
+    depth, costs = prod(stencil.depths), stencil.costs
     plain = all(is_plain(factor) for factor in (product.left, product.right))
     room = DOT_BLOCK if plain else DOT_BLOCK // 4
     high = min(max(power(rows), 16), 64)
@@ -53,9 +52,9 @@ def dot_choice(
     spoilt = max((waste(load.access, stencil, sizes) for load, _ in stencil.loads), default=1.0)
     bytes_ = (high + wide) * deep * steps * item * spoilt
     bytes_ += high * wide * stencil.operator.out.buffer.dtype.itemsize
-    rate = (costs.TENSOR_HALF if half else costs.TENSOR) * full
-    block = flops / rate + bytes_ / costs.BANDWIDTH + steps * costs.DEPTH_STEP
-    seconds = costs.LATENCY + blocks * (block + costs.LATENCY / 2)
+    rate = (costs.half_flops if half else costs.tensor_flops) * full
+    block = flops / rate + bytes_ / costs.bandwidth + steps * costs.depth_seconds
+    seconds = costs.latency_seconds + blocks * (block + costs.latency_seconds / 2)
     return Choice(Dot(high, wide, deep, product), seconds, seconds)
 
 

@@ -7,7 +7,6 @@ from math import ceil, prod
 from typing import ClassVar
 
 from stretto.device.operator import Template
-from stretto.machines.cuda import costs
 from stretto.machines.cuda.templates.stencil import Choice, Stencil, power, traffic
 
 MAP_BLOCK = 2048
@@ -20,11 +19,11 @@ class Map(Template):
 
 
 def map_choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
-    points = prod(sizes)
+    points, costs = prod(sizes), stencil.costs
     block = min(max(power(points), 32), MAP_BLOCK)
     seconds = max(
-        traffic(stencil, sizes) / costs.BANDWIDTH,
-        points * stencil.applies / costs.FUNCTIONS,
-        ceil(points / block) * costs.LATENCY / 2,
+        traffic(stencil, sizes) / costs.bandwidth,
+        points * stencil.applies / costs.functions,
+        ceil(points / block) * costs.latency_seconds / 2,
     )
-    return Choice(Map(block), costs.LATENCY + seconds, costs.LATENCY + seconds)
+    return Choice(Map(block), costs.latency_seconds + seconds, costs.latency_seconds + seconds)

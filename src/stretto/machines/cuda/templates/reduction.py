@@ -9,12 +9,10 @@ from typing import ClassVar
 from stretto.device.expr import Var
 from stretto.device.operator import Template
 from stretto.ir.types import DType
-from stretto.machines.cuda import costs
 from stretto.machines.cuda.templates.stencil import (
     UNROLL,
     Choice,
     Stencil,
-    guessed,
     power,
     traffic,
 )
@@ -35,7 +33,7 @@ class Reduce(Template):
 
 
 def reduce_choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
-    operator = stencil.operator
+    operator, costs = stencil.operator, stencil.costs
     unrolled = _unrolled(stencil, sizes)
     copies = prod((sizes[n] for n in unrolled), start=1)
     points = prod(sizes) // max(copies, 1)
@@ -47,10 +45,12 @@ def reduce_choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
     rows, lanes = _shape(stencil, points, depth, block)
     chunks = ceil(points / rows) * ceil(depth / lanes)
     work = points * copies * depth * stencil.applies
-    rate = costs.DOUBLE if operator.value.dtype is DType.F64 else costs.FMA
-    busy = max(traffic(stencil, sizes) / costs.BANDWIDTH, work / rate)
+    rate = costs.double_flops if operator.value.dtype is DType.F64 else costs.flops
+    busy = max(traffic(stencil, sizes) / costs.bandwidth, work / rate)
     template = Reduce(rows, lanes, sum(1 << n for n in unrolled))
-    seconds = costs.LATENCY + max(busy, chunks * costs.LATENCY) + costs.STAGE
+    seconds = (
+        costs.latency_seconds + max(busy, chunks * costs.latency_seconds) + costs.stage_seconds
+    )
     return Choice(template, seconds, seconds if chunks > 1 else busy)
 
 
@@ -61,9 +61,9 @@ def _unrolled(stencil: Stencil, sizes: tuple[int, ...]) -> tuple[int, ...]:
     product = stencil.product
     if product is None or product.pieces:
         return ()
-    dims = stencil.operator.dims
+    dims, costs = stencil.operator.dims, stencil.costs
     few, many = sorted(
-        (product.rows, product.columns), key=lambda side: prod(guessed(dims[n]) for n in side)
+        (product.rows, product.columns), key=lambda side: costs.points(dims[n] for n in side)
     )
     static = all(isinstance(dims[n], int) for n in few)
     return few if many and static and 1 < prod(sizes[n] for n in few) <= UNROLL else ()
@@ -85,7 +85,7 @@ def _along_depth(stencil: Stencil) -> bool:
     """Does the largest load run along the last reduced dim?"""
     operator = stencil.operator
     last = len(operator.dims) + len(operator.reduce) - 1
-    extents = [guessed(extent) for extent in (*operator.dims, *operator.reduce)]
+    extents = [stencil.costs.size(extent) for extent in (*operator.dims, *operator.reduce)]
     while last >= len(operator.dims) and extents[last] == 1:
         last -= 1
     if last < len(operator.dims) or not stencil.loads:

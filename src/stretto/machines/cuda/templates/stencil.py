@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from stretto.device.expr import Access, Extent, Load, Var
+from stretto.device.costs import count_applies
+from stretto.device.expr import Access, Load, Var
 from stretto.device.operator import Operator, Template
 from stretto.kernels.products import Product, expr_vars, product_of
-from stretto.lowering.expense import count_applies
-from stretto.machines.cuda import costs
+from stretto.machines.cuda.costs import CudaCosts
 
 UNROLL = 4
 """So many rows of a product at most have totals of their own."""
-SECTOR = 32
-"""Bytes that memory hands over at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +23,14 @@ class Stencil:
     product: Product | None
     loads: tuple[tuple[Load, frozenset[int]], ...]
     applies: int
+    costs: CudaCosts
 
     @staticmethod
-    def of(operator: Operator) -> Stencil:
+    def of(operator: Operator, costs: CudaCosts) -> Stencil:
         found = dict.fromkeys(operator.reads())
         reads = tuple((load, frozenset(expr_vars(load))) for load in found)
         applies = 1 + count_applies(operator.value)
-        return Stencil(operator, product_of(operator), reads, applies)
+        return Stencil(operator, product_of(operator), reads, applies, costs)
 
     @property
     def is_matrix(self) -> bool:
@@ -40,7 +39,7 @@ class Stencil:
             return False
         dims = self.operator.dims
         sides = (self.product.rows, self.product.columns)
-        return min(prod(guessed(dims[n]) for n in side) for side in sides) > UNROLL
+        return min(self.costs.points(dims[n] for n in side) for side in sides) > UNROLL
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -59,7 +58,7 @@ class Stencil:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        return tuple(guessed(extent) for extent in self.operator.reduce)
+        return tuple(self.costs.size(extent) for extent in self.operator.reduce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +70,6 @@ class Choice:
     beside: float
 
 
-def guessed(extent: Extent) -> int:
-    return extent if isinstance(extent, int) else costs.GUESS
-
-
 def power(value: int) -> int:
     """The power of two from `value` up."""
     return 1 << max(value - 1, 0).bit_length()
@@ -82,14 +77,15 @@ def power(value: int) -> int:
 
 def whole_seconds(stencil: Stencil) -> float:
     """What one unit takes for all of an operator at least."""
-    sizes = tuple(guessed(extent) for extent in stencil.operator.dims)
+    costs = stencil.costs
+    sizes = tuple(costs.size(extent) for extent in stencil.operator.dims)
     points = prod((*sizes, *stencil.depths))
     work = (
-        2 * points / costs.TENSOR_HALF
+        2 * points / costs.half_flops
         if stencil.is_matrix
-        else points * stencil.applies / costs.FMA
+        else points * stencil.applies / costs.flops
     )
-    return max(traffic(stencil, sizes) / costs.BANDWIDTH, work)
+    return max(traffic(stencil, sizes) / costs.bandwidth, work)
 
 
 def traffic(stencil: Stencil, sizes: tuple[int, ...]) -> float:
@@ -116,5 +112,6 @@ def waste(access: Access, stencil: Stencil, sizes: tuple[int, ...]) -> float:
         if step > run:
             break
         run += step * max(size - 1, 0)
-    elements = prod(d if isinstance(d, int) else SECTOR for d in access.shape)
-    return max(1.0, min(SECTOR // access.buffer.dtype.itemsize, elements) / run)
+    sector = stencil.costs.sector_bytes
+    elements = prod(d if isinstance(d, int) else sector for d in access.shape)
+    return max(1.0, min(sector // access.buffer.dtype.itemsize, elements) / run)

@@ -1,0 +1,128 @@
+"""What a machine takes to do things: the figures that all choices between ways come from.
+
+Lowering decides by it what is computed again, fusion and splitting what is one kernel, selection
+templates and tiles, scheduling where tasks run. A machine's own model derives from `CostModel` and
+adds what its templates ask (`machines/*/costs.py`). The figures rank choices, they do not predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from stretto.device.expr import Apply, Expr, Extent
+from stretto.device.functions import FUNCTIONS
+from stretto.device.operator import SORTS, Operator
+
+_ENOUGH = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """`_seconds` are seconds, `_bytes` bytes, everything else counts; of one unit where it matters.
+
+    The defaults are those of the threads of a CPU.
+    """
+
+    # ---- tasks and units ---------------------------------------------------------------------
+    start_seconds: float = 2e-8
+    """To start a task."""
+    task_seconds: float = 1e-6
+    """A task whose kernel has no estimate."""
+    call_seconds: float = 5e-6
+    """A library call."""
+    wait_seconds: float = 2e-7
+    """One unit waits for another that has just finished."""
+    wake_seconds: float = 5e-6
+    """The workers are woken for a launch that uses more than one unit."""
+    small_waits: float = 1.5
+    """A kernel that takes less than this many waits runs on one unit."""
+    share_bytes: int = 16384
+    """A smaller buffer gets memory of its own, so that it causes no waits."""
+    team: bool = False
+    """The units are alike and many, as the thread blocks of one GPU kernel. All of them run even
+    where nothing is gained, tasks are dealt among them, and buffers share no memory."""
+
+    # ---- what only the run knows -------------------------------------------------------------
+    unknown_size: int = 64
+    """The size of a dim."""
+    unknown_tiles: int = 8
+    """The tiles of a grid dim."""
+    unknown_trips: int = 16
+    """The iterations of a loop, the activations of a recursive function, the tasks of a grid."""
+    unknown_parallelism: int = 1 << 20
+    """The tasks that a grid dim could give."""
+
+    # ---- computing again ---------------------------------------------------------------------
+    most_applies: int = 48
+    """An expression with more function applications is stored."""
+    cheap_applies: int = 2
+    """Up to as many applications, none of them expensive, may be computed again per use."""
+
+    # ---- fusion ------------------------------------------------------------------------------
+    small_work: int = 20_000
+    """Scalar operations up to which one task is as good as many."""
+    vector: int = 16
+    """f32 numbers that are computed at once: along a contiguous dim they count as one."""
+
+    # ---- splitting ---------------------------------------------------------------------------
+    split_gain: float = 1.3
+    """A reduction in two steps must be faster than one by this factor."""
+    selected_share: int = 8
+    """Up to one of as many elements are selected; where more are wanted, all are sorted."""
+    selected_part: int = 8192
+    """Elements that one unit looks through before another one could begin."""
+    compared_slice: int = 128
+    """Elements, at least, that are compared each with each when some of many are wanted."""
+    compared_spare: int = 16
+    """A slice has so many times more elements than are wanted of it."""
+    most_comparisons: int = 1 << 25
+    """With more of them a library call is used: a GPU needs some 10 us for these (an estimate), the
+    emulated one some 30 s."""
+
+    def size(self, extent: Extent) -> int:
+        return extent if isinstance(extent, int) else self.unknown_size
+
+    def points(self, extents: Iterable[Extent]) -> int:
+        """The elements of a box."""
+        return prod((self.size(extent) for extent in extents), start=1)
+
+    def is_cheap(self, expr: Expr) -> bool:
+        """Cheap enough to compute at every use."""
+        return count_applies(expr) <= self.cheap_applies and not _is_expensive(expr)
+
+    def work(self, operator: Operator) -> int:
+        """The scalar operations of an operator."""
+        each = 1 + count_applies(operator.value)
+        if operator.combine in SORTS:
+            length, keep = (self.size(extent) for extent in operator.reduce)
+            return self.points(operator.dims) * length * (each + self._sort_steps(length, keep))
+        return self.points((*operator.dims, *operator.reduce)) * each
+
+    def _sort_steps(self, length: int, keep: int) -> int:
+        """Operations that finding the first `keep` of `length` elements takes for each of them."""
+        most = 64 if keep * self.selected_share > length else 4
+        return min(length // 4, most)
+
+
+def count_applies(expr: Expr) -> int:
+    """Function applications, shared ones counted each time; stops counting at about 1000."""
+    if not isinstance(expr, Apply):
+        return 0
+    total = 1
+    for arg in expr.args:
+        total += count_applies(arg)
+        if total > _ENOUGH:
+            break
+    return total
+
+
+def _is_expensive(expr: Expr) -> bool:
+    if not isinstance(expr, Apply):
+        return False
+    return FUNCTIONS[expr.function].is_expensive or any(_is_expensive(arg) for arg in expr.args)
+
+
+HOST_COSTS = CostModel()
+"""What is assumed where no machine is known."""
