@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pytest
 import torch
 
 from stretto.device.forms import ProgramInterface
@@ -14,25 +12,23 @@ from stretto.device.program import DeviceProgram
 from stretto.device.verifier import verify
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
-from stretto.kernels import fuse as fusion
 from stretto.lowering.program import lower
-from stretto.machines.cpu import costs as cpu_costs
+from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import print_program
 from stretto.machines.cpu.select import select
+from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
-from stretto.schedule.costs import GPU_COSTS, MachineCosts
 from stretto.schedule.plan import MOST_KERNELS, make_plan
 from stretto.schedule.scheduler import schedule_with_report
-from tests.machines.cuda import triton_runner
 from tests.support import program_of, random_inputs
 
-EAGER = MachineCosts(wait_seconds=1e-12, wake_seconds=-1e9, small_waits=0.0, share_bytes=0)
+SPREAD = CPU_COSTS.spread()
 """Costs under which even the smallest program is spread over all units and memory is shared."""
 
 TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
@@ -69,28 +65,13 @@ class Built:
         return EmulatedExecutable(self.device, self.interface, options)
 
 
-@contextmanager
-def many_tasks() -> Iterator[None]:
-    """While selecting: every kernel is taken for long work, and so cut into tasks for all units."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_costs, "ELEMENT", 1e-4)
-        patch.setattr(cpu_costs, "FLOPS", 1e3)
-        patch.setattr(fusion, "SMALL_WORK", 0)
-        yield
-
-
 def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = True) -> Built:
     """`spread`: cut finely and used by all units, however small the work is."""
     lowered = lower(program)
-    if not spread:
-        tree, packings = select(lowered, units, fuse)
-        device, _ = schedule_with_report(tree, units)
-        verify(device, tree)
-        return Built(replace(lowered.interface, packings=packings), device)
-    with many_tasks():
-        tree, packings = select(lowered, units, fuse)
-    device, _ = schedule_with_report(tree, units, EAGER)
-    assert device.units == units
+    costs = SPREAD if spread else CPU_COSTS
+    tree, packings = select(lowered, units, fuse, costs)
+    device, _ = schedule_with_report(tree, units, costs)
+    assert device.units == units or not spread
     verify(device, tree)
     return Built(replace(lowered.interface, packings=packings), device)
 
@@ -98,9 +79,8 @@ def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = Tr
 def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool = True) -> Built:
     """The same for the kernels of a GPU with so many thread blocks."""
     lowered = lower(program)
-    with triton_runner.many_tasks() if spread else nullcontext():
-        tree = select_cuda(lowered, units, fuse)
-    device, _ = schedule_with_report(tree, units, GPU_COSTS)
+    tree = select_cuda(lowered, units, fuse, CUDA_COSTS.spread() if spread else CUDA_COSTS)
+    device, _ = schedule_with_report(tree, units, CUDA_COSTS)
     assert device.units == units
     verify(device, tree)
     return Built(lowered.interface, device)

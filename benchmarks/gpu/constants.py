@@ -68,30 +68,27 @@ def _best_gemv(record: PartRecord) -> float | None:
     return max(rates) / everywhere.values["units"]
 
 
-COSTS = "machines/cuda/costs.py"
+PLACE = "machines/cuda/costs.py"
+OBJECT = "CUDA_COSTS"
+
+
+def _constant(name: str, basis: str, figure: Figure) -> Constant:
+    return Constant(PLACE, f"{OBJECT}.{name}", basis, figure)
+
+
 CONSTANTS = (
-    Constant(COSTS, "BANDWIDTH", "best gemv from memory, a unit's part", _best_gemv),
-    Constant(COSTS, "LATENCY", "load to use, memory", _value("load to use, memory")),
-    Constant(COSTS, "STAGE", "barrier of a unit", _value("barrier of a unit")),
-    Constant(COSTS, "FUNCTIONS", "tanh per second of a unit", _value("function applications")),
-    Constant(COSTS, "FMA", "fp32 arithmetic of a unit", _value("fp32 arithmetic")),
-    Constant(COSTS, "DOUBLE", "fp64 arithmetic of a unit", _value("fp64 arithmetic")),
-    Constant(COSTS, "TENSOR", "dot as three TF32", _value("tensor cores, fp32 as three TF32")),
-    Constant(COSTS, "TENSOR_HALF", "dot of bf16", _value("tensor cores, bf16")),
-    Constant(COSTS, "DEPTH_STEP", "a 16x16x32 step", _step),
-    Constant(COSTS, "WAIT", "wave over all units", _value("wave over all units")),
-    Constant(
-        "schedule/costs.py",
-        "GPU_COSTS.wait_seconds",
-        "wait between two units",
-        _value("wait between two units"),
-    ),
-    Constant(
-        "schedule/costs.py",
-        "GPU_COSTS.call_seconds",
-        "operator of torch, device",
-        _value("operator of torch, device"),
-    ),
+    _constant("bandwidth", "best gemv from memory, a unit's part", _best_gemv),
+    _constant("latency_seconds", "load to use, memory", _value("load to use, memory")),
+    _constant("stage_seconds", "barrier of a unit", _value("barrier of a unit")),
+    _constant("functions", "tanh per second of a unit", _value("function applications")),
+    _constant("flops", "fp32 arithmetic of a unit", _value("fp32 arithmetic")),
+    _constant("double_flops", "fp64 arithmetic of a unit", _value("fp64 arithmetic")),
+    _constant("tensor_flops", "dot as three TF32", _value("tensor cores, fp32 as three TF32")),
+    _constant("half_flops", "dot of bf16", _value("tensor cores, bf16")),
+    _constant("depth_seconds", "a 16x16x32 step", _step),
+    _constant("wait_seconds", "wave over all units", _value("wave over all units")),
+    _constant("wait_seconds", "wait between two units", _value("wait between two units")),
+    _constant("call_seconds", "operator of torch, device", _value("operator of torch, device")),
 )
 
 

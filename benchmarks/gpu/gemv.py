@@ -17,6 +17,7 @@ from stretto.device.tree import map_tree
 from stretto.frontends.python import capture
 from stretto.lowering.program import lower
 from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.device import cuda_executable, emulated_cuda_executable
 from stretto.machines.cuda.printer.program import Style, print_plan
 from stretto.machines.cuda.select import KernelItems, select_cuda
@@ -24,7 +25,6 @@ from stretto.machines.cuda.templates.reduction import Reduce
 from stretto.options import Options
 from stretto.passes.manager import run_passes
 from stretto.passes.pipeline import pipeline
-from stretto.schedule.costs import GPU_COSTS
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule_with_report
 
@@ -84,7 +84,7 @@ def make(
     tree = select_cuda(lowered, bench.units)
     if shape is not None:
         tree = map_tree(tree, lambda items: _shaped(items, shape, task_rows))
-    program, _ = schedule_with_report(tree, bench.units, GPU_COSTS)
+    program, _ = schedule_with_report(tree, bench.units, CUDA_COSTS)
     plan = make_plan(program)
     sources = print_plan(plan, Style(warps=shape.warps if shape is not None else 4))
     if bench.dry_run:

@@ -20,6 +20,7 @@ from benchmarks.gpu.device import Bench
 from benchmarks.gpu.engine import ROOT, Job, Settings, run_jobs
 from benchmarks.gpu.results import PartRecord, Row, read_part
 from benchmarks.gpu.suite import is_good
+from stretto.machines.cuda.costs import CUDA_COSTS
 
 pytest.importorskip("greenlet", reason="greenlet is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
@@ -220,9 +221,10 @@ def test_the_section_of_the_readme(tmp_path: Path) -> None:
 def test_constants_come_from_measurements_only() -> None:
     rows = [Row("wait between two units", "ok", values={"median": 7e-7})]
     record = PartRecord("ceilings", False, ABOUT, True, 1.0, rows)
-    found = {proposal.constant.name: proposal for proposal in proposals(record)}
-    assert found["GPU_COSTS.wait_seconds"].measured == 7e-7
-    assert found["BANDWIDTH"].measured is None
+    found = {proposal.constant.basis: proposal for proposal in proposals(record)}
+    assert found["wait between two units"].measured == 7e-7
+    assert found["wait between two units"].now == CUDA_COSTS.wait_seconds
+    assert found["best gemv from memory, a unit's part"].measured is None
     assert any("not measured" in line for line in proposal_lines(record))
 
 

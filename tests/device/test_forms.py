@@ -17,11 +17,11 @@ from stretto.ir.core import Program
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES as CPU_TEMPLATES
+from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select_cuda
 from stretto.machines.cuda.templates import TEMPLATES as CUDA_TEMPLATES
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
-from stretto.schedule.costs import GPU_COSTS
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
 from tests.backends import assert_close
@@ -46,7 +46,7 @@ def forms(program: Program) -> list[Form]:
     for_gpu = Selected(select_cuda(lowered, 3), lowered.interface)
     scheduled = [
         Scheduled(schedule(selected.tree, 2), selected.interface),
-        Scheduled(schedule(for_gpu.tree, 3, GPU_COSTS), for_gpu.interface),
+        Scheduled(schedule(for_gpu.tree, 3, CUDA_COSTS), for_gpu.interface),
     ]
     plans = [Planned(make_plan(scheduled[1].program, most), lowered.interface) for most in (1, 400)]
     return [lowered, selected, for_gpu, *scheduled, *plans]
@@ -62,7 +62,7 @@ def test_every_form_of_random_programs_is_read_back(program: Program) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_trees_are_read_back(seed: int) -> None:
     tree = random_tree(seed)
-    program = schedule(tree, 3, GPU_COSTS)
+    program = schedule(tree, 3, CUDA_COSTS)
     for form in (
         Selected(tree, NO_INTERFACE),
         Scheduled(program, NO_INTERFACE),

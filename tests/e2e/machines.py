@@ -14,11 +14,9 @@ import stretto
 from stretto.api import Compiled
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cuda.plan import PlanExecutable
-from stretto.machines.registry import known_machines, registered
+from stretto.machines.registry import find_machine, known_machines, registered
 from stretto.options import Options
-from tests.backends import EAGER, many_tasks
 from tests.frontends.python.checks import assert_same
-from tests.machines.cuda import triton_runner
 
 CUDA = "cuda-emulated"
 
@@ -26,11 +24,17 @@ CUDA = "cuda-emulated"
 @contextmanager
 def spread() -> Iterator[None]:
     """What compiles inside is cut finely and uses all units, however small its work is."""
-    with (
-        many_tasks(),
-        triton_runner.many_tasks(),
-        registered(*(replace(m, costs=EAGER) for m in known_machines().values() if m.name != CUDA)),
-    ):
+    machines = known_machines().values()
+    with registered(*(replace(machine, costs=machine.costs.spread()) for machine in machines)):
+        yield
+
+
+@contextmanager
+def costs_of(backend: str, **figures: float) -> Iterator[None]:
+    """What compiles inside for a machine (and for the one that the emulator stands for) takes these
+    figures."""
+    machines = [find_machine(name) for name in {backend, "cpu"}]
+    with registered(*(replace(m, costs=replace(m.costs, **figures)) for m in machines)):
         yield
 
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.kernels import split_sorts
 from stretto.options import Options
-from tests.e2e.machines import CUDA, spread
+from tests.e2e.machines import CUDA, costs_of, spread
 from tests.sampling import every, sampled
 
 Function = Callable[[Tensor], object]
@@ -155,11 +154,9 @@ def test_views_and_what_is_computed(view: Callable[[Tensor], Tensor], backend: s
     ids=str,
 )
 def test_selecting_from_long_rows_in_slices(
-    dtype: torch.dtype, largest: bool, backend: str, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, largest: bool, backend: str
 ) -> None:
     """Sizes that slices do not divide, and slices of nothing but what comes last."""
-    monkeypatch.setattr(split_sorts, "SHORTEST", 30)
-    monkeypatch.setattr(split_sorts, "SLICE", 16)
     x = elements((2, 263), dtype)
     if dtype.is_floating_point:
         x[1, 40:] = -torch.inf if largest else torch.nan
@@ -167,21 +164,21 @@ def test_selecting_from_long_rows_in_slices(
     def function(x: Tensor) -> tuple[Tensor, ...]:
         return (*x.topk(5, largest=largest), *x[1].topk(9, largest=largest))
 
-    found = stretto.compile(function, backend=backend, options=Options(units=4))(x)
+    with costs_of(backend, selected_part=30, compared_slice=16):
+        found = stretto.compile(function, backend=backend, options=Options(units=4))(x)
     for rows, keep, values, places in ((x, 5, *found[:2]), (x[1], 9, *found[2:])):
         wanted = rows.sort(stable=True, descending=largest)
         assert same(values, wanted[0][..., :keep])
         assert torch.equal(places, wanted[1][..., :keep])
 
 
-def test_a_gpu_sorts_very_long_rows_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_sorts, "COMPARISONS", 1000)
+def test_a_gpu_sorts_very_long_rows_by_the_library() -> None:
     x = elements((3, 40), torch.float32)
     run = stretto.compile(lambda x: (x + 0).sort(dim=0, stable=True), backend=CUDA)
-    short = run(x)
-    assert "library calls: none" in run.explain()
     other = stretto.compile(lambda x: x.sort(dim=1, stable=True, descending=True), backend=CUDA)
-    long = other(x)
+    with costs_of(CUDA, most_comparisons=1000):
+        short, long = run(x), other(x)
+    assert "library calls: none" in run.explain()
     assert "aten.argsort.stable" in other.explain()
     for found, wanted in ((short, x.sort(dim=0, stable=True)),
                           (long, x.sort(dim=1, stable=True, descending=True))):  # fmt: skip

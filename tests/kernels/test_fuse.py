@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from stretto.device.costs import CostModel
 from stretto.device.evaluate import span_range
 from stretto.device.operator import Kernel, Operator, Stage, TileDim
 from stretto.device.tree import Check, Let, leaves
-from stretto.kernels import fuse as fusion
-from stretto.kernels.fuse import fuse, independent, split
+from stretto.kernels.fuse import fuse, independent, profitable, split
 from stretto.kernels.groups import Group, Grouped, single
 from tests.lowering.programs import lowered
 
@@ -19,9 +19,12 @@ from tests.lowering.programs import lowered
 def grouped(text: str, units: int = 4) -> list[Grouped]:
     """The groups of a program without control flow; its work counts as large."""
     (items,) = leaves(lowered(text).tree.main.body)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fusion, "SMALL_WORK", 0)
-        found = list(fuse(items, units))
+    costs = CostModel(small_work=0)
+
+    def judge(groups: list[Group], operator: Operator, joined: Group) -> bool:
+        return profitable(groups, operator, joined, units, costs)
+
+    found = list(fuse(items, judge))
     assert sum(len(group.members) for group in found if isinstance(group, Group)) == sum(
         isinstance(item, Operator) for item in items
     )

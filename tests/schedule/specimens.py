@@ -15,6 +15,7 @@ from torch import Tensor
 import stretto
 from benchmarks.models import CORE
 from benchmarks.models import build as build_model
+from stretto.device.costs import CostModel
 from stretto.device.forms import Packing, ProgramInterface
 from stretto.device.normalize import normalize
 from stretto.device.program import DeviceProgram
@@ -23,6 +24,7 @@ from stretto.device.tree import Tree
 from stretto.ir.core import Program
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
+from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.emulator.run import Emulator
@@ -31,12 +33,10 @@ from stretto.machines.machine import Stage, Stages
 from stretto.machines.registry import registered
 from stretto.machines.stages import PASSES
 from stretto.options import Options
-from stretto.schedule.costs import GPU_COSTS, MachineCosts
 from stretto.schedule.scheduler import schedule
 from stretto.tools.mutants import Outcome, Specimen
-from tests.backends import EAGER, many_tasks
+from tests.backends import SPREAD
 from tests.e2e.language import CASES
-from tests.machines.cuda import triton_runner
 from tests.schedule.random_trees import random_memory, random_tree
 
 UNITS = (1, 2, 3, 5)
@@ -45,7 +45,7 @@ DEPTH = 60
 
 
 # ---- random trees ----------------------------------------------------------------------------
-def tree_specimen(seed: int, units: int, costs: MachineCosts) -> Specimen:
+def tree_specimen(seed: int, units: int, costs: CostModel) -> Specimen:
     tree = random_tree(seed)
 
     def run(program: DeviceProgram, order: int) -> Outcome:
@@ -60,7 +60,7 @@ def specimen(
     name: str,
     tree: Tree[Body],
     units: int,
-    costs: MachineCosts,
+    costs: CostModel,
     run: Callable[[DeviceProgram, int], Outcome],
 ) -> Specimen:
     def sequential(source: Tree[Body]) -> Outcome:
@@ -114,15 +114,13 @@ class RecordingMachine(InterpreterMachine):
 RECORDER = RecordingMachine("recorder")
 
 
-def captured_specimen(name: str, recorded: Recorded, units: int, costs: MachineCosts) -> Specimen:
+def captured_specimen(name: str, recorded: Recorded, units: int, costs: CostModel) -> Specimen:
     lowered = lower(recorded.program)
     packings: tuple[Packing, ...] = ()
     if costs.team:
-        with triton_runner.many_tasks():
-            tree = select_cuda(lowered, units, True)
+        tree = select_cuda(lowered, units, True, CUDA_COSTS.spread())
     else:
-        with many_tasks():
-            tree, packings = select(lowered, units, True)
+        tree, packings = select(lowered, units, True, SPREAD)
     run = _Runner(replace(lowered.interface, packings=packings), recorded.inputs)
     return specimen(name, tree, units, costs, run)
 
@@ -167,7 +165,7 @@ def specimens(count: int, seed: int) -> list[Specimen]:
     made: list[Specimen] = []
     for number in range(count):
         units = rng.choice(UNITS)
-        costs = rng.choice([EAGER, EAGER, GPU_COSTS])
+        costs = rng.choice([SPREAD, SPREAD, CUDA_COSTS])
         if number % 3 == 0:
             made.append(tree_specimen(rng.randrange(10**6), units, costs))
         elif number % 20 == 1:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from stretto.device.costs import CostModel
 from stretto.device.expr import Access, Const, Index, Load, Reg, Var
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
@@ -17,7 +18,6 @@ from stretto.device.verifier import verify
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.machines.emulator.run import Emulator
-from stretto.schedule.costs import MachineCosts
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from stretto.schedule.wavefront import equal_blocks
 from tests.schedule.programs import OUT, A, B, X, kernel, mixing
@@ -113,7 +113,7 @@ def waits(made: DeviceProgram) -> int:
     return sum(isinstance(item, Wait) for _, item in items(made))
 
 
-def straight(*kernels: Kernel, costs: MachineCosts | None = None, units: int = 2) -> DeviceProgram:
+def straight(*kernels: Kernel, costs: CostModel | None = None, units: int = 2) -> DeviceProgram:
     made = schedule(program(Leaf(kernels), (A, B), (X, OUT)), units, costs)
     verify(made)
     return made

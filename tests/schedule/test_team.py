@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.models import CORE, build
+from stretto.device.costs import CostModel
 from stretto.device.expr import Const, Index, Reg, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Run, Signal, Wait
@@ -31,17 +32,16 @@ from stretto.options import Options
 from stretto.passes.manager import run_passes
 from stretto.passes.pipeline import pipeline
 from stretto.schedule.builder import Part
-from stretto.schedule.costs import MachineCosts
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from stretto.schedule.team import deal
-from tests.backends import Built, assert_close, many_tasks
+from tests.backends import SPREAD, Built, assert_close
 from tests.schedule.random_trees import Generator, random_memory, random_tree
 from tests.schedule.sequential import run_tree
 from tests.schedule.test_random import wait_places, without
 from tests.schedule.trees import EAGER, at, buffer, condition, load, map_kernel, number
 from tests.schedule.trees import program as tree_of
 
-TEAM = MachineCosts(wait_seconds=1e-6, team=True)
+TEAM = CostModel(wait_seconds=1e-6, team=True)
 WIDTH = 64
 X = buffer("x", WIDTH, kind="input", slot=0)
 OUT = buffer("out", WIDTH, kind="output", slot=1)
@@ -58,7 +58,7 @@ def gather(name: str, out, source, tile: int = 4, *, seconds: float = 1e-5) -> K
     return map_kernel(name, out, value, tile, seconds=seconds, reduce=(WIDTH,), combine="max")
 
 
-def made(body: Node[Body], units: int, *locals, costs: MachineCosts = TEAM) -> DeviceProgram:  # pyright: ignore
+def made(body: Node[Body], units: int, *locals, costs: CostModel = TEAM) -> DeviceProgram:  # pyright: ignore
     program = schedule(tree_of(body, locals, (X, OUT)), units, costs)
     verify(program)
     return program
@@ -181,7 +181,7 @@ def test_a_missing_wait_is_found() -> None:
 # ---- programs are right --------------------------------------------------------------------------
 
 
-def check(tree: Tree[Body], units: int, seed: int, costs: MachineCosts) -> None:
+def check(tree: Tree[Body], units: int, seed: int, costs: CostModel) -> None:
     program = schedule(tree, units, costs)
     assert program.units == units
     verify(program)
@@ -307,8 +307,7 @@ def test_printed_code_waits_for_several_units() -> None:
     model, inputs = build("lstm", "small")
     program = optimized(model, inputs)
     lowered = lower(program)
-    with many_tasks():
-        tree, packings = select(lowered, 3, Options().fuse)
+    tree, packings = select(lowered, 3, Options().fuse, SPREAD)
     device = schedule(tree, 3, TEAM)
     verify(device)
     assert any(item.count > 1 for unit in range(3) for item in waits_of(device, unit))

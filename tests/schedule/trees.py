@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from stretto.device.costs import CostModel
 from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Index, Load, Position, Reg, Var
 from stretto.device.operator import Kernel, Operator, Span, Stage, TileDim
 from stretto.device.regions import Body
 from stretto.device.tree import Node, Tree, TreeFunction
 from stretto.ir.types import DType
-from stretto.schedule.costs import MachineCosts
 
 F32 = DType.F32
-EAGER = MachineCosts(wait_seconds=0, wake_seconds=0, small_waits=0, share_bytes=0)
+EAGER = CostModel(wait_seconds=0, wake_seconds=0, small_waits=0, share_bytes=0)
 """Uses all units and shares all memory."""
 
 

@@ -7,9 +7,10 @@ adds what its templates ask (`machines/*/costs.py`). The figures rank choices, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar, Self
 
 from stretto.device.expr import Apply, Expr, Extent
 from stretto.device.functions import FUNCTIONS
@@ -80,6 +81,15 @@ class CostModel:
     most_comparisons: int = 1 << 25
     """With more of them a library call is used: a GPU needs some 10 us for these (an estimate), the
     emulated one some 30 s."""
+
+    spread_figures: ClassVar[Mapping[str, float]] = {}
+    """What makes the machine's own selection cut finely."""
+
+    def spread(self) -> Self:
+        """The machine as tests take it: however small the work is, it is cut finely, all units have
+        a part of it, and buffers share memory."""
+        waits = {"wait_seconds": 1e-12, "wake_seconds": -1e9, "small_waits": 0.0}
+        return replace(self, share_bytes=0, small_work=0, **waits, **self.spread_figures)
 
     def size(self, extent: Extent) -> int:
         return extent if isinstance(extent, int) else self.unknown_size

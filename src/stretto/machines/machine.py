@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, Protocol
 
 import torch
 
+from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.forms import Lowered, ProgramInterface, Scheduled, Selected
 from stretto.device.program import DeviceProgram
 from stretto.dumps import Dumper
@@ -26,7 +27,6 @@ from stretto.ir.core import Program
 from stretto.options import Options
 from stretto.runtime.constants import Copy
 from stretto.runtime.results import Result
-from stretto.schedule.costs import MachineCosts
 from stretto.schedule.scheduler import Report
 
 HOST = torch.device("cpu")
@@ -198,7 +198,7 @@ class Machine(ABC):
 
     name: str
     """What the user calls it: `backend="name"`."""
-    costs: MachineCosts = field(default_factory=MachineCosts, kw_only=True)
+    costs: CostModel = field(default=HOST_COSTS, kw_only=True)
 
     summary: ClassVar[str]
     """One line for people, beside the name."""

@@ -32,7 +32,7 @@ def _passes(stages: Stages) -> None:
 
 
 def _lower(stages: Stages) -> None:
-    stages.lowered = lower(stages.program)
+    stages.lowered = lower(stages.program, stages.machine.costs)
 
 
 def _select(stages: Stages) -> None:

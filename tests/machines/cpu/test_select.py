@@ -8,15 +8,18 @@ import torch
 from stretto.device.forms import Packing
 from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
+from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import Packed
 from stretto.runtime.packing import pack
-from tests.backends import many_tasks
+from tests.backends import SPREAD
 from tests.lowering.programs import lowered
 
 
-def kernels(text: str, units: int = 2, fuse: bool = True) -> tuple[list[Kernel], list[Packing]]:
-    tree, packings = select(lowered(text), units, fuse)
+def kernels(
+    text: str, units: int = 2, fuse: bool = True, costs: CpuCosts = CPU_COSTS
+) -> tuple[list[Kernel], list[Packing]]:
+    tree, packings = select(lowered(text), units, fuse, costs)
     found = [item for leaf in leaves(tree.main.body) for item in leaf if isinstance(item, Kernel)]
     assert len({kernel.name for kernel in found}) == len(found)
     return found, list(packings)
@@ -50,8 +53,7 @@ def test_the_template_follows_from_how_the_right_side_lies(kind: str, template: 
 
 @pytest.mark.parametrize("units", [1, 2, 3, 7])
 def test_tiles_start_at_whole_panels(units: int) -> None:
-    with many_tasks():
-        (kernel,), _ = kernels(product(20, 200, 64, "constant"), units)
+    (kernel,), _ = kernels(product(20, 200, 64, "constant"), units, costs=SPREAD)
     (stage,) = kernel.stages
     assert isinstance(stage.template, Packed)
     lanes = stage.template.columns

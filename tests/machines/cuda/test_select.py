@@ -10,6 +10,7 @@ from stretto.device.operator import Kernel, Operator
 from stretto.device.text import parse_program, print_program
 from stretto.device.tree import leaves
 from stretto.kernels.products import narrow_dtype, product_of
+from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select_cuda
 from stretto.machines.cuda.templates import TEMPLATES, choose
 from stretto.machines.cuda.templates.reduction import Reduce
@@ -61,7 +62,7 @@ def test_the_template_follows_from_the_sizes(m: int, n: int, k: int, template: s
 
 
 def test_few_rows_share_their_weights() -> None:
-    stencil = Stencil.of(first_operator(linear(3, 512, 512)))
+    stencil = Stencil.of(first_operator(linear(3, 512, 512)), CUDA_COSTS)
     several, one = (choose(stencil, sizes).template for sizes in ((3, 4), (1, 4)))
     assert isinstance(several, Reduce) and several.unroll == 1
     assert isinstance(one, Reduce) and one.unroll == 0

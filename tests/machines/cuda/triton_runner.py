@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -17,10 +15,9 @@ from stretto.device.operator import Kernel
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Program
 from stretto.ir.types import DType
-from stretto.kernels import fuse as fusion
 from stretto.lowering.program import lower
-from stretto.machines.cuda import costs
 from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.kernel import functions_text, print_kernel
 from stretto.machines.cuda.printer.scalar import POINTER_TYPES
@@ -94,22 +91,12 @@ def compiled(kernel: Kernel, folder: Path, target: str = "sm_90", warps: int = 4
     return compile_source(source_of(kernel, 2, warps), target, options).resources
 
 
-@contextmanager
-def many_tasks() -> Iterator[None]:
-    """While selecting: starting a task costs nothing, so everything is cut finely."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("TASK", "WAIT", "STAGE", "LATENCY", "DEPTH_STEP"):
-            patch.setattr(costs, name, 1e-12)
-        patch.setattr(fusion, "SMALL_WORK", 0)
-        yield
-
-
 def kernels_of(
     lowered: Lowered, units: int = 132, fused: bool = True, spread: bool = False
 ) -> list[tuple[Kernel | Let | Check, ...]]:
     """The leaves of main. spread: cut finely, however small the work is."""
-    with many_tasks() if spread else nullcontext():
-        tree = select_cuda(lowered, units, fused)
+    costs = CUDA_COSTS.spread() if spread else CUDA_COSTS
+    tree = select_cuda(lowered, units, fused, costs)
     return list(leaves(tree.main.body))
 
 

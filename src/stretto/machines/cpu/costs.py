@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stretto.device.costs import CostModel
 
@@ -31,6 +33,8 @@ class CpuCosts(CostModel):
     """More tasks per unit balance no better."""
     whole_seconds: float = 1e-6
     """Work that takes no longer is one task."""
+
+    spread_figures: ClassVar[Mapping[str, float]] = {"flops": 1e3, "element_seconds": 1e-4}
 
 
 CPU_COSTS = CpuCosts()

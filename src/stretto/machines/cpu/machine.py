@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from stretto.device.forms import Lowered, Selected
+from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
@@ -52,6 +53,8 @@ CPP = Form("text", "program.cpp", lambda stages: [source_of(stages).text])
 class CpuMachine(Machine):
     """Native threads of this process."""
 
+    costs: CpuCosts = field(default=CPU_COSTS, kw_only=True)
+
     summary: ClassVar[str] = "C++ on the threads of this host"
     is_default: ClassVar[bool] = True
     is_native: ClassVar[bool] = True
@@ -62,7 +65,7 @@ class CpuMachine(Machine):
         return (*TO_SCHEDULE, Stage("print", _print, CPP), Stage("compile", _compile))
 
     def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
-        tree, packings = select(lowered, units, options.fuse)
+        tree, packings = select(lowered, units, options.fuse, self.costs)
         return Selected(tree, replace(lowered.interface, packings=packings))
 
     def describe(self, stages: Stages) -> Description:

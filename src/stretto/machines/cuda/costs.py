@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stretto.device.costs import CostModel
 
@@ -39,6 +41,13 @@ class CudaCosts(CostModel):
     """A step along the depth of a product, however small."""
     finer_gain: float = 1.05
     """A kernel of more tasks must be faster by this factor."""
+
+    spread_figures: ClassVar[Mapping[str, float]] = {
+        "start_seconds": 1e-12,
+        "stage_seconds": 1e-12,
+        "latency_seconds": 1e-12,
+        "depth_seconds": 1e-12,
+    }
 
 
 CUDA_COSTS = CudaCosts()

@@ -10,6 +10,7 @@ import torch
 
 from stretto.device.forms import Lowered, Selected
 from stretto.errors import BuildError
+from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.describe import describe
 from stretto.machines.cuda.device import (
     EMULATED_UNITS,
@@ -37,7 +38,6 @@ from stretto.machines.machine import (
 )
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
-from stretto.schedule.costs import GPU_COSTS, MachineCosts
 from stretto.schedule.plan import make_plan
 
 
@@ -62,10 +62,10 @@ PLAN = Stage("plan", _plan)
 class TritonMachine(Machine):
     """What all machines have in common that run programs printed as Triton."""
 
-    costs: MachineCosts = field(default=GPU_COSTS, kw_only=True)
+    costs: CudaCosts = field(default=CUDA_COSTS, kw_only=True)
 
     def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
-        return Selected(select_cuda(lowered, units, options.fuse), lowered.interface)
+        return Selected(select_cuda(lowered, units, options.fuse, self.costs), lowered.interface)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,9 @@ from typing import Any
 
 import stretto
 from stretto.api import Compiled
-from stretto.kernels import fuse as fusion
-from stretto.machines.cpu import costs as cpu_costs
 from stretto.machines.machine import Trial
 from stretto.machines.registry import default_machine, known_machines, registered
 from stretto.options import Options
-from stretto.schedule.costs import MachineCosts
-
-EAGER = MachineCosts(wait_seconds=1e-12, wake_seconds=-1e9, small_waits=0.0, share_bytes=0)
-"""Costs under which even the smallest program is spread over all units and memory is shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +53,7 @@ NATIVE = tuple(name for name in MACHINES if MACHINES[name].backend == default_ma
 
 @contextmanager
 def spread() -> Generator[None]:
-    """What compiles inside is cut finely and uses all units. Changes the whole process."""
-    changes: list[tuple[Any, str, Any]] = [
-        (cpu_costs, "ELEMENT", 1e-4),
-        (cpu_costs, "FLOPS", 1e3),
-        (fusion, "SMALL_WORK", 0),
-    ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    for owner, name, value in changes:
-        setattr(owner, name, value)
-    try:
-        with registered(*(replace(m, costs=EAGER) for m in known_machines().values())):
-            yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
+    """What compiles inside is cut finely and uses all units."""
+    machines = known_machines().values()
+    with registered(*(replace(machine, costs=machine.costs.spread()) for machine in machines)):
+        yield
