@@ -36,7 +36,7 @@ from stretto.frontends.python.aliasing.ways import (
 from stretto.frontends.python.tracing.tensor import Scope, Source, Storage, TracedTensor, ViewStep
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.flags import Flag, both, either, select, value_of
-from stretto.frontends.python.values.leaves import Grown, Leaf, Slot, kind_of
+from stretto.frontends.python.values.leaves import Leaf, Slot, kind_of
 from stretto.frontends.python.values.scalars import Kind
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ForOp, LiteralOp, WhileOp
@@ -74,7 +74,7 @@ class CarriedAliases:
     """The memory of all that is carried. `exact`: flags can be carried too."""
 
     leaves: dict[Slot, Leaf]
-    grown: dict[int, Grown]
+    grown: dict[int, Leaf]
     exact: bool
     candidates: dict[Candidate, torch.Tensor] = field(default_factory=dict[Candidate, torch.Tensor])
     """With a fake tensor of the view."""
@@ -153,7 +153,7 @@ class CarriedAliases:
         self._have_sources([one for one in self.candidates if one in wanted])
         for key, item in (*self.leaves.items(), *self.grown.items()):
             if key in made and not has_run and not self._is_followed(key):
-                link_same(made[key], item.items if isinstance(item, Grown) else [item.init])
+                link_same(made[key], [item.init] if item.box is None else item.init)
         for key, other in self.pairs:
             if key in made:
                 join = link_same if (key, other) in self.same else link
@@ -409,7 +409,7 @@ class CarriedAliases:
     def _compare_links(self, ways: dict[Slot, list[Way]], region: Region) -> None:
         """Learn what is linked after a round."""
         own, linked = dict[Any, set[Storage]](), dict[Any, set[Storage]]()
-        items: dict[Any, Leaf | Grown] = {**self.leaves, **self.grown}
+        items: dict[Any, Leaf] = {**self.leaves, **self.grown}
         for key, item in items.items():
             if self._is_followed(key):
                 own[key] = {way.storage for way in ways.get(key, ())}

@@ -16,7 +16,12 @@ from typing import Any
 
 from stretto.frontends.python.aliasing.carried import CarriedAliases, Loop
 from stretto.frontends.python.control.carried_options import CarriedOptions, are_numbers, unified
-from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_twins
+from stretto.frontends.python.objects.stand_ins import (
+    check_growth,
+    note_copy,
+    note_origin,
+    note_twins,
+)
 from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import (
@@ -31,7 +36,6 @@ from stretto.frontends.python.tracing.tensor import Length, Storage, StorageStat
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import (
-    Grown,
     Leaf,
     Slot,
     device_of,
@@ -72,7 +76,8 @@ class Carry:
     loops: frozenset[int] = frozenset()
     leaves: dict[Slot, Leaf] = field(default_factory=dict[Slot, Leaf])
     rebuilt: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
-    grown: dict[int, Grown] = field(default_factory=dict[int, Grown])
+    grown: dict[int, Leaf] = field(default_factory=dict[int, Leaf])
+    """Python lists that become lists of the Program, by id."""
     storages: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     dropped: set[Storage] = field(default_factory=set[Storage])
     lengths: dict[Storage, object] = field(default_factory=dict[Storage, object])
@@ -99,21 +104,22 @@ class Carry:
 
     # -- entering -------------------------------------------------------------------------------
 
+    def _carried(self) -> list[Leaf]:
+        return [*self.leaves.values(), *self.grown.values()]
+
     def kinds(self) -> list[Kind]:
         """Kinds of all carried values, in the order of params, inits and yields."""
-        known = [leaf.kind for leaf in self.leaves.values()]
-        lists = [grown.kind for grown in self.grown.values() if grown.kind is not None]
+        known = [leaf.kind for leaf in self._carried()]
         stored = [Kind(_stored_type(state), False) for state in self.storages.values()]
-        return known + lists + stored + self.aliases.kinds()
+        return known + stored + self.aliases.kinds()
 
     def inits(self) -> list[Value]:
         """The carried values before the region, in the current scope."""
         self.base.restore()
         made = [
             placeholder(leaf.kind) if leaf.init is UNDEFINED else materialize(leaf.init, leaf.kind)
-            for leaf in self.leaves.values()
+            for leaf in self._carried()
         ]
-        made += [materialize(g.items, g.kind) for g in self.grown.values() if g.kind is not None]
         made += [tracer().current(storage) for storage in self.storages]
         return made + self.aliases.inits()
 
@@ -139,25 +145,15 @@ class Carry:
         self.made, self.copied = {}, {}
         for slot, leaf in self.leaves.items():
             marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
+            device = device_of(leaf.init, leaf.end)
             self.made[slot] = wrap(
-                next(supply),
-                leaf.kind,
-                device=device_of(leaf.init, leaf.end),
-                loops=marked,
-                layout=leaf.layout,
+                next(supply), leaf.kind, device=device, loops=marked, layout=leaf.layout
             )
         for key, grown in self.grown.items():
-            if grown.kind is not None:
-                length = self._length(grown, Length(None, len(grown.items)), in_body, trips)
-                self.made[key] = wrap(
-                    next(supply),
-                    grown.kind,
-                    device=device_of(grown.items, grown.end),
-                    length=length,
-                )
-                state = tracer()
-                state.list_origins[id(self.made[key])] = key
-                state.kept_alive.append(self.made[key])
+            length = self._length(grown, Length(None, len(grown.init)), in_body, trips)
+            device = device_of(grown.init, grown.end)
+            self.made[key] = wrap(next(supply), grown.kind, device=device, length=length)
+            note_origin(self.made[key], key)
         for storage, before in self.storages.items():
             length = before.length and self._length(storage, before.length, in_body, trips)
             self.params[storage] = next(supply)
@@ -248,8 +244,7 @@ class Carry:
 
     def yields(self) -> tuple[Value, ...]:
         """The carried values at the end of the body."""
-        made = [materialize(leaf.end, leaf.kind) for leaf in self.leaves.values()]
-        made += [materialize(g.end, g.kind) for g in self.grown.values() if g.kind is not None]
+        made = [materialize(leaf.end, leaf.kind) for leaf in self._carried()]
         made += [tracer().current(storage) for storage in self.storages]
         return (*made, *self.aliases.yields)
 
@@ -284,9 +279,9 @@ class Carry:
         supply = iter(values)
         for slot, leaf in self.leaves.items():
             self.made[slot] = wrap(next(supply), leaf.kind, device=device_of(leaf.init, leaf.end))
-        for key, grown in self.grown.items():
+        for key in self.grown:
             made = self.made.get(key)
-            if grown.kind is not None and isinstance(made, TracedList):
+            if isinstance(made, TracedList):
                 after = StorageState(next(supply), Length(object(), 0))
                 tracer().set_state(made.memory, after)
         for storage, before in self.storages.items():
@@ -447,9 +442,8 @@ class Carry:
             items = list(after.values())
             kind = items_kind(items or list(before.values()))
             if kind is not None and isinstance(kind.type, TensorType):
-                self.grown[id(box)] = Grown(
-                    box, list(before.values()), Kind(ListType(kind.type), kind.number), items
-                )
+                list_type = Kind(ListType(kind.type), kind.number)
+                self.grown[id(box)] = Leaf(list_type, list(before.values()), items, box=box)
                 self.changed = True
                 return
         if self.loops:
@@ -472,7 +466,7 @@ class Carry:
 
     def _grow(self, box: list[Any], after: TracedList) -> None:
         items = list(self.base.boxes[id(box)][1].values())
-        self.grown[id(box)] = Grown(box, items, list_kind(after), after)
+        self.grown[id(box)] = Leaf(list_kind(after), items, after, box=box)
         self.changed = True
 
     def _compare_grown(self, box: list[Any], name: str) -> None:
@@ -488,8 +482,8 @@ class Carry:
         self.deltas[key] = length.offset if same and length is not None else None
 
     def _compare_storages(self, region: Region) -> None:
-        for grown in self.grown.values():
-            made = self.made.get(id(grown.box))
+        for key, grown in self.grown.items():
+            made = self.made.get(key)
             if isinstance(made, TracedList):
                 grown.end = made
                 self._count(grown, made.memory)

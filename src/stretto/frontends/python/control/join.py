@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.aliasing.joined import JoinedAliases
-from stretto.frontends.python.objects.stand_ins import check_growth, note_copy
+from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_origin
 from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import fail_growth
@@ -286,8 +286,7 @@ class Joiner:
             )
         made = self._leaf(sides[0], sides[1], kind)
         if _origin(first) == _origin(second):
-            tracer().list_origins[id(made)] = _origin(first)
-            tracer().kept_alive.append(made)
+            note_origin(made, _origin(first))
         else:
             note_copy(made, [first, second])
         return made

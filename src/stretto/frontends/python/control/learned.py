@@ -16,7 +16,7 @@ from typing import Any
 
 from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases
 from stretto.frontends.python.aliasing.ways import without_values
-from stretto.frontends.python.control.carry import Carry, Grown, Leaf, Slot
+from stretto.frontends.python.control.carry import Carry, Leaf, Slot
 from stretto.frontends.python.tracing.frames import UNDEFINED, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
@@ -217,19 +217,19 @@ class _Translation:
         if own is not None and (kind_of(init) == leaf.kind or equal_leaves(init, leaf.init)):
             self.carry.leaves[own] = Leaf(leaf.kind, init, layout=leaf.layout)
 
-    def _grown(self, key: int, grown: Grown) -> None:
+    def _grown(self, key: int, grown: Leaf) -> None:
         own = self.match.boxes.get(key)
         memory = self.match.lists.get(key)
         if memory is not None:
             self.carry.storages[memory] = memory.state
-        if own is None or grown.kind is None:
+        if own is None:
             return
         box, contents = self.carry.base.boxes[own]
         items = list(contents.values())
         kind = items_kind(items)
         assert isinstance(grown.kind.type, ListType)
         if not items or kind == Kind(grown.kind.type.element, grown.kind.number):
-            self.carry.grown[own] = Grown(box, items, grown.kind)
+            self.carry.grown[own] = Leaf(grown.kind, items, box=box)
 
     # ---- names of places -----------------------------------------------------------------------
     def _key(self, key: Any) -> Any:

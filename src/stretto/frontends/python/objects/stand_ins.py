@@ -57,6 +57,12 @@ def check_growth(box: Any) -> None:
         raise Replan
 
 
+def note_origin(made: Any, origin: int) -> None:
+    """The list `made` of the Program is in the place of the Python list with this id."""
+    tracer().list_origins[id(made)] = origin
+    tracer().kept_alive.append(made)
+
+
 def stand_ins() -> dict[int, tuple[list[Any], TracedList]]:
     """Lists that outlive the call and the lists of the Program in their places, by the ids of
     these."""

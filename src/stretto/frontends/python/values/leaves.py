@@ -198,24 +198,18 @@ Slot = tuple[Any, ...]
 
 @dataclass(eq=False, slots=True)
 class Leaf:
-    """A carried slot: its kind, its value before the region, and that at the end of the body."""
+    """What is carried: its kind, its value before the region, and that at the end of the body.
+
+    `box`: a Python list that becomes a list of the Program; then `init` has its items.
+    """
 
     kind: Kind
     init: Any
     end: Any = None
     layout: tuple[int, ...] | None = None
+    box: list[Any] | None = None
 
     def learn_layout(self) -> bool:
         """Whether the strides at the end of a round are others than were assumed."""
         before, self.layout = self.layout, layout_of(self.init, self.end)
         return before != self.layout
-
-
-@dataclass(eq=False, slots=True)
-class Grown:
-    """A Python list that becomes an IR list: identity `box`, contents before the region."""
-
-    box: list[Any]
-    items: list[Any]
-    kind: Kind | None = None
-    end: Any = None
