@@ -199,9 +199,15 @@ def _capture(
     tracer.owners = _owners([fn, *tree_leaves(arguments)])
     context = FunctionContext("main")
     with tracer.region(context) as region:
-        given = _bind_inputs(tracer, tensors)
-        fetched = _fetch_tensors(tracer, reading)
-        inputs = [*given, *fetched]
+        given = [
+            _input(tracer, ArgumentLeaf(number), tensor, f"arg{number}")
+            for number, tensor in enumerate(tensors)  # one for each, also if it is passed twice
+        ]
+        fetched = enumerate(zip(reading.tensors, reading.names, strict=False))
+        inputs = [
+            *given,
+            *(_input(tracer, Fetched(n, name, x.device), x, name) for n, (x, name) in fetched),
+        ]
         tracer.inputs = {id(item.real): item.traced for item in inputs}
         counters = _fetch_counters(tracer, reading)
         substitute(heap, plan, reading, tracer.inputs)
@@ -302,22 +308,6 @@ def _finish(
         tuple((n, item.real) for n, item in enumerate(inputs) if id(item.real) in tracer.met),
         objects,
     )
-
-
-def _bind_inputs(tracer: Tracer, tensors: list[torch.Tensor]) -> list[_Input]:
-    """A param per tensor among the arguments, also for one that is passed twice."""
-    return [
-        _input(tracer, ArgumentLeaf(number), tensor, f"arg{number}")
-        for number, tensor in enumerate(tensors)
-    ]
-
-
-def _fetch_tensors(tracer: Tracer, reading: Reading) -> list[_Input]:
-    """A param per tensor that an object holds in a place that is changed."""
-    return [
-        _input(tracer, Fetched(number, name, tensor.device), tensor, name)
-        for number, (tensor, name) in enumerate(zip(reading.tensors, reading.names, strict=False))
-    ]
 
 
 def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> _Input:

@@ -313,15 +313,11 @@ def contains(container: Any, item: Any) -> Any:
             )
         return result
     if isinstance(container, torch.Tensor) and isinstance(item, torch.Tensor | Number):
-        if not _has_traced(item, container):
+        if not any(isinstance(value, TracedTensor) for value in (item, container)):
             return item in container
         equal: Any = item == container
         return to_number(equal.any())
     return item in container
-
-
-def _has_traced(*values: Any) -> bool:
-    return any(isinstance(value, TracedTensor) for value in values)
 
 
 def is_(first: Any, second: Any) -> Any:

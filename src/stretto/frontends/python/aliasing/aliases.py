@@ -96,20 +96,11 @@ def overlapping(storage: Storage) -> set[Storage]:
 
 
 def connect(first: Storage, second: Storage) -> None:
-    """Two storages may share memory; nothing is said of what else they are linked to."""
-    if first is second:
-        return
-    for one, other in ((first, second), (second, first)):
-        if one.links is None:
-            one.links = WeakSet()
-        one.links.add(other)
-
-
-def _connect_lists(first: Storage, second: Storage) -> None:
-    for one, other in ((first, second), (second, first)):
-        if one.same_list is None:
-            one.same_list = WeakSet()
-        one.same_list.add(other)
+    """Two storages may share memory. Says nothing about other storages that they are linked to."""
+    if first is not second:
+        for one, other in ((first, second), (second, first)):
+            one.links = one.links or WeakSet()
+            one.links.add(other)
 
 
 def link(made: Any, sources: Iterable[Any]) -> None:
@@ -133,8 +124,10 @@ def link_same(made: Any, sources: Iterable[Any]) -> None:
     for source in sources:
         if isinstance(source, TracedList) and source is not made:
             for other in (source.memory, *(source.memory.same_list or ())):
-                if other is not made.memory:
-                    _connect_lists(made.memory, other)
+                for one, same in ((made.memory, other), (other, made.memory)):
+                    if one is not same:
+                        one.same_list = one.same_list or WeakSet()
+                        one.same_list.add(same)
 
 
 def may_be_same(first: set[Storage], second: set[Storage]) -> bool:

@@ -38,7 +38,7 @@ from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.flags import Flag, both, either, select, value_of
 from stretto.frontends.python.values.leaves import Leaf, Slot, kind_of
 from stretto.frontends.python.values.scalars import Kind
-from stretto.ir.core import Op, Value
+from stretto.ir.core import Value
 from stretto.ir.ops import ForOp, LiteralOp, WhileOp
 from stretto.ir.types import FLAG, TensorType
 
@@ -287,7 +287,7 @@ class CarriedAliases:
         ops = behind.scope.here.block.ops
         op = LiteralOp(self._at_start(candidate) is not None, results=(value,))
         op.location = loop.location
-        ops.insert(_index(ops, loop), op)
+        ops.insert(next(place for place, other in enumerate(ops) if other is loop), op)
         return value
 
     # -- leaving --------------------------------------------------------------------------------
@@ -470,7 +470,3 @@ def _param(here: _Round, type: TensorType) -> Value:
     value = Value(type)
     tracer().home[value] = here.scope
     return value
-
-
-def _index(ops: list[Op], wanted: Op) -> int:
-    return next(place for place, op in enumerate(ops) if op is wanted)

@@ -94,7 +94,7 @@ class JoinedAliases:
         users = Counter[Storage]()
         for pair in self.pairs:
             for side, leaf in enumerate((pair.first, pair.second)):
-                if _is_tensor(leaf):
+                if isinstance(leaf, TracedTensor) and leaf.number is None:
                     for storage, uses in _made_inside(leaf.memory, 1):
                         users[storage] += uses
                         self.sides[storage] = side
@@ -183,18 +183,9 @@ class JoinedAliases:
         for number, pair in enumerate(joint):
             for other in joint[:number]:
                 for one, two in ((pair.first, other.first), (pair.second, other.second)):
-                    if _may_share(one, two):
+                    are_tensors = isinstance(one, TracedTensor) and isinstance(two, TracedTensor)
+                    if are_tensors and two.memory in (one.memory.links or ()):
                         link(pair.made, [other.made])
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, TracedTensor) and value.number is None
-
-
-def _may_share(first: Any, second: Any) -> bool:
-    if not isinstance(first, TracedTensor) or not isinstance(second, TracedTensor):
-        return False
-    return second.memory in (first.memory.links or ())
 
 
 def _take_links(made: Storage, storage: Storage) -> None:

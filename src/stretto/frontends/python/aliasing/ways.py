@@ -67,13 +67,9 @@ def condition_of(way: Way) -> Flag | None:
 
 def tensor_of(value: Any) -> TracedTensor | None:
     """A tensor of the state as a traced one. Numbers have no memory."""
-    if not isinstance(value, torch.Tensor) or _is_number(value):
-        return None
-    return value if isinstance(value, TracedTensor) else tracer().promote(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, TracedTensor) and value.number is not None
+    if isinstance(value, TracedTensor):
+        return value if value.number is None else None
+    return tracer().promote(value) if isinstance(value, torch.Tensor) else None
 
 
 def values_of(steps: tuple[ViewStep, ...]) -> tuple[Value, ...]:

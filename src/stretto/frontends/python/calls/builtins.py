@@ -159,12 +159,6 @@ def _hasattr(holder: Any, name: str) -> Any:
     return found is not UNDEFINED
 
 
-def _list(*args: Any) -> Any:
-    if args and isinstance(args[0], TracedList):
-        return operations.copied(args[0])
-    return NotImplemented
-
-
 def _sum(items: Any, start: Any = 0) -> Any:
     if not isinstance(items, TracedList):
         return NotImplemented
@@ -328,7 +322,9 @@ RULES: dict[Any, Rule] = {
     isinstance: _isinstance,
     getattr: _getattr,
     hasattr: _hasattr,
-    list: _list,
+    list: lambda *args: (
+        operations.copied(args[0]) if args and isinstance(args[0], TracedList) else NotImplemented
+    ),
     sum: _sum,
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
@@ -434,12 +430,7 @@ def needs_items(
     return tree_map(convert, args), tree_map(convert, kwargs)
 
 
-def _static_length(items: TracedList) -> int:
-    length = operations.traced_length(items)
-    return length if isinstance(length, int) else int(concrete(length, "int"))
-
-
 Hooks.list_method = traced_list_attribute
 Hooks.list_operator = operations.operator
 Hooks.list_items = operations.to_python
-Hooks.list_length = _static_length
+Hooks.list_length = operations.known_length

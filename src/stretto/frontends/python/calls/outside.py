@@ -35,7 +35,8 @@ def check_repeatable(function: Any) -> None:
     """Fail for a function whose next call gives another value than this one."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "")
-    if isinstance(owner, random.Random) or _is_of_numpy(owner) or _is_one_of(function, _RANDOM):
+    is_of_numpy = type(owner).__module__.startswith("numpy.random")
+    if isinstance(owner, random.Random) or is_of_numpy or _is_one_of(function, _RANDOM):
         fail(
             f"'{name}' gives another value at each call, which a compiled program would not",
             "pass the value as an argument",
@@ -46,10 +47,6 @@ def check_repeatable(function: Any) -> None:
             f"'{name}' reads a clock, which a compiled program would not do again",
             "pass the time as an argument; measure durations outside of the compiled function",
         )
-
-
-def _is_of_numpy(owner: Any) -> bool:
-    return type(owner).__module__.startswith("numpy.random")
 
 
 def _is_one_of(function: Any, functions: frozenset[Any]) -> bool:

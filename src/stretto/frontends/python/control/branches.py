@@ -222,7 +222,11 @@ def _spliced(operand: Thunk) -> Value | bool | None:
             isinstance(result, torch.Tensor) and result.dtype == torch.bool and result.numel() == 1
         )
         if is_flag and not region.before and _is_harmless(region):
-            flag = result if isinstance(result, bool) else flag_of(_promoted(result))
+            flag = (
+                result
+                if isinstance(result, bool)
+                else flag_of(result if isinstance(result, TracedTensor) else state.promote(result))
+            )
         else:
             flag = None
         unchanged = base.is_now()
@@ -236,10 +240,6 @@ def _spliced(operand: Thunk) -> Value | bool | None:
         for value in op.results:
             state.home[value] = state.scope
     return flag
-
-
-def _promoted(value: torch.Tensor) -> TracedTensor:
-    return value if isinstance(value, TracedTensor) else tracer().promote(value)
 
 
 _MOST_OPS = 8

@@ -110,7 +110,7 @@ class Carry:
     def kinds(self) -> list[Kind]:
         """Kinds of all carried values, in the order of params, inits and yields."""
         known = [leaf.kind for leaf in self._carried()]
-        stored = [Kind(_stored_type(state), False) for state in self.storages.values()]
+        stored = [Kind(tracer().type_in(state), False) for state in self.storages.values()]
         return known + stored + self.aliases.kinds()
 
     def inits(self) -> list[Value]:
@@ -557,9 +557,3 @@ def _has_unbound_form(value: Any) -> bool:
     if parts is not None:
         return all(map(_has_unbound_form, parts))
     return kind_of(value) is not None or value is None or isinstance(value, str)
-
-
-def _stored_type(state: StorageState) -> TensorType | ListType:
-    if isinstance(state.base, Value):
-        return state.base.type
-    return tracer().constant_value(state.base).type

@@ -42,7 +42,7 @@ from stretto.frontends.python.values.state import (
     rebuild_tuple,
     refill,
 )
-from stretto.ir.core import Op, Value
+from stretto.ir.core import Value
 from stretto.ir.effects import may_have_effect
 from stretto.ir.ops import IfOp
 from stretto.ir.types import ListType
@@ -172,9 +172,10 @@ class Joiner:
             return first
         if any(isinstance(side, Either) for side in (first, second)) or self._apart(first, second):
             return self._either(first, second, name)
-        both_lists = self._growable(first) and self._growable(second)
-        if both_lists and self._lengths_differ(first, second):
-            return self._grown(first, second, name)
+        if all(isinstance(side, list | TracedList) for side in (first, second)):
+            is_traced = isinstance(first, TracedList) or isinstance(second, TracedList)
+            if is_traced or len(self.first.inside(first)) != len(self.second.inside(second)):
+                return self._grown(first, second, name)
         kinds = kind_of(first), kind_of(second)
         if kinds[0] is not None and kinds[1] is not None:
             kind = unify_exactly(kinds[0], kinds[1])
@@ -258,14 +259,6 @@ class Joiner:
         )
         self.pairs.append(Pair(first, second, kind, value, made))
         return made
-
-    def _growable(self, value: Any) -> bool:
-        return isinstance(value, list | TracedList)
-
-    def _lengths_differ(self, first: Any, second: Any) -> bool:
-        if isinstance(first, TracedList) or isinstance(second, TracedList):
-            return True
-        return len(self.first.inside(first)) != len(self.second.inside(second))
 
     def _grown(self, first: Any, second: Any, name: str) -> Any:
         sides = [
@@ -397,8 +390,9 @@ class Joiner:
 
     def _emit(self, condition: Value) -> IfOp | None:
         arms = (self.first.region.scope.block, self.second.region.scope.block)
-        if not self.pairs and not any(_must_run(op) for arm in arms for op in arm.walk()):
-            return None
+        ops = (op for arm in arms for op in arm.walk())
+        if not self.pairs and not any(may_have_effect(o) or may_be_out_of_range(o) for o in ops):
+            return None  # nothing is raised, or runs on for ever, in an arm
         for world, side in ((self.first, 0), (self.second, 1)):
             with tracer().reopened(world.region, world.states):
                 world.region.scope.block.yields = tuple(
@@ -407,11 +401,6 @@ class Joiner:
         op = IfOp(condition, *arms)
         tracer().place(op, tuple(pair.value for pair in self.pairs))
         return op
-
-
-def _must_run(op: Op) -> bool:
-    """Whether something may be raised or run on for ever where the op runs."""
-    return may_have_effect(op) or may_be_out_of_range(op)
 
 
 def _origin(value: Any) -> int:

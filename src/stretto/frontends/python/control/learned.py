@@ -187,7 +187,7 @@ class _Translation:
             self._grown(key, grown)
         for storage, state in self.then.storages.items():
             own = self._storage(storage)
-            if own is not None and _type_of(own.state.base) == _type_of(state.base):
+            if own is not None and tracer().type_in(own.state) == tracer().type_in(state):
                 self.carry.storages[own] = own.state
         for storage, origin in self.then.stale.items():
             own = self._storage(storage)
@@ -262,7 +262,3 @@ class _Translation:
                 return NONE
             value = base.boxes[id(value)][1][key] if parts is None else parts[key]
         return value
-
-
-def _type_of(base: Any) -> Any:
-    return tracer().constant_value(base).type if isinstance(base, str) else base.type

@@ -334,7 +334,7 @@ def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
             body.params = (index, *carry.begin())
             loop.body(source.item(state.number(index, loops=loops)))
             done = _ended(carry, region)
-            stopped = loop.stop is not None and _may_be_true(loop.stop())
+            stopped = _may_stop(loop)
             if done:
                 body.yields = carry.yields()
                 if stopped:
@@ -359,8 +359,11 @@ def _ended(carry: Carry, region: Region) -> bool:
         raise
 
 
-def _may_be_true(value: Any) -> bool:
-    return is_traced(value) or truth(value)
+def _may_stop(loop: Loop) -> bool:
+    if loop.stop is None:
+        return False
+    stopped = loop.stop()
+    return is_traced(stopped) or truth(stopped)
 
 
 def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:

@@ -49,7 +49,7 @@ def getitem(tensor: TracedTensor, index: Any) -> Any:
         return torch.Tensor.__getitem__(tensor, index)
     parts = _expanded(tensor, index)
     if any(_is_table(part) for part in parts):
-        return _gathered(tensor, parts)
+        return aten.index.Tensor(tensor, [_as_table(part) for part in parts])
     return _located(tensor, parts)
 
 
@@ -129,10 +129,6 @@ def _as_table(part: Any) -> Any:
     if part is None:
         fail("an index mixes None and a tensor", "call unsqueeze() after indexing")
     return part if isinstance(part, torch.Tensor) else torch.tensor(part)
-
-
-def _gathered(tensor: TracedTensor, parts: list[Any]) -> Any:
-    return aten.index.Tensor(tensor, [_as_table(part) for part in parts])
 
 
 def _located(tensor: Any, parts: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Length, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.leaves import fake_of_type, kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import Kind, number_kind, unify
+from stretto.frontends.python.values.scalars import Kind, concrete, number_kind, unify
 from stretto.frontends.python.values.state import TracedList, describe
 from stretto.ir.core import Value
 from stretto.ir.ops import ListGetOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, ListStackOp
@@ -38,6 +38,12 @@ def traced_length(items: TracedList) -> Any:
         return static
     state = tracer()
     return state.number(state.list_length(state.current(items.memory)))
+
+
+def known_length(items: TracedList) -> int:
+    """The same where Python needs an int."""
+    length = traced_length(items)
+    return length if isinstance(length, int) else int(concrete(length, "int"))
 
 
 def _item_value(items: TracedList, item: Any) -> Value:

@@ -106,15 +106,10 @@ def zipped(*iterables: Any, strict: bool = False) -> Any:
 
 
 def backwards(iterable: Any) -> Any:
-    if isinstance(iterable, torch.Tensor) and _has_known_length(iterable):
+    if isinstance(iterable, torch.Tensor) and type(next(iter(iterable.shape), None)) is int:
         traced = iterable if isinstance(iterable, TracedTensor) else tracer().promote(iterable)
         return as_source(traced.flip(0))  # rows of a copy, as in eager PyTorch
     source = as_source(iterable)
     if source is None:
         return reversed(iterable)
     return Source(source.length, lambda index: source.item(source.length - 1 - index))
-
-
-def _has_known_length(tensor: torch.Tensor) -> bool:
-    shape: list[Any] = list(tensor.shape)
-    return bool(shape) and isinstance(shape[0], int)

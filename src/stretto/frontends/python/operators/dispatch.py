@@ -183,7 +183,11 @@ def _is_traced(value: Any) -> bool:
 def record(func: Any, args: Any, kwargs: Any) -> Any:
     """Record `func` as it is and return traced results."""
     state = tracer()
-    promoted = _promoter(state)
+
+    def promoted(item: Any) -> Any:
+        is_real = isinstance(item, torch.Tensor) and not isinstance(item, TracedTensor | FakeTensor)
+        return state.promote(item) if is_real else item
+
     args = mapped(promoted, args)
     kwargs = {name: mapped(promoted, item) for name, item in kwargs.items()}
     outputs = infer(state, func, args, kwargs)
@@ -217,15 +221,6 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
         return made
 
     return mapped(wrap, outputs)
-
-
-def _promoter(state: Tracer) -> Callable[[Any], Any]:
-    def promote(item: Any) -> Any:
-        if isinstance(item, torch.Tensor) and not isinstance(item, TracedTensor | FakeTensor):
-            return state.promote(item)
-        return item
-
-    return promote
 
 
 def argument(state: Tracer, item: Any) -> Argument:

@@ -29,7 +29,8 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
             f"{func} changes a tensor in place and has no pure form", "use an out-of-place operator"
         )
     if by_out:
-        kwargs = {key: item for key, item in kwargs.items() if not _is_out(func, key)}
+        outs = {p.name for p in func._schema.arguments if p.alias_info is not None}
+        kwargs = {key: item for key, item in kwargs.items() if key not in outs}
     outcome = pure(*args, **kwargs)
     outcomes = outcome if isinstance(outcome, tuple | list) else (outcome,)
     for target, new in zip(targets, outcomes, strict=False):
@@ -99,10 +100,6 @@ def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
         if found is not None:
             targets.append(found)
     return targets
-
-
-def _is_out(func: Any, key: str) -> bool:
-    return any(p.name == key and p.alias_info is not None for p in func._schema.arguments)
 
 
 @cache

@@ -24,7 +24,7 @@ from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.state import TracedList, contents, rebuild_tuple
+from stretto.frontends.python.values.state import contents, rebuild_tuple
 from stretto.frontends.python.values.stores import Cell, Names, Store, anchor
 
 
@@ -224,11 +224,13 @@ class EffectWriter:
         grown = self.flattener.stand_ins.values()
         lists = {id(box) for box, _ in grown}
         changed = [box for box in self.heap.changed() if id(box) not in lists]
-        return (*map(self._effect, changed), *(self._growth(*pair) for pair in grown))
-
-    def _growth(self, box: list[Any], made: TracedList) -> Effect:
-        """All items of a list that grew in a traced branch or loop."""
-        return Effect(self._place(box), (), (), True, self.flattener.items(made))
+        return (
+            *map(self._effect, changed),
+            *(  # all items of lists that grew in traced branches or loops
+                Effect(self._place(box), (), (), True, self.flattener.items(made))
+                for box, made in grown
+            ),
+        )
 
     def _effect(self, box: Any) -> Effect:
         try:

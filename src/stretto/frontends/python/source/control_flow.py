@@ -342,7 +342,7 @@ def lower_function(
     node: ast.FunctionDef, *, is_outer: bool = False, unsure: Names = liveness.EMPTY
 ) -> ast.FunctionDef:
     """The staged form of a function definition. `unsure`: see `liveness`, of functions around."""
-    if _is_generator(node):
+    if any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in own_nodes(node)):
         return node
     given = parameters(node.args)
     targets = TargetLowering()
@@ -411,21 +411,16 @@ def _declared(node: ast.FunctionDef, kind: type[Any]) -> Names:
     return frozenset(declared for item in declarations for declared in item.names)
 
 
-def _is_generator(node: ast.FunctionDef) -> bool:
-    return any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in own_nodes(node))
-
-
 class _OuterWatch(ast.NodeTransformer):
     """After a write to a global or nonlocal variable, `staging` notes it."""
 
     def __init__(self, node: ast.FunctionDef) -> None:
         self.outer = {kind: _declared(node, kind) for kind in (ast.Global, ast.Nonlocal)}
 
-    def visit_Global(self, node: ast.Global) -> None:
+    def _dropped(self, node: ast.stmt) -> None:
         return None
 
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
-        return None
+    visit_Global = visit_Nonlocal = _dropped
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return node

@@ -141,7 +141,7 @@ class JumpLowering:
             statement.body = [_flagged(flags.skip, False, statement), *statement.body]
         out: list[ast.stmt] = [_flagged(flags.stop, False, statement)] if breaks else []
         orelse, statement.orelse = statement.orelse, []
-        test = statement.test if isinstance(statement, ast.While) else None
+        test = getattr(statement, "test", None)
         if stops and isinstance(statement, ast.While):
             going = _none_of(frozenset(stops), statement)
             statement.test = at(statement.test, ast.BoolOp(ast.And(), [going, statement.test]))
@@ -153,7 +153,7 @@ class JumpLowering:
                 self._guarded(frozenset(stops), orelse, statement) if stops else self.block(orelse)
             )
             return Lowered(out + tail.statements, escaping | tail.flags, tail.jumps and not stops)
-        endless = isinstance(statement, ast.While) and _is_true(test) and not breaks
+        endless = isinstance(test, ast.Constant) and bool(test.value) and not breaks
         return Lowered(out, escaping, endless)
 
     def _try(self, statement: ast.Try) -> Lowered:
@@ -181,10 +181,6 @@ def _none_of(flags: frozenset[str], like: ast.AST) -> ast.expr:
 
 def _flagged(flag: str, value: bool, like: ast.AST) -> ast.stmt:
     return at(like, assign(flag, ast.Constant(value)))
-
-
-def _is_true(test: ast.expr | None) -> bool:
-    return isinstance(test, ast.Constant) and bool(test.value)
 
 
 def _always_jumps(statements: Sequence[ast.stmt]) -> bool:

@@ -266,6 +266,11 @@ class Tracer:
             return self.constant_value(base)
         return self.use(base)
 
+    def type_in(self, state: StorageState) -> Type:
+        """The type of what a storage holds."""
+        base = state.base
+        return (self.constant_value(base) if isinstance(base, str) else base).type
+
     def write(self, storage: Storage, base: Value, length: Length | None = None) -> None:
         """Replace what a storage holds, and what may share its memory."""
         self.set_state(storage, StorageState(base, length))

@@ -7,7 +7,6 @@ These need no branch on the flags of the value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import torch
@@ -85,14 +84,13 @@ def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
     args, kwargs = given
     for leaf in (*args, *kwargs.values()):
         if isinstance(leaf, Either):
-            kind = reduce(_unified, map(kind_of, leaf.stretto_options))
+            kinds = list(map(kind_of, leaf.stretto_options))
+            kind = kinds[0]
+            for other in kinds[1:]:
+                kind = kind and other and unify(kind, other, promote=False)
             if kind is not None and not kind.number:
                 return leaf, kind
     return None
-
-
-def _unified(first: Kind | None, second: Kind | None) -> Kind | None:
-    return None if first is None or second is None else unify(first, second, promote=False)
 
 
 def _merged(pairs: list[tuple[Any, Any]], other: torch.Tensor) -> Any:
@@ -113,7 +111,10 @@ def _merged(pairs: list[tuple[Any, Any]], other: torch.Tensor) -> Any:
         if isinstance(option, TracedTensor) and option.dtype.is_floating_point:
             widest = torch.promote_types(option.dtype, widest)
     converted = [(flag, _converted(option, widest)) for flag, option in pairs]
-    return reduce(_chosen, converted[:-1], converted[-1][1])
+    value = converted[-1][1]
+    for flag, other in converted[:-1]:
+        value = torch.where(flag, other, value)
+    return value
 
 
 def _converted(option: Any, dtype: torch.dtype) -> Any:
@@ -121,11 +122,6 @@ def _converted(option: Any, dtype: torch.dtype) -> Any:
         return option if option.dtype == dtype else option.to(dtype)
     state = tracer()
     return state.number(state.literal(float(option), DType.from_torch(dtype)))
-
-
-def _chosen(other: Any, pair: tuple[Any, Any]) -> Any:
-    flag, value = pair
-    return torch.where(flag, value, other)
 
 
 def _one_of(pairs: list[tuple[Any, Any]], results: list[Any]) -> Any:

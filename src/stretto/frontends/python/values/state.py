@@ -101,16 +101,11 @@ def is_box(value: Any) -> bool:
     if isinstance(value, list | dict | set | deque | Store):
         return True
     if isinstance(value, nn.Module):
-        return _is_new(value)
+        state = active()  # modules of the user are followed by the heap
+        return state is not None and not state.heap.knows(value)
     if isinstance(value, type | torch.Tensor | TracedList | FunctionType | Either):
         return False
     return _is_record(value)
-
-
-def _is_new(module: nn.Module) -> bool:
-    """Whether the traced function has made a module. `heap` follows those of the user."""
-    state = active()
-    return state is not None and not state.heap.knows(module)
 
 
 def _is_record(value: Any) -> bool:
@@ -189,16 +184,11 @@ def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
     kind = OrderedDict if isinstance(table, OrderedDict) else dict
     for key in [key for key in table if key not in values]:
         kind.__delitem__(table, key)  # type: ignore[arg-type]
-    if not _has_order_of(values, table):
+    if not all(map(is_, table, values)):  # the keys are not the first ones, in their order
         kind.clear(table)  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in table or table[key] is not value:
             kind.__setitem__(table, key, value)  # type: ignore[arg-type]
-
-
-def _has_order_of(values: dict[Any, Any], table: dict[Any, Any]) -> bool:
-    """Whether the keys of `table` are the first ones of `values`, in its order."""
-    return all(map(is_, table, values))
 
 
 def is_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:

@@ -85,7 +85,7 @@ class ClassAttributes(Store):
         return {
             name: value
             for name, value in vars(self.owner).items()
-            if not _is_special(name) and not isinstance(value, _METHODS)
+            if not name.startswith(("__", "_abc_")) and not isinstance(value, _METHODS)
         }
 
     def write(self, values: dict[Any, Any]) -> None:
@@ -98,10 +98,6 @@ class ClassAttributes(Store):
 
 
 _METHODS = (FunctionType, staticmethod, classmethod, property, MemberDescriptorType)
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith(("__", "_abc_"))
 
 
 def slots_of(kind: type) -> Iterable[tuple[str, Any]]:
