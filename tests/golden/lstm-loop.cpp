@@ -13,7 +13,7 @@ struct State {
 
 __attribute__((noinline)) static void k_init1(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
-  const int64_t g0 = (task) * 16;
+  const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
   {
     for (int64_t i0 = 0; i0 < 1; ++i0)
@@ -30,16 +30,16 @@ __attribute__((noinline)) static void k_init1(stretto::Context* ctx, float* p0, 
 
 __attribute__((noinline)) static void k_contraction3(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
 {
-  const int64_t g0 = (task) * 64;
+  const int64_t g0 = task * 64;
   const int64_t e0 = g0 + 64 < int64_t(256) ? g0 + 64 : int64_t(256);
   {
-    stretto::contract_packed_many<float, 1, 64>(p0, 0, 1, p2 + (g0) * 64, p1 + (g0) * 1, 0, int((1) - (0)), 64, int((e0) - (g0)), false);
+    stretto::contract_packed_many<float, 1, 64>(p0, 0, 1, p2 + g0 * 64, p1 + g0 * 1, 0, 1, 64, int(e0 - g0), false);
   }
 }
 
 __attribute__((noinline)) static void k_h24(stretto::Context* ctx, float* p0, float* p1, float* p2, float* p3, float* p4, int64_t r0, int64_t task)
 {
-  const int64_t g0 = (task) * 16;
+  const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
   {
     for (int64_t i0 = 0; i0 < 1; ++i0)
@@ -104,7 +104,7 @@ static bool f0_main(State& s, char* frame)
   {
     case 0:
     {
-      for (int64_t task = 0; task < 2; task += 1)
+      for (int64_t task = 0; task < 2; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
@@ -112,7 +112,7 @@ static bool f0_main(State& s, char* frame)
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
-      for (int64_t task = 0; task < 2; task += 1)
+      for (int64_t task = 0; task < 2; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {
@@ -124,7 +124,7 @@ static bool f0_main(State& s, char* frame)
     }
     case 1:
     {
-      for (int64_t task = 2; task < 4; task += 1)
+      for (int64_t task = 2; task < 4; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
@@ -132,7 +132,7 @@ static bool f0_main(State& s, char* frame)
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
-      for (int64_t task = 2; task < 4; task += 1)
+      for (int64_t task = 2; task < 4; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {
@@ -145,72 +145,72 @@ static bool f0_main(State& s, char* frame)
   }
   s.base += 1;
   stretto::signal(s.ctx, s.unit, s.base);
+  int64_t at1 = int64_t(0);
+  int64_t stop2 = int64_t(8);
+  while (at1 < stop2)
   {
-    const int64_t start = int64_t(0), stop = int64_t(8);
-    for (int64_t at = start; at < stop; at += 1)
+    r_main_i_5 = at1;
+    switch (s.unit)
     {
-      r_main_i_5 = at;
-      switch (s.unit)
+      case 0:
       {
-        case 0:
+        if (!stretto::wait(s.ctx, s.unit, 1, s.base + 0)) return false;
+        for (int64_t task = 0; task < 2; ++task)
         {
-          if (!stretto::wait(s.ctx, s.unit, 1, s.base + 0)) return false;
-          for (int64_t task = 0; task < 2; task += 1)
+          STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
-            STRETTO_TASK(s.ctx, s.unit, 2, task)
-            {
-              k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
-            }
-            if (!stretto::go_on(s.ctx, s.unit)) return false;
+            k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
           }
-          stretto::signal(s.ctx, s.unit, s.base + 1);
-          if (!stretto::wait(s.ctx, s.unit, 1, s.base + 1)) return false;
-          for (int64_t task = 0; task < 2; task += 1)
-          {
-            STRETTO_TASK(s.ctx, s.unit, 3, task)
-            {
-              k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
-            }
-            if (!stretto::go_on(s.ctx, s.unit)) return false;
-          }
-          break;
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
-        case 1:
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 1, s.base + 1)) return false;
+        for (int64_t task = 0; task < 2; ++task)
         {
-          if (!stretto::wait(s.ctx, s.unit, 0, s.base + 0)) return false;
-          for (int64_t task = 2; task < 4; task += 1)
+          STRETTO_TASK(s.ctx, s.unit, 3, task)
           {
-            STRETTO_TASK(s.ctx, s.unit, 2, task)
-            {
-              k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
-            }
-            if (!stretto::go_on(s.ctx, s.unit)) return false;
+            k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
           }
-          stretto::signal(s.ctx, s.unit, s.base + 1);
-          if (!stretto::wait(s.ctx, s.unit, 0, s.base + 1)) return false;
-          for (int64_t task = 2; task < 4; task += 1)
-          {
-            STRETTO_TASK(s.ctx, s.unit, 3, task)
-            {
-              k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
-            }
-            if (!stretto::go_on(s.ctx, s.unit)) return false;
-          }
-          break;
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
+        break;
       }
-      s.base += 2;
-      stretto::signal(s.ctx, s.unit, s.base);
-      stretto::swap(b_main_h1_1, b_main_h1_2);
-      stretto::swap(b_main_c1_3, b_main_c1_4);
-      if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;
+      case 1:
+      {
+        if (!stretto::wait(s.ctx, s.unit, 0, s.base + 0)) return false;
+        for (int64_t task = 2; task < 4; ++task)
+        {
+          STRETTO_TASK(s.ctx, s.unit, 2, task)
+          {
+            k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
+          }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
+        }
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 0, s.base + 1)) return false;
+        for (int64_t task = 2; task < 4; ++task)
+        {
+          STRETTO_TASK(s.ctx, s.unit, 3, task)
+          {
+            k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
+          }
+          if (!stretto::go_on(s.ctx, s.unit)) return false;
+        }
+        break;
+      }
     }
+    s.base += 2;
+    stretto::signal(s.ctx, s.unit, s.base);
+    stretto::swap(b_main_h1_1, b_main_h1_2);
+    stretto::swap(b_main_c1_3, b_main_c1_4);
+    if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;
+    at1 += 1;
   }
   switch (s.unit)
   {
     case 0:
     {
-      for (int64_t task = 0; task < 2; task += 1)
+      for (int64_t task = 0; task < 2; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 4, task)
         {
@@ -222,7 +222,7 @@ static bool f0_main(State& s, char* frame)
     }
     case 1:
     {
-      for (int64_t task = 2; task < 4; task += 1)
+      for (int64_t task = 2; task < 4; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 4, task)
         {

@@ -12,7 +12,7 @@ struct State {
 
 __attribute__((noinline)) static void k_half1(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
-  const int64_t g0 = (task) * 1;
+  const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
   {
     #pragma omp simd
@@ -27,7 +27,7 @@ __attribute__((noinline)) static void k_half1(stretto::Context* ctx, float* p0, 
 
 __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
 {
-  const int64_t g0 = (task) * 1;
+  const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
   {
     #pragma omp simd
@@ -43,7 +43,7 @@ __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, flo
 
 __attribute__((noinline)) static void k_x3(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
-  const int64_t g0 = (task) * 1;
+  const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
   {
     #pragma omp simd
@@ -66,7 +66,7 @@ static bool f0_main(State& s, char* frame)
   r_main_n_1 = b1_in1[0];
   s.base += 1;
   stretto::signal(s.ctx, s.unit, s.base);
-  if (!f1_tree(s, frame + 0, int64_t(r_main_n_1), b0_in0 + (0), b2_out0 + (0))) return false;
+  if (!f1_tree(s, frame + 0, int64_t(r_main_n_1), b0_in0 + 0, b2_out0 + 0)) return false;
   return true;
 }
 static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in0, float* b_tree_out0)
@@ -87,7 +87,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
     {
       case 0:
       {
-        for (int64_t task = 0; task < 2; task += 1)
+        for (int64_t task = 0; task < 2; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 0, task)
           {
@@ -99,7 +99,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
       }
       case 1:
       {
-        for (int64_t task = 2; task < 4; task += 1)
+        for (int64_t task = 2; task < 4; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 0, task)
           {
@@ -127,13 +127,13 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
     }
     s.base += 1;
     stretto::signal(s.ctx, s.unit, s.base);
-    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_half_2 + (0), b_tree_a_3 + (0))) return false;
-    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_a_3 + (0), b_tree_b_4 + (0))) return false;
+    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_half_2 + 0, b_tree_a_3 + 0)) return false;
+    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_a_3 + 0, b_tree_b_4 + 0)) return false;
     switch (s.unit)
     {
       case 0:
       {
-        for (int64_t task = 0; task < 2; task += 1)
+        for (int64_t task = 0; task < 2; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 1, task)
           {
@@ -145,7 +145,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
       }
       case 1:
       {
-        for (int64_t task = 2; task < 4; task += 1)
+        for (int64_t task = 2; task < 4; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 1, task)
           {
@@ -165,7 +165,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
     {
       case 0:
       {
-        for (int64_t task = 0; task < 2; task += 1)
+        for (int64_t task = 0; task < 2; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
@@ -177,7 +177,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
       }
       case 1:
       {
-        for (int64_t task = 2; task < 4; task += 1)
+        for (int64_t task = 2; task < 4; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {

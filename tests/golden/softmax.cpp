@@ -12,7 +12,7 @@ struct State {
 
 __attribute__((noinline)) static void k_max1(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
 {
-  const int64_t g0 = (task) * 16;
+  const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
   {
     for (int64_t i0 = g0; i0 < e0; ++i0)
@@ -49,7 +49,7 @@ __attribute__((noinline)) static void k_max1(stretto::Context* ctx, float* p0, f
 
 __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, float* p1, float* p2, float* p3, int64_t task)
 {
-  const int64_t g0 = (task) * 16;
+  const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
   {
     for (int64_t i0 = g0; i0 < e0; ++i0)
@@ -103,7 +103,7 @@ static bool f0_main(State& s, char* frame)
   {
     case 0:
     {
-      for (int64_t task = 0; task < 2; task += 1)
+      for (int64_t task = 0; task < 2; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
@@ -111,7 +111,7 @@ static bool f0_main(State& s, char* frame)
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
-      for (int64_t task = 0; task < 2; task += 1)
+      for (int64_t task = 0; task < 2; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {
@@ -123,7 +123,7 @@ static bool f0_main(State& s, char* frame)
     }
     case 1:
     {
-      for (int64_t task = 2; task < 4; task += 1)
+      for (int64_t task = 2; task < 4; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
@@ -131,7 +131,7 @@ static bool f0_main(State& s, char* frame)
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
-      for (int64_t task = 2; task < 4; task += 1)
+      for (int64_t task = 2; task < 4; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {

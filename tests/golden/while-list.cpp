@@ -12,7 +12,7 @@ struct State {
 
 __attribute__((noinline)) static void k_init1(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
-  const int64_t g0 = (task) * 1;
+  const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
   {
     #pragma omp simd
@@ -46,7 +46,7 @@ __attribute__((noinline)) static void k_sum2(stretto::Context* ctx, float* p0, f
 
 __attribute__((noinline)) static void k_b23(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
-  const int64_t g0 = (task) * 1;
+  const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
   {
     #pragma omp simd
@@ -61,7 +61,7 @@ __attribute__((noinline)) static void k_b23(stretto::Context* ctx, float* p0, fl
 
 __attribute__((noinline)) static void k_push4(stretto::Context* ctx, float* p0, float* p1, int64_t r0, int64_t task)
 {
-  const int64_t g0 = (task) * 1;
+  const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
   {
     #pragma omp simd
@@ -97,7 +97,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
   {
     case 0:
     {
-      for (int64_t task = 0; task < 2; task += 1)
+      for (int64_t task = 0; task < 2; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
@@ -110,7 +110,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
     }
     case 1:
     {
-      for (int64_t task = 2; task < 4; task += 1)
+      for (int64_t task = 2; task < 4; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
@@ -131,7 +131,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
       case 0:
       {
         if (!stretto::wait(s.ctx, s.unit, 1, s.base + 0)) return false;
-        for (int64_t task = 0; task < 1; task += 1)
+        for (int64_t task = 0; task < 1; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 1, task)
           {
@@ -157,7 +157,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
     {
       case 0:
       {
-        for (int64_t task = 0; task < 2; task += 1)
+        for (int64_t task = 0; task < 2; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
@@ -165,8 +165,8 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
-        if (!(bool(int64_t(uint64_t(r_main_length_4) + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
-        for (int64_t task = 0; task < 2; task += 1)
+        if (!bool(int64_t(uint64_t(r_main_length_4) + 1) <= int64_t(s.ctx->limits[3]))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
+        for (int64_t task = 0; task < 2; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
           {
@@ -179,7 +179,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
       }
       case 1:
       {
-        for (int64_t task = 2; task < 4; task += 1)
+        for (int64_t task = 2; task < 4; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
@@ -187,8 +187,8 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
-        if (!(bool(int64_t(uint64_t(r_main_length_4) + 1) <= int64_t(s.ctx->limits[3])))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
-        for (int64_t task = 2; task < 4; task += 1)
+        if (!bool(int64_t(uint64_t(r_main_length_4) + 1) <= int64_t(s.ctx->limits[3]))) return stretto::fail(s.ctx, stretto::LIST_FULL, 3);
+        for (int64_t task = 2; task < 4; ++task)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
           {
@@ -209,7 +209,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
   {
     case 0:
     {
-      for (int64_t task = 0; task < 1; task += 1)
+      for (int64_t task = 0; task < 1; ++task)
       {
         STRETTO_TASK(s.ctx, s.unit, 4, task)
         {
@@ -237,5 +237,8 @@ extern "C" void stretto_run(stretto::Context* ctx, int unit)
   if (!stretto::arena_left(ctx, 192)) return;
   int64_t result_0 = 0;
   if (!f0_main(s, ctx->arena, result_0)) return;
-  if (unit == 0) ctx->results[0] = int64_t(result_0);
+  if (unit == 0)
+  {
+    ctx->results[0] = int64_t(result_0);
+  }
 }

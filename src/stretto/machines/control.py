@@ -11,7 +11,7 @@ from stretto.device.program import Schedule
 from stretto.device.tree import Call, Check, For, If, Leaf, Node, Rotation, Seq, While
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
-from stretto.machines.statements import Builder, Statement, Term, infix, literal
+from stretto.machines.statements import Builder, Statement, Term, infix, literal, separated
 from stretto.machines.statements import If as Branch
 from stretto.runtime.status import Status
 
@@ -70,6 +70,12 @@ class ControlPrinter(ABC):
         self.rotate(node.rotate)
         self.advance(at, stop, node.step)
 
+    def rotate(self, pairs: Rotation) -> None:
+        """The end of an iteration: buffers trade places."""
+        for pair in pairs:
+            a, b = (self.buffer(buffer) for buffer in pair)
+            self.out.assign(separated((a, b)), separated((b, a)))
+
     def check(self, item: Check) -> None:
         if item.code not in CHECK_CODES:
             raise CodegenError(f"unknown check {item.code}")
@@ -98,10 +104,6 @@ class ControlPrinter(ABC):
     @abstractmethod
     def loop(self, condition: Term, body: Iterable[Statement]) -> None:
         """A loop that goes on while `condition` holds."""
-
-    @abstractmethod
-    def rotate(self, pairs: Rotation) -> None:
-        """The end of an iteration: buffers trade places."""
 
     @abstractmethod
     def advance(self, at: Term, stop: Term, step: int) -> None:

@@ -12,6 +12,7 @@ from stretto.machines.statements import (
     Guard,
     If,
     Loop,
+    Raw,
     Return,
     Section,
     Signal,
@@ -20,6 +21,8 @@ from stretto.machines.statements import (
     Term,
     Wait,
     call,
+    filled,
+    prefix,
     separated,
 )
 from stretto.text import Writer
@@ -83,3 +86,70 @@ def _write_python(statement: Statement, out: Writer) -> None:
             out.write(f"return {separated(values).text}".rstrip())
         case _:
             raise CodegenError(f"Python has no {statement}")
+
+
+# ---- C++ ---------------------------------------------------------------------------------------
+def cpp_signature(head: str, function: Function) -> str:
+    return f"{head}({separated(function.parameters).text})"
+
+
+def write_cpp_function(head: str, function: Function, out: Writer) -> None:
+    """The definition of a function; `head` is what stands before its parameters."""
+    out.write(cpp_signature(head, function))
+    _cpp_block(function.body, out)
+
+
+def _cpp_block(block: Block, out: Writer) -> None:
+    with out.block():
+        for statement in block:
+            _write_cpp(statement, out)
+
+
+def _write_cpp(statement: Statement, out: Writer) -> None:
+    match statement:
+        case Assign(Term(names=(a, b)), Term(names=(c, d))) if (a, b) == (d, c):
+            out.write(f"stretto::swap({a}, {b});")
+        case Assign(target, value, kind, operator):
+            out.write(f"{kind} {target.text} {operator} {value.text};".lstrip())
+        case Store(_, target, value, None):
+            out.write(f"{target.text} = {value.text};")
+        case Do(value) | Signal(value):
+            out.write(f"{value.text};")
+        case Guard(value) | Wait(value):
+            out.write(f"if (!{value.text}) return false;")
+        case If(condition, (Return() as only,), ()):
+            out.write(f"if ({condition.text}) {_cpp_return(only)}")
+        case If(condition, then, orelse):
+            out.write(f"if ({condition.text})")
+            _cpp_block(then, out)
+            if orelse:
+                out.write("else")
+                _cpp_block(orelse, out)
+        case For(variable, first, last, step, body, pragma):
+            if pragma:
+                out.write(pragma)
+            name = variable.text
+            advance = f"++{name}" if step.text == "1" else f"{name} += {step.text}"
+            out.write(f"for (int64_t {name} = {first.text}; {name} < {last.text}; {advance})")
+            _cpp_block(body, out)
+        case Loop(condition, (), body):
+            out.write(f"while ({condition.text})")
+            _cpp_block(body, out)
+        case Loop(condition, head, body):
+            out.write("for (;;)")
+            leaves = Raw(filled("if ({}) break;", prefix("!", condition)))
+            _cpp_block((*head, leaves, *body), out)
+        case Section(body, head):
+            if head is not None:
+                out.write(head.text)
+            _cpp_block(body, out)
+        case Return():
+            out.write(_cpp_return(statement))
+        case Raw(text):
+            out.write(text.text)
+        case _:
+            raise CodegenError(f"C++ has no {statement}")
+
+
+def _cpp_return(statement: Return) -> str:
+    return f"return {separated(statement.values).text};".replace(" ;", ";")

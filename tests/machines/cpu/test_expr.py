@@ -9,9 +9,22 @@ import pytest
 from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Index, Load, Position, Reg, Var
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
-from stretto.machines.cpu.printer.expr import ExprPrinter, Names, cast_text, identifier, literal
+from stretto.machines.cpu.printer.expr import ScalarPrinter, cast_term, constant, identifier
+from stretto.machines.dialects import write_cpp_function
+from stretto.machines.statements import Builder, Function, Term, variable
+from stretto.text import Writer
 
-NAMES = Names(lambda b: b.name, lambda r: r.name, lambda n: f"i{n}")
+
+class Named:
+    """Buffers and registers under their own names."""
+
+    def buffer(self, buffer: Buffer) -> Term:
+        return variable(buffer.name)
+
+    def reg(self, reg: Reg) -> Term:
+        return variable(reg.name)
+
+
 X = Buffer("x", DType.F32, (4, 6))
 H = Buffer("h", DType.BF16, (4, 6))
 
@@ -21,9 +34,11 @@ def load(buffer: Buffer, row: Index | Var | int, column: Index | Var | int) -> L
 
 
 def text(expr: Expr) -> tuple[list[str], str]:
-    printer = ExprPrinter(NAMES)
-    found = printer.expr(expr)
-    return printer.lines, found
+    """The statements before an expression, and its text."""
+    out, writer = Builder(), Writer()
+    found = ScalarPrinter(Named(), out).expr(expr)
+    write_cpp_function("f", Function((), tuple(out.statements)), writer)
+    return [line.strip() for line in writer.text().splitlines()[2:-1]], found.text
 
 
 @pytest.mark.parametrize(
@@ -42,18 +57,18 @@ def text(expr: Expr) -> tuple[list[str], str]:
     ],
 )
 def test_literals(value: float, dtype: DType, expected: str) -> None:
-    assert literal(value, dtype) == expected
+    assert constant(value, dtype).text == expected
 
 
 def test_positions() -> None:
-    printer = ExprPrinter(NAMES)
+    printer = ScalarPrinter(Named(), Builder())
     i0, i1, n = Index.of(Var(0)), Index.of(Var(1)), Index.of(Reg("n"))
-    assert printer.index(i0 * 6 + i1 + 2) == "i0 * 6 + i1 + 2"
-    assert printer.index(Index()) == "0"
-    assert printer.index(n + -1) == "n + -1"
-    assert printer.index((i0 * 4 + i1) // 3) == "stretto::index_div(i0 * 4 + i1, 3)"
-    assert printer.index(i1 % 5) == "stretto::index_mod(i1, 5)"
-    assert printer.index((i0 * 6) // 3) == "i0 * 2"
+    assert printer.index(i0 * 6 + i1 + 2).text == "i0 * 6 + i1 + 2"
+    assert printer.index(Index()).text == "0"
+    assert printer.index(n + -1).text == "n + -1"
+    assert printer.index((i0 * 4 + i1) // 3).text == "stretto::index_div(i0 * 4 + i1, 3)"
+    assert printer.index(i1 % 5).text == "stretto::index_mod(i1, 5)"
+    assert printer.index((i0 * 6) // 3).text == "i0 * 2"
 
 
 def test_a_shared_part_becomes_one_local() -> None:
@@ -86,7 +101,7 @@ def test_half_precision_is_computed_in_float() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "expected"),
     [
-        (DType.F32, DType.BOOL, "(v != 0)"),
+        (DType.F32, DType.BOOL, "v != 0"),
         (DType.F32, DType.I64, "stretto::to_integer<int64_t>(v)"),
         (DType.I64, DType.I8, "int8_t(v)"),
         (DType.I64, DType.F16, "stretto::to_float(stretto::to_half(float(v)))"),
@@ -94,7 +109,7 @@ def test_half_precision_is_computed_in_float() -> None:
     ],
 )
 def test_casts(source: DType, target: DType, expected: str) -> None:
-    assert cast_text("v", source, target) == expected
+    assert cast_term(variable("v"), source, target).text == expected
 
 
 def test_identifiers() -> None:

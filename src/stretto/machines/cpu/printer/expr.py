@@ -1,4 +1,4 @@
-"""Prints expressions and positions as C++.
+"""Makes C++ terms of expressions and positions.
 
 Values of f16 and bf16 are C++ floats that have been rounded; only memory holds the 16-bit types.
 Every repeated subexpression becomes one local constant, except inside an arm of `where` that loads:
@@ -16,7 +16,6 @@ from stretto.device.expr import (
     Apply,
     Atom,
     Buffer,
-    Const,
     Dynamic,
     Expr,
     Index,
@@ -30,6 +29,18 @@ from stretto.device.expr import (
 )
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
+from stretto.machines.expressions import HALVES, INFIX, ExpressionPrinter
+from stretto.machines.statements import (
+    Term,
+    call,
+    filled,
+    infix,
+    joined,
+    literal,
+    prefix,
+    total,
+    variable,
+)
 from stretto.machines.symbols import no_symbols
 
 VALUE_TYPES: dict[DType, str] = {
@@ -51,24 +62,8 @@ MEMORY_TYPES: dict[DType, str] = {
     DType.BOOL: "bool",
 }
 
-_WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
+_WRAPPING = ("add", "sub", "mul")
 """Arithmetic that wraps around for integers."""
-_INFIX = {
-    **_WRAPPING,
-    "div": "/",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-}
 _CALLS = {
     "shl": "stretto::shift_left",
     "shr": "stretto::shift_right",
@@ -96,168 +91,162 @@ def wrapping_type(dtype: DType) -> str:
     return "uint64_t" if dtype is DType.I64 else "uint32_t"
 
 
-def literal(value: bool | int | float, dtype: DType) -> str:
+def constant(value: bool | int | float, dtype: DType) -> Term:
     """A C++ literal of exactly this value."""
     if dtype is DType.BOOL:
-        return "true" if value else "false"
+        return literal("true" if value else "false")
     kind = VALUE_TYPES[dtype]
     if not dtype.is_float:
         number = int(value)
         if number == -(2**63):
-            return "INT64_MIN"
-        return f"int64_t({number})" if dtype is DType.I64 else f"{kind}({number})"
+            return literal("INT64_MIN")
+        return call(kind, number)
     number = float(value)
+    sign = "-" if number < 0 else ""
     if math.isnan(number):
-        return f"stretto::Limits<{kind}>::nan()"
-    if math.isinf(number):
-        return ("-" if number < 0 else "") + f"stretto::Limits<{kind}>::infinity()"
-    if kind == "float" and abs(number) > 3.4028235677973366e38:
-        return ("-" if number < 0 else "") + "stretto::Limits<float>::infinity()"
-    return f"{number!r}" + ("f" if kind == "float" else "")
+        return literal(f"stretto::Limits<{kind}>::nan()")
+    if math.isinf(number) or (kind == "float" and abs(number) > 3.4028235677973366e38):
+        return literal(f"{sign}stretto::Limits<{kind}>::infinity()")
+    return literal(f"{number!r}" + ("f" if kind == "float" else ""))
+
+
+def iteration(number: int) -> Term:
+    """An iteration variable."""
+    return variable(f"i{number}")
+
+
+def element(buffer: Term, offset: Term) -> Term:
+    return joined(buffer, "[", offset, "]")
+
+
+def wrapped(dtype: DType, left: Term, operator: str, right: Term) -> Term:
+    """Arithmetic of integers without overflow."""
+    unsigned = wrapping_type(dtype)
+    return call(VALUE_TYPES[dtype], infix(call(unsigned, left), operator, call(unsigned, right)))
 
 
 @dataclass(slots=True)
-class Names:
-    """What buffers, registers and variables are called in the text at hand."""
+class ScalarPrinter(ExpressionPrinter):
+    """Names every part in `out`, unless `inline` says that it must be evaluated where it stands."""
 
-    buffer: Callable[[Buffer], str]
-    reg: Callable[[Reg], str]
-    var: Callable[[int], str]
-
-
-@dataclass(slots=True)
-class ExprPrinter:
-    """Prints expressions; `lines` collects the local constants that must stand before the text."""
-
-    names: Names
-    lines: list[str] = field(default_factory=list[str])
-    known: dict[Expr, str] = field(default_factory=dict[Expr, str])
+    known: dict[Expr, Term] = field(default_factory=dict[Expr, Term])
     inline: int = 0
 
     # ---- positions ---------------------------------------------------------------------------
-    def index(self, index: Index) -> str:
-        parts: list[str] = []
-        for atom, factor in index.terms:
-            text = self.atom(atom)
-            parts.append(text if factor == 1 else f"{text} * {factor}")
-        if index.const or not parts:
-            parts.append(str(index.const))
-        return " + ".join(parts)
+    def index(self, index: Index) -> Term:
+        parts = [_scaled(self.atom(atom), factor) for atom, factor in index.terms]
+        return total(*parts, literal(index.const) if index.const else None) or literal(0)
 
-    def whole(self, index: Index) -> str:
+    def whole(self, index: Index) -> Term:
         """A position that may depend on any number of the user's, and then wraps around."""
         if not index.may_wrap:
             return self.index(index)
-        parts = [f"uint64_t({self.atom(atom)})" for atom, _ in index.terms]
-        parts = [
-            part if factor == 1 else f"{part} * {factor}"
-            for part, (_, factor) in zip(parts, index.terms, strict=True)
-        ]
-        return f"int64_t({' + '.join([*parts, str(index.const)] if index.const else parts)})"
+        parts = [_scaled(call("uint64_t", self.atom(atom)), factor) for atom, factor in index.terms]
+        constant = literal(index.const) if index.const else None
+        return call("int64_t", total(*parts, constant) or literal(0))
 
-    def atom(self, atom: Atom) -> str:
+    def atom(self, atom: Atom) -> Term:
         match atom:
             case Var(number):
-                return self.names.var(number)
+                return iteration(number)
             case Reg():
                 return self.names.reg(atom)
-            case Quotient(inner, divisor):
-                return f"stretto::index_div({self.whole(inner)}, {divisor})"
-            case Remainder(inner, divisor):
-                return f"stretto::index_mod({self.whole(inner)}, {divisor})"
+            case Quotient(inner, int() as divisor):
+                return call("stretto::index_div", self.whole(inner), divisor)
+            case Remainder(inner, int() as divisor):
+                return call("stretto::index_mod", self.whole(inner), divisor)
             case Dynamic(value):
-                return f"int64_t({self.expr(value)})"
+                return call("int64_t", self.expr(value))
             case _:
                 raise no_symbols(atom)
 
-    def address(self, access: Access) -> str:
-        """An lvalue in memory."""
-        return f"{self.names.buffer(access.buffer)}[{self.index(access.offset)}]"
+    def address(self, access: Access) -> Term:
+        """A place in memory."""
+        return element(self.names.buffer(access.buffer), self.index(access.offset))
 
-    def pointer(self, buffer: Buffer, offset: Index) -> str:
-        return f"{self.names.buffer(buffer)} + ({self.index(offset)})"
+    def pointer(self, buffer: Buffer, offset: Index) -> Term:
+        return self.names.buffer(buffer) + self.index(offset)
 
     # ---- values ------------------------------------------------------------------------------
-    def expr(self, expr: Expr) -> str:
-        match expr:
-            case Const(value, dtype):
-                return literal(value, dtype)
-            case Position(index):
-                text = self.whole(index)
-                return text if index.may_wrap else f"int64_t({text})"
-            case Load() | Apply():
-                if expr in self.known:
-                    return self.known[expr]
-                text = self.load(expr) if isinstance(expr, Load) else self.apply(expr)
-                if self.inline:
-                    return text
-                name = f"v{len(self.known)}"
-                self.lines.append(f"const {VALUE_TYPES[expr.dtype]} {name} = {text};")
-                self.known[expr] = name
-                return name
+    def literal(self, value: bool | int | float, dtype: DType) -> Term:
+        return constant(value, dtype)
 
-    def load(self, load: Load) -> str:
-        text = self.address(load.access)
-        return f"stretto::to_float({text})" if load.dtype in (DType.F16, DType.BF16) else text
+    def number(self, position: Position) -> Term:
+        whole = self.whole(position.index)
+        return whole if position.index.may_wrap else call("int64_t", whole)
 
-    def apply(self, expr: Apply) -> str:
-        if expr.function == "where":
-            return self.where(expr)
-        args = [self.expr(arg) for arg in expr.args]
-        kind = VALUE_TYPES[expr.dtype]
+    def named(self, expr: Load | Apply, make: Callable[[], Term]) -> Term:
+        if expr in self.known:
+            return self.known[expr]
+        value = make()
+        if self.inline:
+            return value
+        name = self.known[expr] = variable(f"v{len(self.known)}")
+        self.out.assign(name, value, f"const {VALUE_TYPES[expr.dtype]}")
+        return name
+
+    def load(self, load: Load) -> Term:
+        value = self.address(load.access)
+        return call("stretto::to_float", value) if load.dtype in HALVES else value
+
+    def cast(self, value: Term, source: DType, target: DType) -> Term:
+        return cast_term(value, source, target)
+
+    def function(self, expr: Apply, values: list[Term]) -> Term:
+        kind, first = VALUE_TYPES[expr.dtype], values[0]
         match expr.function:
-            case "cast":
-                return cast_text(args[0], expr.args[0].dtype, expr.dtype)
             case "neg" if expr.dtype.is_integer:
-                return f"{kind}(0 - {wrapping_type(expr.dtype)}({args[0]}))"
+                return call(kind, literal(0) - call(wrapping_type(expr.dtype), first))
             case "neg":
-                return f"{kind}(-{args[0]})"
+                return call(kind, prefix("-", first))
             case "not":
-                return f"(!{args[0]})"
+                return prefix("!", first)
+            case "bitwise_not" if expr.dtype is DType.BOOL:
+                return prefix("!", first)
             case "bitwise_not":
-                return f"(!{args[0]})" if expr.dtype is DType.BOOL else f"{kind}(~{args[0]})"
+                return call(kind, prefix("~", first))
             case "checked":
-                return f"stretto::checked(ctx, {', '.join(args)})"
+                return call("stretto::checked", "ctx", *values)
             case name if name in _WRAPPING and expr.dtype.is_integer:
-                unsigned = wrapping_type(expr.dtype)
-                left, right = (f"{unsigned}({arg})" for arg in args)
-                return f"{kind}({left} {_WRAPPING[name]} {right})"
-            case name if name in _INFIX:
-                return f"{kind}({args[0]} {_INFIX[name]} {args[1]})"
+                return wrapped(expr.dtype, first, INFIX[name], values[1])
+            case name if name in INFIX:
+                return call(kind, infix(first, INFIX[name], values[1]))
             case name:
-                return f"{_CALLS.get(name, 'stretto::' + name)}({', '.join(args)})"
+                return call(_CALLS.get(name, f"stretto::{name}"), *values)
 
-    def where(self, expr: Apply) -> str:
+    def where(self, expr: Apply) -> Term:
         condition = self.expr(expr.args[0])
-        arms: list[str] = []
+        arms: list[Term] = []
         for arm in expr.args[1:]:
             lazy = next(loads(arm), None) is not None and arm not in self.known
             self.inline += lazy
             arms.append(self.expr(arm))
             self.inline -= lazy
-        return f"({condition} ? {arms[0]} : {arms[1]})"
+        return filled("({} ? {} : {})", condition, *arms)
 
 
-def cast_text(text: str, source: DType, target: DType) -> str:
+def _scaled(value: Term, factor: int) -> Term:
+    return value if factor == 1 else value * factor
+
+
+def cast_term(value: Term, source: DType, target: DType) -> Term:
     """A conversion as torch's `.to`: to bool by comparison with 0, to f16 and bf16 by rounding."""
     match target:
         case DType.BOOL:
-            return f"({text} != 0)"
-        case DType.BF16:
-            return f"stretto::to_float(stretto::to_bf16(float({text})))"
-        case DType.F16:
-            return f"stretto::to_float(stretto::to_half(float({text})))"
+            return infix(value, "!=", 0)
+        case DType.F16 | DType.BF16:
+            return call("stretto::to_float", stored_term(call("float", value), target))
+        case _ if source.is_float and target.is_integer:
+            return call(f"stretto::to_integer<{VALUE_TYPES[target]}>", value)
         case _:
-            if source.is_float and target.is_integer:
-                return f"stretto::to_integer<{VALUE_TYPES[target]}>({text})"
-            return f"{VALUE_TYPES[target]}({text})"
+            return call(VALUE_TYPES[target], value)
 
 
-def stored_text(text: str, dtype: DType) -> str:
+def stored_term(value: Term, dtype: DType) -> Term:
     """A value in its memory type."""
     if dtype is DType.BF16:
-        return f"stretto::to_bf16({text})"
-    return f"stretto::to_half({text})" if dtype is DType.F16 else text
+        return call("stretto::to_bf16", value)
+    return call("stretto::to_half", value) if dtype is DType.F16 else value
 
 
 def identifier(name: str) -> str:

@@ -1,32 +1,61 @@
-"""Prints a function of a DeviceProgram: declarations, control flow, and what each unit does."""
+"""Makes C++ statements of a function of a DeviceProgram: control flow, and what each unit does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stretto.device.expr import Access, Buffer, Expr, Reg
 from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
-from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
-from stretto.errors import CodegenError
+from stretto.device.tree import Call, Check, Let, Rotation, TreeFunction, While
+from stretto.ir.types import DType
+from stretto.machines.control import ControlPrinter
 from stretto.machines.cpu.printer.expr import (
     MEMORY_TYPES,
     VALUE_TYPES,
-    ExprPrinter,
-    Names,
+    ScalarPrinter,
     identifier,
 )
-from stretto.machines.cpu.printer.kernel import KernelText, task_count
+from stretto.machines.cpu.printer.kernel import TASK, KernelText, task_count
 from stretto.machines.cpu.printer.nest import applies
+from stretto.machines.statements import (
+    Assign,
+    Do,
+    For,
+    Function,
+    Guard,
+    If,
+    Loop,
+    Raw,
+    Return,
+    Section,
+    Statement,
+    Term,
+    call,
+    filled,
+    infix,
+    joined,
+    literal,
+    prefix,
+    separated,
+    variable,
+)
+from stretto.machines.statements import Signal as Publish
+from stretto.machines.statements import Wait as Await
 from stretto.machines.usage import used
-from stretto.text import Writer
+from stretto.runtime.status import Status
 
 LONG_SECONDS = 2e-5
 """Work after which a unit looks whether the run is to end: a look takes about 30 ns."""
+CONTEXT, UNIT, BASE, EDGES, DEPTH, OTHER, FRAME = map(
+    variable, ("s.ctx", "s.unit", "s.base", "s.edges", "s.depth", "other", "frame")
+)
+FALSE = Return((literal("false"),))
 
 
 @dataclass(slots=True)
-class Parts:
+class ProgramParts:
     """What the functions of a program share.
 
     texts: of kernels, by name; kernel_names: the C++ function of each text. places: where the
@@ -35,9 +64,8 @@ class Parts:
     """
 
     program: DeviceProgram
-    out: Writer = field(default_factory=Writer)
     texts: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
-    kernel_names: dict[str, str] = field(default_factory=dict[str, str])
+    kernel_names: dict[Function, str] = field(default_factory=dict[Function, str])
     kernels: dict[str, Kernel] = field(default_factory=dict[str, Kernel])
     numbers: dict[str, int] = field(default_factory=dict[str, int])
     places: dict[int, int] = field(default_factory=dict[int, int])
@@ -49,208 +77,198 @@ class Parts:
         names = [function.name for function in self.program.tree.functions]
         return f"f{names.index(name)}_{identifier(name)}"
 
-    def signature(self, function: TreeFunction[Schedule]) -> str:
-        arguments = ["State& s", "char* frame"]
-        arguments += [f"{VALUE_TYPES[reg.dtype]} {reg_name(reg)}" for reg in function.params]
-        arguments += [f"{MEMORY_TYPES[b.dtype]}* {buffer_name(b)}" for b in function.tensors]
-        arguments += [
-            f"{VALUE_TYPES[reg.dtype]}& result_{n}" for n, reg in enumerate(function.results)
-        ]
-        return f"{self.function_name(function.name)}({', '.join(arguments)})"
+
+def reg_name(reg: Reg) -> Term:
+    return variable(f"r_{identifier(reg.name)}")
 
 
-def reg_name(reg: Reg) -> str:
-    return f"r_{identifier(reg.name)}"
-
-
-def buffer_name(buffer: Buffer) -> str:
+def buffer_name(buffer: Buffer) -> Term:
     number = buffer.slot if buffer.slot >= 0 else ""
-    return f"b{number}_{identifier(buffer.name)}"
+    return variable(f"b{number}_{identifier(buffer.name)}")
 
 
-@dataclass(slots=True)
-class FunctionPrinter:
-    parts: Parts
-    function: TreeFunction[Schedule]
+def result(number: int) -> Term:
+    """What a function hands a register over in."""
+    return variable(f"result_{number}")
 
-    @property
-    def out(self) -> Writer:
-        return self.parts.out
 
-    @property
-    def names(self) -> Names:
-        return Names(buffer_name, self.reg, lambda number: f"i{number}")
+def parameters(function: TreeFunction[Schedule]) -> tuple[Term, ...]:
+    return (
+        literal("State& s"),
+        joined("char* ", FRAME),
+        *(joined(f"{VALUE_TYPES[reg.dtype]} ", reg_name(reg)) for reg in function.params),
+        *(joined(f"{MEMORY_TYPES[b.dtype]}* ", buffer_name(b)) for b in function.tensors),
+        *(
+            joined(f"{VALUE_TYPES[reg.dtype]}& ", result(n))
+            for n, reg in enumerate(function.results)
+        ),
+    )
 
-    def reg(self, reg: Reg) -> str:
+
+class UnitPrinter(ControlPrinter):
+    """Makes statements of one function; what a unit does in a leaf is a case of a switch."""
+
+    def __init__(self, parts: ProgramParts, function: TreeFunction[Schedule]) -> None:
+        super().__init__()
+        self.parts = parts
+        self.function = function
+        self.loops = 0
+
+    # ---- names -------------------------------------------------------------------------------
+    def buffer(self, buffer: Buffer) -> Term:
+        return buffer_name(buffer)
+
+    def reg(self, reg: Reg) -> Term:
         place = self.parts.limits.get(reg)
-        return reg_name(reg) if place is None else f"s.ctx->limits[{place}]"
+        return reg_name(reg) if place is None else literal(f"s.ctx->limits[{place}]")
 
-    def print(self) -> None:
-        program = self.parts.program
-        function = self.function
-        self.out.write(f"static bool {self.parts.signature(function)}")
-        with self.out.block():
-            if function.name != "main":
-                size = program.frame(function.name).nbytes
-                self.out.write("if (!stretto::depth_left(s.ctx, s.unit, ++s.depth)) return false;")
-                self.out.write(
-                    f"if (!stretto::arena_left(s.ctx, frame - s.ctx->arena + {size})) return false;"
-                )
-                self.out.write("if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;")
-            self.declare()
-            self.node(function.body)
-            for number, reg in enumerate(function.results):
-                self.out.write(f"result_{number} = {self.reg(reg)};")
-            if function.name != "main":
-                self.out.write("--s.depth;")
-            self.out.write("return true;")
+    def place(self, slot: int) -> int:
+        return self.parts.places[slot]
 
-    # ---- declarations ------------------------------------------------------------------------
-    def declare(self) -> None:
+    def fresh(self, hint: str) -> Term:
+        self.loops += 1
+        return variable(f"{hint}{self.loops}")
+
+    def scalar(self, expr: Expr) -> Term:
+        return ScalarPrinter(self, self.out, inline=1).expr(expr)
+
+    def declare(self, variable: Term, value: Term, dtype: DType) -> None:
+        self.out.assign(variable, value, VALUE_TYPES[dtype])
+
+    # ---- the function ------------------------------------------------------------------------
+    def print(self) -> Function:
+        program, function = self.parts.program, self.function
+        recursive = function.name != "main"
+        if recursive:
+            size = program.frame(function.name).nbytes
+            self.guard("depth_left", prefix("++", DEPTH))
+            left = call(
+                "stretto::arena_left", CONTEXT, filled("{} - s.ctx->arena + {}", FRAME, size)
+            )
+            self.out.add(Guard(left))
+            self.guard("back_edge", EDGES)
+        self.declarations()
+        self.node(function.body)
+        for number, reg in enumerate(function.results):
+            self.out.assign(result(number), self.reg(reg))
+        if recursive:
+            self.out.add(Do(prefix("--", DEPTH)))
+        self.out.add(Return((literal("true"),)))
+        return Function(parameters(function), tuple(self.out.statements))
+
+    def guard(self, function: str, *arguments: Term | int) -> None:
+        """A function of namespace stretto that says whether the run goes on."""
+        self.out.add(Guard(call(f"stretto::{function}", CONTEXT, UNIT, *arguments)))
+
+    def declarations(self) -> None:
         buffers, regs = used(self.function.body, self.parts.texts)
         frame = self.parts.program.frame(self.function.name)
         for buffer in sorted(buffers, key=lambda b: b.name):
-            kind = MEMORY_TYPES[buffer.dtype]
+            kind = f"{MEMORY_TYPES[buffer.dtype]}*"
             match buffer.kind:
                 case "param":
                     continue
                 case "local" | "items":
-                    place = f"frame + {frame[buffer.name].offset}"
+                    place = FRAME + frame[buffer.name].offset
                 case _:
-                    place = f"s.ctx->buffers[{self.parts.places[buffer.slot]}]"
-            self.out.write(f"[[maybe_unused]] {kind}* {buffer_name(buffer)} = ({kind}*)({place});")
+                    place = literal(f"s.ctx->buffers[{self.parts.places[buffer.slot]}]")
+            address = joined(f"({kind})(", place, ")")
+            self.out.assign(buffer_name(buffer), address, f"[[maybe_unused]] {kind}")
         for reg in sorted(regs, key=lambda r: r.name):
             if reg not in self.function.params and reg not in self.parts.limits:
-                self.out.write(f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]} {reg_name(reg)} = 0;")
+                self.out.assign(reg_name(reg), 0, f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]}")
 
     # ---- control -----------------------------------------------------------------------------
-    def node(self, node: Node[Schedule]) -> None:
-        match node:
-            case Leaf(schedule):
-                self.leaf(schedule)
-            case Seq(children):
-                for child in children:
-                    self.node(child)
-            case For():
-                self.for_loop(node)
-            case While(head, condition, body, rotate):
-                self.out.write("for (;;)")
-                with self.out.block():
-                    self.node(head)
-                    self.out.write(f"if (!{self.reg(condition)}) break;")
-                    self.node(body)
-                    self.rotate(rotate)
-            case If(condition, then, orelse):
-                self.out.write(f"if ({self.reg(condition)})")
-                with self.out.block():
-                    self.node(then)
-                self.out.write("else")
-                with self.out.block():
-                    self.node(orelse)
-            case Call():
-                self.call(node)
+    def loop(self, condition: Term, body: Iterable[Statement]) -> None:
+        self.out.add(Loop(condition, body=tuple(body)))
 
-    def for_loop(self, node: For[Schedule]) -> None:
-        with self.out.block():
-            self.out.write(
-                f"const int64_t start = {self.scalar(node.start)}, stop = {self.scalar(node.stop)};"
-            )
-            compare = "<" if node.step > 0 else ">"
-            following = f"at += {node.step}"
-            if abs(node.step) > 1:  # without overflow behind the largest number
-                size = abs(node.step)
-                left = "uint64_t(stop) - at" if node.step > 0 else "uint64_t(at) - stop"
-                following = f"at = {left} > {size} ? at + {node.step} : stop"
-            self.out.write(f"for (int64_t at = start; at {compare} stop; {following})")
-            with self.out.block():
-                self.out.write(f"{self.reg(node.index)} = at;")
-                self.node(node.body)
-                self.rotate(node.rotate)
+    def while_loop(self, node: While[Schedule]) -> None:
+        with self.inside() as head:
+            self.node(node.head)
+        with self.inside() as body:
+            self.node(node.body)
+            self.rotate(node.rotate)
+        self.out.add(Loop(self.reg(node.condition), tuple(head), tuple(body)))
 
-    def rotate(self, pairs: tuple[tuple[Buffer, Buffer], ...]) -> None:
-        """The end of an iteration: buffers trade places, interrupts are let in."""
-        for current, following in pairs:
-            self.out.write(f"stretto::swap({buffer_name(current)}, {buffer_name(following)});")
-        self.out.write("if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;")
+    def rotate(self, pairs: Rotation) -> None:
+        super().rotate(pairs)
+        self.guard("back_edge", EDGES)  # interrupts are let in
+
+    def advance(self, at: Term, stop: Term, step: int) -> None:
+        if abs(step) == 1:
+            self.out.assign(at, step, operator="+=")
+            return
+        # Without overflow behind the largest number.
+        far, near = (stop, at) if step > 0 else (at, stop)
+        left = call("uint64_t", far) - near
+        self.out.assign(at, filled("{} > {} ? {} : {}", left, abs(step), at + step, stop))
 
     def call(self, node: Call[Schedule]) -> None:
         callee = self.parts.program.tree.function(node.function)
         frame = self.parts.program.frame(self.function.name).nbytes
-        registers = dict(node.registers)
-        tensors = dict(node.tensors)
-        arguments = ["s", f"frame + {frame}"]
-        arguments += [self.scalar(registers[reg]) for reg in callee.params]
-        arguments += [self.pointer(tensors[buffer]) for buffer in callee.tensors]
+        registers, tensors = dict(node.registers), dict(node.tensors)
         returned = {theirs: mine for mine, theirs in node.results}
-        arguments += [self.reg(returned[reg]) for reg in callee.results]
+        arguments = (
+            *(self.scalar(registers[reg]) for reg in callee.params),
+            *(self.pointer(tensors[buffer]) for buffer in callee.tensors),
+            *(self.reg(returned[reg]) for reg in callee.results),
+        )
         name = self.parts.function_name(node.function)
-        self.out.write(f"if (!{name}({', '.join(arguments)})) return false;")
+        self.out.add(Guard(call(name, "s", FRAME + frame, *arguments)))
 
-    def pointer(self, access: Access) -> str:
-        return ExprPrinter(self.names, inline=1).pointer(access.buffer, access.offset)
-
-    def scalar(self, expr: Expr) -> str:
-        return ExprPrinter(self.names, inline=1).expr(expr)
+    def pointer(self, access: Access) -> Term:
+        return ScalarPrinter(self, self.out, inline=1).pointer(access.buffer, access.offset)
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
         if len(set(schedule.units)) == 1 and not any(
             isinstance(i, Run | Wait) for i in schedule.units[0]
         ):
-            for item in schedule.units[0]:
-                self.item(item)
+            self.items(schedule.units[0])
         else:
-            self.out.write("switch (s.unit)")
-            with self.out.block():
+            with self.out.within(Section(head=joined("switch (", UNIT, ")"))):
                 for unit, items in enumerate(schedule.units):
-                    self.out.write(f"case {unit}:")
-                    with self.out.block():
-                        for item in items:
-                            self.item(item)
-                        self.out.write("break;")
+                    with self.out.within(Section(head=literal(f"case {unit}:"))):
+                        self.items(items)
+                        self.out.add(Raw(literal("break;")))
         if schedule.steps:
-            self.out.write(f"s.base += {schedule.steps};")
-            self.out.write("stretto::signal(s.ctx, s.unit, s.base);")
+            self.out.assign(BASE, schedule.steps, operator="+=")
+            self.publish(BASE)
 
-    def item(self, item: Item) -> None:
-        match item:
-            case Run():
-                self.run(item)
-            case Wait():
-                self.wait(item)
-            case Signal(step):
-                self.out.write(f"stretto::signal(s.ctx, s.unit, s.base + {step});")
-            case Let(reg, value):
-                self.out.write(f"{self.reg(reg)} = {self.scalar(value)};")
-            case Check():
-                self.check(item)
+    def publish(self, step: Term) -> None:
+        self.out.add(Publish(call("stretto::signal", CONTEXT, UNIT, step)))
+
+    def items(self, items: Iterable[Item]) -> None:
+        for item in items:
+            match item:
+                case Run():
+                    self.run(item)
+                case Wait():
+                    self.wait(item)
+                case Signal(step):
+                    self.publish(BASE + step)
+                case Let(reg, value):
+                    self.out.assign(self.reg(reg), self.scalar(value))
+                case Check():
+                    self.check(item)
 
     def wait(self, item: Wait) -> None:
-        first, last = item.unit, item.unit + item.count
-        step = f"s.base + {item.step}"
-        if item.count == 1:
-            self.out.write(f"if (!stretto::wait(s.ctx, s.unit, {first}, {step})) return false;")
-            return
-        self.out.write(f"for (int other = {first}; other < {last}; ++other)")
-        with self.out.indent():
-            self.out.write(
-                "if (other != s.unit && "
-                f"!stretto::wait(s.ctx, s.unit, other, {step})) return false;"
-            )
+        def wait(unit: Term) -> Await:
+            return Await(call("stretto::wait", CONTEXT, UNIT, unit, BASE + item.step))
 
-    def check(self, item: Check) -> None:
-        codes = {"list_full": "LIST_FULL", "index": "INDEX", "assertion": "ASSERTION"}
-        code = codes.get(item.code)
-        if code is None:
-            raise CodegenError(f"unknown check {item.code}")
-        condition = self.scalar(item.condition)
-        subject = self.parts.places[item.subject] if item.code == "list_full" else item.subject
-        detail = str(subject)
-        if item.detail is not None:
-            detail = f"stretto::packed_detail({subject}, {self.scalar(item.detail)})"
-        self.out.write(
-            f"if (!({condition})) return stretto::fail(s.ctx, stretto::{code}, {detail});"
-        )
+        if item.count == 1:
+            self.out.add(wait(literal(item.unit)))
+            return
+        first, last = literal(item.unit), literal(item.unit + item.count)
+        with self.out.within(For(OTHER, first, last)):
+            self.out.add(If(infix(OTHER, "!=", UNIT), (wait(OTHER),)))
+
+    def require(self, condition: Term, code: Status, detail: Term) -> None:
+        fail = call("stretto::fail", CONTEXT, f"stretto::{code.name}", detail)
+        self.out.add(If(prefix("!", condition), (Return((fail,)),)))
+
+    def packed_detail(self, subject: Term, detail: Term) -> Term:
+        return call("stretto::packed_detail", subject, detail)
 
     def run(self, item: Run) -> None:
         kernel = self.parts.kernels[item.kernel]
@@ -258,51 +276,39 @@ class FunctionPrinter:
             self.library_call(kernel.call)
             return
         text = self.parts.texts[item.kernel]
+        arguments = (*map(self.buffer, text.buffers), *map(self.reg, text.regs), TASK)
+        task = Do(call(self.parts.kernel_names[text.function], CONTEXT, *arguments))
+        last = task_count(kernel, self)
+        if item.count is not None:
+            last = literal(min(item.first + item.count * item.stride, kernel.tasks))
         number = self.parts.numbers[item.kernel]
-        arguments = [
-            "s.ctx",
-            *(buffer_name(b) for b in text.buffers),
-            *(self.reg(r) for r in text.regs),
-        ]
-        call = f"{self.parts.kernel_names[text.body]}({', '.join(arguments)}, task);"
-        if item.count is None:
-            regs = {
-                dim.extent: self.reg(dim.extent)
-                for dim in kernel.grid
-                if isinstance(dim.extent, Reg)
-            }
-            last = task_count(kernel, regs)
-        else:
-            last = str(min(item.first + item.count * item.stride, kernel.tasks))
-        go_on = "if (!stretto::go_on(s.ctx, s.unit)) return false;"
         is_long = kernel.seconds >= LONG_SECONDS
-        self.out.write(f"for (int64_t task = {item.first}; task < {last}; task += {item.stride})")
-        with self.out.block():
-            self.out.write(f"STRETTO_TASK(s.ctx, s.unit, {number}, task)")
-            with self.out.block():
-                self.out.write(call)
+        with self.out.within(For(TASK, literal(item.first), last, literal(item.stride))):
+            traced = call("STRETTO_TASK", CONTEXT, UNIT, number, TASK)
+            self.out.add(Section((task,), traced))
             if is_long:
-                self.out.write(go_on)
+                self.guard("go_on")
         if not is_long and kernel.seconds * (item.count or 1) >= LONG_SECONDS:
-            self.out.write(go_on)
+            self.guard("go_on")
         elif self.checks(kernel):
-            self.out.write("if (stretto::stopped(s.ctx)) return false;")
+            self.out.add(If(call("stretto::stopped", CONTEXT), (FALSE,)))
 
     def checks(self, kernel: Kernel) -> bool:
         return any(a.function == "checked" for s in kernel.stages for a in applies(s.operator))
 
-    def library_call(self, call: LibraryCall) -> None:
-        number = self.parts.library.index(call)
-        operands: list[str] = []
-        with self.out.block():
-            for n, item in enumerate(call.operands):
+    def library_call(self, library: LibraryCall) -> None:
+        number = self.parts.library.index(library)
+        operands: list[Term] = []
+        with self.out.within(Section()):
+            for n, item in enumerate(library.operands):
                 if isinstance(item, Buffer):
-                    operands.append(f"(void*){buffer_name(item)}")
-                else:
-                    kind = "double" if item.dtype.is_float else "int64_t"
-                    self.out.write(f"{kind} scalar{n} = {kind}({self.reg(item)});")
-                    operands.append(f"(void*)&scalar{n}")
-            self.out.write(f"void* operands[] = {{{', '.join([*operands, 'nullptr'])}}};")
-            self.out.write(
-                f"if (!stretto::call_library(s.ctx, s.unit, {number}, operands)) return false;"
-            )
+                    operands.append(joined("(void*)", buffer_name(item)))
+                    continue
+                kind = "double" if item.dtype.is_float else "int64_t"
+                scalar = variable(f"scalar{n}")
+                self.out.add(Assign(scalar, call(kind, self.reg(item)), kind))
+                operands.append(joined("(void*)&", scalar))
+            every = separated([*operands, "nullptr"])
+            array = variable("operands")
+            self.out.add(Raw(joined("void* ", array, "[] = {", every, "};"), array))
+            self.guard("call_library", number, array)

@@ -8,13 +8,35 @@ from dataclasses import dataclass
 from stretto.ir.types import DType
 from stretto.kernels.contraction import stride
 from stretto.kernels.groups import divisible
-from stretto.machines.cpu.printer.expr import VALUE_TYPES, literal, wrapping_type
-from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.printer.expr import (
+    VALUE_TYPES,
+    constant,
+    element,
+    iteration,
+    wrapping_type,
+)
+from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
+from stretto.machines.statements import (
+    Assign,
+    If,
+    Raw,
+    Store,
+    Term,
+    call,
+    filled,
+    infix,
+    literal,
+    variable,
+)
 
+SIMD = "#pragma omp simd"
 VECTOR_BLOCK = 64
 """Columns reduced side by side when the reduced dim is not the contiguous one."""
 SUM_CHUNK = 4096
 """Elements summed in f32 before the partial sum goes to an f64 total."""
+SUM, TOTAL, CHUNK, BLOCK, STOP, TOTALS = map(
+    variable, ("sum", "total", "chunk", "block", "stop", "totals")
+)
 
 
 @dataclass(slots=True)
@@ -50,14 +72,13 @@ class LoopPrinter(NestPrinter):
             dims.append(inner)
         simd = inner is not None and dims[-1:] == [inner] and self.vectorisable()
         if not dims:
-            self.store()
+            self.store(self.value())
             return
 
         def innermost() -> None:
             first, last = self.bounds(self.stage.box[dims[-1]])
-            self.open_loop(dims[-1], first, last, "#pragma omp simd" if simd else "")
-            with self.out.block():
-                self.store()
+            with self.loop(iteration(dims[-1]), first, last, SIMD if simd else ""):
+                self.store(self.value())
 
         self.nest(dims[:-1], innermost)
 
@@ -98,32 +119,36 @@ class LoopPrinter(NestPrinter):
             return wrapping_type(dtype)
         return self.accumulator
 
-    def initial(self) -> str:
+    def initial(self) -> Term:
         dtype = self.operator.value.dtype
         match self.operator.combine:
             case "sum" | "any":
-                return literal(0, dtype)
+                return constant(0, dtype)
             case "prod" | "all":
-                return literal(1, dtype)
+                return constant(1, dtype)
             case "max" | "argmax":
-                return lowest(dtype)
+                return literal(lowest(dtype))
             case _:
-                return highest(dtype)
+                return literal(highest(dtype))
 
-    def combined(self, total: str, text: str) -> str:
+    def combined(self, total: Term, value: Term) -> Term:
         match self.operator.combine:
             case "sum" | "cumsum":
-                return f"{total} + {text}"
+                return total + value
             case "prod" | "cumprod":
-                return f"{total} * {text}"
+                return total * value
             case "any":
-                return f"{total} | {text}"
+                return infix(total, "|", value)
             case "all":
-                return f"{total} & {text}"
+                return infix(total, "&", value)
             case "max":
-                return f"stretto::maximum({total}, {text})"
+                return call("stretto::maximum", total, value)
             case _:
-                return f"stretto::minimum({total}, {text})"
+                return call("stretto::minimum", total, value)
+
+    def add(self, total: Term, value: Term) -> None:
+        """A total goes on by a value."""
+        self.out.assign(total, self.combined(total, value))
 
     def simd_clause(self) -> str:
         """The OpenMP line for reducing the innermost loop in vector lanes; empty when it must stay
@@ -143,66 +168,60 @@ class LoopPrinter(NestPrinter):
         name = symbol.get(self.operator.combine, "")
         if self.operator.combine in ("max", "min") and VALUE_TYPES[dtype] != "float":
             return ""
-        return (
-            f"#pragma omp simd reduction({name} : total)"
-            if name and dtype is not DType.BOOL
-            else ""
-        )
+        return f"{SIMD} reduction({name} : total)" if name and dtype is not DType.BOOL else ""
 
     def reduce(self) -> None:
         """One result: all reduced dims in loops around an accumulator."""
         count = len(self.operator.reduce)
         first = len(self.operator.dims)
         double = self.operator.combine == "sum" and self.accumulator == "float"
-        kind = "double" if double else self.total
-        self.out.write(f"{kind} sum = {self.initial()};")
-        self.reduce_nest(first, first + count - 1, double)
-        self.assign(f"{self.accumulator}(sum)")
+        self.out.assign(SUM, self.initial(), "double" if double else self.total)
+        self.reduce_nest(first, first + count - 1)
+        self.store(call(self.accumulator, SUM))
 
-    def reduce_nest(self, var: int, last: int, double: bool) -> None:
+    def reduced(self, var: int) -> Term:
+        """The size of a reduced dim."""
+        return self.extent(self.operator.reduce[var - len(self.operator.dims)])
+
+    def chunk(self, start: Term, size: int, end: Term) -> None:
+        """Names where a chunk stops."""
+        following = start + size
+        stop = filled("{} < {} ? {} : {}", following, end, following, end)
+        self.out.assign(STOP, stop, "const int64_t")
+
+    def reduce_nest(self, var: int, last: int) -> None:
         if var > last:
-            self.out.write(f"sum = {self.combined('sum', self.value())};")
+            self.add(SUM, self.value())
             return
-        extent = self.extent(self.operator.reduce[var - len(self.operator.dims)])
+        extent = self.reduced(var)
         if var < last:
-            self.open_loop(var, "0", extent)
-            with self.out.block():
-                self.reduce_nest(var + 1, last, double)
+            with self.loop(iteration(var), ZERO, extent):
+                self.reduce_nest(var + 1, last)
             return
-        self.out.write(f"for (int64_t chunk = 0; chunk < {extent}; chunk += {SUM_CHUNK})")
-        with self.out.block():
-            end = f"chunk + {SUM_CHUNK}"
-            self.out.write(f"const int64_t stop = {end} < {extent} ? {end} : {extent};")
-            self.out.write(f"{self.total} total = {self.initial()};")
-            self.open_loop(var, "chunk", "stop", self.simd_clause())
-            with self.out.block():
-                self.out.write(f"total = {self.combined('total', self.value())};")
-            self.out.write(f"sum = {self.combined('sum', 'total')};")
+        with self.loop(CHUNK, ZERO, extent, step=SUM_CHUNK):
+            self.chunk(CHUNK, SUM_CHUNK, extent)
+            self.out.assign(TOTAL, self.initial(), self.total)
+            with self.loop(iteration(var), CHUNK, STOP, self.simd_clause()):
+                self.add(TOTAL, self.value())
+            self.add(SUM, TOTAL)
 
     def reduce_columns(self, dim: int) -> None:
         """Many results side by side: the reduced dims outside, a block of contiguous results
         inside.
         """
         first, last = self.bounds(self.stage.box[dim])
-        name = self.names.var(dim)
-        kind = (
-            "double"
-            if self.operator.combine == "sum" and self.accumulator == "float" and self.long_sum()
-            else self.total
-        )
-        self.out.write(f"for (int64_t block = {first}; block < {last}; block += {VECTOR_BLOCK})")
-        with self.out.block():
-            end = f"block + {VECTOR_BLOCK}"
-            self.out.write(f"const int64_t stop = {end} < {last} ? {end} : {last};")
-            self.out.write(f"{kind} totals[{VECTOR_BLOCK}];")
-            self.out.write(
-                f"for (int64_t n = 0; n < {VECTOR_BLOCK}; ++n) totals[n] = {self.initial()};"
-            )
+        long = self.operator.combine == "sum" and self.accumulator == "float" and self.long_sum()
+        kind = "double" if long else self.total
+        place = element(TOTALS, iteration(dim) - BLOCK)
+        with self.loop(BLOCK, first, last, step=VECTOR_BLOCK):
+            self.chunk(BLOCK, VECTOR_BLOCK, last)
+            self.out.add(Raw(literal(f"{kind} totals[{VECTOR_BLOCK}];"), TOTALS))
+            with self.loop(variable("n"), ZERO, literal(VECTOR_BLOCK)):
+                self.out.add(Store(None, element(TOTALS, variable("n")), self.initial()))
             base = len(self.operator.dims)
-            self.column_nest(base, base + len(self.operator.reduce) - 1, dim)
-            self.open_loop(dim, "block", "stop")
-            with self.out.block():
-                self.assign(f"{self.accumulator}(totals[{name} - block])")
+            self.column_nest(base, base + len(self.operator.reduce) - 1, dim, place)
+            with self.loop(iteration(dim), BLOCK, STOP):
+                self.store(call(self.accumulator, place))
 
     def long_sum(self) -> bool:
         """Sums so long that f32 would lose digits."""
@@ -211,19 +230,13 @@ class LoopPrinter(NestPrinter):
             total *= extent if isinstance(extent, int) else SUM_CHUNK
         return total >= SUM_CHUNK
 
-    def column_nest(self, var: int, last: int, dim: int) -> None:
+    def column_nest(self, var: int, last: int, dim: int, place: Term) -> None:
         if var <= last:
-            self.open_loop(
-                var, "0", self.extent(self.operator.reduce[var - len(self.operator.dims)])
-            )
-            with self.out.block():
-                self.column_nest(var + 1, last, dim)
+            with self.loop(iteration(var), ZERO, self.reduced(var)):
+                self.column_nest(var + 1, last, dim, place)
             return
-        name = self.names.var(dim)
-        self.open_loop(dim, "block", "stop", "#pragma omp simd")
-        with self.out.block():
-            total = f"totals[{name} - block]"
-            self.out.write(f"{total} = {self.combined(total, self.value())};")
+        with self.loop(iteration(dim), BLOCK, STOP, SIMD):
+            self.out.add(Store(None, place, self.combined(place, self.value())))
 
     def arg_reduce(self) -> None:
         """The best value first, in vector lanes, then its first position (NaN counts as best)."""
@@ -231,50 +244,49 @@ class LoopPrinter(NestPrinter):
         first = len(self.operator.dims)
         kind = self.accumulator
         dtype = self.operator.value.dtype
-        self.out.write(f"{kind} total = {lowest(dtype) if greatest else highest(dtype)};")
+        self.out.assign(TOTAL, lowest(dtype) if greatest else highest(dtype), kind)
         clause = ""
         if kind == "float" and self.vectorisable():
-            clause = (
-                f"#pragma omp simd reduction(stretto::nan_{'max' if greatest else 'min'} : total)"
-            )
+            clause = f"{SIMD} reduction(stretto::nan_{'max' if greatest else 'min'} : total)"
         best = "stretto::maximum" if greatest else "stretto::minimum"
         self.arg_nest(
-            first, clause, lambda: self.out.write(f"total = {best}(total, {self.value()});")
+            first, clause, lambda: self.out.assign(TOTAL, call(best, TOTAL, self.value()))
         )
-        self.out.write("int64_t found = -1, position = 0;")
+        found, position, here = map(variable, ("found", "position", "here"))
+        self.out.assign(found, -1, "int64_t")
+        self.out.assign(position, 0, "int64_t")
 
         def look() -> None:
-            self.out.write(f"const {kind} here = {self.value()};")
-            self.out.write("if (found < 0 && (here == total || here != here)) found = position;")
-            self.out.write("++position;")
+            self.out.assign(here, self.value(), f"const {kind}")
+            test = filled("{} < 0 && ({} == {} || {} != {})", found, here, TOTAL, here, here)
+            self.out.add(If(test, (Assign(found, position),)))
+            self.out.assign(position, 1, operator="+=")
 
-        self.arg_nest(first, "", look, stop_when="found >= 0")
-        self.assign("(found < 0 ? int64_t(0) : found)")
+        self.arg_nest(first, "", look, stop_when=found)
+        self.store(filled("({} < 0 ? int64_t(0) : {})", found, found))
 
     def arg_nest(
-        self, var: int, clause: str, body: Callable[[], None], stop_when: str = ""
+        self, var: int, clause: str, body: Callable[[], None], stop_when: Term | None = None
     ) -> None:
+        """Loops over the reduced dims, which end when `stop_when` is no longer negative."""
         last = len(self.operator.dims) + len(self.operator.reduce) - 1
         if var > last:
             body()
             return
-        extent = self.extent(self.operator.reduce[var - len(self.operator.dims)])
-        if stop_when:
-            extent = f"{extent} && !({stop_when})"
-        self.open_loop(var, "0", extent, clause if var == last else "")
-        with self.out.block():
+        extent = self.reduced(var)
+        if stop_when is not None:
+            extent = filled("{} && {} < 0", extent, stop_when)
+        with self.loop(iteration(var), ZERO, extent, clause if var == last else ""):
             self.arg_nest(var + 1, clause, body, stop_when)
 
     def scan(self) -> None:
         """A running sum or product along the one reduced dim, stored at each step."""
         kind = "double" if self.accumulator in ("float", "double") else self.total
-        start = "0" if self.operator.combine == "cumsum" else "1"
-        self.out.write(f"{kind} total = {start};")
+        self.out.assign(TOTAL, 0 if self.operator.combine == "cumsum" else 1, kind)
         var = len(self.operator.dims)
-        self.open_loop(var, "0", self.extent(self.operator.reduce[0]))
-        with self.out.block():
-            self.out.write(f"total = {self.combined('total', self.value())};")
-            self.assign(f"{self.accumulator}(total)")
+        with self.loop(iteration(var), ZERO, self.reduced(var)):
+            self.add(TOTAL, self.value())
+            self.store(call(self.accumulator, TOTAL))
 
 
 def lowest(dtype: DType) -> str:

@@ -2,66 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stretto.device.expr import Apply, Dynamic, Expr, Extent, Index, Load, Reg
 from stretto.device.operator import Operator, Span, Stage
-from stretto.ir.types import DType
 from stretto.machines.cpu.printer.expr import (
     VALUE_TYPES,
-    ExprPrinter,
-    Names,
-    stored_text,
-    wrapping_type,
+    ScalarPrinter,
+    iteration,
+    stored_term,
+    wrapped,
 )
-from stretto.text import Writer
+from stretto.machines.expressions import HALVES
+from stretto.machines.parameters import Naming
+from stretto.machines.statements import Builder, For, Store, Term, call, literal
+
+ZERO = literal(0)
 
 
 @dataclass(slots=True)
 class NestPrinter:
-    """Prints one stage into `out`; `grid` names the bounds of grid dims as pairs (first, last)."""
+    """Makes the statements of one stage; `grid` are the bounds (first, last) of the grid dims."""
 
-    out: Writer
-    names: Names
+    out: Builder
+    names: Naming
     stage: Stage
-    grid: tuple[tuple[str, str], ...]
+    grid: tuple[tuple[Term, Term], ...]
 
     @property
     def operator(self) -> Operator:
         return self.stage.operator
 
-    def bounds(self, span: Span) -> tuple[str, str]:
+    def bounds(self, span: Span) -> tuple[Term, Term]:
         """First and one past the last value of a span."""
         if span.grid is None:
-            first = Index(const=span.offset)
-            last = Index.of(span.extent) + span.offset
-            return self.text(first), self.text(last)
-        first_text, last_text = self.grid[span.grid]
-        shift = f" + {span.offset}" if span.offset else ""
-        return first_text + shift, last_text + shift
+            first, last = Index(const=span.offset), Index.of(span.extent) + span.offset
+            return self.index(first), self.index(last)
+        first, last = self.grid[span.grid]
+        return (first + span.offset, last + span.offset) if span.offset else (first, last)
 
-    def text(self, index: Index) -> str:
-        return ExprPrinter(self.names).index(index)
+    def index(self, index: Index) -> Term:
+        return ScalarPrinter(self.names, self.out).index(index)
 
-    def extent(self, extent: Extent) -> str:
-        return self.names.reg(extent) if isinstance(extent, Reg) else str(extent)
+    def extent(self, extent: Extent) -> Term:
+        return self.names.reg(extent) if isinstance(extent, Reg) else literal(extent)
 
-    def open_loop(self, var: int, first: str, last: str, simd: str = "") -> None:
-        if simd:
-            self.out.write(simd)
-        name = self.names.var(var)
-        self.out.write(f"for (int64_t {name} = {first}; {name} < {last}; ++{name})")
+    @contextmanager
+    def loop(
+        self, variable: Term, first: Term, last: Term, pragma: str = "", step: int = 1
+    ) -> Generator[None]:
+        with self.out.within(For(variable, first, last, literal(step), pragma=pragma)):
+            yield
 
     def nest(self, dims: list[int], body: Callable[[], None]) -> None:
         """Loops over parallel dims, then `body`."""
         if not dims:
             body()
             return
-        dim = dims[0]
-        first, last = self.bounds(self.stage.box[dim])
-        self.open_loop(dim, first, last)
-        with self.out.block():
+        with self.loop(iteration(dims[0]), *self.bounds(self.stage.box[dims[0]])):
             self.nest(dims[1:], body)
 
     def vectorisable(self) -> bool:
@@ -70,31 +70,22 @@ class NestPrinter:
             apply.function == "checked" for apply in applies(self.operator)
         )
 
-    def value(self) -> str:
-        printer = ExprPrinter(self.names)
-        text = printer.expr(self.operator.value)
-        for line in printer.lines:
-            self.out.write(line)
-        return text
+    def value(self) -> Term:
+        return ScalarPrinter(self.names, self.out).expr(self.operator.value)
 
-    def store(self) -> None:
-        self.assign(self.value())
-
-    def assign(self, text: str) -> None:
+    def store(self, value: Term) -> None:
         """Stores a value at the output position of the current variables."""
-        operator = self.operator
-        printer = ExprPrinter(self.names, inline=1)
-        target = printer.address(operator.out)
-        dtype = operator.out.buffer.dtype
-        if operator.accumulate:
-            if dtype in (DType.F16, DType.BF16):
-                text = f"stretto::to_float({target}) + {text}"
+        out = self.operator.out
+        place = ScalarPrinter(self.names, self.out, inline=1).address(out)
+        dtype = out.buffer.dtype
+        if self.operator.accumulate:
+            if dtype in HALVES:
+                value = call("stretto::to_float", place) + value
             elif dtype.is_integer:
-                unsigned = wrapping_type(dtype)
-                text = f"{VALUE_TYPES[dtype]}({unsigned}({target}) + {unsigned}({text}))"
+                value = wrapped(dtype, place, "+", value)
             else:
-                text = f"{VALUE_TYPES[dtype]}({target} + {text})"
-        self.out.write(f"{target} = {stored_text(text, dtype)};")
+                value = call(VALUE_TYPES[dtype], place + value)
+        self.out.add(Store(out.buffer, place, stored_term(value, dtype)))
 
 
 def applies(operator: Operator) -> list[Apply]:

@@ -15,10 +15,30 @@ from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Call, walk
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
-from stretto.machines.cpu.printer.function import FunctionPrinter, Parts
+from stretto.machines.cpu.printer.function import (
+    ProgramParts,
+    UnitPrinter,
+    result,
+)
 from stretto.machines.cpu.printer.kernel import KernelText, print_kernel
 from stretto.machines.cpu.printer.stage import header
+from stretto.machines.dialects import cpp_signature, write_cpp_function
+from stretto.machines.statements import (
+    Builder,
+    Function,
+    If,
+    Raw,
+    Return,
+    Store,
+    call,
+    infix,
+    joined,
+    literal,
+    prefix,
+    variable,
+)
 from stretto.machines.usage import used
+from stretto.text import Writer
 
 PRELUDE = """\
 #include "abi.h"
@@ -50,47 +70,56 @@ class Source:
     recursive: bool
 
 
+CTX, UNIT = variable("ctx"), variable("unit")
+
+
 def print_program(program: DeviceProgram) -> Source:
     """C++ text of a verified DeviceProgram."""
-    parts = Parts(program)
+    parts = ProgramParts(program)
+    out = Writer()
     needed = {header(stage) for kernel in program.kernels for stage in kernel.stages}
     for name in sorted(name for name in needed if name is not None):
-        parts.out.write(f'#include "{name}"')
-    parts.out.write(PRELUDE)
+        out.write(f'#include "{name}"')
+    out.write(PRELUDE)
     for number, kernel in enumerate(program.kernels):
         parts.kernels[kernel.name] = kernel
         parts.numbers[kernel.name] = number
-        _print_kernel(parts, kernel)
+        _add_kernel(parts, kernel)
+    for function, name in parts.kernel_names.items():
+        write_cpp_function(f"__attribute__((noinline)) static void {name}", function, out)
+        out.write()
     arguments = _arguments(parts)
     parts.places = {buffer.slot: place for place, buffer in enumerate(arguments)}
     parts.limits = {limit_register(slot): place for slot, place in parts.places.items()}
-    functions = program.tree.functions
-    for function in functions:
-        parts.out.write(f"static bool {parts.signature(function)};")
-    for function in functions:
-        FunctionPrinter(parts, function).print()
-    _print_entry(parts)
-    recursive = any(isinstance(node, Call) for f in functions for node in walk(f.body))
+    functions = {
+        f"static bool {parts.function_name(function.name)}": UnitPrinter(parts, function).print()
+        for function in program.tree.functions
+    }
+    for head, function in functions.items():
+        out.write(f"{cpp_signature(head, function)};")
+    for head, function in functions.items():
+        write_cpp_function(head, function, out)
+    write_cpp_function('extern "C" void stretto_run', _entry(parts), out)
+    calls = (node for f in program.tree.functions for node in walk(f.body))
+    recursive = any(isinstance(node, Call) for node in calls)
     names = tuple(parts.kernels)
-    return Source(parts.out.text(), arguments, tuple(parts.library), names, recursive)
+    return Source(out.text(), arguments, tuple(parts.library), names, recursive)
 
 
-def _print_kernel(parts: Parts, kernel: Kernel) -> None:
-    """Enters a kernel's text; a text that is there already is not printed again."""
+def _add_kernel(parts: ProgramParts, kernel: Kernel) -> None:
+    """Enters a kernel; equal functions are one."""
     if kernel.call is not None:
         parts.library.append(kernel.call)
         operands = kernel.call.operands
         buffers = tuple(item for item in operands if isinstance(item, Buffer))
         regs = tuple(item for item in operands if isinstance(item, Reg))
-        parts.texts[kernel.name] = KernelText("", buffers, regs)
+        parts.texts[kernel.name] = KernelText(Function((), ()), buffers, regs)
         return
     text = parts.texts[kernel.name] = print_kernel(kernel)
-    if text.body not in parts.kernel_names:
-        name = parts.kernel_names[text.body] = f"k_{identifier(kernel.name)}"
-        parts.out.write(f"__attribute__((noinline)) static void {name}{text.body}")
+    parts.kernel_names.setdefault(text.function, f"k_{identifier(kernel.name)}")
 
 
-def _arguments(parts: Parts) -> tuple[Buffer, ...]:
+def _arguments(parts: ProgramParts) -> tuple[Buffer, ...]:
     """The argument block: all externals, but of constants only those that the text mentions."""
     mentioned: set[Buffer] = set()
     for function in parts.program.tree.functions:
@@ -100,16 +129,20 @@ def _arguments(parts: Parts) -> tuple[Buffer, ...]:
     return tuple(sorted(buffers, key=lambda b: b.kind == "constant"))
 
 
-def _print_entry(parts: Parts) -> None:
-    main, out = parts.program.tree.main, parts.out
-    out.write('extern "C" void stretto_run(stretto::Context* ctx, int unit)')
-    with out.block():
-        out.write("State s{ctx, unit, 0, 0, 0};")
-        frame = parts.program.frame("main").nbytes
-        out.write(f"if (!stretto::arena_left(ctx, {frame})) return;")
-        for number, reg in enumerate(main.results):
-            out.write(f"{VALUE_TYPES[reg.dtype]} result_{number} = 0;")
-        results = "".join(f", result_{n}" for n in range(len(main.results)))
-        out.write(f"if (!{parts.function_name('main')}(s, ctx->arena{results})) return;")
-        for number in range(len(main.results)):
-            out.write(f"if (unit == 0) ctx->results[{number}] = int64_t(result_{number});")
+def _entry(parts: ProgramParts) -> Function:
+    """The function that a unit enters the program by."""
+    main, out = parts.program.tree.main, Builder()
+    out.add(Raw(literal("State s{ctx, unit, 0, 0, 0};"), variable("s")))
+    room = call("stretto::arena_left", CTX, parts.program.frame("main").nbytes)
+    out.add(If(prefix("!", room), (Return(),)))
+    results = [result(number) for number in range(len(main.results))]
+    for name, reg in zip(results, main.results, strict=True):
+        out.assign(name, 0, VALUE_TYPES[reg.dtype])
+    done = call(parts.function_name("main"), "s", "ctx->arena", *results)
+    out.add(If(prefix("!", done), (Return(),)))
+    for number, name in enumerate(results):
+        place = literal(f"ctx->results[{number}]")
+        out.add(If(infix(UNIT, "==", 0), (Store(None, place, call("int64_t", name)),)))
+    return Function(
+        (joined("stretto::Context* ", CTX), joined("int ", UNIT)), tuple(out.statements)
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.machines.cpu.printer.expr import VALUE_TYPES
-from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.printer.expr import VALUE_TYPES, element, iteration
+from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
+from stretto.machines.statements import Do, If, Raw, Return, Store, call, filled, literal, variable
 
 STACK = 4096
 """Bytes of working memory that a task takes from its stack."""
@@ -19,24 +20,29 @@ class SortPrinter(NestPrinter):
         length, keep = (self.extent(extent) for extent in self.operator.reduce)
         descending = self.operator.combine == "argsort_descending"
         key = f"stretto::sort_key<{str(descending).lower()}>"
-        element = VALUE_TYPES[self.operator.value.dtype]
-        self.out.write(f"alignas(64) char small[{STACK}];")
-        self.out.write(f"using Key = decltype({key}({element}()));")
-        self.out.write(f"stretto::Sorter<Key> sorter({length}, {keep}, small, {STACK});")
-        self.out.write("if (sorter.failed)")
-        with self.out.block():
-            self.out.write("stretto::fail(ctx, stretto::NO_MEMORY, 0);")
-            self.out.write("return;")
+        element_type = VALUE_TYPES[self.operator.value.dtype]
+        sorter = variable("sorter")
+        self.out.add(
+            Raw(literal(f"alignas(64) char small[{STACK}];"), variable("small")),
+            Raw(literal(f"using Key = decltype({key}({element_type}()));")),
+            Raw(
+                filled(f"stretto::Sorter<Key> sorter({{}}, {{}}, small, {STACK});", length, keep),
+                sorter,
+            ),
+            If(
+                filled("{}.failed", sorter),
+                (Do(call("stretto::fail", "ctx", "stretto::NO_MEMORY", 0)), Return()),
+            ),
+        )
         source = len(self.operator.dims)
 
         def row() -> None:
             simd = "#pragma omp simd" if self.vectorisable() else ""
-            self.open_loop(source, "0", length, simd)
-            with self.out.block():
-                self.out.write(f"sorter.keys[{self.names.var(source)}] = {key}({self.value()});")
-            self.out.write("sorter.sort();")
-            self.open_loop(source + 1, "0", keep)
-            with self.out.block():
-                self.assign(f"sorter.order[{self.names.var(source + 1)}]")
+            with self.loop(iteration(source), ZERO, length, simd):
+                place = element(filled("{}.keys", sorter), iteration(source))
+                self.out.add(Store(None, place, call(key, self.value())))
+            self.out.add(Do(filled("{}.sort()", sorter)))
+            with self.loop(iteration(source + 1), ZERO, keep):
+                self.store(element(filled("{}.order", sorter), iteration(source + 1)))
 
         self.nest(list(range(source)), row)

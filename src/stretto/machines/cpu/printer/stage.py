@@ -1,14 +1,14 @@
-"""Prints one stage of a task as C++, by the template that kernel selection chose."""
+"""Makes the statements of one stage of a task, by the template that kernel selection chose."""
 
 from __future__ import annotations
 
 from stretto.device.operator import Stage
 from stretto.machines.cpu.printer.contract import ContractPrinter
-from stretto.machines.cpu.printer.expr import Names
 from stretto.machines.cpu.printer.loops import LoopPrinter
 from stretto.machines.cpu.printer.sort import SortPrinter
 from stretto.machines.cpu.templates import Conv, Depthwise, Dots, Packed, Rows, Sort
-from stretto.text import Writer
+from stretto.machines.parameters import Naming
+from stretto.machines.statements import Builder, Section, Term
 
 
 def header(stage: Stage) -> str | None:
@@ -24,10 +24,12 @@ def header(stage: Stage) -> str | None:
             return None
 
 
-def print_stage(out: Writer, names: Names, stage: Stage, grid: tuple[tuple[str, str], ...]) -> None:
-    """A block in braces; `grid` names the bounds of the task's grid dims as pairs (first, last)."""
+def print_stage(
+    out: Builder, names: Naming, stage: Stage, grid: tuple[tuple[Term, Term], ...]
+) -> None:
+    """A section; `grid` are the bounds (first, last) of the task's grid dims."""
     parts = (out, names, stage, grid)
-    with out.block():
+    with out.within(Section()):
         match stage.template:
             case Packed() | Rows() | Dots() as template:
                 ContractPrinter(*parts).contraction(template)

@@ -16,7 +16,7 @@ from stretto.device.operator import Kernel
 from stretto.device.program import Run as Dealt
 from stretto.device.program import Schedule
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Check, Let, Rotation, While
+from stretto.device.tree import Call, Check, Let, While
 from stretto.device.tree import If as Branch
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
@@ -40,7 +40,6 @@ from stretto.machines.statements import (
     call,
     infix,
     literal,
-    separated,
     variable,
 )
 from stretto.runtime.status import Status
@@ -124,11 +123,6 @@ class TeamPrinter(ControlPrinter):
 
     def call(self, node: Call[Schedule]) -> None:
         raise CodegenError("a call outside of the state machine")
-
-    def rotate(self, pairs: Rotation) -> None:
-        for pair in pairs:
-            a, b = (self.buffer(buffer) for buffer in pair)
-            self.out.assign(separated((a, b)), separated((b, a)))
 
     def advance(self, at: Term, stop: Term, step: int) -> None:
         self.out.assign(at, literal(step), operator="+=")
