@@ -8,8 +8,9 @@ import torch
 
 from stretto.dumps import Dumper
 from stretto.ir.core import Program
-from stretto.machines.machine import HOST, FewerUnitsError, Machine, Stage, Stages
-from stretto.machines.stages import CAPTURED, SELECT
+from stretto.machines.forms import CAPTURED
+from stretto.machines.machine import HOST, FewerUnitsError, Form, Machine, Stage, Stages
+from stretto.machines.stages import SELECT
 from stretto.options import Options
 
 
@@ -17,28 +18,44 @@ def build(
     program: Program, machine: Machine, options: Options, place: torch.device = HOST
 ) -> Stages:
     """Takes a Program through all stages of a machine: passes, lowering, selection of kernels,
-    scheduling, verification, then what the machine prints, compiles and loads.
+    scheduling, verification, then what the machine plans, prints, compiles and loads.
 
     place: the device of the tensors. Raises the error class of the stage that fails.
     """
-    dumper = Dumper(options.dump_dir)
-    stages = Stages(program, machine, options, place, dumper, program)
-    stages.units = machine.units(options, place)
-    dumper.text(CAPTURED.file, lambda: CAPTURED.texts(stages)[0])
-    try:
-        run_stages(stages, machine.stages)
-    except FewerUnitsError as fewer:
-        stages.units = fewer.units
-        steps = machine.stages
-        run_stages(stages, steps[steps.index(SELECT) :])
+    stages = begin(program, machine, options, place)
+    _dump(stages, CAPTURED)
+    run_stages(stages, machine.stages)
     return stages
 
 
+def begin(program: Program, machine: Machine, options: Options, place: torch.device) -> Stages:
+    """A build of which no stage has run yet."""
+    dumper = Dumper(options.dump_dir)
+    units = machine.units(options, place)
+    return Stages(program, machine, options, place, dumper, program, units=units)
+
+
 def run_stages(stages: Stages, steps: Sequence[Stage]) -> None:
-    """Runs stages in order; dumps what each has made."""
+    """Runs stages in order; dumps what each has made. Where the machine turns out to hold fewer
+    units than the program was made for, kernels are selected once more, for those."""
+    try:
+        _run(stages, steps)
+    except FewerUnitsError as fewer:
+        if SELECT not in steps:
+            raise
+        stages.units = fewer.units
+        _run(stages, steps[steps.index(SELECT) :])
+
+
+def _run(stages: Stages, steps: Sequence[Stage]) -> None:
     for step in steps:
         with stages.timed(step.name):
             step.run(stages)
-        if step.form is not None and stages.dumper.folder is not None:
-            for text in step.form.texts(stages):
-                stages.dumper.text(step.form.file, lambda text=text: text)
+        if step.form is not None:
+            _dump(stages, step.form)
+
+
+def _dump(stages: Stages, form: Form) -> None:
+    if stages.dumper.folder is not None:
+        for text in form.texts(stages):
+            stages.dumper.text(form.file, text)

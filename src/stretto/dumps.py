@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,11 +27,10 @@ class Dumper:
                 taken = (re.match(r"\d+(?=-)", name) for name in os.listdir(self.folder))
                 self.number = max((int(found[0]) + 1 for found in taken if found), default=0)
 
-    def text(self, name: str, make: Callable[[], str]) -> None:
-        """Writes what `make` returns into the next file, `<number>-<name>`."""
+    def text(self, name: str, text: str) -> None:
+        """Writes the next file, `<number>-<name>`."""
         if self.folder is None:
             return
-        text = make()
         with _reported():
             while not _write_new(self.folder / f"{self.number:02d}-{name}", text):
                 self.number += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
@@ -20,11 +20,14 @@ import torch
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.forms import Lowered, ProgramInterface, Scheduled, Selected
+from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.device.program import DeviceProgram
 from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program
 from stretto.options import Options
+from stretto.passes.manager import Pass
+from stretto.passes.pipeline import pipeline
 from stretto.runtime.constants import Copy
 from stretto.runtime.results import Result
 from stretto.schedule.scheduler import Report
@@ -48,17 +51,25 @@ class Executable(ABC):
         return None
 
 
+Supply = Callable[[str, torch.Size, torch.dtype], torch.Tensor]
+"""Gives the constant of that name, shape and dtype, which no text has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """A form of a program that can be looked at, between two stages.
 
     name: as `stretto opt` calls it. file: the name of its dumps. texts: one text, or one per part
-    that the machine makes.
+    that the machine makes. read: parses and verifies a text, and puts the program where the stage
+    before would have put it; None for a form that cannot be read back. word: the first of a text
+    that can.
     """
 
     name: str
     file: str
     texts: Callable[[Stages], Sequence[str]]
+    read: Callable[[Stages, str, Supply], None] | None = None
+    word: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +86,9 @@ class Stage:
 class Stages:
     """What the stages made of a program so far, with their seconds.
 
-    program: after all passes. lowered, selected, scheduled: as operators, as kernels, as what each
-    unit does. product: what the machine itself made of that, of a type of its own.
+    passes: those to run. program: after all of them. lowered, selected, scheduled: as operators, as
+    kernels, as what each unit does. product: what the machine itself made of that, of a type of its
+    own.
     """
 
     captured: Program
@@ -85,6 +97,7 @@ class Stages:
     place: torch.device
     dumper: Dumper
     program: Program
+    passes: tuple[Pass, ...] = field(default_factory=pipeline)
     units: int = 1
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     lowered: Lowered | None = None
@@ -221,6 +234,11 @@ class Machine(ABC):
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
         """From a captured Program to `Stages.executable`, in order."""
+
+    @property
+    def templates(self) -> Mapping[str, type[Template]]:
+        """What its kernels are made of, by the names that dumps have."""
+        return PLAIN_TEMPLATES
 
     def device(self) -> torch.device:
         """The device for a program without inputs. Raises BuildError where there is none."""

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from stretto.device.forms import Scheduled
-from stretto.device.text import print_program as device_text
 from stretto.device.verifier import verify as verify_device
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
 from stretto.ir.verifier import verify as verify_program
 from stretto.lowering.program import lower
-from stretto.machines.machine import Form, Stage, Stages
+from stretto.machines.forms import KERNELS, OPERATORS, OPTIMISED, SCHEDULED
+from stretto.machines.machine import Stage, Stages
 from stretto.passes.manager import run_passes
-from stretto.passes.pipeline import pipeline
 from stretto.schedule.scheduler import schedule_with_report
-
-CAPTURED = Form("captured", "captured.txt", lambda stages: [program_text(stages.captured)])
-"""The Program as a frontend gives it."""
 
 
 def _passes(stages: Stages) -> None:
     """The captured Program is verified as what passes make of it is."""
 
     def dump(name: str, program: Program) -> None:
-        stages.dumper.text(f"{name}.txt", lambda: program_text(program))
+        if stages.dumper.folder is not None:
+            stages.dumper.text(f"{name}.txt", program_text(program))
 
     if stages.options.verify:
         verify_program(stages.captured)
     stages.program = run_passes(
-        stages.captured, pipeline(), dump=dump, verify=stages.options.verify
+        stages.captured, stages.passes, dump=dump, verify=stages.options.verify
     )
 
 
@@ -48,20 +45,15 @@ def _schedule(stages: Stages) -> None:
     stages.scheduled = Scheduled(program, stages.selected.interface)
 
 
-def _scheduled_text(stages: Stages) -> list[str]:
-    program, _ = stages.runnable()
-    return [device_text(program)]
-
-
 def _verify(stages: Stages) -> None:
     program, _ = stages.runnable()
     verify_device(program, None if stages.selected is None else stages.selected.tree)
 
 
-PASSES = Stage("passes", _passes)
-LOWER = Stage("lower", _lower)
-SELECT = Stage("select", _select)
-SCHEDULE = Stage("schedule", _schedule, Form("scheduled", "device.txt", _scheduled_text))
+PASSES = Stage("passes", _passes, OPTIMISED)
+LOWER = Stage("lower", _lower, OPERATORS)
+SELECT = Stage("select", _select, KERNELS)
+SCHEDULE = Stage("schedule", _schedule, SCHEDULED)
 VERIFY = Stage("verify", _verify)
 
 TO_SCHEDULE = (PASSES, LOWER, SELECT, SCHEDULE, VERIFY)

@@ -1,4 +1,4 @@
-"""The command line: `stretto doctor | demo | explain | bench | cache`.
+"""The command line: `stretto doctor | demo | explain | opt | bench | cache | fuzz`.
 
 Commands import what they run when they run it: torch alone takes a second to import, which
 `stretto --help` should not.
@@ -210,6 +210,52 @@ def _explain_target(model: str, target: str, units: int | None, small: bool) -> 
     with errors.status(f"compiling {found.name} for {name}"):
         captured, stages = compile_model(found, name, count, Options())
     typer.echo(explain_target(name, found, captured, stages), nl=False)
+
+
+@app.command()
+def opt(
+    file: Annotated[Path, typer.Argument(help="A dump, as Options(dump_dir=...) writes them.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="Its form; default: by its first word.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", help="The form to print; default: the same.")
+    ] = None,
+    passes: Annotated[
+        list[str] | None, typer.Option("--pass", help="Run only this pass; may be repeated.")
+    ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Run it and print the results.")] = False,
+    inputs: Annotated[
+        Path | None, typer.Option(help="A list of tensors, by torch.save; default: drawn.")
+    ] = None,
+    constants: Annotated[
+        Path | None, typer.Option(help="Tensors by name, by torch.save; others are drawn.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Draws tensors.")] = 0,
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    threads: Threads = None,
+    units: Units = None,
+) -> None:
+    """Read a dump, edited or not, verify it, go on from there, and print another form or run it.
+
+    Forms, in order: captured, optimised, operators, kernels, scheduled, then those of the machine.
+    """
+    from stretto.tools.opt import Optimiser, load_constants, load_inputs
+
+    with told():
+        known = None if constants is None else load_constants(constants)
+        options = Options(threads=threads, units=units, seed=seed)
+        optimiser = Optimiser(
+            file, _machine(backend), options, source=source, passes=passes or (), constants=known
+        )
+        if run and target is not None:
+            raise UsageError("--run goes on to the end: it does not go with --to")
+        if not run:
+            typer.echo(optimiser.to(target), nl=False)
+            return
+        given = None if inputs is None else load_inputs(inputs)
+        for number, result in enumerate(optimiser.run(given)):
+            typer.echo(f"result {number}: {result}")
 
 
 @app.command()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from stretto.device.forms import Lowered, Selected
+from stretto.device.operator import Template
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
+from stretto.machines.cpu.templates import TEMPLATES
 from stretto.machines.machine import (
     Description,
     Diagnosis,
@@ -59,6 +61,10 @@ class CpuMachine(Machine):
     is_default: ClassVar[bool] = True
     is_native: ClassVar[bool] = True
     trials: ClassVar[tuple[Trial, ...]] = (Trial(units=1), Trial(units=2, spread=True))
+
+    @property
+    def templates(self) -> Mapping[str, type[Template]]:
+        return TEMPLATES
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 
-from stretto.device.forms import Lowered, Selected
+from stretto.device.forms import Lowered, Planned, Scheduled, Selected
+from stretto.device.operator import Template
+from stretto.device.verifier import verify as verify_device
 from stretto.errors import BuildError
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.describe import describe
@@ -25,7 +27,9 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select_cuda
 from stretto.machines.cuda.styles import GpuProgram, compile_plan
+from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.cuda.toolchain import Target, require_triton
+from stretto.machines.forms import device_form
 from stretto.machines.machine import (
     Description,
     Diagnosis,
@@ -55,7 +59,20 @@ def _plan(stages: Stages) -> None:
 TRITON = Form(
     "text", "program.py", lambda stages: [source.text for source in gpu_program(stages).sources]
 )
-PLAN = Stage("plan", _plan)
+
+
+def _planned(stages: Stages) -> Planned:
+    _, interface = stages.runnable()
+    return Planned(gpu_program(stages).plan, interface)
+
+
+def _put_planned(stages: Stages, form: Planned) -> None:
+    verify_device(form.plan.program)
+    stages.scheduled = Scheduled(form.plan.program, form.interface)
+    stages.product = GpuProgram(form.plan)
+
+
+PLAN = Stage("plan", _plan, device_form("plan", "plan", Planned, _planned, _put_planned))
 
 
 @dataclass(frozen=True)
@@ -63,6 +80,10 @@ class TritonMachine(Machine):
     """What all machines have in common that run programs printed as Triton."""
 
     costs: CudaCosts = field(default=CUDA_COSTS, kw_only=True)
+
+    @property
+    def templates(self) -> Mapping[str, type[Template]]:
+        return TEMPLATES
 
     def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
         return Selected(select_cuda(lowered, units, options.fuse, self.costs), lowered.interface)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.device.forms import Lowered, Selected
+from stretto.device.operator import Template
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.machine import Machine, Stage, Stages, Trial
 from stretto.machines.registry import default_machine
@@ -25,6 +27,10 @@ class EmulatorMachine(Machine):
     summary: ClassVar[str] = "the schedule step by step in Python; races are errors"
     is_emulated: ClassVar[bool] = True
     trials: ClassVar[tuple[Trial, ...]] = (Trial(units=3, spread=True),)
+
+    @property
+    def templates(self) -> Mapping[str, type[Template]]:
+        return default_machine().templates
 
     @property
     def stages(self) -> tuple[Stage, ...]:
