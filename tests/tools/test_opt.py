@@ -87,9 +87,7 @@ def test_a_form_goes_on_to_another(dumps: dict[str, dict[str, Path]]) -> None:
     assert "stretto_run" in run(files["kernels"], "--to", "text", *OPTIONS).stdout
 
 
-def test_an_edited_kernel_runs_otherwise(
-    dumps: dict[str, dict[str, Path]], tmp_path: Path
-) -> None:
+def test_an_edited_kernel_runs_otherwise(dumps: dict[str, dict[str, Path]], tmp_path: Path) -> None:
     text = dumps["cpu"]["scheduled"].read_text()
     assert text.count("tanh(") == 1
     edited = tmp_path / "edited.txt"
