@@ -122,15 +122,13 @@ for _kind in ("default", "Tensor"):
     pointwise(f"aten.clamp_max.{_kind}", operand=rounded)(lambda x, high: clamped(x, None, high))
 
 
-@pointwise(
-    "aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", operand=rounded
-)
+@pointwise("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other", operand=rounded)
 def _xlogy(x: Expr, y: Expr) -> Expr:
     product = where(_is("eq", x), like(0, x), mul(x, apply("log", y)))
     return where(apply("isnan", y), y, product)
 
 
-@rule("aten.log_sigmoid_forward.default")
+@rule("log_sigmoid_forward")
 def _log_sigmoid_forward(call: Call) -> tuple[Lazy, ...]:
     if call.used(1):
         raise Decline("the second result serves training only")
@@ -139,7 +137,7 @@ def _log_sigmoid_forward(call: Call) -> tuple[Lazy, ...]:
     return out, Lazy(call.dtype, shape, Const(0.0, call.dtype))
 
 
-@rule("aten.gelu.default")
+@rule("gelu")
 def _gelu(call: Call) -> Lazy:
     x = rounded(call, "self")
     half = mul(x, like(0.5, x))
@@ -150,7 +148,7 @@ def _gelu(call: Call) -> Lazy:
     return finish(call, mul(half, add(apply("erf", mul(x, like(sqrt(0.5), x))), like(1, x))))
 
 
-@rule("aten.prelu.default", "aten._prelu_kernel.default")
+@rule("prelu _prelu_kernel")
 def _prelu(call: Call) -> Lazy:
     x = rounded(call, "self")
     weight = call.tensor("weight")
@@ -168,7 +166,7 @@ def _channel(call: Call, weight: Lazy) -> Index | int:
     return variables(call.shape)[1] if channels != 1 and weight.shape != (1,) else 0
 
 
-@rule("aten.glu.default")
+@rule("glu")
 def _glu(call: Call) -> Lazy:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
@@ -180,7 +178,7 @@ def _glu(call: Call) -> Lazy:
     return finish(call, mul(first, apply("sigmoid", second)))
 
 
-@rule("aten.lerp.Scalar", "aten.lerp.Tensor")
+@rule("lerp.Scalar lerp.Tensor")
 def _lerp(call: Call) -> Lazy:
     start, end = (rounded(call, name) for name in ("self", "end"))
     weight = unrounded(call, "weight")
@@ -190,7 +188,7 @@ def _lerp(call: Call) -> Lazy:
     return finish(call, where(apply("lt", apply("abs", weight), like(0.5, weight)), near, far))
 
 
-@rule("aten.nan_to_num.default")
+@rule("nan_to_num")
 def _nan_to_num(call: Call) -> Lazy:
     x = rounded(call, "self")
     if not call.dtype.is_float:
@@ -203,7 +201,7 @@ def _nan_to_num(call: Call) -> Lazy:
     return finish(call, where(apply("isnan", x), like(given["nan"], x), finite))
 
 
-@rule("aten.logit.default")
+@rule("logit")
 def _logit(call: Call) -> Lazy:
     x = rounded(call, "self")
     if call.has("eps"):
@@ -215,7 +213,7 @@ def _logit(call: Call) -> Lazy:
 # ---- powers ----------------------------------------------------------------------------------
 
 
-@rule("aten.pow.Tensor_Scalar")
+@rule("pow.Tensor_Scalar")
 def _power_number(call: Call) -> Lazy:
     x = rounded(call, "self")
     exponent = call.arguments["exponent"]
@@ -248,10 +246,10 @@ def _power(x: Expr, exponent: int | float, dtype: DType) -> Expr:
             return apply("pow", x, cast(number(exponent, dtype), x.dtype))
 
 
-pointwise("aten.pow.Tensor_Tensor", operand=rounded)(partial(apply, "pow"))
+pointwise("pow.Tensor_Tensor", operand=rounded)(partial(apply, "pow"))
 
 
-@rule("aten.pow.Scalar")
+@rule("pow.Scalar")
 def _number_power(call: Call) -> Lazy:
     base, exponent = call.arguments["self"], rounded(call, "exponent")
     if base == 1:
@@ -264,8 +262,8 @@ def _number_power(call: Call) -> Lazy:
 # ---- dropout ---------------------------------------------------------------------------------
 
 
-@rule("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default")
-@rule("aten.native_dropout.default")
+@rule("dropout feature_dropout alpha_dropout")
+@rule("native_dropout")
 def _dropout(call: Call) -> Lazy | tuple[Lazy, ...]:
     if is_random(call.op):
         raise Decline("random numbers")

@@ -15,15 +15,12 @@ from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 from stretto.lowering.rules.views import swapped
 
 
-@rule("aten.scaled_dot_product_attention.default")
+@rule("scaled_dot_product_attention")
 def _attention(call: Call) -> Lazy:
     return _attended(call)[0]
 
 
-@rule(
-    "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    "aten._scaled_dot_product_attention_math.default",
-)
+@rule("_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math")
 def _attention_parts(call: Call) -> tuple[Lazy, ...]:
     if call.used(1) and "flash" not in call.op.target:
         raise Decline("the attention weights")

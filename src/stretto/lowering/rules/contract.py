@@ -89,20 +89,20 @@ def finished(call: Call, raw: Lazy, bias: Lazy | None = None) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(apply("add", lazy.expr, added), call.dtype))
 
 
-@rule("aten.mm.default", "aten.bmm.default")
+@rule("mm bmm")
 def _mm(call: Call) -> Lazy:
     name = "other" if "other" in call.arguments else "mat2"
     left, right = (operand(call, call.arguments[n]) for n in ("self", name))
     return finished(call, matmul(call, left, right, call.result))
 
 
-@rule("aten.mv.default")
+@rule("mv")
 def _mv(call: Call) -> Lazy:
     left, right = (operand(call, call.arguments[n]) for n in ("self", "vec"))
     return finished(call, matmul(call, left, column(right), call.result))
 
 
-@rule("aten.dot.default", "aten.vdot.default", "aten.inner.default")
+@rule("dot vdot inner")
 def _dot(call: Call) -> Lazy:
     names = ("self", "tensor" if "tensor" in call.arguments else "other")
     if any(call.tensor(name).rank != 1 for name in names):
@@ -119,7 +119,7 @@ def column(lazy: Lazy) -> Lazy:
     return reshape(lazy, (*lazy.shape, 1))
 
 
-@rule("aten.outer.default", "aten.ger.default")
+@rule("outer ger")
 def _outer(call: Call) -> Lazy:
     compute = compute_dtype(call.dtype)
     sides = (column(call.cheap("self")), call.cheap("vec2"))
@@ -127,7 +127,7 @@ def _outer(call: Call) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(apply("mul", a, b), call.dtype))
 
 
-@rule("aten.matmul.default")
+@rule("matmul")
 def _matmul(call: Call) -> Lazy:
     left, right = (operand(call, call.arguments[n]) for n in ("self", "other"))
     left = row(left) if left.rank == 1 else left
@@ -137,7 +137,7 @@ def _matmul(call: Call) -> Lazy:
     return finished(call, matmul(call, left, right, call.result))
 
 
-@rule("aten.linear.default")
+@rule("linear")
 def _linear(call: Call) -> Lazy:
     left, weight = (operand(call, call.arguments[n]) for n in ("input", "weight"))
     left = flattened(row(left) if left.rank == 1 else left)
@@ -147,7 +147,7 @@ def _linear(call: Call) -> Lazy:
     return finished(call, raw, bias)
 
 
-@rule("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
+@rule("addmm baddbmm addmv")
 def _addmm(call: Call) -> Lazy:
     if _skips_product(call):
         own = broadcast(call.tensor("self"), call.shape).expr

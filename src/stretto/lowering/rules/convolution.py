@@ -20,7 +20,7 @@ from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 from stretto.lowering.rules.windows import Window, tapped
 
 
-@rule("aten.convolution.default")
+@rule("convolution")
 @rule(*(f"aten.conv{dims}d.{kind}" for dims in (1, 2, 3) for kind in ("default", "padding")))
 def _convolution(call: Call) -> Lazy:
     image, weight = call.tensor("input"), call.tensor("weight")

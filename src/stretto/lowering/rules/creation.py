@@ -14,44 +14,30 @@ def _filled(call: Call, value: Expr) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(value, call.dtype))
 
 
-@rule(
-    "aten.full.default",
-    "aten.full_like.default",
-    "aten.new_full.default",
-    "aten.fill.Scalar",
-    "aten.fill.Tensor",
-)
+@rule("full full_like new_full fill.Scalar fill.Tensor")
 def _full(call: Call) -> Lazy:
     return _filled(call, call.scalar("value" if "value" in call.arguments else "fill_value"))
 
 
-@rule("aten.scalar_tensor.default")
+@rule("scalar_tensor")
 def _scalar_tensor(call: Call) -> Lazy:
     return _filled(call, call.scalar("s"))
 
 
 @rule(
-    "aten.zeros.default",
-    "aten.zeros_like.default",
-    "aten.new_zeros.default",
-    "aten.zero.default",
-    "aten.empty.memory_format",
-    "aten.empty_like.default",
-    "aten.empty_strided.default",
-    "aten.new_empty.default",
-    "aten.new_empty_strided.default",
-    "aten.empty_permuted.default",
+    "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided new_empty "
+    "new_empty_strided empty_permuted",
 )
 def _zeros(call: Call) -> Lazy:
     return _filled(call, Const(0, DType.I64))
 
 
-@rule("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+@rule("ones ones_like new_ones")
 def _ones(call: Call) -> Lazy:
     return _filled(call, Const(1, DType.I64))
 
 
-@rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+@rule("arange arange.start arange.start_step")
 def _arange(call: Call) -> Lazy:
     start = call.number("start") if "start" in call.arguments else 0
     step = call.number("step") if "step" in call.arguments else 1
@@ -64,7 +50,7 @@ def _arange(call: Call) -> Lazy:
     return _filled(call, apply("add", number(start, dtype), steps))
 
 
-@rule("aten.linspace.default")
+@rule("linspace")
 def _linspace(call: Call) -> Lazy:
     start, end = float(call.number("start")), float(call.number("end"))
     steps = call.integer("steps")
@@ -81,18 +67,18 @@ def _linspace(call: Call) -> Lazy:
     return _filled(call, where(first, low, high))
 
 
-@rule("aten.eye.default", "aten.eye.m")
+@rule("eye eye.m")
 def _eye(call: Call) -> Lazy:
     row, column = (Position(index) for index in variables(call.shape))
     return _filled(call, apply("eq", row, column))
 
 
-@rule("aten.tril.default")
+@rule("tril")
 def _tril(call: Call) -> Lazy:
     return _triangle(call, "le")
 
 
-@rule("aten.triu.default")
+@rule("triu")
 def _triu(call: Call) -> Lazy:
     return _triangle(call, "ge")
 
@@ -106,7 +92,7 @@ def _triangle(call: Call, function: str) -> Lazy:
     return Lazy(lazy.dtype, lazy.shape, where(inside, lazy.expr, like(0, lazy.expr)))
 
 
-@rule("aten.one_hot.default")
+@rule("one_hot")
 def _one_hot(call: Call) -> Lazy:
     classes = call.integer("num_classes")
     if classes < 0:

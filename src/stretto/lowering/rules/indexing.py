@@ -63,7 +63,7 @@ def as_index(lazy: Lazy, *indices: Index) -> Index:
     return dynamic_index(lazy.at(*indices))
 
 
-@rule("aten.embedding.default")
+@rule("embedding")
 def _embedding(call: Call) -> Lazy:
     positions = _positions(call, "indices", 0, call.tensor("weight").shape[0], wraps=False)
     weight = call.tensor("weight")
@@ -80,7 +80,7 @@ def _positions(call: Call, name: str, dim: int, size: Extent, wraps: bool = True
     return position_of(call, call.arguments[name], call.tensor(name), dim, size, wraps)
 
 
-@rule("aten.index_select.default")
+@rule("index_select")
 def _index_select(call: Call) -> Lazy:
     lazy = call.tensor("self")
     if lazy.rank == 0:
@@ -93,7 +93,7 @@ def _index_select(call: Call) -> Lazy:
     return call.cheap("self").view(call.shape, *indices)
 
 
-@rule("aten.gather.default")
+@rule("gather")
 def _gather(call: Call) -> Lazy:
     """An index without elements may have any number of dims."""
     lazy = call.tensor("self")
@@ -108,7 +108,7 @@ def _gather(call: Call) -> Lazy:
     return call.cheap("self").view(call.shape, *indices)
 
 
-@rule("aten.take.default")
+@rule("take")
 def _take(call: Call) -> Lazy:
     size = static_size(call.tensor("self").shape)
     if size is None:
@@ -129,7 +129,7 @@ class Selection:
     indices: tuple[Index, ...]
 
 
-@rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
+@rule("index.Tensor _unsafe_index.Tensor")
 def _index(call: Call) -> Lazy:
     """Of a selection without elements eager looks at no position."""
     lazy = call.tensor("self")

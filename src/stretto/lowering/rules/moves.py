@@ -13,7 +13,7 @@ from stretto.lowering.rules.views import static_size_of
 # ---- other orders ----------------------------------------------------------------------------
 
 
-@rule("aten.flip.default")
+@rule("flip")
 def _flip(call: Call) -> Lazy:
     lazy = call.tensor("self")
     indices = list(variables(lazy.shape))
@@ -24,7 +24,7 @@ def _flip(call: Call) -> Lazy:
     return lazy.view(lazy.shape, *indices)
 
 
-@rule("aten.roll.default")
+@rule("roll")
 def _roll(call: Call) -> Lazy:
     lazy = call.tensor("self")
     dims, shifts = call.integers("dims"), call.integers("shifts")
@@ -43,12 +43,12 @@ def _roll(call: Call) -> Lazy:
 # ---- padding ---------------------------------------------------------------------------------
 
 
-@rule("aten.constant_pad_nd.default")
+@rule("constant_pad_nd")
 def _constant_pad(call: Call) -> Lazy:
     return _padded(call, "constant", call.scalar("value"))
 
 
-@rule("aten.pad.default")
+@rule("pad")
 def _pad(call: Call) -> Lazy:
     value = call.scalar("value") if call.has("value") else Const(0.0, DType.F32)
     return _padded(call, call.text("mode") or "constant", value)
@@ -103,7 +103,7 @@ def _folded(place: Index, size: int, mode: str) -> Index:
     return Index.of(Dynamic(inside))
 
 
-@rule("aten.pixel_shuffle.default")
+@rule("pixel_shuffle")
 def _pixel_shuffle(call: Call) -> Lazy:
     lazy = call.tensor("self")
     factor = call.integer("upscale_factor")
@@ -115,13 +115,13 @@ def _pixel_shuffle(call: Call) -> Lazy:
 # ---- joining ---------------------------------------------------------------------------------
 
 
-@rule("aten.cat.default", "aten.concat.default")
+@rule("cat concat")
 def _cat(call: Call) -> Lazy:
     parts = [part for part in call.tensors("tensors") if part.shape != (0,) or len(call.shape) == 1]
     return joined(call, parts, call.axis(len(call.shape)))
 
 
-@rule("aten.stack.default")
+@rule("stack")
 def _stack(call: Call) -> Lazy:
     dim = call.axis(len(call.shape))
     parts = [

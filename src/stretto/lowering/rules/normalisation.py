@@ -71,7 +71,7 @@ def _trailing(call: Call, name: str, rank: int) -> Expr | None:
     return lazy.at(*variables(call.shape)[rank - lazy.rank :])
 
 
-@rule("aten.layer_norm.default", "aten.native_layer_norm.default")
+@rule("layer_norm native_layer_norm")
 def _layer_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
     eps = float(call.number("eps"))
     lazy = _source(call)
@@ -88,7 +88,7 @@ def _layer_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
     return out, *(computed(keep_dims(part, dims, rank), dtype) for part in (mean, rstd))
 
 
-@rule("aten.rms_norm.default")
+@rule("rms_norm")
 def _rms_norm(call: Call) -> Lazy:
     eps = float(call.number("eps")) if call.has("eps") else None
     lazy = _source(call)
@@ -106,7 +106,7 @@ def _rms_norm(call: Call) -> Lazy:
 # ---- groups of channels ----------------------------------------------------------------------
 
 
-@rule("aten.group_norm.default", "aten.native_group_norm.default")
+@rule("group_norm native_group_norm")
 def _group_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
     name = "group" if "group" in call.arguments else "num_groups"
     out, mean, rstd = _grouped(call, call.integer(name), moments=True)
@@ -116,7 +116,7 @@ def _group_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
     return out, computed(mean, dtype), computed(rstd, dtype)
 
 
-@rule("aten.instance_norm.default")
+@rule("instance_norm")
 def _instance_norm(call: Call) -> Lazy:
     if not call.flag("use_input_stats"):
         raise Decline("running statistics")
@@ -151,26 +151,26 @@ def _per_channel(call: Call, name: str, channel: Index) -> Expr | None:
 # ---- batch norm ------------------------------------------------------------------------------
 
 
-@rule("aten._native_batch_norm_legit_no_training.default")
+@rule("_native_batch_norm_legit_no_training")
 def _batch_norm_without_training(call: Call) -> tuple[Lazy, ...]:
     return _batch_norm(call), *_nothing(call)
 
 
-@rule("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default")
+@rule("native_batch_norm cudnn_batch_norm")
 def _native_batch_norm(call: Call) -> tuple[Lazy, ...]:
     if call.flag("training"):
         raise Decline("training")
     return _batch_norm(call), *_nothing(call)
 
 
-@rule("aten.batch_norm.default")
+@rule("batch_norm")
 def _batch_norm_composite(call: Call) -> Lazy:
     if call.flag("training"):
         raise Decline("training")
     return _batch_norm(call)
 
 
-@rule("aten._native_batch_norm_legit.no_stats")
+@rule("_native_batch_norm_legit.no_stats")
 def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
     """Normalised by the statistics of the batch at hand."""
     if not call.flag("training"):

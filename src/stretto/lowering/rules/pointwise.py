@@ -137,7 +137,7 @@ _named("true_divide=div", "Tensor", unrounded)
 _named("isnan isinf", operand=as_float)
 
 
-@pointwise("aten.isfinite.default", operand=as_float)
+@pointwise("isfinite", operand=as_float)
 def _is_finite(x: Expr) -> Expr:
     return apply("not", apply("or", apply("isnan", x), apply("isinf", x)))
 
@@ -162,28 +162,28 @@ def _scaled(function: str, a: Expr, b: Expr, alpha: Expr) -> Expr:
     return apply("or" if a.dtype is DType.BOOL else function, a, b)
 
 
-pointwise("aten.add.Tensor", "aten.add.Scalar", operand=rounded)(partial(_scaled, "add"))
-pointwise("aten.sub.Tensor", "aten.sub.Scalar", operand=rounded)(partial(_scaled, "sub"))
+pointwise("add.Tensor add.Scalar", operand=rounded)(partial(_scaled, "add"))
+pointwise("sub.Tensor sub.Scalar", operand=rounded)(partial(_scaled, "sub"))
 
 
-@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operand=rounded)
+@pointwise("rsub.Tensor rsub.Scalar", operand=rounded)
 def _rsub(a: Expr, b: Expr, alpha: Expr) -> Expr:
     return _scaled("sub", b, a, alpha)
 
 
-@pointwise("aten.mul.Tensor", "aten.mul.Scalar", operand=unrounded)
+@pointwise("mul.Tensor mul.Scalar", operand=unrounded)
 def _mul(a: Expr, b: Expr) -> Expr:
     return apply("and" if a.dtype is DType.BOOL else "mul", a, b)
 
 
-@rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+@rule("where.self where.ScalarSelf where.ScalarOther where.Scalar")
 def _where(call: Call) -> Lazy:
     condition = as_flag(call, "condition")
     arms = (cast(spread(call, name).expr, call.dtype) for name in ("self", "other"))
     return finish(call, where(condition, *arms))
 
 
-@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+@rule("masked_fill.Scalar masked_fill.Tensor")
 def _masked_fill(call: Call) -> Lazy:
     mask = as_flag(call, "mask")
     value, own = (cast(spread(call, name).expr, call.dtype) for name in ("value", "self"))
@@ -196,7 +196,7 @@ BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
 """What ATen raises for an integer divided by 0."""
 
 
-@rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+@rule("div.Tensor_mode div.Scalar_mode")
 def _div_mode(call: Call) -> Lazy:
     mode = call.text("rounding_mode")
     if mode == "floor":

@@ -77,8 +77,8 @@ def _check_static(call: Call) -> None:
 # ---- maximum ---------------------------------------------------------------------------------
 
 
-@rule("aten.max_pool1d.default", "aten.max_pool2d.default")
-@rule("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+@rule("max_pool1d max_pool2d")
+@rule("max_pool2d_with_indices max_pool3d_with_indices")
 def _max_pool(call: Call) -> tuple[Lazy, ...]:
     _check_static(call)
     lazy = call.stored("self")
@@ -122,7 +122,7 @@ def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
 # ---- mean ------------------------------------------------------------------------------------
 
 
-@rule("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
+@rule("avg_pool1d avg_pool2d avg_pool3d")
 def _avg_pool(call: Call) -> Lazy:
     _check_static(call)
     if not call.dtype.is_float:
@@ -174,12 +174,12 @@ def _width(window: Window, allowed: int, whole: bool) -> Expr:
 
 
 @rule(*(f"aten.adaptive_avg_pool{count}d.default" for count in (1, 2, 3)))
-@rule("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
+@rule("_adaptive_avg_pool2d _adaptive_avg_pool3d")
 def _adaptive_avg_pool(call: Call) -> Lazy:
     return _mean(call, *_adaptive(call, Combine.SUM))
 
 
-@rule("aten.adaptive_max_pool2d.default")
+@rule("adaptive_max_pool2d")
 def _adaptive_max_pool2d(call: Call) -> tuple[Lazy, ...]:
     if call.used(1):
         raise Decline("the positions of the maxima")

@@ -84,7 +84,7 @@ for _combine, (_prepare, _names) in _REDUCTIONS.items():
         return shaped(call, found, dims, lazy.rank)
 
 
-@rule("aten.mean.default", "aten.mean.dim")
+@rule("mean mean.dim")
 def _mean(call: Call) -> Lazy:
     lazy = call.tensor("self")
     dims = call.axes(lazy.rank)
@@ -128,7 +128,7 @@ def _extreme_and_position(call: Call, combine: Combine, position: Combine) -> tu
     return first, places
 
 
-@rule("aten.aminmax.default")
+@rule("aminmax")
 def _aminmax(call: Call) -> tuple[Lazy, ...]:
     lazy = call.cheap("self")
     dims = call.axes(lazy.rank)
@@ -199,7 +199,7 @@ for _name, _has_root, _with_mean in (
 # ---- norms -----------------------------------------------------------------------------------
 
 
-@rule("aten.logsumexp.default")
+@rule("logsumexp")
 def _logsumexp(call: Call) -> Lazy:
     source = call.cheap("self")
     lazy = computed(source, compute_dtype(call.dtype))
@@ -217,11 +217,8 @@ def _logsumexp(call: Call) -> Lazy:
 
 
 @rule(
-    "aten.linalg_vector_norm.default",
-    "aten.norm.Scalar",
-    "aten.norm.ScalarOpt_dim",
-    "aten.norm.ScalarOpt_dtype",
-    "aten.norm.ScalarOpt_dim_dtype",
+    "linalg_vector_norm norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dtype "
+    "norm.ScalarOpt_dim_dtype",
 )
 def _norm(call: Call) -> Lazy:
     name = "ord" if "ord" in call.arguments else "p"

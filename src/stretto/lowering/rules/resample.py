@@ -12,12 +12,8 @@ from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 
 
 @rule(
-    "aten.upsample_nearest1d.default",
-    "aten.upsample_nearest1d.vec",
-    "aten.upsample_nearest2d.default",
-    "aten.upsample_nearest2d.vec",
-    "aten.upsample_nearest3d.default",
-    "aten.upsample_nearest3d.vec",
+    "upsample_nearest1d upsample_nearest1d.vec upsample_nearest2d upsample_nearest2d.vec "
+    "upsample_nearest3d upsample_nearest3d.vec",
 )
 def _nearest(call: Call) -> Lazy:
     lazy = call.tensor("self" if "self" in call.arguments else "input")
@@ -40,12 +36,8 @@ class Blend:
 
 
 @rule(
-    "aten.upsample_linear1d.default",
-    "aten.upsample_linear1d.vec",
-    "aten.upsample_bilinear2d.default",
-    "aten.upsample_bilinear2d.vec",
-    "aten.upsample_trilinear3d.default",
-    "aten.upsample_trilinear3d.vec",
+    "upsample_linear1d upsample_linear1d.vec upsample_bilinear2d upsample_bilinear2d.vec "
+    "upsample_trilinear3d upsample_trilinear3d.vec",
 )
 def _linear(call: Call) -> Lazy:
     name = "self" if "self" in call.arguments else "input"

@@ -40,7 +40,7 @@ def _source(call: Call) -> tuple[Lazy, int]:
     return computed(lazy, compute_dtype(lazy.dtype)), call.axis(lazy.rank)
 
 
-@rule("aten._softmax.default", "aten.softmax.int", "aten._safe_softmax.default")
+@rule("_softmax softmax.int _safe_softmax")
 def _softmax(call: Call) -> Lazy:
     safe = call.op.target == "aten._safe_softmax.default"
     lazy, dim = _source(call)
@@ -56,7 +56,7 @@ def _of_one(x: Expr, safe: bool) -> Expr:
     return where(apply("eq", x, like(-inf, x)), like(0, x), weight) if safe else weight
 
 
-@rule("aten._log_softmax.default", "aten.log_softmax.int")
+@rule("_log_softmax log_softmax.int")
 def _log_softmax(call: Call) -> Lazy:
     lazy, dim = _source(call)
     if 0 in call.shape:

@@ -12,7 +12,7 @@ from stretto.lowering.rules.scalar import compute_dtype
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 
 
-@rule("aten.sort.stable")
+@rule("sort.stable")
 def _sort(call: Call) -> tuple[Lazy, ...]:
     if not (call.has("stable") and call.flag("stable")):
         raise Decline("which of equal elements comes first is the library's choice")

@@ -177,16 +177,25 @@ Body = Callable[[Call], Lazy | tuple[Lazy, ...] | None]
 AnyBody = TypeVar("AnyBody", bound=Body)
 
 
-def rule(*targets: str) -> Callable[[AnyBody], AnyBody]:
-    """Registers a function as the rule of the given targets."""
+def rule(*names: str) -> Callable[[AnyBody], AnyBody]:
+    """Registers a function as the rule of operators, whose names are separated by spaces.
+
+    `select.int` stands for `aten.select.int`, and `permute` for `aten.permute.default`.
+    """
 
     def register(body: AnyBody) -> AnyBody:
-        for target in targets:
+        for target in (full_name(name) for text in names for name in text.split()):
             assert target not in RULES, target
             RULES[target] = _adapt(body)
         return body
 
     return register
+
+
+def full_name(name: str) -> str:
+    if name.startswith("stretto.") or name.count(".") == 2:
+        return name
+    return f"aten.{name}" if "." in name else f"aten.{name}.default"
 
 
 def _adapt(body: Body) -> Rule:

@@ -1,8 +1,8 @@
-"""Views: another index for each element, never a copy."""
+"""Views of whole tensors: another index for each element, never a copy. `parts` has the others."""
 
 from __future__ import annotations
 
-from stretto.device.expr import Extent, Index
+from stretto.device.expr import Index
 from stretto.lowering.lazy import (
     Lazy,
     broadcast,
@@ -15,35 +15,20 @@ from stretto.lowering.lazy import (
     variables,
 )
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
-from stretto.ops.bounds import out_of_range, window_out_of_range
 
 # ---- the same elements -----------------------------------------------------------------------
 
 
 @rule(
-    "aten.alias.default",
-    "aten.alias_copy.default",
-    "aten.detach.default",
-    "aten.detach_copy.default",
-    "aten.clone.default",
-    "aten.contiguous.default",
-    "aten.lift.default",
-    "aten.lift_fresh.default",
-    "aten.lift_fresh_copy.default",
-    "aten.view_as.default",
-    "aten.positive.default",
+    "alias alias_copy detach detach_copy clone contiguous lift lift_fresh lift_fresh_copy "
+    "view_as positive",
 )
 def _same(call: Call) -> Lazy:
     return reshaped(call, call.tensor("self"))
 
 
 @rule(
-    "aten._to_copy.default",
-    "aten.to.dtype",
-    "aten.to.dtype_layout",
-    "aten.to.device",
-    "aten.to.other",
-    "aten.type_as.default",
+    "_to_copy to.dtype to.dtype_layout to.device to.other type_as "
     "prims.convert_element_type.default",
 )
 def _to(call: Call) -> Lazy:
@@ -52,31 +37,16 @@ def _to(call: Call) -> Lazy:
     return Lazy(call.dtype, lazy.shape, cast(lazy.expr, call.dtype))
 
 
-@rule("aten.copy.default")
+@rule("copy")
 def _copy(call: Call) -> Lazy:
     source = broadcast(call.tensor("src"), call.shape)
     return Lazy(call.dtype, call.shape, cast(source.expr, call.dtype))
 
 
 @rule(
-    "aten.view.default",
-    "aten.view_copy.default",
-    "aten._unsafe_view.default",
-    "aten.reshape.default",
-    "aten._reshape_copy.default",
-    "aten.reshape_as.default",
-    "aten.flatten.using_ints",
-    "aten.unflatten.int",
-    "aten.squeeze.default",
-    "aten.squeeze.dim",
-    "aten.squeeze.dims",
-    "aten.squeeze_copy.default",
-    "aten.squeeze_copy.dim",
-    "aten.squeeze_copy.dims",
-    "aten.unsqueeze.default",
-    "aten.unsqueeze_copy.default",
-    "aten.atleast_1d.default",
-    "aten.atleast_2d.default",
+    "view view_copy _unsafe_view reshape _reshape_copy reshape_as flatten.using_ints "
+    "unflatten.int squeeze squeeze.dim squeeze.dims squeeze_copy squeeze_copy.dim "
+    "squeeze_copy.dims unsqueeze unsqueeze_copy atleast_1d atleast_2d",
 )
 def _reshape(call: Call) -> Lazy:
     return reshaped(call, call.tensor("self"))
@@ -96,20 +66,20 @@ def reshaped(call: Call, lazy: Lazy) -> Lazy:
 # ---- order of dims ---------------------------------------------------------------------------
 
 
-@rule("aten.permute.default", "aten.permute_copy.default")
+@rule("permute permute_copy")
 def _permute(call: Call) -> Lazy:
     lazy = call.tensor("self")
     return permute(lazy, tuple(dim % lazy.rank for dim in call.integers("dims")))
 
 
-@rule("aten.transpose.int", "aten.transpose_copy.int", "aten.swapaxes.default")
+@rule("transpose.int transpose_copy.int swapaxes")
 def _transpose(call: Call) -> Lazy:
     lazy = call.tensor("self")
     names = ("axis0", "axis1") if "axis0" in call.arguments else ("dim0", "dim1")
     return swapped(lazy, *(call.axis(lazy.rank, name) for name in names))
 
 
-@rule("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default", "aten.mT.default")
+@rule("t t_copy numpy_T mT")
 def _t(call: Call) -> Lazy:
     lazy = call.tensor("self")
     return swapped(lazy, lazy.rank - 2, lazy.rank - 1) if lazy.rank >= 2 else lazy
@@ -122,7 +92,7 @@ def swapped(lazy: Lazy, first: int, second: int) -> Lazy:
     return permute(lazy, tuple(order))
 
 
-@rule("aten.movedim.intlist", "aten.movedim.int")
+@rule("movedim.intlist movedim.int")
 def _movedim(call: Call) -> Lazy:
     lazy = call.tensor("self")
     source = [dim % lazy.rank for dim in call.integers("source")]
@@ -135,13 +105,13 @@ def _movedim(call: Call) -> Lazy:
 # ---- repeated elements -----------------------------------------------------------------------
 
 
-@rule("aten.expand.default", "aten.expand_copy.default", "aten.expand_as.default")
-@rule("aten.broadcast_to.default")
+@rule("expand expand_copy expand_as")
+@rule("broadcast_to")
 def _expand(call: Call) -> Lazy:
     return broadcast(call.tensor("self"), call.shape)
 
 
-@rule("aten.repeat.default", "aten.tile.default")
+@rule("repeat tile")
 def _repeat(call: Call) -> Lazy:
     lazy = call.tensor("self")
     lead = len(call.shape) - lazy.rank
@@ -154,7 +124,7 @@ def _repeat(call: Call) -> Lazy:
     return lazy.view(call.shape, *indices)
 
 
-@rule("aten.repeat_interleave.self_int")
+@rule("repeat_interleave.self_int")
 def _repeat_interleave(call: Call) -> Lazy:
     lazy = call.tensor("self")
     if not call.has("dim"):
@@ -175,56 +145,9 @@ def static_size_of(lazy: Lazy) -> int:
 # ---- parts -----------------------------------------------------------------------------------
 
 
-@rule("aten.select.int", "aten.select_copy.int")
-def _select(call: Call) -> Lazy:
-    lazy = call.tensor("self")
-    dim = call.axis(lazy.rank)
-    failure = out_of_range(call.op.target, dim, lazy.shape[dim])
-    return select(lazy, dim, call.low.position(call.arguments["index"], lazy.shape[dim], failure))
-
-
-@rule("aten.slice.Tensor", "aten.slice_copy.Tensor")
-def _slice(call: Call) -> Lazy:
-    lazy = call.tensor("self")
-    dim = call.axis(lazy.rank)
-    start = slice_start(call, lazy.shape[dim])
-    return narrow(lazy, dim, start, call.shape[dim], call.integer("step"))
-
-
-def slice_start(call: Call, size: Extent) -> Index:
-    """Where a slice begins, by Python's rules."""
-    start = call.integer("start") if call.has("start") else 0
-    if isinstance(size, int):
-        return Index(const=slice(start, None, 1).indices(size)[0])
-    return Index.of(size) + start if start < 0 else Index(const=start)
-
-
-@rule("aten.narrow.default", "aten.narrow_copy.default", "stretto.narrow.default", "stretto.narrow")
-def _narrow(call: Call) -> Lazy:
-    lazy = call.tensor("self")
-    dim = call.axis(lazy.rank)
-    length = call.shape[dim]
-    return narrow(lazy, dim, narrow_start(call, lazy.shape[dim], length), length)
-
-
-def narrow_start(call: Call, size: Extent, length: Extent) -> Index:
-    """The position of a slice of `length`; negative ones count from the end of the dim."""
-    failure = window_out_of_range(size, length)
-    if "scatter" in call.op.target and length == 1:  # an item that is assigned to
-        failure = out_of_range(call.op.target, call.axis(len(call.shape)), size)
-    return call.low.position(call.arguments["start"], size, failure, length)
-
-
 @rule(
-    "aten.split.Tensor",
-    "aten.split_copy.Tensor",
-    "aten.split_with_sizes.default",
-    "aten.split_with_sizes_copy.default",
-    "aten.chunk.default",
-    "aten.tensor_split.sections",
-    "aten.unsafe_split.Tensor",
-    "aten.unsafe_chunk.default",
-    "aten.unsafe_split_with_sizes.default",
+    "split.Tensor split_copy.Tensor split_with_sizes split_with_sizes_copy chunk "
+    "tensor_split.sections unsafe_split.Tensor unsafe_chunk unsafe_split_with_sizes",
 )
 def _split(call: Call) -> tuple[Lazy, ...]:
     lazy = call.tensor("self")
@@ -238,30 +161,14 @@ def _split(call: Call) -> tuple[Lazy, ...]:
     return tuple(parts)
 
 
-@rule("aten.unbind.int", "aten.unbind_copy.int")
+@rule("unbind.int unbind_copy.int")
 def _unbind(call: Call) -> tuple[Lazy, ...]:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
     return tuple(select(lazy, dim, number) for number in range(len(call.op.results)))
 
 
-@rule("aten.diagonal.default", "aten.diagonal_copy.default")
-def _diagonal(call: Call) -> Lazy:
-    lazy = call.tensor("self")
-    first, second = (call.axis(lazy.rank, name) for name in ("dim1", "dim2"))
-    offset = call.integer("offset")
-    along = variables(call.shape)[-1]
-    rest = iter(variables(call.shape)[:-1])
-    indices = [Index()] * lazy.rank
-    for dim in range(lazy.rank):
-        if dim not in (first, second):
-            indices[dim] = next(rest)
-    indices[first] = along + max(-offset, 0)
-    indices[second] = along + max(offset, 0)
-    return lazy.view(call.shape, *indices)
-
-
-@rule("aten.unfold.default", "aten.unfold_copy.default")
+@rule("unfold unfold_copy")
 def _unfold(call: Call) -> Lazy:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank, "dimension")

@@ -1,0 +1,93 @@
+"""Parts of a tensor: a row, a slice, a diagonal. Reading one is a view; writing one is an update.
+
+`part` registers where the elements of a part are in the whole, once for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stretto.device.expr import Extent, Index
+from stretto.lowering.lazy import Lazy, broadcast, variables
+from stretto.lowering.rules.indexing import Selection
+from stretto.lowering.rules.table import Call, rule
+from stretto.lowering.rules.updates import write
+from stretto.ops.bounds import out_of_range, window_out_of_range
+
+Shape = tuple[Extent, ...]
+Places = Callable[[Call, Shape, Shape], list[Index]]
+"""The position in the whole of each element of the part, given the dims of the whole and of the
+part."""
+
+
+def part(reads: str, writes: str) -> Callable[[Places], Places]:
+    """Registers the operators that read such a part, and the one that writes it."""
+
+    def register(places: Places) -> Places:
+        @rule(reads)
+        def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
+            lazy = call.tensor("self")
+            return lazy.view(call.shape, *places(call, lazy.shape, call.shape))
+
+        @rule(writes)
+        def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
+            shape = call.tensor("src").shape
+            selection = Selection(shape, tuple(places(call, call.shape, shape)))
+            return write(call, lambda: broadcast(call.tensor("src"), shape), selection)
+
+        return places
+
+    return register
+
+
+@part("select.int select_copy.int", "select_scatter")
+def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    dim = call.axis(len(whole))
+    failure = out_of_range("aten.select.int", dim, whole[dim])
+    position = call.low.position(call.arguments["index"], whole[dim], failure)
+    return [*variables(part[:dim]), position, *variables(part[dim:], dim)]
+
+
+@part("slice.Tensor slice_copy.Tensor", "slice_scatter")
+def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    """Python's rules say where a slice begins."""
+    dim = call.axis(len(whole))
+    start, size = call.integer("start") if call.has("start") else 0, whole[dim]
+    if isinstance(size, int):
+        first = Index(const=slice(start, None, 1).indices(size)[0])
+    else:
+        first = Index.of(size) + start if start < 0 else Index(const=start)
+    return _window(part, dim, first, call.integer("step"))
+
+
+@part(
+    "narrow narrow_copy stretto.narrow.default stretto.narrow",
+    "stretto.narrow_scatter.default stretto.narrow_scatter",
+)
+def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    """Positions that are negative count from the end of the dim."""
+    dim = call.axis(len(whole))
+    size, length = whole[dim], part[dim]
+    failure = window_out_of_range(size, length)
+    if "src" in call.arguments and length == 1:  # an item that is assigned to
+        failure = out_of_range(call.op.target, dim, size)
+    start = call.low.position(call.arguments["start"], size, failure, length)
+    return _window(part, dim, start, 1)
+
+
+def _window(part: Shape, dim: int, start: Index, step: int) -> list[Index]:
+    indices = list(variables(part))
+    indices[dim] = indices[dim] * step + start
+    return indices
+
+
+@part("diagonal diagonal_copy", "diagonal_scatter")
+def _diagonal(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    first, second = (call.axis(len(whole), name) for name in ("dim1", "dim2"))
+    offset = call.integer("offset")
+    *rest, along = variables(part)
+    remaining = iter(rest)
+    indices = [Index() if d in (first, second) else next(remaining) for d in range(len(whole))]
+    indices[first] = along + max(-offset, 0)
+    indices[second] = along + max(offset, 0)
+    return indices
