@@ -246,10 +246,15 @@ class Lowering:
 
     def store(self, lazy: Lazy, buffer: Buffer, name: str = "copy") -> Lazy:
         """Computes a tensor into the whole of `buffer`."""
-        if 0 not in lazy.shape:
-            value, out = cast(lazy.expr, buffer.dtype), placed(buffer, lazy.shape)
-            self.emit(Operator(name, lazy.shape, (), Combine.NONE, value, out, source=self.source))
+        self.write(name, lazy.shape, cast(lazy.expr, buffer.dtype), placed(buffer, lazy.shape))
         return stored(buffer, lazy.shape)
+
+    def write(
+        self, name: str, dims: tuple[Extent, ...], value: Expr, out: Access, adds: bool = False
+    ) -> None:
+        """Emits the operator that stores `value` at `out`, for each element of `dims`."""
+        if 0 not in dims:
+            self.emit(Operator(name, dims, (), Combine.NONE, value, out, adds, self.source))
 
     # ---- reading arguments -------------------------------------------------------------------
     def tensor(self, argument: Argument) -> Lazy:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stretto.device.expr import Access, Apply, Buffer, Const, Extent, Index, Load, Position, Reg
-from stretto.device.operator import Combine, Operator
 from stretto.device.tree import CheckCode
 from stretto.errors import CodegenError
 from stretto.ir.core import Op, Value
@@ -132,12 +131,10 @@ def copy_items(
     known = view.length.const if view.length.is_const else None
     count = low.let(Position(view.length), "length") if known is None else known
     dims: tuple[Extent, ...] = (count, *view.buffer.shape[1:])
-    if 0 in dims:
-        return
     first, *others = variables(dims)
     source = Load(Access(view.buffer, view.buffer.shape, (start + first, *others)))
     out = Access(buffer, buffer.shape, (to + first, *others))
-    low.emit(Operator("copy", dims, (), Combine.NONE, source, out, source=low.source))
+    low.write("copy", dims, source, out)
 
 
 # ---- ops -------------------------------------------------------------------------------------
@@ -165,11 +162,8 @@ def _append(low: Lowering, view: ListView, item: Lazy) -> ListView:
 
 
 def _store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None:
-    if 0 in item.shape:
-        return
-    value = cast(item.expr, buffer.dtype)
     out = Access(buffer, buffer.shape, (place, *variables(item.shape)))
-    low.emit(Operator("push", item.shape, (), Combine.NONE, value, out, source=low.source))
+    low.write("push", item.shape, cast(item.expr, buffer.dtype), out)
 
 
 def _item(low: Lowering, view: ListView, place: Index) -> Lazy:

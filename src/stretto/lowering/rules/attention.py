@@ -8,7 +8,7 @@ from stretto.device.expr import Position
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, broadcast, cast, variables
 from stretto.lowering.rules.contract import finished, matmul, operand
-from stretto.lowering.rules.emit import factor_of, mapped, spread_over
+from stretto.lowering.rules.emit import factor_of, mapped, over
 from stretto.lowering.rules.scalar import apply, like, where
 from stretto.lowering.rules.softmax import row_statistics
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
@@ -45,8 +45,7 @@ def _attended(call: Call) -> tuple[Lazy, Lazy, Lazy]:
         key, value = (_repeated_heads(lazy, query) for lazy in (key, value))
     scores = _scores(call, query, key)
     raised, top, total = row_statistics(call, scores, scores.rank - 1)
-    kept = tuple(range(scores.rank - 1))
-    row_total = spread_over(total, kept, scores.shape)
+    row_total = over(total, (scores.rank - 1,), scores)
     weights = mapped(scores, apply("div", apply("exp", raised), row_total))
     weights = mapped(weights, cast(weights.expr, call.dtype))
     stored = factor_of(call.low, call.low.materialise(weights, "attention"))

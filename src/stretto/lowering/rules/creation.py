@@ -14,14 +14,10 @@ def _filled(call: Call, value: Expr) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(value, call.dtype))
 
 
-@rule("full full_like new_full fill.Scalar fill.Tensor")
+@rule("full full_like new_full fill.Scalar fill.Tensor scalar_tensor")
 def _full(call: Call) -> Lazy:
-    return _filled(call, call.scalar("value" if "value" in call.arguments else "fill_value"))
-
-
-@rule("scalar_tensor")
-def _scalar_tensor(call: Call) -> Lazy:
-    return _filled(call, call.scalar("s"))
+    name = next(name for name in ("value", "fill_value", "s") if name in call.arguments)
+    return _filled(call, call.scalar(name))
 
 
 @rule(
@@ -73,18 +69,10 @@ def _eye(call: Call) -> Lazy:
     return _filled(call, apply("eq", row, column))
 
 
-@rule("tril")
-def _tril(call: Call) -> Lazy:
-    return _triangle(call, "le")
-
-
-@rule("triu")
-def _triu(call: Call) -> Lazy:
-    return _triangle(call, "ge")
-
-
-def _triangle(call: Call, function: str) -> Lazy:
-    """Elements whose column - row compares so with the diagonal; 0 elsewhere."""
+@rule("tril triu")
+def _triangle(call: Call) -> Lazy:
+    """The elements whose column - row is at most, or at least, the diagonal; 0 elsewhere."""
+    function = "le" if call.op.target == "aten.tril.default" else "ge"
     lazy = call.tensor("self")
     row, column = variables(lazy.shape)[-2:]
     diagonal = call.scalar("diagonal")

@@ -36,8 +36,9 @@ def reduction(
     lazy: Lazy,
     dims: tuple[int, ...],
     combine: Combine,
-    name: str,
     result: Value | None = None,
+    *,
+    name: str = "",
 ) -> Lazy:
     """The tensor combined over `dims`, which disappear, in its own dtype."""
     kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
@@ -47,7 +48,7 @@ def reduction(
     if all(extent == 1 for extent in reduce):
         expr = Const(0, DType.I64) if combine in POSITIONS else turned.expr
         return Lazy(expr.dtype, shape, expr)
-    return emit(low, name, shape, reduce, combine, turned.expr, result)
+    return emit(low, name or combine, shape, reduce, combine, turned.expr, result)
 
 
 def keep_dims(lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
@@ -69,10 +70,10 @@ def mapped(lazy: Lazy, expr: Expr) -> Lazy:
     return Lazy(expr.dtype, lazy.shape, expr)
 
 
-def spread_over(lazy: Lazy, kept: tuple[int, ...], shape: tuple[Extent, ...]) -> Expr:
-    """The element of a tensor whose dims are the dims `kept` of `shape`."""
-    indices = variables(shape)
-    return lazy.at(*(indices[dim] for dim in kept))
+def over(part: Lazy, dims: tuple[int, ...], whole: Lazy) -> Expr:
+    """The element of a tensor that has all dims of `whole` but `dims`."""
+    indices = variables(whole.shape)
+    return part.at(*(indices[dim] for dim in range(whole.rank) if dim not in dims))
 
 
 # ---- contractions ----------------------------------------------------------------------------

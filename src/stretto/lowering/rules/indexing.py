@@ -19,6 +19,7 @@ from stretto.lowering.rules.scalar import apply, where
 from stretto.lowering.rules.table import Call, Decline, rule, static_size
 from stretto.ops.bounds import out_of_range, position_failure
 from stretto.ops.positions import CHECK
+from stretto.ops.properties import properties
 
 
 def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
@@ -30,12 +31,12 @@ def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
     return dynamic_index(Apply("checked", (place, limit, Const(number, DType.I64)), DType.I64))
 
 
-def position_of(
-    call: Call, argument: Argument, lazy: Lazy, dim: int, size: Extent, wraps: bool = True
-) -> Lazy:
+def position_of(call: Call, argument: Argument, lazy: Lazy, dim: int, size: Extent) -> Lazy:
     """The positions in `dim` in a tensor of integers as a lazy tensor of i64, in range."""
     if not lazy.dtype.is_integer:
         raise Decline("positions must be integers")
+    known = properties(call.op.target).positions
+    wraps = known is None or known.wraps
     if all(dim == 1 for dim in lazy.shape) and isinstance(argument, Value):
         failure = out_of_range(call.op.target, dim, size)
         index = call.low.position(argument, size, failure, wraps=wraps)
@@ -65,7 +66,7 @@ def as_index(lazy: Lazy, *indices: Index) -> Index:
 
 @rule("embedding")
 def _embedding(call: Call) -> Lazy:
-    positions = _positions(call, "indices", 0, call.tensor("weight").shape[0], wraps=False)
+    positions = _positions(call, "indices", 0, call.tensor("weight").shape[0])
     weight = call.tensor("weight")
     *lead, column = variables(call.shape)
     return weight.view(call.shape, as_index(positions, *lead), column)
@@ -76,18 +77,18 @@ def _empty(call: Call) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(Const(0, DType.I64), call.dtype))
 
 
-def _positions(call: Call, name: str, dim: int, size: Extent, wraps: bool = True) -> Lazy:
-    return position_of(call, call.arguments[name], call.tensor(name), dim, size, wraps)
+def _positions(call: Call, name: str, dim: int, size: Extent) -> Lazy:
+    return position_of(call, call.arguments[name], call.tensor(name), dim, size)
 
 
 @rule("index_select")
 def _index_select(call: Call) -> Lazy:
     lazy = call.tensor("self")
     if lazy.rank == 0:
-        _positions(call, "index", 0, 1, wraps=False)  # there is one, and it is checked
+        _positions(call, "index", 0, 1)  # there is one, and it is checked
         return lazy
     dim = call.axis(lazy.rank)
-    positions = _positions(call, "index", dim, lazy.shape[dim], wraps=False)
+    positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *((indices[dim],) if positions.rank else ()))
     return call.cheap("self").view(call.shape, *indices)
@@ -102,7 +103,7 @@ def _gather(call: Call) -> Lazy:
     if lazy.rank == 0 or call.tensor("index").rank == 0:
         raise Decline("no dims")
     dim = call.axis(lazy.rank)
-    positions = _positions(call, "index", dim, lazy.shape[dim], wraps=False)
+    positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *indices)
     return call.cheap("self").view(call.shape, *indices)

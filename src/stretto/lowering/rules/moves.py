@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.device.expr import Access, Apply, Buffer, Const, Dynamic, Expr, Extent, Index, Position
-from stretto.device.operator import Combine, Operator
+from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Position
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, placed_at, reshape, stored, variables
 from stretto.lowering.rules.scalar import apply, conjunction, where, within
@@ -43,31 +42,22 @@ def _roll(call: Call) -> Lazy:
 # ---- padding ---------------------------------------------------------------------------------
 
 
-@rule("constant_pad_nd")
-def _constant_pad(call: Call) -> Lazy:
-    return _padded(call, "constant", call.scalar("value"))
-
-
-@rule("pad")
+@rule("constant_pad_nd pad")
 def _pad(call: Call) -> Lazy:
     value = call.scalar("value") if call.has("value") else Const(0.0, DType.F32)
-    return _padded(call, call.text("mode") or "constant", value)
+    return _padded(call, str(call.arguments.get("mode", "constant")), value)
 
 
-@rule(*(f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)))
-def _reflection_pad(call: Call) -> Lazy:
-    return _padded(call, "reflect", None)
+for _name, _mode in (("reflection", "reflect"), ("replication", "replicate")):
 
-
-@rule(*(f"aten.replication_pad{n}d.default" for n in (1, 2, 3)))
-def _replication_pad(call: Call) -> Lazy:
-    return _padded(call, "replicate", None)
+    @rule(*(f"{_name}_pad{dims}d" for dims in (1, 2, 3)))
+    def _edge_pad(call: Call, mode: str = _mode) -> Lazy:
+        return _padded(call, mode, None)
 
 
 def _padded(call: Call, mode: str, value: Expr | None) -> Lazy:
     lazy = call.tensor("self")
-    name = "pad" if "pad" in call.arguments else "padding"
-    amounts = call.integers(name)
+    amounts = call.integers("pad" if "pad" in call.arguments else "padding")
     indices = list(variables(call.shape))
     conditions: list[Expr] = []
     for number in range(len(amounts) // 2):
@@ -124,16 +114,11 @@ def _cat(call: Call) -> Lazy:
 @rule("stack")
 def _stack(call: Call) -> Lazy:
     dim = call.axis(len(call.shape))
-    parts = [
-        part.view((*part.shape[:dim], 1, *part.shape[dim:]), *_without(part, dim))
-        for part in call.tensors("tensors")
-    ]
+    parts: list[Lazy] = []
+    for part in call.tensors("tensors"):  # with a dim of size 1 put in
+        places = (*variables(part.shape[:dim]), *variables(part.shape[dim:], dim + 1))
+        parts.append(part.view((*part.shape[:dim], 1, *part.shape[dim:]), *places))
     return joined(call, parts, dim)
-
-
-def _without(part: Lazy, dim: int) -> tuple[Index, ...]:
-    """Variables of the dims of `part` when a dim of size 1 is put in at `dim`."""
-    return (*variables(part.shape[:dim]), *variables(part.shape[dim:], dim + 1))
 
 
 def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
@@ -141,22 +126,9 @@ def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
     buffer = call.low.output(call.result)
     start = Index()
     for part in parts:
-        store_region(call, part, buffer_access(call, buffer, part.shape, dim, start))
+        indices = list(variables(part.shape))
+        indices[dim] = indices[dim] + start
+        out = placed_at(buffer, call.shape, tuple(indices))
+        call.low.write("copy", part.shape, cast(part.expr, buffer.dtype), out)
         start = start + part.shape[dim]
     return stored(buffer, call.shape)
-
-
-def buffer_access(
-    call: Call, buffer: Buffer, shape: tuple[Extent, ...], dim: int, start: Index
-) -> Access:
-    """The region of the result from `start` on along `dim`."""
-    indices = list(variables(shape))
-    indices[dim] = indices[dim] + start
-    return placed_at(buffer, call.shape, tuple(indices))
-
-
-def store_region(call: Call, part: Lazy, out: Access) -> None:
-    if 0 in part.shape:
-        return
-    value, source = cast(part.expr, out.buffer.dtype), call.low.source
-    call.low.emit(Operator("copy", part.shape, (), Combine.NONE, value, out, source=source))

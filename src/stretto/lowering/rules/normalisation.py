@@ -6,8 +6,8 @@ import torch
 
 from stretto.device.expr import Buffer, Expr, Index
 from stretto.device.operator import Combine
-from stretto.lowering.lazy import Lazy, cast, constant, stored, variables, whole_buffer
-from stretto.lowering.rules.emit import computed, keep_dims, mapped, reduction, spread_over
+from stretto.lowering.lazy import Lazy, cast, constant, select, stored, variables, whole_buffer
+from stretto.lowering.rules.emit import computed, keep_dims, mapped, over, reduction
 from stretto.lowering.rules.reduce import count, divided, squares, stored_small
 from stretto.lowering.rules.scalar import apply, compute_dtype, like
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
@@ -39,12 +39,11 @@ def _mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     So the mean of equal elements is such an element, whatever their number, and what is left of
     them is 0. A plain sum is rounded, and 1 / sqrt(eps) makes that seen.
     """
-    kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
-    rows = tuple(lazy.shape[dim] for dim in kept)
-    places = dict(zip(kept, variables(rows), strict=True))
-    first = Lazy(lazy.dtype, rows, lazy.at(*(places.get(d, 0) for d in range(lazy.rank))))
-    distance = apply("sub", lazy.expr, spread_over(first, kept, lazy.shape))
-    total = reduction(call.low, mapped(lazy, distance), dims, Combine.SUM, "sum")
+    first = lazy
+    for dim in sorted(dims, reverse=True):
+        first = select(first, dim, 0)
+    distance = apply("sub", lazy.expr, over(first, dims, lazy))
+    total = reduction(call.low, mapped(lazy, distance), dims, Combine.SUM)
     mean = apply("add", first.expr, divided(total.expr, count(lazy.shape, dims)))
     return stored_small(call, mapped(total, mean))
 
@@ -77,10 +76,10 @@ def _layer_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
     lazy = _source(call)
     rank = lazy.rank
     first = rank - len(call.integers("normalized_shape"))
-    dims, kept = tuple(range(first, rank)), tuple(range(first))
+    dims = tuple(range(first, rank))
     mean, rstd = _statistics(call, lazy, dims, eps, moments=True)
-    centred = apply("sub", lazy.expr, spread_over(mean, kept, lazy.shape))
-    normal = apply("mul", centred, spread_over(rstd, kept, lazy.shape))
+    centred = apply("sub", lazy.expr, over(mean, dims, lazy))
+    normal = apply("mul", centred, over(rstd, dims, lazy))
     out = _affine(call, normal, *(_trailing(call, name, rank) for name in ("weight", "bias")))
     if len(call.op.results) == 1:
         return out
@@ -93,13 +92,13 @@ def _rms_norm(call: Call) -> Lazy:
     eps = float(call.number("eps")) if call.has("eps") else None
     lazy = _source(call)
     first = lazy.rank - len(call.integers("normalized_shape"))
-    dims, kept = tuple(range(first, lazy.rank)), tuple(range(first))
+    dims = tuple(range(first, lazy.rank))
     square = mapped(lazy, apply("mul", lazy.expr, lazy.expr))
-    total = reduction(call.low, square, dims, Combine.SUM, "sum")
+    total = reduction(call.low, square, dims, Combine.SUM)
     mean = divided(total.expr, count(lazy.shape, dims))
     floor = torch.finfo(call.tensor("input").dtype.torch).eps if eps is None else eps
     rstd = stored_small(call, mapped(total, apply("rsqrt", apply("add", mean, like(floor, mean)))))
-    normal = apply("mul", lazy.expr, spread_over(rstd, kept, lazy.shape))
+    normal = apply("mul", lazy.expr, over(rstd, dims, lazy))
     return _affine(call, normal, _trailing(call, "weight", lazy.rank), None)
 
 
@@ -137,37 +136,25 @@ def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, L
     split = lazy.view(shape, n, g * width + c, *rest)
     mean, rstd = _statistics(call, split, tuple(range(2, len(shape))), eps, moments=moments)
     n, channel, *_ = variables(lazy.shape)
-    centred = apply("sub", lazy.expr, mean.at(n, channel // width))
-    normal = apply("mul", centred, rstd.at(n, channel // width))
-    weight, bias = (_per_channel(call, name, channel) for name in ("weight", "bias"))
-    return _affine(call, normal, weight, bias), mean, rstd
+    return _scaled(call, lazy, mean, rstd, (n, channel // width)), mean, rstd
 
 
-def _per_channel(call: Call, name: str, channel: Index) -> Expr | None:
-    lazy = call.optional(name)
-    return None if lazy is None else lazy.at(channel)
+def _scaled(call: Call, lazy: Lazy, mean: Lazy, rstd: Lazy, place: tuple[Index, ...]) -> Lazy:
+    """(x - mean) * rstd, both at `place`, times the weight of the channel, plus its bias."""
+    normal = apply("mul", apply("sub", lazy.expr, mean.at(*place)), rstd.at(*place))
+    channel = variables(lazy.shape)[1]
+    parts = (call.optional(name) for name in ("weight", "bias"))
+    return _affine(call, normal, *(None if part is None else part.at(channel) for part in parts))
 
 
 # ---- batch norm ------------------------------------------------------------------------------
 
 
-@rule("_native_batch_norm_legit_no_training")
-def _batch_norm_without_training(call: Call) -> tuple[Lazy, ...]:
-    return _batch_norm(call), *_nothing(call)
-
-
-@rule("native_batch_norm cudnn_batch_norm")
-def _native_batch_norm(call: Call) -> tuple[Lazy, ...]:
-    if call.flag("training"):
+@rule("_native_batch_norm_legit_no_training native_batch_norm cudnn_batch_norm batch_norm")
+def _batch_norm_in_inference(call: Call) -> tuple[Lazy, ...]:
+    if call.arguments.get("training", False) is not False:
         raise Decline("training")
     return _batch_norm(call), *_nothing(call)
-
-
-@rule("batch_norm")
-def _batch_norm_composite(call: Call) -> Lazy:
-    if call.flag("training"):
-        raise Decline("training")
-    return _batch_norm(call)
 
 
 @rule("_native_batch_norm_legit.no_stats")
@@ -179,10 +166,7 @@ def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
     lazy = _source(call)
     dims = tuple(dim for dim in range(lazy.rank) if dim != 1)
     mean, rstd = _statistics(call, lazy, dims, eps)
-    channel = variables(lazy.shape)[1]
-    centred = apply("sub", lazy.expr, mean.at(channel))
-    weight, bias = (_per_channel(call, name, channel) for name in ("weight", "bias"))
-    out = _affine(call, apply("mul", centred, rstd.at(channel)), weight, bias)
+    out = _scaled(call, lazy, mean, rstd, (variables(lazy.shape)[1],))
     dtype = call.op.results[1].tensor.dtype
     return out, computed(mean, dtype), computed(rstd, dtype)
 

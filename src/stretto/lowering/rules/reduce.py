@@ -9,7 +9,7 @@ from stretto.device.expr import Const, Dynamic, Expr, Extent, Index, Position, R
 from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
-from stretto.lowering.rules.emit import computed, keep_dims, mapped, reduction, spread_over
+from stretto.lowering.rules.emit import computed, keep_dims, mapped, over, reduction
 from stretto.lowering.rules.scalar import apply, compute_dtype, like, sum_dtype, truth, where
 from stretto.lowering.rules.table import Call, Decline, rule
 
@@ -80,7 +80,7 @@ for _combine, (_prepare, _names) in _REDUCTIONS.items():
         lazy = call.tensor("self")
         none = prepare is _tested and call.arguments.get("dim") == ()
         dims = () if none else call.axes(lazy.rank)
-        found = reduction(call.low, prepare(call, lazy), dims, combine, combine, call.result)
+        found = reduction(call.low, prepare(call, lazy), dims, combine, call.result)
         return shaped(call, found, dims, lazy.rank)
 
 
@@ -90,7 +90,7 @@ def _mean(call: Call) -> Lazy:
     dims = call.axes(lazy.rank)
     size = count(lazy.shape, dims)
     source = computed(computed(lazy, call.dtype), compute_dtype(call.dtype))
-    total = reduction(call.low, source, dims, Combine.SUM, "sum")
+    total = reduction(call.low, source, dims, Combine.SUM)
     return shaped(call, mapped(total, divided(total.expr, size)), dims, lazy.rank)
 
 
@@ -115,10 +115,10 @@ def _extreme_and_position(call: Call, combine: Combine, position: Combine) -> tu
     lazy = call.cheap("self")
     source = _compared(call, lazy)
     if not call.used(1):
-        values = reduction(call.low, source, (dim,), combine, combine, call.result)
+        values = reduction(call.low, source, (dim,), combine, call.result)
         places = Lazy(DType.I64, values.shape, Const(0, DType.I64))
     else:
-        places = reduction(call.low, source, (dim,), position, position, call.op.results[1])
+        places = reduction(call.low, source, (dim,), position, call.op.results[1])
         indices = list(variables(places.shape))
         indices.insert(dim, Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index())
         values = Lazy(lazy.dtype, places.shape, lazy.at(*indices))
@@ -134,7 +134,7 @@ def _aminmax(call: Call) -> tuple[Lazy, ...]:
     dims = call.axes(lazy.rank)
     source = _compared(call, lazy)
     pairs = zip((Combine.MIN, Combine.MAX), call.op.results, strict=True)
-    parts = [reduction(call.low, source, dims, one, one, result) for one, result in pairs]
+    parts = [reduction(call.low, source, dims, one, result) for one, result in pairs]
     return tuple(shaped(call, part, dims, lazy.rank) for part in parts)
 
 
@@ -144,7 +144,7 @@ def _aminmax(call: Call) -> tuple[Lazy, ...]:
 def mean_of(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     """The mean over `dims`, cheap enough to read once per element."""
     size = count(lazy.shape, dims)
-    total = reduction(call.low, lazy, dims, Combine.SUM, "sum")
+    total = reduction(call.low, lazy, dims, Combine.SUM)
     mean = mapped(total, divided(total.expr, size))
     return mean if isinstance(size, int) and size & (size - 1) == 0 else stored_small(call, mean)
 
@@ -156,10 +156,9 @@ def stored_small(call: Call, lazy: Lazy) -> Lazy:
 
 def squares(call: Call, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
     """The sum over `dims` of (x - mean) squared."""
-    kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
-    centred = apply("sub", lazy.expr, spread_over(mean, kept, lazy.shape))
+    centred = apply("sub", lazy.expr, over(mean, dims, lazy))
     square = mapped(lazy, apply("mul", centred, centred))
-    return reduction(call.low, square, dims, Combine.SUM, "sum")
+    return reduction(call.low, square, dims, Combine.SUM)
 
 
 def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
@@ -204,13 +203,12 @@ def _logsumexp(call: Call) -> Lazy:
     source = call.cheap("self")
     lazy = computed(source, compute_dtype(call.dtype))
     dims = call.axes(lazy.rank)
-    kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
     if 0 in [lazy.shape[dim] for dim in dims]:
         raise Decline("an empty reduction")
-    top = reduction(call.low, lazy, dims, Combine.MAX, "max")
+    top = reduction(call.low, lazy, dims, Combine.MAX)
     shift = where(apply("isinf", top.expr), like(0, top.expr), top.expr)
-    raised = apply("sub", lazy.expr, spread_over(mapped(top, shift), kept, lazy.shape))
-    total = reduction(call.low, mapped(lazy, apply("exp", raised)), dims, Combine.SUM, "sum")
+    raised = apply("sub", lazy.expr, over(mapped(top, shift), dims, lazy))
+    total = reduction(call.low, mapped(lazy, apply("exp", raised)), dims, Combine.SUM)
     return shaped(
         call, mapped(total, apply("add", apply("log", total.expr), shift)), dims, lazy.rank
     )
@@ -229,7 +227,7 @@ def _norm(call: Call) -> Lazy:
     if order != 0 and all(source.shape[dim] == 1 for dim in dims):
         order = inf  # the magnitude itself; its power may leave the range of the dtype
     combine, term = _norm_term(lazy.expr, order)
-    total = reduction(call.low, mapped(lazy, term), dims, combine, "norm")
+    total = reduction(call.low, mapped(lazy, term), dims, combine, name="norm")
     return shaped(call, mapped(total, _root(total.expr, order)), dims, source.rank)
 
 

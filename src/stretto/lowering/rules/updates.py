@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stretto.device.expr import Buffer, index_loads, loads
-from stretto.device.operator import Combine, Operator
+from stretto.device.expr import index_loads, loads
 from stretto.lowering.lazy import Lazy, broadcast, cast, placed_at, stored, variables, whole_buffer
 from stretto.lowering.rules.emit import mapped
 from stretto.lowering.rules.indexing import Selection, as_index, position_of, selected
@@ -30,21 +29,13 @@ def write(
         raise Decline("the positions are read from what is changed")
     buffer = call.low.updatable(call.value("self"), call.result)
     if 0 not in selection.shape:
-        dtype = compute_dtype(call.dtype) if accumulate else call.dtype
-        value = cast(_detached(call, source(), buffer).expr, dtype)
+        lazy = source()
+        if any(load.access.buffer == buffer for load in loads(lazy.expr)):  # it is about to change
+            lazy = call.low.store(lazy, call.low.new_buffer("source", lazy.dtype, lazy.shape))
+        value = cast(lazy.expr, compute_dtype(call.dtype) if accumulate else call.dtype)
         out = placed_at(buffer, call.shape, selection.indices)
-        operator = Operator(
-            "update", selection.shape, (), Combine.NONE, value, out, accumulate, call.low.source
-        )
-        call.low.emit(operator)
+        call.low.write("update", selection.shape, value, out, accumulate)
     return stored(buffer, call.shape)
-
-
-def _detached(call: Call, lazy: Lazy, buffer: Buffer) -> Lazy:
-    """The tensor, stored when it reads the buffer that is about to change."""
-    if not any(load.access.buffer == buffer for load in loads(lazy.expr)):
-        return lazy
-    return call.low.store(lazy, call.low.new_buffer("source", lazy.dtype, lazy.shape))
 
 
 # ---- computed positions ----------------------------------------------------------------------
@@ -62,92 +53,67 @@ def _index_put(call: Call) -> Lazy:
     return write(call, values, selection, call.flag("accumulate"))
 
 
-def _scattered(call: Call, source: Callable[[], Lazy], accumulate: bool) -> Lazy:
-    """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`.
-    An index without elements may have any number of dims."""
-    index = call.tensor("index")
-    if 0 in index.shape:
-        return call.tensor("self")
+_SCATTERS = {False: "scatter.src scatter.value", True: "scatter_add scatter_reduce.two"}
+_ALONG_DIM = {False: "index_copy index_fill.int_Scalar index_fill.int_Tensor", True: "index_add"}
+"""Operators that write, and those that add to what is there."""
+
+for _adds, _names in _SCATTERS.items():
+
+    @rule(_names)
+    def _scatter(call: Call, adds: bool = _adds) -> Lazy:
+        """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`.
+        An index without elements may have any number of dims."""
+        if "reduce" in call.arguments and (
+            call.text("reduce") != "sum" or not call.flag("include_self")
+        ):
+            raise Decline("a reduction other than a sum")
+        index = call.tensor("index")
+        if 0 in index.shape:
+            return call.tensor("self")
+        dim, positions = _positions(call, index)
+        own = variables(index.shape)
+        indices = [*own[:dim], as_index(positions, *own), *own[dim + 1 :]]
+
+        def source() -> Lazy:
+            lazy = _source(call)
+            return lazy.view(index.shape, *own) if lazy.rank else broadcast(lazy, index.shape)
+
+        return write(call, source, Selection(index.shape, tuple(indices)), adds)
+
+
+for _adds, _names in _ALONG_DIM.items():
+
+    @rule(_names)
+    def _index_along(call: Call, adds: bool = _adds) -> Lazy:
+        """self[..., index[i], ...] = source[..., i, ...] along `dim`.
+        Positions in a tensor of no elements are not looked at, as in eager."""
+        if 0 in call.shape:
+            return call.tensor("self")
+        index = call.tensor("index")
+        if index.rank != 1:
+            raise Decline("no dims")
+        dim, positions = _positions(call, index)
+        shape = (*call.shape[:dim], index.shape[0], *call.shape[dim + 1 :])
+        indices = list(variables(shape))
+        indices[dim] = as_index(positions, indices[dim])
+        selection = Selection(shape, tuple(indices))
+        return write(call, lambda: broadcast(_source(call), shape), selection, adds)
+
+
+def _positions(call: Call, index: Lazy) -> tuple[int, Lazy]:
     rank = len(call.shape)
     if rank == 0 or index.rank == 0:
         raise Decline("no dims")
     dim = call.axis(rank)
-    positions = position_of(call, call.arguments["index"], index, dim, call.shape[dim], wraps=False)
-    indices = list(variables(index.shape))
-    own = tuple(indices)
-    indices[dim] = as_index(positions, *indices)
-
-    def part() -> Lazy:
-        lazy = source()
-        return lazy.view(index.shape, *own) if lazy.rank else broadcast(lazy, index.shape)
-
-    return write(call, part, Selection(index.shape, tuple(indices)), accumulate)
+    return dim, position_of(call, call.arguments["index"], index, dim, call.shape[dim])
 
 
-def _number(call: Call) -> Lazy:
-    """The argument `value` as a tensor without dims."""
-    return Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype))
-
-
-@rule("scatter.src")
-def _scatter(call: Call) -> Lazy:
-    return _scattered(call, lambda: call.tensor("src"), accumulate=False)
-
-
-@rule("scatter.value")
-def _scatter_value(call: Call) -> Lazy:
-    return _scattered(call, lambda: _number(call), accumulate=False)
-
-
-@rule("scatter_add")
-def _scatter_add(call: Call) -> Lazy:
-    return _scattered(call, lambda: call.tensor("src"), accumulate=True)
-
-
-@rule("scatter_reduce.two")
-def _scatter_reduce(call: Call) -> Lazy:
-    if call.text("reduce") != "sum" or not call.flag("include_self"):
-        raise Decline("a reduction other than a sum")
-    return _scattered(call, lambda: call.tensor("src"), accumulate=True)
-
-
-def _along(call: Call, source: Callable[[], Lazy], accumulate: bool, wraps: bool = False) -> Lazy:
-    """self[..., index[i], ...] along `dim` (index_copy, index_add, index_fill).
-    Positions in a tensor of no elements are not looked at, as in eager."""
-    if 0 in call.shape:
-        return call.tensor("self")
-    rank = len(call.shape)
-    index = call.tensor("index")
-    if rank == 0 or index.rank != 1:
-        raise Decline("no dims")
-    dim = call.axis(rank)
-    positions = position_of(call, call.arguments["index"], index, dim, call.shape[dim], wraps)
-    shape = (*call.shape[:dim], index.shape[0], *call.shape[dim + 1 :])
-    indices = list(variables(shape))
-    indices[dim] = as_index(positions, indices[dim])
-    selection = Selection(shape, tuple(indices))
-    return write(call, lambda: broadcast(source(), shape), selection, accumulate)
-
-
-@rule("index_copy")
-def _index_copy(call: Call) -> Lazy:
-    return _along(call, lambda: call.tensor("source"), accumulate=False)
-
-
-@rule("index_add")
-def _index_add(call: Call) -> Lazy:
-    return _along(call, lambda: _scaled(call), accumulate=True)
-
-
-def _scaled(call: Call) -> Lazy:
-    """alpha * source"""
-    source = call.tensor("source")
-    if call.arguments["alpha"] == 1:
+def _source(call: Call) -> Lazy:
+    """What is written: a tensor, perhaps scaled, or a number as a tensor without dims."""
+    if "value" in call.arguments:
+        return Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype))
+    source = call.tensor("src" if "src" in call.arguments else "source")
+    if call.arguments.get("alpha", 1) == 1:
         return source
     expr = cast(source.expr, compute_dtype(call.dtype))
     return mapped(source, apply("mul", expr, cast(call.scalar("alpha"), expr.dtype)))
-
-
-@rule("index_fill.int_Scalar index_fill.int_Tensor")
-def _index_fill(call: Call) -> Lazy:
-    return _along(call, lambda: _number(call), accumulate=False, wraps=True)
