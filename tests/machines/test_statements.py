@@ -9,30 +9,16 @@ import pytest
 
 from stretto.device.expr import Buffer
 from stretto.ir.types import DType
+from stretto.machines import statements as code
 from stretto.machines.dialects import python_function
-from stretto.machines.statements import (
-    Assign,
-    Block,
-    Do,
-    For,
-    Function,
-    Guard,
-    If,
-    Loop,
-    Return,
-    Section,
-    Store,
+from stretto.machines.terms import (
     Term,
     call,
     every,
     filled,
     infix,
     literal,
-    live,
-    live_behind,
-    mentioned,
     prefix,
-    renamed,
     total,
     variable,
 )
@@ -82,43 +68,49 @@ def test_terms_know_what_they_are_made_of() -> None:
     assert not both.effect and call("f", call("g", effect=True)).effect
 
 
-BODY: Block = (
-    Assign(A, B),
-    If(C, (Assign(D, A),), (Do(call("f", D)),)),
-    For(variable("i"), literal(0), B, body=(Store(None, A, variable("i")),)),
+BODY: code.Block = (
+    code.Assign(A, B),
+    code.If(C, (code.Assign(D, A),), (code.Do(call("f", D)),)),
+    code.For(variable("i"), literal(0), B, body=(code.Store(None, A, variable("i")),)),
 )
 
 
 def test_what_is_live() -> None:
     nothing = frozenset[str]()
-    assert live(BODY, nothing) == {"b", "c", "d"}
-    assert live(BODY, frozenset({"d", "e"})) == {"b", "c", "d", "e"}
-    assert live_behind(BODY, nothing) == [{"a", "b", "c", "d"}, {"a", "b"}, nothing]
+    assert code.live(BODY, nothing) == {"b", "c", "d"}
+    assert code.live(BODY, frozenset({"d", "e"})) == {"b", "c", "d", "e"}
+    assert code.live_behind(BODY, nothing) == [{"a", "b", "c", "d"}, {"a", "b"}, nothing]
 
 
 def test_what_an_iteration_leaves_to_the_next_is_live() -> None:
-    loop = Loop(OK & C, body=(Do(call("f", A)), Assign(A, B), Assign(B, literal(0))))
-    assert live((loop,), frozenset()) == {"ok", "c", "a", "b"}
-    flagged = Loop(C, (Assign(C, D),), (Assign(D, A),), flag=variable("going"), guard=OK)
-    assert live((flagged,), frozenset()) == {"ok", "d", "a"}
+    loop = code.Loop(
+        OK & C, body=(code.Do(call("f", A)), code.Assign(A, B), code.Assign(B, literal(0)))
+    )
+    assert code.live((loop,), frozenset()) == {"ok", "c", "a", "b"}
+    flagged = code.Loop(
+        C, (code.Assign(C, D),), (code.Assign(D, A),), flag=variable("going"), guard=OK
+    )
+    assert code.live((flagged,), frozenset()) == {"ok", "d", "a"}
 
 
 def test_what_may_not_be_assigned_stays_live() -> None:
-    assert live((For(A, literal(0), B),), frozenset({"a"})) == {"a", "b"}
-    assert live((Section((Assign(A, B),)),), frozenset({"a"})) == {"b"}
+    assert code.live((code.For(A, literal(0), B),), frozenset({"a"})) == {"a", "b"}
+    assert code.live((code.Section((code.Assign(A, B),)),), frozenset({"a"})) == {"b"}
 
 
 def test_names_and_new_names() -> None:
-    assert list(mentioned(BODY)) == ["a", "b", "c", "d", "i"]
-    found = renamed(Function((B,), BODY), {"b": "z", "i": "j"})
-    assert list(mentioned(found.body)) == ["a", "z", "c", "d", "j"]
+    assert list(code.mentioned(BODY)) == ["a", "b", "c", "d", "i"]
+    found = code.renamed(code.Function((B,), BODY), {"b": "z", "i": "j"})
+    assert list(code.mentioned(found.body)) == ["a", "z", "c", "d", "j"]
     assert found.parameters == (variable("z"),)
-    assert found != Function((B,), BODY) == renamed(found, {"z": "b", "j": "i"})
+    assert found != code.Function((B,), BODY) == code.renamed(found, {"z": "b", "j": "i"})
 
 
 def test_python() -> None:
-    loop = Loop(C, (Guard(call("g", A), OK),), (Assign(A, literal(1), operator="+="),), D, OK)
-    function = Function((A, B), (*BODY, loop, If(C, ()), Return((A, OK))))
+    loop = code.Loop(
+        C, (code.Guard(call("g", A), OK),), (code.Assign(A, literal(1), operator="+="),), D, OK
+    )
+    function = code.Function((A, B), (*BODY, loop, code.If(C, ()), code.Return((A, OK))))
     assert python_function("f", function) == (
         "def f(a, b):\n"
         "    a = b\n"

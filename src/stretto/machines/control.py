@@ -11,8 +11,8 @@ from stretto.device.program import Schedule
 from stretto.device.tree import Call, Check, For, If, Leaf, Node, Rotation, Seq, While
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
-from stretto.machines.statements import Builder, Statement, Term, infix, literal, separated
-from stretto.machines.statements import If as Branch
+from stretto.machines import statements as code
+from stretto.machines.terms import Term, infix, literal, separated
 from stretto.runtime.status import Status
 
 CHECK_CODES = {
@@ -26,7 +26,7 @@ class ControlPrinter(ABC):
     """Makes statements of the nodes of one function, in `out`."""
 
     def __init__(self) -> None:
-        self.out = Builder()
+        self.out = code.Builder()
 
     def node(self, node: Node[Schedule]) -> None:
         match node:
@@ -49,7 +49,7 @@ class ControlPrinter(ABC):
             self.node(node.then)
         with self.inside() as orelse:
             self.node(node.orelse)
-        self.out.add(Branch(self.reg(node.condition), tuple(then), tuple(orelse)))
+        self.out.add(code.If(self.reg(node.condition), tuple(then), tuple(orelse)))
 
     def for_loop(self, node: For[Schedule]) -> None:
         at, stop = self.begin(node)
@@ -86,7 +86,7 @@ class ControlPrinter(ABC):
         self.require(self.scalar(item.condition), CHECK_CODES[item.code], detail)
 
     @contextmanager
-    def inside(self) -> Generator[list[Statement]]:
+    def inside(self) -> Generator[list[code.Statement]]:
         """The block of an arm or of a loop."""
         with self.out.block() as block:
             yield block
@@ -102,7 +102,7 @@ class ControlPrinter(ABC):
     def call(self, node: Call[Schedule]) -> None: ...
 
     @abstractmethod
-    def loop(self, condition: Term, body: Iterable[Statement]) -> None:
+    def loop(self, condition: Term, body: Iterable[code.Statement]) -> None:
         """A loop that goes on while `condition` holds."""
 
     @abstractmethod
@@ -110,8 +110,8 @@ class ControlPrinter(ABC):
         """The next number of a loop."""
 
     @abstractmethod
-    def require(self, condition: Term, code: Status, detail: Term) -> None:
-        """Stops the run with `code` unless `condition` holds."""
+    def require(self, condition: Term, failure: Status, detail: Term) -> None:
+        """Stops the run with `failure` unless `condition` holds."""
 
     @abstractmethod
     def packed_detail(self, subject: Term, detail: Term) -> Term:

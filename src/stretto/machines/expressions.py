@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from stretto.device.expr import Apply, Const, Expr, Load, Position
 from stretto.ir.types import DType
 from stretto.machines.parameters import Naming
-from stretto.machines.statements import Builder, Term
+from stretto.machines.statements import Builder
+from stretto.machines.terms import Term
 
 HALVES = (DType.F16, DType.BF16)
 """Values of these are computed as f32 that has been rounded; only memory holds 16 bits."""

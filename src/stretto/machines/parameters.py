@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stretto.device.expr import Buffer, Reg
-from stretto.machines.statements import Term, variable
+from stretto.machines.terms import Term, variable
 
 
 class Naming(Protocol):

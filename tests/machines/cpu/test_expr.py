@@ -11,7 +11,8 @@ from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines.cpu.printer.expr import ScalarPrinter, cast_term, constant, identifier
 from stretto.machines.dialects import write_cpp_function
-from stretto.machines.statements import Builder, Function, Term, variable
+from stretto.machines.statements import Builder, Function
+from stretto.machines.terms import Term, variable
 from stretto.text import Writer
 
 

@@ -12,29 +12,12 @@ from torch import nn
 import stretto
 from stretto.device.expr import Buffer
 from stretto.ir.types import DType
+from stretto.machines import statements as code
 from stretto.machines.cuda.printer.early import EarlyLoads, split_early
 from stretto.machines.cuda.printer.kernel import TritonKernel
 from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.dialects import python_function
-from stretto.machines.statements import (
-    Assign,
-    Block,
-    For,
-    Function,
-    If,
-    Loop,
-    Return,
-    Run,
-    Section,
-    Statement,
-    Store,
-    Term,
-    Wait,
-    call,
-    infix,
-    literal,
-    variable,
-)
+from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.options import Options
 
 X = Buffer("x", DType.F32, (256,), "input", 0)
@@ -46,26 +29,28 @@ P = [variable(f"p{n}") for n in range(3)]
 BLOCK = (16, 256)
 
 
-def load(name: str, buffer: Buffer, pointer: Term, shape: tuple[int, ...] = BLOCK) -> Assign:
-    return Assign(variable(name), replace(call("tl.load", pointer), reads=(buffer,)), shape=shape)
+def load(name: str, buffer: Buffer, pointer: Term, shape: tuple[int, ...] = BLOCK) -> code.Assign:
+    return code.Assign(
+        variable(name), replace(call("tl.load", pointer), reads=(buffer,)), shape=shape
+    )
 
 
-G0 = Assign(variable("g0"), TASK * 16)
-TOTAL = Assign(variable("a1"), call("tl.full", "[16, 256]", 0, "tl.float32"))
-LANES = Assign(variable("x2"), literal("tl.arange(0, 256)[None, :]"), shape=(1, 256))
+G0 = code.Assign(variable("g0"), TASK * 16)
+TOTAL = code.Assign(variable("a1"), call("tl.full", "[16, 256]", 0, "tl.float32"))
+LANES = code.Assign(variable("x2"), literal("tl.arange(0, 256)[None, :]"), shape=(1, 256))
 INPUT = load("v3", X, P[0] + variable("x2"), (1, 256))
 WEIGHTS = load("v4", W, P[1] + variable("g0") * 256 + variable("x2"))
-ADDED = Assign(variable("a1"), variable("a1") + variable("v3") * variable("v4"))
-STORED = Store(Y, P[2] + variable("g0"), call("stretto_row_sum", variable("a1")))
-PRODUCT = (G0, TOTAL, LANES, INPUT, WEIGHTS, ADDED, STORED, Return())
+ADDED = code.Assign(variable("a1"), variable("a1") + variable("v3") * variable("v4"))
+STORED = code.Store(Y, P[2] + variable("g0"), call("stretto_row_sum", variable("a1")))
+PRODUCT = (G0, TOTAL, LANES, INPUT, WEIGHTS, ADDED, STORED, code.Return())
 
 
-def kernel(body: Block = PRODUCT) -> TritonKernel:
-    function = Function((*P, variable("control"), TASK), body)
+def kernel(body: code.Block = PRODUCT) -> TritonKernel:
+    function = code.Function((*P, variable("control"), TASK), body)
     return TritonKernel(function, (X, W, Y), ())
 
 
-def changed(old: Statement, *new: Statement) -> Block:
+def changed(old: code.Statement, *new: code.Statement) -> code.Block:
     return tuple(s for statement in PRODUCT for s in (new if statement == old else (statement,)))
 
 
@@ -76,28 +61,28 @@ def test_only_the_weights_come_first() -> None:
     assert split.constants == (1,)
     assert split.nbytes == 16 * 256 * 4
     assert split.early.parameters == (P[1], TASK)
-    assert split.early.body == (G0, LANES, WEIGHTS, Return((variable("v4"),)))
+    assert split.early.body == (G0, LANES, WEIGHTS, code.Return((variable("v4"),)))
     assert split.body.parameters == (*P, variable("control"), TASK, variable("v4"))
     assert split.body.body == changed(WEIGHTS)
 
 
 def test_what_stays_where_it_is() -> None:
-    def stays(body: Block) -> bool:
+    def stays(body: code.Block) -> bool:
         return split_early(kernel(body)) is None
 
     no_constant = load("v4", X, P[0] + variable("g0") * 256 + variable("x2"))
     assert stays(changed(WEIGHTS, no_constant))
     read_from_memory = load("g0", X, P[0], ())
     assert stays(changed(G0, read_from_memory))
-    may_fail = Assign(variable("g0"), call("stretto_checked", TASK, effect=True))
+    may_fail = code.Assign(variable("g0"), call("stretto_checked", TASK, effect=True))
     assert stays(changed(G0, may_fail))
-    in_a_loop = For(variable("c5"), literal(0), literal(9), body=(WEIGHTS,))
+    in_a_loop = code.For(variable("c5"), literal(0), literal(9), body=(WEIGHTS,))
     assert stays(changed(WEIGHTS, in_a_loop))
     assert not stays(changed(TOTAL))
 
 
 def test_a_name_that_changes_is_no_place() -> None:
-    again = Assign(variable("x2"), variable("x2") + 1)
+    again = code.Assign(variable("x2"), variable("x2") + 1)
     assert split_early(kernel(changed(INPUT, again, INPUT))) is None
 
 
@@ -107,11 +92,11 @@ def test_little_is_not_worth_it() -> None:
 
 
 # ---- where the loads go ----------------------------------------------------------------------
-def run(name: str, first: Term = UNIT) -> Run:
-    return Run(name, (*P, variable("control"), TASK), first, literal(4), literal(5), 4)
+def run(name: str, first: Term = UNIT) -> code.Run:
+    return code.Run(name, (*P, variable("control"), TASK), first, literal(4), literal(5), 4)
 
 
-WAIT = Wait(call("wait", UNIT), OK)
+WAIT = code.Wait(call("wait", UNIT), OK)
 
 
 def early(budget: int = 40_000, **kernels: TritonKernel) -> EarlyLoads:
@@ -124,8 +109,8 @@ def early(budget: int = 40_000, **kernels: TritonKernel) -> EarlyLoads:
     )
 
 
-def text(loads: EarlyLoads, *block: Statement) -> list[str]:
-    return python_function("f", Function((), loads.placed(block))).splitlines()[1:]
+def text(loads: EarlyLoads, *block: code.Statement) -> list[str]:
+    return python_function("f", code.Function((), loads.placed(block))).splitlines()[1:]
 
 
 def calls(lines: list[str]) -> list[str]:
@@ -135,7 +120,7 @@ def calls(lines: list[str]) -> list[str]:
 
 
 def test_loads_go_ahead_of_the_waits() -> None:
-    only = If(infix(UNIT, "==", 3), (WAIT,))
+    only = code.If(infix(UNIT, "==", 3), (WAIT,))
     assert calls(text(early(), only, WAIT, BARRIER, run("one"))) == [
         "e_one", "    wait", "wait", "    k_one",
     ]  # fmt: skip
@@ -147,23 +132,23 @@ def test_a_kernel_with_many_tasks_loads_for_itself() -> None:
 
 
 def test_a_loop_loads_what_every_iteration_runs() -> None:
-    branch = If(variable("c"), (run("two"),))
-    loop = Loop(OK, body=(Section((WAIT, run("one"))), branch))
+    branch = code.If(variable("c"), (run("two"),))
+    loop = code.Loop(OK, body=(code.Section((WAIT, run("one"))), branch))
     assert calls(text(early(), loop)) == ["e_one", "    wait", "        k_one", "            k_two"]
 
 
 def test_other_tasks_of_the_kernel_do_not_take_the_values() -> None:
     """They would be weights of other rows."""
     other = run("one", UNIT + 1)
-    lines = text(early(), Loop(OK, body=(run("one"), If(variable("c"), (other,)))))
+    lines = text(early(), code.Loop(OK, body=(run("one"), code.If(variable("c"), (other,)))))
     ours, theirs = [line for line in lines if "k_one" in line]
     assert "early_" in ours and "early_" not in theirs
 
 
 def test_registers_run_out_and_come_back() -> None:
     loads = early(20_000)
-    one = Loop(OK, body=(run("one"), run("two")))
-    two = Loop(OK, body=(run("two"),))
+    one = code.Loop(OK, body=(run("one"), run("two")))
+    two = code.Loop(OK, body=(run("two"),))
     found = [line for line in calls(text(loads, one, two)) if line.startswith("e_")]
     assert found == ["e_one", "e_two"]
     assert loads.budget == 20_000 and not loads.held

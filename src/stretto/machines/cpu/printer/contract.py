@@ -9,18 +9,8 @@ from stretto.kernels.contraction import image_start, loads_of, stride
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.templates import Conv, Depthwise, Dots, Packed, Rows
-from stretto.machines.statements import (
-    Assign,
-    Do,
-    Operand,
-    Raw,
-    Term,
-    call,
-    infix,
-    literal,
-    total,
-    variable,
-)
+from stretto.machines.statements import Assign, Do, Raw
+from stretto.machines.terms import Operand, Term, call, infix, literal, total, variable
 
 PIXEL, CHANNEL, GROUP, FIRST, LAST, SCRATCH = map(variable, ("p", "c", "g", "c0", "c1", "scratch"))
 PIXELS, PIXELS_OF_ROW = literal("S::pixels"), literal("S::OW")

@@ -30,7 +30,8 @@ from stretto.device.expr import (
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines.expressions import HALVES, INFIX, ExpressionPrinter
-from stretto.machines.statements import (
+from stretto.machines.symbols import no_symbols
+from stretto.machines.terms import (
     Term,
     call,
     filled,
@@ -41,7 +42,6 @@ from stretto.machines.statements import (
     total,
     variable,
 )
-from stretto.machines.symbols import no_symbols
 
 VALUE_TYPES: dict[DType, str] = {
     DType.F32: "float",

@@ -10,6 +10,7 @@ from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.tree import Call, Check, Let, Rotation, TreeFunction, While
 from stretto.ir.types import DType
+from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter
 from stretto.machines.cpu.printer.expr import (
     MEMORY_TYPES,
@@ -19,18 +20,7 @@ from stretto.machines.cpu.printer.expr import (
 )
 from stretto.machines.cpu.printer.kernel import TASK, KernelText, task_count
 from stretto.machines.cpu.printer.nest import applies
-from stretto.machines.statements import (
-    Assign,
-    Do,
-    For,
-    Function,
-    Guard,
-    If,
-    Loop,
-    Raw,
-    Return,
-    Section,
-    Statement,
+from stretto.machines.terms import (
     Term,
     call,
     filled,
@@ -41,8 +31,6 @@ from stretto.machines.statements import (
     separated,
     variable,
 )
-from stretto.machines.statements import Signal as Publish
-from stretto.machines.statements import Wait as Await
 from stretto.machines.usage import used
 from stretto.runtime.status import Status
 
@@ -51,7 +39,7 @@ LONG_SECONDS = 2e-5
 CONTEXT, UNIT, BASE, EDGES, DEPTH, OTHER, FRAME = map(
     variable, ("s.ctx", "s.unit", "s.base", "s.edges", "s.depth", "other", "frame")
 )
-FALSE = Return((literal("false"),))
+FALSE = code.Return((literal("false"),))
 
 
 @dataclass(slots=True)
@@ -65,7 +53,7 @@ class ProgramParts:
 
     program: DeviceProgram
     texts: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
-    kernel_names: dict[Function, str] = field(default_factory=dict[Function, str])
+    kernel_names: dict[code.Function, str] = field(default_factory=dict[code.Function, str])
     kernels: dict[str, Kernel] = field(default_factory=dict[str, Kernel])
     numbers: dict[str, int] = field(default_factory=dict[str, int])
     places: dict[int, int] = field(default_factory=dict[int, int])
@@ -136,7 +124,7 @@ class UnitPrinter(ControlPrinter):
         self.out.assign(variable, value, VALUE_TYPES[dtype])
 
     # ---- the function ------------------------------------------------------------------------
-    def print(self) -> Function:
+    def print(self) -> code.Function:
         program, function = self.parts.program, self.function
         recursive = function.name != "main"
         if recursive:
@@ -145,20 +133,20 @@ class UnitPrinter(ControlPrinter):
             left = call(
                 "stretto::arena_left", CONTEXT, filled("{} - s.ctx->arena + {}", FRAME, size)
             )
-            self.out.add(Guard(left))
+            self.out.add(code.Guard(left))
             self.guard("back_edge", EDGES)
         self.declarations()
         self.node(function.body)
         for number, reg in enumerate(function.results):
             self.out.assign(result(number), self.reg(reg))
         if recursive:
-            self.out.add(Do(prefix("--", DEPTH)))
-        self.out.add(Return((literal("true"),)))
-        return Function(parameters(function), tuple(self.out.statements))
+            self.out.add(code.Do(prefix("--", DEPTH)))
+        self.out.add(code.Return((literal("true"),)))
+        return code.Function(parameters(function), tuple(self.out.statements))
 
     def guard(self, function: str, *arguments: Term | int) -> None:
         """A function of namespace stretto that says whether the run goes on."""
-        self.out.add(Guard(call(f"stretto::{function}", CONTEXT, UNIT, *arguments)))
+        self.out.add(code.Guard(call(f"stretto::{function}", CONTEXT, UNIT, *arguments)))
 
     def declarations(self) -> None:
         buffers, regs = used(self.function.body, self.parts.texts)
@@ -179,8 +167,8 @@ class UnitPrinter(ControlPrinter):
                 self.out.assign(reg_name(reg), 0, f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]}")
 
     # ---- control -----------------------------------------------------------------------------
-    def loop(self, condition: Term, body: Iterable[Statement]) -> None:
-        self.out.add(Loop(condition, body=tuple(body)))
+    def loop(self, condition: Term, body: Iterable[code.Statement]) -> None:
+        self.out.add(code.Loop(condition, body=tuple(body)))
 
     def while_loop(self, node: While[Schedule]) -> None:
         with self.inside() as head:
@@ -188,7 +176,7 @@ class UnitPrinter(ControlPrinter):
         with self.inside() as body:
             self.node(node.body)
             self.rotate(node.rotate)
-        self.out.add(Loop(self.reg(node.condition), tuple(head), tuple(body)))
+        self.out.add(code.Loop(self.reg(node.condition), tuple(head), tuple(body)))
 
     def rotate(self, pairs: Rotation) -> None:
         super().rotate(pairs)
@@ -214,7 +202,7 @@ class UnitPrinter(ControlPrinter):
             *(self.reg(returned[reg]) for reg in callee.results),
         )
         name = self.parts.function_name(node.function)
-        self.out.add(Guard(call(name, "s", FRAME + frame, *arguments)))
+        self.out.add(code.Guard(call(name, "s", FRAME + frame, *arguments)))
 
     def pointer(self, access: Access) -> Term:
         return ScalarPrinter(self, self.out, inline=1).pointer(access.buffer, access.offset)
@@ -226,17 +214,17 @@ class UnitPrinter(ControlPrinter):
         ):
             self.items(schedule.units[0])
         else:
-            with self.out.within(Section(head=joined("switch (", UNIT, ")"))):
+            with self.out.within(code.Section(head=joined("switch (", UNIT, ")"))):
                 for unit, items in enumerate(schedule.units):
-                    with self.out.within(Section(head=literal(f"case {unit}:"))):
+                    with self.out.within(code.Section(head=literal(f"case {unit}:"))):
                         self.items(items)
-                        self.out.add(Raw(literal("break;")))
+                        self.out.add(code.Raw(literal("break;")))
         if schedule.steps:
             self.out.assign(BASE, schedule.steps, operator="+=")
             self.publish(BASE)
 
     def publish(self, step: Term) -> None:
-        self.out.add(Publish(call("stretto::signal", CONTEXT, UNIT, step)))
+        self.out.add(code.Signal(call("stretto::signal", CONTEXT, UNIT, step)))
 
     def items(self, items: Iterable[Item]) -> None:
         for item in items:
@@ -253,19 +241,19 @@ class UnitPrinter(ControlPrinter):
                     self.check(item)
 
     def wait(self, item: Wait) -> None:
-        def wait(unit: Term) -> Await:
-            return Await(call("stretto::wait", CONTEXT, UNIT, unit, BASE + item.step))
+        def wait(unit: Term) -> code.Wait:
+            return code.Wait(call("stretto::wait", CONTEXT, UNIT, unit, BASE + item.step))
 
         if item.count == 1:
             self.out.add(wait(literal(item.unit)))
             return
         first, last = literal(item.unit), literal(item.unit + item.count)
-        with self.out.within(For(OTHER, first, last)):
-            self.out.add(If(infix(OTHER, "!=", UNIT), (wait(OTHER),)))
+        with self.out.within(code.For(OTHER, first, last)):
+            self.out.add(code.If(infix(OTHER, "!=", UNIT), (wait(OTHER),)))
 
-    def require(self, condition: Term, code: Status, detail: Term) -> None:
-        fail = call("stretto::fail", CONTEXT, f"stretto::{code.name}", detail)
-        self.out.add(If(prefix("!", condition), (Return((fail,)),)))
+    def require(self, condition: Term, failure: Status, detail: Term) -> None:
+        fail = call("stretto::fail", CONTEXT, f"stretto::{failure.name}", detail)
+        self.out.add(code.If(prefix("!", condition), (code.Return((fail,)),)))
 
     def packed_detail(self, subject: Term, detail: Term) -> Term:
         return call("stretto::packed_detail", subject, detail)
@@ -277,21 +265,21 @@ class UnitPrinter(ControlPrinter):
             return
         text = self.parts.texts[item.kernel]
         arguments = (*map(self.buffer, text.buffers), *map(self.reg, text.regs), TASK)
-        task = Do(call(self.parts.kernel_names[text.function], CONTEXT, *arguments))
+        task = code.Do(call(self.parts.kernel_names[text.function], CONTEXT, *arguments))
         last = task_count(kernel, self)
         if item.count is not None:
             last = literal(min(item.first + item.count * item.stride, kernel.tasks))
         number = self.parts.numbers[item.kernel]
         is_long = kernel.seconds >= LONG_SECONDS
-        with self.out.within(For(TASK, literal(item.first), last, literal(item.stride))):
+        with self.out.within(code.For(TASK, literal(item.first), last, literal(item.stride))):
             traced = call("STRETTO_TASK", CONTEXT, UNIT, number, TASK)
-            self.out.add(Section((task,), traced))
+            self.out.add(code.Section((task,), traced))
             if is_long:
                 self.guard("go_on")
         if not is_long and kernel.seconds * (item.count or 1) >= LONG_SECONDS:
             self.guard("go_on")
         elif self.checks(kernel):
-            self.out.add(If(call("stretto::stopped", CONTEXT), (FALSE,)))
+            self.out.add(code.If(call("stretto::stopped", CONTEXT), (FALSE,)))
 
     def checks(self, kernel: Kernel) -> bool:
         return any(a.function == "checked" for s in kernel.stages for a in applies(s.operator))
@@ -299,16 +287,16 @@ class UnitPrinter(ControlPrinter):
     def library_call(self, library: LibraryCall) -> None:
         number = self.parts.library.index(library)
         operands: list[Term] = []
-        with self.out.within(Section()):
+        with self.out.within(code.Section()):
             for n, item in enumerate(library.operands):
                 if isinstance(item, Buffer):
                     operands.append(joined("(void*)", buffer_name(item)))
                     continue
                 kind = "double" if item.dtype.is_float else "int64_t"
                 scalar = variable(f"scalar{n}")
-                self.out.add(Assign(scalar, call(kind, self.reg(item)), kind))
+                self.out.add(code.Assign(scalar, call(kind, self.reg(item)), kind))
                 operands.append(joined("(void*)&", scalar))
             every = separated([*operands, "nullptr"])
             array = variable("operands")
-            self.out.add(Raw(joined("void* ", array, "[] = {", every, "};"), array))
+            self.out.add(code.Raw(joined("void* ", array, "[] = {", every, "};"), array))
             self.guard("call_library", number, array)

@@ -16,17 +16,8 @@ from stretto.device.operator import Kernel, TileDim
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES
 from stretto.machines.cpu.printer.stage import print_stage
 from stretto.machines.parameters import Naming, Parameters
-from stretto.machines.statements import (
-    Builder,
-    Function,
-    Term,
-    call,
-    filled,
-    infix,
-    joined,
-    literal,
-    variable,
-)
+from stretto.machines.statements import Builder, Function
+from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 TASK = variable("task")
 

@@ -16,18 +16,8 @@ from stretto.machines.cpu.printer.expr import (
     wrapping_type,
 )
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.statements import (
-    Assign,
-    If,
-    Raw,
-    Store,
-    Term,
-    call,
-    filled,
-    infix,
-    literal,
-    variable,
-)
+from stretto.machines.statements import Assign, If, Raw, Store
+from stretto.machines.terms import Term, call, filled, infix, literal, variable
 
 SIMD = "#pragma omp simd"
 VECTOR_BLOCK = 64

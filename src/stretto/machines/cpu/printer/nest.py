@@ -17,7 +17,8 @@ from stretto.machines.cpu.printer.expr import (
 )
 from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
-from stretto.machines.statements import Builder, For, Store, Term, call, literal
+from stretto.machines.statements import Builder, For, Store
+from stretto.machines.terms import Term, call, literal
 
 ZERO = literal(0)
 

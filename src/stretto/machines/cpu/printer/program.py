@@ -23,20 +23,8 @@ from stretto.machines.cpu.printer.function import (
 from stretto.machines.cpu.printer.kernel import KernelText, print_kernel
 from stretto.machines.cpu.printer.stage import header
 from stretto.machines.dialects import cpp_signature, write_cpp_function
-from stretto.machines.statements import (
-    Builder,
-    Function,
-    If,
-    Raw,
-    Return,
-    Store,
-    call,
-    infix,
-    joined,
-    literal,
-    prefix,
-    variable,
-)
+from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
+from stretto.machines.terms import call, infix, joined, literal, prefix, variable
 from stretto.machines.usage import used
 from stretto.text import Writer
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, element, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.statements import Do, If, Raw, Return, Store, call, filled, literal, variable
+from stretto.machines.statements import Do, If, Raw, Return, Store
+from stretto.machines.terms import call, filled, literal, variable
 
 STACK = 4096
 """Bytes of working memory that a task takes from its stack."""

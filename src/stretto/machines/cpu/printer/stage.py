@@ -8,7 +8,8 @@ from stretto.machines.cpu.printer.loops import LoopPrinter
 from stretto.machines.cpu.printer.sort import SortPrinter
 from stretto.machines.cpu.templates import Conv, Depthwise, Dots, Packed, Rows, Sort
 from stretto.machines.parameters import Naming
-from stretto.machines.statements import Builder, Section, Term
+from stretto.machines.statements import Builder, Section
+from stretto.machines.terms import Term
 
 
 def header(stage: Stage) -> str | None:

@@ -12,28 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import TritonKernel
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK
-from stretto.machines.statements import (
-    Assign,
-    Block,
-    Do,
-    For,
-    Function,
-    If,
-    Loop,
-    Return,
-    Run,
-    Section,
-    Statement,
-    Term,
-    Wait,
-    call,
-    defines,
-    infix,
-    separated,
-    walk,
-)
+from stretto.machines.terms import Term, call, infix, separated
 
 LEAST_BYTES = 2048
 """Less than this of a unit is not worth a function of its own."""
@@ -48,8 +30,8 @@ class EarlyKernel:
     buffers. nbytes: what the values take in registers.
     """
 
-    early: Function
-    body: Function
+    early: code.Function
+    body: code.Function
     constants: tuple[int, ...]
     values: tuple[Term, ...]
     nbytes: int
@@ -59,12 +41,14 @@ def split_early(kernel: TritonKernel) -> EarlyKernel | None:
     """The two functions of a kernel; None where it has little or nothing to load early."""
     parameters, body = kernel.function.parameters, kernel.function.body
     constants = {b: place for place, b in enumerate(kernel.buffers) if b.kind == "constant"}
-    assignments = Counter(name for statement in walk(body) for name in defines(statement))
+    assignments = Counter(name for statement in code.walk(body) for name in code.defines(statement))
     computable = {*TASK.names, *(name for p in constants.values() for name in parameters[p].names)}
-    addresses: list[Assign] = []
-    loads: list[Assign] = []
+    addresses: list[code.Assign] = []
+    loads: list[code.Assign] = []
     for statement in body:
-        if not isinstance(statement, Assign) or not computable.issuperset(statement.value.names):
+        if not isinstance(statement, code.Assign) or not computable.issuperset(
+            statement.value.names
+        ):
             continue
         if assignments[statement.target.text] > 1 or statement.value.effect:
             continue
@@ -82,18 +66,18 @@ def split_early(kernel: TritonKernel) -> EarlyKernel | None:
         if address.target.text in needed:
             needed.update(address.value.names)
     values = tuple(load.target for load in loads)
-    first = (*(a for a in addresses if a.target.text in needed), *loads, Return(values))
+    first = (*(a for a in addresses if a.target.text in needed), *loads, code.Return(values))
     rest = tuple(statement for statement in body if statement not in loads)
     return EarlyKernel(
-        Function((*(parameters[place] for place in places), TASK), first),
-        Function((*parameters, *values), rest),
+        code.Function((*(parameters[place] for place in places), TASK), first),
+        code.Function((*parameters, *values), rest),
         places,
         values,
         nbytes,
     )
 
 
-def _itemsize(load: Assign) -> int:
+def _itemsize(load: code.Assign) -> int:
     return load.value.reads[0].dtype.itemsize
 
 
@@ -108,7 +92,7 @@ class EarlyLoads:
     """
 
     kernels: dict[str, TritonKernel]
-    define: Callable[[str, Function, bool], str]
+    define: Callable[[str, code.Function, bool], str]
     fresh: Callable[[str], Term]
     budget: int = 0
     most: int = 24
@@ -117,9 +101,9 @@ class EarlyLoads:
         default_factory=dict[tuple[str, Term], tuple[Term, ...]]
     )
 
-    def placed(self, block: Block) -> Block:
+    def placed(self, block: code.Block) -> code.Block:
         """The statements with their early loads."""
-        found: list[Statement] = []
+        found: list[code.Statement] = []
         ahead: set[tuple[str, Term]] = set()
         for place, statement in enumerate(block):
             run = _run_behind_waits(block[place:])
@@ -127,33 +111,33 @@ class EarlyLoads:
                 found += loads
                 ahead.add(_key(run))
             match statement:
-                case Run():
+                case code.Run():
                     found.append(self.tasks(statement))
                     if _key(statement) in ahead:
                         self.drop([_key(statement)])
-                case If(_, then, orelse):
+                case code.If(_, then, orelse):
                     arms = self.placed(then), self.placed(orelse)
                     found.append(replace(statement, then=arms[0], orelse=arms[1]))
-                case For(body=body) | Section(body=body):
+                case code.For(body=body) | code.Section(body=body):
                     found.append(replace(statement, body=self.placed(body)))
-                case Loop():
+                case code.Loop():
                     found.append(self.loop(statement))
                 case _:
                     found.append(statement)
         return tuple(found)
 
-    def loop(self, loop: Loop) -> Statement:
+    def loop(self, loop: code.Loop) -> code.Statement:
         """A loop whose kernels keep in registers what they read in every iteration."""
         before = set(self.held)
         runs = [run for run in every_iteration(loop) if _key(run) not in before]
         loads = self.load(runs)
         made = replace(loop, head=self.placed(loop.head), body=self.placed(loop.body))
         self.drop(self.held.keys() - before)
-        return Section((*loads, made), least=1) if loads else made
+        return code.Section((*loads, made), least=1) if loads else made
 
-    def load(self, runs: Iterable[Run]) -> list[Statement]:
+    def load(self, runs: Iterable[code.Run]) -> list[code.Statement]:
         """The loads of kernels that need not wait, as far as there are registers for them."""
-        loads: list[Statement] = []
+        loads: list[code.Statement] = []
         for run in runs:
             split = self.split(run.kernel) if run.tasks else None
             if split is None or split.nbytes > self.budget:
@@ -162,7 +146,7 @@ class EarlyLoads:
             function = self.define(f"e_{run.kernel}", split.early, True)
             pointers = (run.arguments[place] for place in split.constants)
             task = call("tl.minimum", run.first, run.tasks - 1)
-            loads.append(Assign(separated(values), call(function, *pointers, task)))
+            loads.append(code.Assign(separated(values), call(function, *pointers, task)))
             self.held[_key(run)] = values
             self.budget -= split.nbytes
         return loads
@@ -181,53 +165,53 @@ class EarlyLoads:
             del self.held[key]
             self.budget += self.splits[key[0]].nbytes
 
-    def tasks(self, run: Run) -> Statement:
+    def tasks(self, run: code.Run) -> code.Statement:
         """Calls of the kernel's function, with the values that are at hand already."""
         values = self.held.get(_key(run), ())
         body = self.splits[run.kernel].body if values else self.kernels[run.kernel].function
         function = self.define(f"k_{run.kernel}", body, bool(values))
-        task = Do(call(function, *run.arguments, *values))
+        task = code.Do(call(function, *run.arguments, *values))
         if run.tasks:
-            mine = If(OK & infix(TASK, "<", run.last), (task,))
-            return Section((Assign(TASK, run.first), mine))
-        return For(TASK, run.first, call("tl.where", OK, run.last, 0), run.stride, (task,))
+            mine = code.If(OK & infix(TASK, "<", run.last), (task,))
+            return code.Section((code.Assign(TASK, run.first), mine))
+        return code.For(TASK, run.first, call("tl.where", OK, run.last, 0), run.stride, (task,))
 
 
-def every_iteration(loop: Loop) -> list[Run]:
+def every_iteration(loop: code.Loop) -> list[code.Run]:
     """The kernels that a loop runs outside of branches and inner loops, each in one place."""
     found = list(_runs((*loop.head, *loop.body)))
     counts = Counter(run.kernel for run in found)
     return [run for run in found if counts[run.kernel] == 1]
 
 
-def _runs(block: Block) -> Iterator[Run]:
+def _runs(block: code.Block) -> Iterator[code.Run]:
     for statement in block:
         match statement:
-            case Run():
+            case code.Run():
                 yield statement
-            case For(body=body) | Section(body=body):
+            case code.For(body=body) | code.Section(body=body):
                 yield from _runs(body)
             case _:
                 pass
 
 
-def _run_behind_waits(block: Block) -> Run | None:
+def _run_behind_waits(block: code.Block) -> code.Run | None:
     """The run that the waits at the beginning of `block` are for."""
     if not _waits(block[0]):
         return None
     behind = next((s for s in block if not _waits(s) and s != BARRIER), None)
-    return behind if isinstance(behind, Run) else None
+    return behind if isinstance(behind, code.Run) else None
 
 
-def _waits(statement: Statement) -> bool:
+def _waits(statement: code.Statement) -> bool:
     match statement:
-        case Wait():
+        case code.Wait():
             return True
-        case If(then=body) | For(body=body):
-            return any(isinstance(inner, Wait) for inner in body)
+        case code.If(then=body) | code.For(body=body):
+            return any(isinstance(inner, code.Wait) for inner in body)
         case _:
             return False
 
 
-def _key(run: Run) -> tuple[str, Term]:
+def _key(run: code.Run) -> tuple[str, Term]:
     return run.kernel, run.first

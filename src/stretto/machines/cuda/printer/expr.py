@@ -38,20 +38,9 @@ from stretto.machines.cuda.printer.scalar import (
     stored_term,
 )
 from stretto.machines.expressions import HALVES, ExpressionPrinter
-from stretto.machines.statements import (
-    Assign,
-    Do,
-    Operand,
-    Store,
-    Term,
-    call,
-    every,
-    infix,
-    literal,
-    total,
-    variable,
-)
+from stretto.machines.statements import Assign, Do, Store
 from stretto.machines.symbols import no_symbols
+from stretto.machines.terms import Operand, Term, call, every, infix, literal, total, variable
 
 INDEX_LIMIT = 2**31
 """Positions of lanes up to here are computed in 32 bits."""

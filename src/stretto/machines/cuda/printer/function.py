@@ -13,35 +13,18 @@ from operator import mul
 
 from stretto.device.expr import Buffer, Expr, Reg, loads
 from stretto.device.operator import Kernel
-from stretto.device.program import Run as Dealt
-from stretto.device.program import Schedule
+from stretto.device.program import Run, Schedule
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Check, Let, While
-from stretto.device.tree import If as Branch
+from stretto.device.tree import Call, Check, If, Let, While
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
+from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter
 from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import BARRIER, CONTROL, OK, TASK, UNIT, VALUE_TYPES
 from stretto.machines.cuda.printer.stage_nest import tile_count
-from stretto.machines.statements import (
-    Assign,
-    For,
-    Guard,
-    If,
-    Loop,
-    Run,
-    Section,
-    Signal,
-    Statement,
-    Term,
-    Wait,
-    call,
-    infix,
-    literal,
-    variable,
-)
+from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.status import Status
 from stretto.schedule.merge import (
     RunStep,
@@ -98,18 +81,18 @@ class TeamPrinter(ControlPrinter):
 
     # ---- control -----------------------------------------------------------------------------
     @contextmanager
-    def inside(self) -> Generator[list[Statement]]:
+    def inside(self) -> Generator[list[code.Statement]]:
         self.clean = False
         with self.out.block() as block:
             yield block
         self.clean = False
 
-    def branch(self, node: Branch[Schedule]) -> None:
-        with self.out.within(Section(least=LEAST_LINES)):
+    def branch(self, node: If[Schedule]) -> None:
+        with self.out.within(code.Section(least=LEAST_LINES)):
             super().branch(node)
 
-    def loop(self, condition: Term, body: Iterable[Statement]) -> None:
-        self.out.add(Loop(OK & condition, body=tuple(body)))
+    def loop(self, condition: Term, body: Iterable[code.Statement]) -> None:
+        self.out.add(code.Loop(OK & condition, body=tuple(body)))
 
     def while_loop(self, node: While[Schedule]) -> None:
         going = self.fresh("going")
@@ -119,7 +102,7 @@ class TeamPrinter(ControlPrinter):
             self.node(node.body)
             self.rotate(node.rotate)
         self.clean = False
-        self.out.add(Loop(self.reg(node.condition), tuple(head), tuple(body), going, OK))
+        self.out.add(code.Loop(self.reg(node.condition), tuple(head), tuple(body), going, OK))
 
     def call(self, node: Call[Schedule]) -> None:
         raise CodegenError("a call outside of the state machine")
@@ -129,7 +112,7 @@ class TeamPrinter(ControlPrinter):
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
-        with self.out.within(Section(least=LEAST_LINES)):
+        with self.out.within(code.Section(least=LEAST_LINES)):
             steps = merge(schedule)
             for step in steps:
                 self.step(step)
@@ -140,7 +123,7 @@ class TeamPrinter(ControlPrinter):
     def publish(self, steps: int) -> None:
         """The unit's progress counter goes on by `steps`."""
         self.out.assign(BASE, literal(steps), operator="+=")
-        self.out.add(Signal(call("signal", CONTROL, UNIT, BASE)))
+        self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE)))
 
     def step(self, step: Step) -> None:
         match step:
@@ -171,9 +154,9 @@ class TeamPrinter(ControlPrinter):
             self.settle()
         super().check(item)
 
-    def require(self, condition: Term, code: Status, detail: Term) -> None:
+    def require(self, condition: Term, failure: Status, detail: Term) -> None:
         holds = call("tl.cast", condition, "tl.int1")
-        self.out.add(Guard(call("require", CONTROL, OK, holds, code.value, detail), OK))
+        self.out.add(code.Guard(call("require", CONTROL, OK, holds, failure.value, detail), OK))
 
     def packed_detail(self, subject: Term, detail: Term) -> Term:
         return call("packed_detail", subject, detail)
@@ -190,7 +173,7 @@ class TeamPrinter(ControlPrinter):
         if start is not None:
             first = infix(UNIT + (units - start), "%", units) if start else UNIT
             single = kernel.tasks if kernel.is_static and kernel.tasks <= units else 0
-            self.out.add(Run(step.kernel, arguments, first, last, literal(units), single))
+            self.out.add(code.Run(step.kernel, arguments, first, last, literal(units), single))
             return
         rows = {
             unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs)
@@ -198,7 +181,7 @@ class TeamPrinter(ControlPrinter):
         }
         with self.rows(rows, ("first", "last", "stride")) as (first, end, stride):
             stop = end if kernel.is_static else last
-            self.out.add(Run(step.kernel, arguments, first, stop, stride))
+            self.out.add(code.Run(step.kernel, arguments, first, stop, stride))
 
     def task_count(self, kernel: Kernel) -> Term:
         """The number of tasks of a grid with dynamic dims, as an i32."""
@@ -230,17 +213,17 @@ class TeamPrinter(ControlPrinter):
         """Waits for `count` units from `first` on; `widest`: the largest that `count` may be."""
         block = 1 << (widest - 1).bit_length()
         value = call("wait", CONTROL, UNIT, first, count, target, POLLS, OK, block)
-        self.out.add(Wait(value, OK))
+        self.out.add(code.Wait(value, OK))
 
     def signal(self, step: SignalStep) -> None:
         values = set(step.steps.values())
         if len(values) == 1:
             with self.only(step.steps):
-                self.out.add(Signal(call("signal", CONTROL, UNIT, BASE + values.pop())))
+                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + values.pop())))
         else:
             rows = {unit: ((value,),) for unit, value in step.steps.items()}
             with self.rows(rows, ("step",)) as (ahead,):
-                self.out.add(Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
+                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
         if len(step.steps) == self.parts.units:
             self.clean = True
 
@@ -260,7 +243,7 @@ class TeamPrinter(ControlPrinter):
             condition = infix(UNIT, "==", first)
         else:
             condition = infix(UNIT, ">=", first) & infix(UNIT, "<=", last)
-        with self.out.within(If(condition, ())):
+        with self.out.within(code.If(condition, ())):
             yield
 
     @contextmanager
@@ -278,9 +261,11 @@ class TeamPrinter(ControlPrinter):
         tables[heads + self.parts.units] = len(tables)
         begin, end = (table_entry(heads + n, UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
-        with self.out.within(For(ROW, begin, end, literal(len(names)))):
+        with self.out.within(code.For(ROW, begin, end, literal(len(names)))):
             for number, column in enumerate(columns):
-                self.out.add(Assign(column, call("tl.load", TABLES + ROW + number, effect=True)))
+                self.out.add(
+                    code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
+                )
             yield columns
 
 
@@ -288,7 +273,7 @@ def table_entry(place: int, offset: Term) -> Term:
     return call("tl.load", TABLES + place + offset, effect=True)
 
 
-def last_task(kernel: Kernel, run: Dealt) -> int:
+def last_task(kernel: Kernel, run: Run) -> int:
     """One more than the last task of a run; -1 where only the program knows it."""
     return -1 if run.count is None else min(run.first + run.count * run.stride, kernel.tasks)
 

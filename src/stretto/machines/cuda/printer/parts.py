@@ -9,7 +9,8 @@ from stretto.device.expr import Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram
 from stretto.machines.cuda.printer.kernel import TritonKernel
-from stretto.machines.statements import Function, Term, variable
+from stretto.machines.statements import Function
+from stretto.machines.terms import Term, variable
 
 
 @dataclass(slots=True)

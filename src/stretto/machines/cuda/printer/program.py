@@ -41,19 +41,8 @@ from stretto.machines.cuda.printer.states import (
     pointer_type,
 )
 from stretto.machines.dialects import python_function
-from stretto.machines.statements import (
-    Block,
-    Builder,
-    Function,
-    If,
-    Store,
-    Term,
-    call,
-    infix,
-    literal,
-    mentioned,
-    variable,
-)
+from stretto.machines.statements import Block, Builder, Function, If, Store, mentioned
+from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.machines.usage import used
 from stretto.schedule.pieces import rotating
 

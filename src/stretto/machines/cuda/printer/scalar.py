@@ -8,7 +8,8 @@ from stretto.device.expr import Apply
 from stretto.device.numbers import wrapped
 from stretto.ir.types import DType
 from stretto.machines.expressions import HALVES, INFIX
-from stretto.machines.statements import Do, Term, call, infix, literal, prefix, variable
+from stretto.machines.statements import Do
+from stretto.machines.terms import Term, call, infix, literal, prefix, variable
 
 VALUE_TYPES: dict[DType, str] = {
     DType.F32: "tl.float32",

@@ -19,7 +19,7 @@ from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
 from stretto.machines.cuda.templates.dot import Dot
 from stretto.machines.expressions import HALVES
-from stretto.machines.statements import Term, call, literal
+from stretto.machines.terms import Term, call, literal
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer, Index, Load, Reg, Var, substitute_index
 from stretto.device.operator import Operator, Span
-from stretto.machines.statements import Term
+from stretto.machines.terms import Term
 
 Signature = tuple[tuple[int | None, int | Term], ...]
 """(grid dim, size) of each dim along the lanes, in order."""

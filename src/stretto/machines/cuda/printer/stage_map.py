@@ -11,7 +11,7 @@ from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.cuda.printer.stage_frame import ResultFrame, Signature
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.templates.pointwise import Map
-from stretto.machines.statements import Term
+from stretto.machines.terms import Term
 
 ATOMIC = (DType.F32, DType.F64, DType.I32, DType.I64)
 """What memory can add to by itself."""

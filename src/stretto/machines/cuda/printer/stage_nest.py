@@ -21,17 +21,8 @@ from stretto.machines.cuda.printer.scalar import TASK, cast_term
 from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
 from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
-from stretto.machines.statements import (
-    Builder,
-    For,
-    Term,
-    call,
-    every,
-    infix,
-    literal,
-    total,
-    variable,
-)
+from stretto.machines.statements import Builder, For
+from stretto.machines.terms import Term, call, every, infix, literal, total, variable
 
 
 @dataclass(frozen=True, slots=True)

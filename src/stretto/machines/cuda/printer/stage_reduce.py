@@ -18,7 +18,7 @@ from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.templates.reduction import Reduce
-from stretto.machines.statements import Term, call, infix, literal, variable
+from stretto.machines.terms import Term, call, infix, literal, variable
 
 FAR = 2**31 - 1
 """The position of a lane that has seen nothing."""

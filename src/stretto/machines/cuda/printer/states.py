@@ -15,24 +15,12 @@ from dataclasses import dataclass, field
 from stretto.device.expr import Access, Buffer, Index, Position, Reg
 from stretto.device.program import Schedule
 from stretto.device.tree import Call, For, If, Node, TreeFunction, While, walk
+from stretto.machines import statements as code
 from stretto.machines.control import goes_on
 from stretto.machines.cuda.printer.function import TeamPrinter
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import BARRIER, MEMORY_TYPES, OK, UNIT, VALUE_TYPES
-from stretto.machines.statements import (
-    Assign,
-    Block,
-    Builder,
-    Loop,
-    Store,
-    Term,
-    call,
-    infix,
-    literal,
-    mentioned,
-    variable,
-)
-from stretto.machines.statements import If as Branch
+from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.machines.usage import used
 from stretto.runtime.status import Status
 from stretto.schedule.pieces import rotating
@@ -71,8 +59,8 @@ class StateMachine:
     parts: ModuleParts
     external: Mapping[Buffer, Term]
     first: Mapping[Term, Term]
-    states: list[tuple[StatePrinter, Builder]] = field(
-        default_factory=list[tuple["StatePrinter", Builder]]
+    states: list[tuple[StatePrinter, code.Builder]] = field(
+        default_factory=list[tuple["StatePrinter", code.Builder]]
     )
     functions: dict[str, StatePrinter] = field(default_factory=dict[str, "StatePrinter"])
 
@@ -85,32 +73,32 @@ class StateMachine:
             reaches = _reachable(function.name, callees)
             self.functions[function.name] = StatePrinter(self, function, reaches)
 
-    def statements(self, results: Block) -> Block:
+    def statements(self, results: code.Block) -> code.Block:
         """The loop over states. `results` hand main's results over."""
         for function in self.functions.values():
             function.body(results)
         main = self.functions["main"]
-        out = Builder()
+        out = code.Builder()
         self._declare(out)
         out.assign(STATE, call("tl.cast", main.entry, "tl.int32"))
-        with out.within(Loop(OK & infix(STATE, ">=", 0))):
+        with out.within(code.Loop(OK & infix(STATE, ">=", 0))):
             for number, (owner, state) in enumerate(self.states):
                 body = tuple(state.statements)
-                names = mentioned(body)
+                names = code.mentioned(body)
                 places = (
-                    Assign(name, owner.address(buffer))
+                    code.Assign(name, owner.address(buffer))
                     for buffer, name in owner.fixed.items()
                     if name.text in names
                 )
                 here = OK & infix(STATE, "==", number)
                 out.add(
-                    Branch(
+                    code.If(
                         here, (*owner.returns.get(number, ()), *places, *body), (), owner.tree.name
                     )
                 )
         return tuple(out.statements)
 
-    def _declare(self, out: Builder) -> None:
+    def _declare(self, out: code.Builder) -> None:
         zero = call("tl.cast", 0, "tl.int64")
         out.assign(FRAME, zero)
         out.assign(DEPTH, zero)
@@ -143,7 +131,7 @@ class StatePrinter(TeamPrinter):
         self.fixed: dict[Buffer, Term] = {}
         self.moving: dict[Buffer, Kept] = {}
         self.loops: list[Kept] = []
-        self.returns: dict[int, Block] = {}
+        self.returns: dict[int, code.Block] = {}
         self.entry = self.new_state()
         buffers, regs = used(function.body, machine.parts.texts)
         rotated = rotating(function.body)
@@ -178,7 +166,7 @@ class StatePrinter(TeamPrinter):
         offset = self.parts.program.frame(self.function)[buffer.name].offset // size
         return arena(buffer) + FRAME * (FRAME_UNIT // size) + offset
 
-    def body(self, results: Block) -> None:
+    def body(self, results: code.Block) -> None:
         self.enter(self.entry)
         external = {*self.machine.external.values()}
         for buffer, kept in self.moving.items():
@@ -197,7 +185,7 @@ class StatePrinter(TeamPrinter):
 
     # ---- states ------------------------------------------------------------------------------
     def new_state(self) -> int:
-        self.machine.states.append((self, Builder()))
+        self.machine.states.append((self, code.Builder()))
         return len(self.machine.states) - 1
 
     def enter(self, state: int) -> None:
@@ -264,12 +252,12 @@ class StatePrinter(TeamPrinter):
         out.add(BARRIER)  # nobody still reads what is overwritten here
         back = self.new_state()
         self.returns[back] = (
-            Assign(FRAME, literal(mine), operator="-="),
-            Assign(DEPTH, literal(1), operator="-="),
+            code.Assign(FRAME, literal(mine), operator="-="),
+            code.Assign(DEPTH, literal(1), operator="-="),
         )
         words = [*(as_word(variable.name, variable.type) for variable in kept), literal(back)]
         for place, word in enumerate(words):
-            out.add(Store(None, STACK + TOP + place, word, OK))
+            out.add(code.Store(None, STACK + TOP + place, word, OK))
         out.assign(TOP, call("tl.where", OK, len(words), 0), operator="+=")
         self.pass_arguments(callee, node)
         out.assign(FRAME, literal(mine), operator="+=")
