@@ -30,7 +30,6 @@ from stretto.frontends.python.operators.eager import (
     eager_error,
     eager_refusal,
     infer,
-    tensors_of,
 )
 from stretto.frontends.python.operators.functional import (
     apply_functionally,
@@ -39,7 +38,7 @@ from stretto.frontends.python.operators.functional import (
 )
 from stretto.frontends.python.operators.overlap import check_overlap
 from stretto.frontends.python.operators.views import RULES as VIEW_RULES
-from stretto.frontends.python.tracing.fakes import mapped
+from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer

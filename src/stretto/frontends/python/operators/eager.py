@@ -26,6 +26,7 @@ from stretto.frontends.python.tracing.fakes import (
     known_result,
     mapped,
     remember,
+    tensors_of,
 )
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -93,17 +94,6 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if key is not None:
         remember(key, outputs)
     return outputs
-
-
-def tensors_of(item: Any) -> list[torch.Tensor]:
-    """The tensors among the arguments of an operator."""
-    if isinstance(item, torch.Tensor):
-        return [item]
-    if isinstance(item, dict):
-        item = item.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    elif not isinstance(item, list | tuple):
-        return []
-    return [tensor for part in item for tensor in tensors_of(part)]  # pyright: ignore[reportUnknownVariableType]
 
 
 def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:

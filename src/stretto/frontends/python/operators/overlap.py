@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from stretto.frontends.python.operators.eager import OF_OPERATORS, tensors_of
+from stretto.frontends.python.operators.eager import OF_OPERATORS
+from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer

@@ -50,6 +50,17 @@ def mapped(function: Callable[[Any], Any], item: Any) -> Any:
     return function(item)
 
 
+def tensors_of(item: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments of an operator."""
+    if isinstance(item, torch.Tensor):
+        return [item]
+    if isinstance(item, dict):
+        item = item.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    elif not isinstance(item, list | tuple):
+        return []
+    return [tensor for part in item for tensor in tensors_of(part)]  # pyright: ignore[reportUnknownVariableType]
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(
         [math.prod(max(1, size) for size in shape[at:]) for at in range(1, len(shape) + 1)]

@@ -96,6 +96,7 @@ class Tracer:
         self.home: dict[Value, Scope] = {}
         self.regions: list[Region] = []
         self.constants: dict[int, Constant] = {}
+        self.constant_tensors: dict[str, torch.Tensor] = {}
         self.read_values: dict[int, torch.Tensor] = {}
         self.owners: dict[int, Owner] = {}
         self.traced: dict[CodeType, FunctionType] = {}
@@ -338,8 +339,7 @@ class Tracer:
         """The `constant` op of `key` in the current function."""
         context = self.context
         if key not in context.constants:
-            tensor = next(c.tensor for c in self.constants.values() if c.key == key)
-            value = Value(self.type_of(tensor), key.rsplit(".", 1)[-1])
+            value = Value(self.type_of(self.constant_tensors[key]), key.rsplit(".", 1)[-1])
             assert context.root is not None
             self.home[value] = context.root
             context.constants[key] = value
@@ -358,14 +358,14 @@ class Tracer:
             storage = Storage(StorageState(key), root, fake)
             traced = TracedTensor(fake, storage)
             self.constants[id(tensor)] = Constant(key, tensor, storage, traced, guarded)
+            self.constant_tensors[key] = tensor
         return self.constants[id(tensor)].traced
 
     def _constant_key(self, tensor: torch.Tensor) -> str:
         owner = self.owners.get(id(tensor))
         wanted = owner.qualified if owner else "tensor"
-        taken = {constant.key for constant in self.constants.values()}
         key, number = wanted, 0
-        while key in taken:
+        while key in self.constant_tensors:
             number += 1
             key = f"{wanted}_{number}"
         return key

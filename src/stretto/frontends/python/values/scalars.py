@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from stretto.frontends.python.tracing.evaluate import evaluated
+from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
 from stretto.frontends.python.tracing.tensor import Linear, Number, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -49,7 +49,7 @@ def is_number(value: Any) -> bool:
 
 def result_number(func: Any, args: Any, kwargs: Any) -> Number | None:
     """The mark of a result: a number when all tensors that went in are numbers."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = tensors_of((args, kwargs))
     if not tensors or not all(is_number(x) for x in tensors):
         return None
     marks = [x.number for x in tensors if isinstance(x, TracedTensor) and x.number is not None]

@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from operator import is_
 from types import FunctionType
 from typing import Any
@@ -132,7 +133,12 @@ CONTAINERS: tuple[type[Any], ...] = (OrderedDict, dict, list, tuple, set, frozen
 def container_of(value: Any) -> type[Any] | None:
     """The built-in container that an object is, whose methods tell what it holds. Those that a
     class of the user overrides may do anything: import a package, or read a file."""
-    return next((kind for kind in CONTAINERS if isinstance(value, kind)), None)
+    return _container_class(type(value))
+
+
+@cache
+def _container_class(kind: type) -> type[Any] | None:
+    return next((base for base in CONTAINERS if issubclass(kind, base)), None)
 
 
 def stored_keys(value: dict[Any, Any]) -> list[Any]:
@@ -150,6 +156,8 @@ def stored_items(value: Any) -> list[Any]:
 def contents(box: Any) -> dict[Any, Any]:
     """A copy of a container's contents by key."""
     match box:
+        case dict() if type(box) is dict:  # pyright: ignore[reportUnknownArgumentType]
+            return dict(box)  # pyright: ignore[reportUnknownArgumentType]
         case dict():
             return dict(zip(stored_keys(box), stored_items(box), strict=True))  # pyright: ignore[reportUnknownArgumentType]
         case list() | deque():
