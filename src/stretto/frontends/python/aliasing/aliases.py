@@ -96,7 +96,7 @@ def overlapping(storage: Storage) -> set[Storage]:
 
 
 def connect(first: Storage, second: Storage) -> None:
-    """Two storages may share memory. Says nothing about other storages that they are linked to."""
+    """Notes that two storages may share memory. Their other links stay as they are."""
     if first is not second:
         for one, other in ((first, second), (second, first)):
             one.links = one.links or WeakSet()
@@ -104,7 +104,8 @@ def connect(first: Storage, second: Storage) -> None:
 
 
 def link(made: Any, sources: Iterable[Any]) -> None:
-    """`made` may share memory with `sources`, and with whatever they may share memory with."""
+    """Notes that `made` may share memory with `sources`, and with all that these may share memory
+    with."""
     others = set[Storage]().union(*map(overlapping, storages_of(list(sources))))
     for target in storages_of(made):
         family = {one for one in _family(target) if one.scope.open and one is not target}
@@ -116,7 +117,8 @@ def link(made: Any, sources: Iterable[Any]) -> None:
 
 
 def link_same(made: Any, sources: Iterable[Any]) -> None:
-    """As `link`; if `made` is a list, it may also be the same object as one of `sources`."""
+    """Like `link`. If `made` is a list, it may also be the same Python object as one of
+    `sources`."""
     sources = list(sources)
     link(made, sources)
     if not isinstance(made, TracedList):
@@ -137,7 +139,8 @@ def may_be_same(first: set[Storage], second: set[Storage]) -> bool:
 
 
 def has_sources(made: Storage, sources: Iterable[Source]) -> None:
-    """`made` is fresh memory, or that of one of `sources`, as their flags say."""
+    """Notes that `made` is the memory of the source whose flag holds, or fresh memory if none
+    holds."""
     made.sources = tuple(sources)
     for storage in _sources(made):
         if storage.parts is None:
@@ -148,7 +151,7 @@ def has_sources(made: Storage, sources: Iterable[Source]) -> None:
 
 
 def is_one_of(made: TracedTensor, items: list[Any], index: TracedTensor) -> None:
-    """`made` is the item of a Python list at a position known at run time."""
+    """Notes that `made` is the item of a Python list at a position known only at run time."""
     state = tracer()
     position = state.read(index)
 
@@ -175,7 +178,8 @@ def is_one_of(made: TracedTensor, items: list[Any], index: TracedTensor) -> None
 
 
 def written(storage: Storage) -> None:
-    """After a write to `storage`: others of its family follow, what is linked to it is stale."""
+    """Called after a write to `storage`: updates the other storages of its family, and marks those
+    that are linked to it as stale."""
     if storage.fake is None:
         if storage.same_list:
             _stale(storage.same_list, _origin())
@@ -233,7 +237,7 @@ class _Update:
                 self._read_sources(storage)
 
     def _write_source(self, storage: Storage, source: Source) -> None:
-        """Where `storage` was changed and is the memory of `source`, write that."""
+        """Writes to the memory of `source` where `storage` is that memory and was changed."""
         state, target = tracer(), source.tensor.memory
         is_lost = storage.state.stale or target.state.stale
         is_writable = all(step.is_writable for step in source.tensor.steps)
@@ -252,7 +256,7 @@ class _Update:
         self.changed[target] = condition
 
     def _read_sources(self, storage: Storage) -> None:
-        """Where `storage` is the memory of a source, read that."""
+        """Reads `storage` anew from the memory of each source where that is what it is."""
         state = tracer()
         if storage.state.stale:
             return
@@ -267,7 +271,8 @@ class _Update:
 
 
 def _flag_of(source: Source) -> Value | None:
-    """The flag of a source, or None where it, or the place that is viewed, is not known here."""
+    """The flag of a source. None where the flag, or a position that its view depends on, cannot be
+    used at this place."""
     state = tracer()
     values = [value for step in source.tensor.steps for value in step.values]
     if not all(state.is_known(value) for value in values):

@@ -1,9 +1,10 @@
-"""Which memory the tensors are that a loop carries: the facts of `aliases`, around the loop.
+"""Which memory the tensors that a loop carries may be: the facts of `aliases`, around the loop.
 
-A carried tensor is, at the start of a round, memory from before the loop, that of another carried
-tensor, or memory of its own. Each of the first two is a `Candidate`: a source of the tensor, whose
-flag goes around the loop with it, together with the positions that a view of it depends on. Flags
-are carried when they are asked for. What cannot be followed so, and lists, are linked.
+At the start of a round a carried tensor is memory from before the loop, or the memory of another
+carried tensor, or memory of its own. Each of the first two possibilities is a `Candidate`: a source
+of the tensor. Its flag is carried around the loop together with the positions that the view depends
+on, but only once somebody asks for the flag. Lists, and tensors that cannot be followed in this
+way, are linked instead.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ Loop = ForOp | WhileOp
 Place = Storage | Slot
 
 _MOST = 16
-"""Candidates of one tensor."""
+"""The most candidates of one tensor; a tensor with more is linked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The tensor in `slot` is a view of the memory of `place`; values are left out of `steps`."""
+    """The tensor in `slot` may be a view of the memory of `place`. Placeholders stand in `steps`
+    for the values that the view depends on."""
 
     slot: Slot
     place: Place
@@ -60,7 +62,8 @@ class Candidate:
 
 @dataclass(eq=False, slots=True)
 class _Round:
-    """One tracing of the body, or what is behind the loop: flag and values of candidates there."""
+    """One tracing of the body, or the code behind the loop, with the flag and the values that each
+    candidate has there."""
 
     scope: Scope
     is_body: bool
@@ -77,32 +80,33 @@ class CarriedAliases:
     grown: dict[int, Leaf]
     exact: bool
     candidates: dict[Candidate, torch.Tensor] = field(default_factory=dict[Candidate, torch.Tensor])
-    """With a fake tensor of the view."""
+    """Each with a fake tensor of the view."""
     types: dict[Candidate, tuple[TensorType, ...]] = field(
         default_factory=dict[Candidate, tuple[TensorType, ...]]
     )
-    """Of the values that the view depends on."""
+    """The types of the values that the view of a candidate depends on."""
     asked: list[Candidate] = field(default_factory=list[Candidate])
     linked: set[Slot] = field(default_factory=set[Slot])
-    """Tensors that are not followed exactly."""
+    """Slots of tensors that are linked, because they cannot be followed exactly."""
     pairs: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
     same: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
     """Pairs of lists that may be one Python object; others only hold the same items."""
-    """What may share memory at the start of a round: a slot, and another or an outer storage."""
+    """The pairs in `pairs` may share memory at the start of a round: a slot, and another slot or an
+    outer storage."""
     found: set[Candidate] = field(default_factory=set[Candidate])
     """Candidates after the last round that was traced."""
     loop: Loop | None = None
     yields: tuple[Value, ...] = ()
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
     round: _Round | None = None
-    """The one that the tensors in `made` are of."""
+    """The round to which the tensors in `made` belong."""
     body: _Round | None = None
-    """The last one that was traced to its end."""
+    """The last round of the body that was traced to its end."""
     region: Region | None = None
     is_late: bool = False
-    """A flag has been asked for that this round does not carry yet."""
+    """Whether a flag was asked for that this round does not carry yet."""
     has_learned: bool = False
-    """The last round showed more than was known before it."""
+    """Whether the last round showed something that was not known before it."""
     written: int = 0
 
     # -- entering -------------------------------------------------------------------------------
@@ -126,7 +130,8 @@ class CarriedAliases:
         return found
 
     def _at_start(self, candidate: Candidate) -> tuple[Value, ...] | None:
-        """The values of the view, if the tensor is that candidate before the loop."""
+        """The values that the view depends on, if the tensor is that candidate before the loop;
+        else None."""
         init = tensor_of(self.leaves[candidate.slot].init)
         if init is None or init.memory is not candidate.place:
             return None
@@ -135,9 +140,9 @@ class CarriedAliases:
     def place(
         self, made: dict[Any, Any], carried: tuple[Value, ...], *, in_body: bool, has_run: bool
     ) -> None:
-        """Note what the carried tensors and lists in `made` may share memory with.
+        """Notes what the carried tensors and lists in `made` may share memory with.
 
-        has_run: at least one round has been run, so that nothing is as it was before.
+        has_run: at least one round has been run, so that no tensor is what it was before the loop.
         """
         state = tracer()
         self.made, self.written = made, state.written
@@ -160,7 +165,8 @@ class CarriedAliases:
                 join(made[key], [made.get(other, other)])
 
     def _forget_lost(self) -> None:
-        """Slots that are carried no longer, as their values turned out to be of several kinds."""
+        """Forgets slots that are no longer carried, because their values turned out to be of
+        several kinds."""
         slots = set(self.leaves)
         for one in list(self.candidates):
             if one.slot not in slots or (isinstance(one.place, tuple) and one.place not in slots):
@@ -168,7 +174,7 @@ class CarriedAliases:
         self.asked = [one for one in self.asked if one in self.candidates]
 
     def _learn_inits(self) -> bool:
-        """Learn what the tensors are before the loop; whether that is new."""
+        """Learns what the tensors are before the loop. Returns whether some of it is new."""
         grown = False
         for slot, leaf in self.leaves.items():
             init = tensor_of(leaf.init)
@@ -187,7 +193,7 @@ class CarriedAliases:
         return has_values and self._is_followed(candidate.slot)
 
     def _add(self, slot: Slot, place: Place, steps: Any, fake: torch.Tensor) -> bool:
-        """Whether a candidate is new."""
+        """Adds a candidate. Returns whether it is new."""
         key = without_values(steps)
         if key is None:
             self.linked.add(slot)
@@ -206,7 +212,8 @@ class CarriedAliases:
         return True
 
     def _have_sources(self, candidates: list[Candidate]) -> None:
-        """Give the carried tensors of this round their sources, those of sources first."""
+        """Gives the carried tensors of this round their sources. A tensor comes after its
+        sources."""
         done = set[Any]()
 
         def visit(slot: Any) -> None:
@@ -249,7 +256,8 @@ class CarriedAliases:
         return here.known[candidate][0]
 
     def _extend(self, candidate: Candidate, behind: _Round) -> None:
-        """Let the loop, which has been emitted, carry the flag of one more candidate."""
+        """Adds the flag of one more candidate to the values that the loop, which was emitted
+        before, carries."""
         state, loop, body, region = tracer(), self.loop, self.body, self.region
         if loop is None or body is None or region is None or not behind.scope.open:
             return
@@ -293,9 +301,9 @@ class CarriedAliases:
     # -- leaving --------------------------------------------------------------------------------
 
     def compare(self, region: Region, *, is_settled: bool) -> bool:
-        """Learn what is shared after a round. Whether the round has to be traced again.
+        """Learns what is shared after a round. Returns whether the round has to be traced again.
 
-        is_settled: everything else that is carried was known at its start.
+        is_settled: everything else that is carried was known at the start of the round.
         """
         self.region, self.body, self.yields = region, self.round, ()
         writes = tracer().written > self.written
@@ -342,7 +350,8 @@ class CarriedAliases:
         return ways_of(self.leaves[slot].end, self.region.scope)
 
     def _compare_ways(self, ways: dict[Slot, list[Way]]) -> bool:
-        """Learn candidates from what the tensors are after the round; if there are new ones."""
+        """Learns candidates from what the tensors are after the round. Returns whether there are
+        new ones."""
         grown = False
         users = dict[Storage, dict[Slot, list[Way]]]()
         for slot, mine in ways.items():
@@ -364,10 +373,10 @@ class CarriedAliases:
         return grown
 
     def _compare_group(self, group: dict[Slot, list[Way]]) -> bool:
-        """Tensors that may be in the same memory, which was made in the loop.
+        """Learns from tensors that may be in the same memory, which was made in the loop.
 
-        Of any two one is a source of the other, as a third one need not be in it too; or they are
-        linked.
+        Of any two, one becomes a source of the other, because a third tensor need not be in that
+        memory too. Where that is impossible they are linked.
         """
         before = len(self.pairs)
         grown = False
@@ -385,13 +394,14 @@ class CarriedAliases:
         return grown or len(self.pairs) > before
 
     def _views(self, ways: list[Way], places: list[Way]) -> list[tuple[ViewStep, ...]] | None:
-        """How a tensor is a view of another one in the same memory; None if it may be none."""
+        """How a tensor is a view of another one in the same memory; None if it may be something
+        else."""
         views = [after(place.steps, way.steps) for place in places for way in ways]
         known = [view for view in views if view is not None]
         return known if len(known) == len(views) else None
 
     def _is_above(self, slot: Slot, other: Slot) -> bool:
-        """Whether `other` may be in the memory of `slot`, by what is known."""
+        """Whether `other` may be in the memory of `slot`, by the candidates known so far."""
         pending, seen = [other], set[Any]()
         while pending:
             place = pending.pop()
@@ -447,7 +457,8 @@ class CarriedAliases:
         return (value_of(flag), *map(tracer().use, values))
 
     def _matches(self, candidate: Candidate) -> Iterable[tuple[Flag | None, Any]]:
-        """When the tensor is the candidate after the round, and the steps of the view then."""
+        """The conditions under which the tensor is the candidate after the round, each with the
+        steps of the view."""
         place = candidate.place
         mine = self._ways(candidate.slot)
         if isinstance(place, Storage):

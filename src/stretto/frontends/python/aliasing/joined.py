@@ -1,8 +1,9 @@
-"""Which memory the tensors are that a traced branch leaves behind: the facts of `aliases`.
+"""Which memory the tensors may be that a traced branch leaves behind: the facts of `aliases`.
 
-A joint tensor is, in each arm, memory from before the branch, or memory that the arm made. The
-first is a source of it. Memory of an arm that several joint tensors share goes on as a storage of
-its own behind the branch, which is a source of all of them.
+In each arm, a joint tensor is memory from before the branch, or memory that the arm made. Memory
+from before the branch becomes a source of the joint tensor. Where several joint tensors share
+memory that an arm made, that memory becomes a storage behind the branch, which is a source of all
+of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stretto.ir.types import FLAG
 
 
 class Joint(Protocol):
-    """What became of two leaves: `made`."""
+    """Two leaves and the joint value that stands for them behind the branch."""
 
     first: Any
     second: Any
@@ -36,7 +37,7 @@ class Joint(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Flags:
-    """Values of one arm made available behind the branch, when they are asked for."""
+    """Makes flags of one arm available behind the branch, once somebody asks for them."""
 
     op: IfOp
     condition: Value
@@ -86,10 +87,11 @@ class JoinedAliases:
     hoisted: dict[Storage, Storage] = field(default_factory=dict[Storage, Storage])
     sides: dict[Storage, int] = field(default_factory=dict[Storage, int])
     lost: dict[Storage, list[Storage]] = field(default_factory=dict[Storage, list[Storage]])
-    """Memory of an arm that cannot be read at its end, and what may be that memory behind it."""
+    """Memory of an arm that cannot be read at its end, with the storages behind the branch that may
+    be that memory."""
 
     def shared(self) -> Iterator[tuple[Any, Any, Kind, Value]]:
-        """Results that the branch needs besides: memory of an arm that several tensors share."""
+        """Further results that the branch needs: memory of an arm that several tensors share."""
         state = tracer()
         users = Counter[Storage]()
         for pair in self.pairs:
@@ -113,7 +115,7 @@ class JoinedAliases:
                 yield (tensor if first else None, None if first else tensor, kind, value)
 
     def record(self, op: IfOp) -> None:
-        """Note the facts, once the branch has been emitted."""
+        """Notes the facts, after the branch has been emitted."""
         flags = Flags(op, self.condition, self.regions)
         for storage, made in self.hoisted.items():
             found = self._inside(storage.sources, self.sides[storage], flags, (), made)
@@ -165,7 +167,8 @@ class JoinedAliases:
         joint: Storage,
         fake: torch.Tensor | None = None,
     ) -> list[Source]:
-        """Sources of memory made in an arm, which goes on as `joint`, as seen behind the branch."""
+        """The sources of memory made in an arm, as seen behind the branch, where that memory is
+        `joint`."""
         found = list[Source]()
         for source in sources:
             inner = source.tensor
@@ -179,7 +182,7 @@ class JoinedAliases:
         return found
 
     def _link_neighbours(self, joint: list[Any]) -> None:
-        """Tensors that an arm made of memory that may be shared, for reasons it only guesses."""
+        """Links tensors whose memory an arm made and which are linked in that arm."""
         for number, pair in enumerate(joint):
             for other in joint[:number]:
                 for one, two in ((pair.first, other.first), (pair.second, other.second)):
@@ -194,9 +197,11 @@ def _take_links(made: Storage, storage: Storage) -> None:
 
 
 def _made_inside(storage: Storage, uses: int) -> Iterator[tuple[Storage, int]]:
-    """Storages made in an arm that `storage` may be, and how often each counts as used.
+    """The storages made in an arm that `storage` may be, with the number of uses that each counts
+    for.
 
-    The source of another storage goes on as a storage of its own, as if it were shared.
+    The source of another storage counts twice, so that it becomes a storage of its own behind the
+    branch as if it were shared.
     """
     if not storage.scope.open:
         yield storage, uses

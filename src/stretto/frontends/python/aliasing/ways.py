@@ -1,4 +1,5 @@
-"""How a tensor comes to be the memory of others: the paths through the sources of its storage."""
+"""In which ways a tensor may be the memory of others: the paths through the sources of its
+storage."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from stretto.ir.core import Value
 from stretto.ir.types import TensorType
 
 MOST_WAYS = 64
-"""Ways through branches and inner loops in which one tensor comes to be one of its candidates."""
+"""The most ways that are followed for one tensor; a tensor with more is linked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A tensor is `steps` of `storage`, if it is in the memory of all `taken` sources."""
+    """The tensor is the view `steps` of `storage` if the flags of all `taken` sources hold."""
 
     storage: Storage
     steps: tuple[ViewStep, ...]
@@ -29,7 +30,7 @@ class Way:
 
 
 def ways_of(value: Any, here: Scope) -> list[Way]:
-    """What a tensor may be: memory from outside of `here`, or memory that was made there."""
+    """All that a tensor may be: memory from outside of `here`, or memory that was made there."""
     tensor, found = tensor_of(value), list[Way]()
 
     def visit(storage: Storage, steps: Any, taken: tuple[Source, ...], in_own: bool) -> None:
@@ -55,7 +56,7 @@ def after(whole: tuple[ViewStep, ...], view: tuple[ViewStep, ...]) -> tuple[View
 
 
 def condition_of(way: Way) -> Flag | None:
-    """When a tensor is that way."""
+    """The condition under which a tensor is what `way` says; None if it cannot be told here."""
     state = tracer()
     flags = [source.flag() for source in way.taken]
     others = [] if way.is_outer else [source.flag() for source in way.storage.sources]
@@ -77,7 +78,8 @@ def values_of(steps: tuple[ViewStep, ...]) -> tuple[Value, ...]:
 
 
 def without_values(steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...] | None:
-    """The steps with all values replaced by one; None if they cannot be compared."""
+    """The steps with a placeholder for each value, so that they can be compared; None if they
+    cannot."""
     found = tuple(step.mapped(lambda value: _hole(value.tensor)) for step in steps)
     return found if all(step.is_comparable for step in found) else None
 

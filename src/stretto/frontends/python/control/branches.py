@@ -32,7 +32,7 @@ def use(
     frame: Frame | None = None,
     live: frozenset[str] = frozenset(),
 ) -> Any:
-    """What `operation` gives for a value that is one of several."""
+    """The result of `operation` for a value that is one of several: a branch on its flags."""
     (flag, option), *rest = pairs = possible(value)
     if any(other is UNDEFINED for _, other in pairs):
         fail(
@@ -135,7 +135,8 @@ def branch(
 
 
 def _go_on(world: World) -> Any:
-    """Go on behind the only arm that comes to its end, as if it stood here without a branch."""
+    """Continues after the only arm that reaches its end, as if that arm stood here without a
+    branch."""
     state = tracer()
     state.adopt(world.region)
     world.after.restore()
@@ -146,7 +147,8 @@ def _go_on(world: World) -> Any:
 
 
 def _arm(base: Snapshot, arm: Thunk, flag: Value, taken: bool) -> World | Raised | UnknownResult:
-    """Trace one arm from `base`. Without the result type of a recursion it is left out."""
+    """Traces one arm from `base`. An arm that needs the result type of a recursion which is not
+    known yet is left out."""
     base.restore()
     try:
         with tracer().region() as region, assuming(flag, taken):
@@ -243,11 +245,11 @@ def _spliced(operand: Thunk) -> Value | bool | None:
 
 
 _MOST_OPS = 8
-"""Of a condition that is computed where eager PyTorch would not come to it."""
+"""The most operators of a condition that is computed even where eager PyTorch would skip it."""
 
 
 def _is_harmless(region: Region) -> bool:
-    """Whether every op may also be run where the program would not have run it: none can stop the
+    """Whether every op may be run even where the program would have skipped it: no op can stop the
     run, and none costs much."""
     ops = region.scope.block.ops
     return len(ops) <= _MOST_OPS and all(

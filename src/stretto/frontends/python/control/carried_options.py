@@ -1,8 +1,8 @@
-"""Slots of a loop that are one of several things, and how their options are kept in order.
+"""Slots of a loop that hold one of several kinds of things, and the order of these options.
 
 A slot that holds another kind of thing after a round than before it is carried as an `Either`: a
 flag and a value for each kind of thing. What a round leaves behind is brought into the order in
-which these are carried.
+which the options are carried.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_OPTIONS = 4
 
 
 def unified(before: Any, after: Any) -> Kind | None:
-    """What holds both values, or None."""
+    """The kind that can hold both values, or None."""
     first, second = kind_of(before), kind_of(after)
     if first is None or second is None:
         return None
@@ -40,27 +40,27 @@ def unified(before: Any, after: Any) -> Kind | None:
 
 
 def are_numbers(before: Any, after: Any) -> bool:
-    """Whether both are numbers, so that a first round in front of the loop is of no use."""
+    """Whether both are numbers. Then it does not help to run a first round in front of the loop."""
     return number_kind(before) is not None and number_kind(after) is not None
 
 
 @dataclass(eq=False)
 class CarriedOptions:
-    """The options of slots. `base`: the state before the region, which is changed."""
+    """The options of slots. `base` is the state before the region; splitting a slot changes it."""
 
     base: Snapshot
     placed: dict[Slot, Either] = field(default_factory=dict[Slot, Either])
-    """Values at the start of the round that are one of several."""
+    """The values that are one of several, as they are at the start of the round."""
     examples: dict[Slot, list[Any]] = field(default_factory=dict[Slot, list[Any]])
-    """For each option of such a value, one that it had at the end of a round."""
+    """For each option of such a value, an example that it had at the end of a round."""
     replaced: list[tuple[dict[Any, Any], Any, Any]] = field(
         default_factory=list[tuple[dict[Any, Any], Any, Any]]
     )
-    """Values of `base` that were replaced, with their keys."""
+    """Values of `base` that were replaced, each with its table and its key there."""
 
     def split(self, slot: Slot, before: Any, after: Any) -> bool:
-        """Carry a value of which a round makes another kind of thing as one of several. False where
-        it is too many things, or inside of a copy."""
+        """Carries a value that a round turns into another kind of thing as one of several. Returns
+        False if there are too many kinds, or if the slot is inside of a copy."""
         start = before if isinstance(before, Either) else Either([True], [before])
         known = self.examples.get(slot, list(start.stretto_options))
         _, new = self._matched(slot, start, after)
@@ -74,7 +74,8 @@ class CarriedOptions:
         return self._set_base(slot, made)
 
     def arranged(self, slot: Slot, before: Either, after: Any) -> Either | None:
-        """`after` with the options in the order that they are carried in; None if one is new."""
+        """`after` with its options in the order in which they are carried; None if one of them is
+        new."""
         placed = self.placed.get(slot, before)
         if after is placed:
             return after
@@ -88,7 +89,8 @@ class CarriedOptions:
         )
 
     def _matched(self, slot: Slot, before: Either, after: Any) -> tuple[list[Any], list[Any]]:
-        """For each carried option that of `after`, or NONE; and what else `after` may be."""
+        """For each carried option the matching option of `after`, or NONE; and the options of
+        `after` that match none."""
         examples = self.examples.get(slot, list(before.stretto_options))
         own = self.placed.get(slot, before).stretto_options
         found, pending = [NONE] * len(examples), list(options_of(after))
@@ -126,8 +128,8 @@ class CarriedOptions:
         return apart or self.is_known(after)
 
     def before_round(self, value: Any) -> Any:
-        """The structure of a value, with UNDEFINED where a Program has values: what the variable
-        holds before a round has given it a value. Objects from before the region stay."""
+        """The value with UNDEFINED in the place of everything that the Program would hold: what the
+        variable holds before a round has given it a value. Objects from before the region stay."""
         if kind_of(value) is not None:
             return UNDEFINED
         parts = parts_of(value)
@@ -142,7 +144,8 @@ class CarriedOptions:
     # -- the state before -----------------------------------------------------------------------
 
     def _set_base(self, slot: Slot, value: Any) -> bool:
-        """Let the region start with `value` in a slot; False where that is inside of a copy."""
+        """Lets the region start with `value` in a slot. Returns False where the slot is inside of a
+        copy."""
         (kind, *place), *path = slot
         if kind == "cell":
             cells: dict[Any, Any] = self.base.cells  # type: ignore[assignment]
@@ -165,7 +168,8 @@ class CarriedOptions:
 
 
 def _with_part(whole: Any, path: Sequence[Any], part: Any) -> Any:
-    """A composite with another part; NONE where the path leads into a container."""
+    """A composite with another part; NONE where the path leads into a container, which would have
+    to be changed."""
     if not path:
         return part
     parts = parts_of(whole)

@@ -1,9 +1,10 @@
-"""What a region that may run many times carries: found by tracing it and comparing the state.
+"""Finds what a region that may run many times carries, by tracing it and comparing the state.
 
 A *slot* is a place of the state: a variable or an item of a container, with a path through tuples.
-`begin` puts block parameters into the slots known to be carried, `end` compares and learns more
-slots; when it learns nothing, the region is complete. Storages written inside are carried too, and
-lists whose length changes become TracedLists wherever they are referred to.
+`begin` puts block parameters into the slots that are known to be carried. `end` compares the state
+with that at the start and learns further slots. When it learns nothing, the region is complete.
+Storages that are written inside are carried too. Lists whose length changes become TracedLists
+wherever they are referred to.
 """
 
 from __future__ import annotations
@@ -90,13 +91,14 @@ class Carry:
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
     copied: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
     ends: dict[int, Slot] = field(default_factory=dict[int, Slot])
-    """Slots of the copies by the objects that they are after a round."""
+    """The slots of the copies, by the ids of the objects that they are after a round."""
     twins: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
-    """Copies that stand for the same object, each with another one."""
+    """Slots whose copies stand for the same object, although each is a copy of its own."""
     has_run: bool = False
-    """The values that are placed are those after at least one round."""
+    """Whether the values that are placed are those after at least one round."""
     splits: bool = False
-    """What is of another kind after a round is carried as one of several."""
+    """Whether a slot that holds another kind of thing after a round is carried as one of
+    several."""
 
     def __post_init__(self) -> None:
         self.options = CarriedOptions(self.base)
@@ -124,7 +126,7 @@ class Carry:
         return made + self.aliases.inits()
 
     def begin(self) -> tuple[Value, ...]:
-        """Restore the state with fresh params in the carried slots; the params."""
+        """Restores the state with fresh params in the carried slots. Returns the params."""
         state = tracer()
         params = tuple(state.param(kind.type) for kind in self.kinds())
         self.place(params, self.loops, in_body=True)
@@ -138,7 +140,7 @@ class Carry:
         in_body: bool = False,
         trips: int | None = None,
     ) -> None:
-        """Set the state to `base` with `values` in the carried slots."""
+        """Sets the state to `base`, with `values` in the carried slots."""
         self.base.restore()
         supply = iter(values)
         self.has_run = self.runs_once and not in_body
@@ -216,9 +218,10 @@ class Carry:
     # -- leaving --------------------------------------------------------------------------------
 
     def end(self, region: Region, *, is_last: bool = True) -> bool:
-        """Compare the state with that at the start; True when nothing new has to be carried.
+        """Compares the state with that at the start. Returns True if nothing new has to be carried.
 
-        `is_last`: the region is complete, so a storage not written by now need not be carried.
+        `is_last`: the region is complete, so a storage that was not written by now need not be
+        carried.
         """
         self.changed = False
         self.poisoned, self.ends = {}, {}
@@ -251,7 +254,8 @@ class Carry:
     def finish(
         self, results: tuple[Value, ...], trips: int | None = None, loop: Loop | None = None
     ) -> None:
-        """Set the state after the region: results in the carried slots, poison where unknown."""
+        """Sets the state after the region: results in the carried slots, poison where nothing is
+        known."""
         self.aliases.loop = loop
         self.place(results, self.loops, trips=trips)
         if self.runs_once:
@@ -265,7 +269,8 @@ class Carry:
                 _poisoned(self.base.boxes[rest[0]][0], path, poison)
 
     def _settle_bound(self) -> None:
-        """Variables that each round binds have a value after the first."""
+        """Takes the value itself for variables that each round binds: they have one after the
+        first."""
         for slot, leaf in self.leaves.items():
             if len(slot) == 2 and slot[0][0] == "cell" and leaf.end is True:
                 _, number, name = slot[0]
@@ -275,7 +280,8 @@ class Carry:
                     frame.set(name, maybe.value)
 
     def update(self, values: tuple[Value, ...]) -> None:
-        """After a recursive call: put its results into the carried slots, lists in place."""
+        """Puts the results of a recursive call into the carried slots. Lists are changed in
+        place."""
         supply = iter(values)
         for slot, leaf in self.leaves.items():
             self.made[slot] = wrap(next(supply), leaf.kind, device=device_of(leaf.init, leaf.end))
@@ -314,7 +320,7 @@ class Carry:
             self._learn(slot, before, after, name)
 
     def _learn(self, slot: Slot, before: Any, after: Any, name: str) -> None:
-        """A slot that was not carried has changed."""
+        """Learns how to carry a slot that has changed and was not carried."""
         after = _or_poison(after)
         if isinstance(after, Poison):
             self.poisoned[slot] = after
@@ -359,7 +365,7 @@ class Carry:
         self.options.give_up()
 
     def _learn_defined(self, slot: Slot, after: Any, name: str) -> None:
-        """A variable got its first value in the body."""
+        """Learns how to carry a variable that got its first value in the body."""
         kind = kind_of(after)
         if is_internal(name) or len(slot) > 1:
             if kind is not None:
@@ -453,7 +459,7 @@ class Carry:
         self._peel("a container", list(before.values()), list(after.values()))
 
     def _fail_items(self, item: Any) -> None:
-        """A list grows or shrinks whose items a Program cannot hold."""
+        """Fails for a list that grows or shrinks and whose items a Program cannot hold."""
         where = "a traced loop" if self.frame is not None else "a recursive function"
         raise NeedsPeel(
             abort(
@@ -500,16 +506,17 @@ class Carry:
                 self.changed = True
 
     def _learn_stale(self, storage: Storage, origin: Abort) -> None:
-        """A storage that may have been changed in a round by a write to another one."""
+        """Learns that a write to another storage in a round may have changed this one."""
         if storage.fake is None or storage not in self.stale:
             self.storages.pop(storage, None)
             self.changed |= storage not in self.stale
             self.stale.setdefault(storage, origin)
 
     def _drop_unwritten(self) -> None:
-        """Storages that were written only while another slot was not carried yet.
+        """Drops storages that were written only while another slot was not carried yet.
 
-        Each is dropped once: a constant that is assigned to itself is written if it is not carried.
+        Each is dropped only once: a constant that is assigned to itself is written whenever it is
+        not carried.
         """
         for storage, param in list(self.params.items()):
             is_kept = storage in self.dropped or storage not in self.storages
@@ -533,14 +540,14 @@ class Carry:
 
 
 def _or_poison(value: Any) -> Any:
-    """A tensor or list that cannot be read is an error if it is used."""
+    """The value, or a poison for a tensor or list that cannot be read any more."""
     if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
         return Poison.of(value.memory.state.stale)
     return value
 
 
 def _poisoned(whole: Any, path: Sequence[Any], poison: Poison) -> Any:
-    """A variable of which a part is not known."""
+    """The value of a variable with a poison in one of its parts."""
     if not path:
         return poison
     parts = parts_of(whole)

@@ -1,8 +1,8 @@
-"""Joining the states that the two arms of a traced branch leave behind.
+"""Joins the states that the two arms of a traced branch leave behind.
 
-Leaves that differ become results of the IfOp; containers are joined item by item; a list that has
-different lengths becomes a TracedList. What cannot be joined becomes a Poison, an error only if it
-is used later.
+Leaves that differ become results of the IfOp. Containers are joined item by item. A list that has
+different lengths in the arms becomes a TracedList. What cannot be joined becomes a Poison, which is
+an error only if it is used later.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class World:
         return contents(box) if found is None else found[1]
 
     def stale(self, value: Any) -> Poison | None:
-        """What a tensor or list becomes that cannot be read at the end of the arm."""
+        """The poison that replaces a tensor or list which cannot be read at the end of the arm."""
         if not isinstance(value, TracedTensor | TracedList):
             return None
         stale = self.states.get(value.memory, value.memory.state).stale
@@ -98,7 +98,7 @@ class Joiner:
     keep: list[Any] = field(default_factory=list[Any])
 
     def run(self) -> Any:
-        """Emit the branch; the joint result of the arms."""
+        """Emits the branch and sets the joint state. Returns the joint result of the arms."""
         condition = self.condition
         cells = {key: self._cell(*key) for key in self.base.cells}
         boxes = [self._box(box) for box, _ in self.base.boxes.values()]
@@ -142,7 +142,7 @@ class Joiner:
         }
 
     def _entry(self, first: dict[Any, Any], second: dict[Any, Any], key: Any) -> Any:
-        """An entry that one of the arms may lack."""
+        """The joint value of an entry that one of the arms may lack."""
         one, other = first.get(key, UNDEFINED), second.get(key, UNDEFINED)
         if key in first and key in second:
             return self.value(one, other, str(key))
@@ -196,7 +196,7 @@ class Joiner:
         return value
 
     def _undefined(self, first: Any, second: Any, name: str) -> Any:
-        """A variable that has no value in one of the arms, or may have none."""
+        """The joint value of a variable that has, or may have, no value in one of the arms."""
         if is_internal(name):
             return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
         one, two = Maybe.of(first, name), Maybe.of(second, name)
@@ -210,7 +210,8 @@ class Joiner:
         return Maybe(value, self.value(one.bound, two.bound, name), name)
 
     def _guarded(self, value: Any, in_second: bool) -> Any:
-        """`value` of one arm, and a placeholder in the other that is never looked at."""
+        """The joint value of a variable that only one arm has: `value` there, and in the other arm
+        a placeholder that is never read."""
         key = (id(value), in_second)
         if key not in self.guarded:
             self.keep.append(value)
@@ -236,13 +237,13 @@ class Joiner:
         return self.value(value, value, "an item")
 
     def _outlives(self, value: TracedTensor | TracedList) -> bool:
-        """Whether a tensor or list from before the branch is the same behind it."""
+        """Whether a tensor or list existed before the branch, so that it is the same behind it."""
         steps = value.steps if isinstance(value, TracedTensor) else ()
         values = [item for step in steps for item in step.values]
         return value.memory.scope.open and all(map(tracer().is_known, values))
 
     def _is_known(self, box: Any) -> bool:
-        """Whether an object is from before the branch, so that it is the same behind it."""
+        """Whether an object existed before the branch, so that it is the same behind it."""
         return id(box) in self.base.boxes or tracer().heap.knows(box)
 
     def _leaf(self, first: Any, second: Any, kind: Kind, length: Length | None = None) -> Any:
@@ -339,7 +340,7 @@ class Joiner:
         return Either(flags, options) if len(options) > 1 else options[0]
 
     def _flag(self, first: Any, second: Any) -> Any:
-        """A flag that each arm has a value of."""
+        """The joint value of a flag."""
         if first is True and second is False:
             return tracer().number(self.condition)
         if first is False and second is True:
@@ -347,8 +348,7 @@ class Joiner:
         return self.value(first, second, "flag")
 
     def _joins(self, first: Any, second: Any) -> bool:
-        """Whether two options are of one kind, so that one of them need not be known from the
-        other."""
+        """Whether two options are of one kind, so that one value can stand for both."""
         if first is second or equal_leaves(first, second):
             return True
         if first is UNDEFINED or second is UNDEFINED or self._apart(first, second):
@@ -404,7 +404,7 @@ class Joiner:
 
 
 def _origin(value: Any) -> int:
-    """Which Python list a list is, or is in the place of."""
+    """The id of the Python list that a list is, or in whose place it is."""
     return tracer().list_origins.get(id(value), id(value))
 
 

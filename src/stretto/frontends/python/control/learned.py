@@ -1,11 +1,11 @@
-"""What tracing a loop has found out, for the next time that the loop is traced.
+"""Remembers what tracing a loop has found out, for the next time that the loop is traced.
 
-A loop is traced until nothing more is found that it carries. One inside of it is traced anew in
-each of these rounds; were it to begin with nothing each time, too, the number of traces would grow
-exponentially with the depth. So what a loop has learnt is kept with the state that it was entered
-in. It is learnt again at once if the loop is entered in a state that is as general: the same one,
-but for values that have become traced. What a loop begins with is only a start: `Carry.end` still
-compares all, so that a program is right whatever was known.
+A loop is traced until nothing more is found that it carries. In each of these rounds an inner loop
+is traced anew. If it began with nothing each time, the number of traces would grow exponentially
+with the depth. So what a loop has learned is kept, together with the state in which it was entered.
+When the loop is entered in a state that is as general (the same state, except that some values have
+become traced), it starts with what it learned before. That is only a start: `Carry.end` still
+compares everything, so the program is right whatever was remembered.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ Place = tuple[Any, ...]
 """A loop of the source, and how many calls deep it is entered."""
 
 _MOST_STATES = 4
-"""States in which a loop was entered that are remembered."""
+"""The most states per loop that are remembered."""
 
 
 def place_of(code: CodeType, *, first: int = 0) -> Place:
-    """A loop whose body is `code`, from the round `first` on, here."""
+    """The place of a loop whose body is `code`, entered here, from the round `first` on."""
     return code, first, len(tracer().frames)
 
 
 def recall(place: Place, carry: Carry) -> bool:
-    """Let `carry`, which has just begun, know what an earlier trace has learnt."""
+    """Gives `carry`, which has just begun, what an earlier trace has learned. Returns whether there
+    was something to give."""
     if not carry.splits:
         for then in tracer().learned.get(place, ()):
             match = _Match(then.base, carry.base)
@@ -57,14 +58,14 @@ def recall(place: Place, carry: Carry) -> bool:
 
 
 def keeps_first_round(place: Place, now: Snapshot) -> bool:
-    """Whether an earlier trace, from a state as this one, had no need of a copy of the first round
-    in front of the loop."""
+    """Whether an earlier trace from such a state needed no copy of the first round in front of the
+    loop."""
     known: list[Carry] = tracer().learned.get(place, [])
     return any(then.runs_once and _Match(then.base, now).holds() for then in known)
 
 
 def remember(place: Place, carry: Carry) -> None:
-    """Keep what a loop has learnt, now that it is complete."""
+    """Keeps what a loop has learned, now that it is complete."""
     if not (carry.splits or carry.options.replaced or carry.options.examples or carry.twins):
         known: list[Carry] = tracer().learned.setdefault(place, [])
         known.insert(0, carry)
@@ -77,21 +78,22 @@ def forget(place: Place) -> None:
 
 @dataclass(eq=False)
 class _Match:
-    """Two states in which the same loop is entered, earlier and now, side by side."""
+    """Compares two states in which the same loop is entered: an earlier one and the current one."""
 
     then: Snapshot
     now: Snapshot
     boxes: dict[int, int] = field(default_factory=dict[int, int])
     storages: dict[Storage, Storage] = field(default_factory=dict[Storage, Storage])
     lists: dict[int, Storage] = field(default_factory=dict[int, Storage])
-    """Python lists then that are traced ones now."""
+    """Python lists of the earlier state that are traced lists now."""
     parted: set[Storage] = field(default_factory=set[Storage])
-    """Storages then that are several ones now, or that a tensor is another view of."""
+    """Storages of the earlier state that are several storages now, or of which a tensor is another
+    view now."""
     unbound: dict[tuple[int, str], Any] = field(default_factory=dict[tuple[int, str], Any])
-    """Variables without a value now, and the form in which the loop carries them."""
+    """Variables without a value now, with the form in which the loop carries them."""
 
     def holds(self) -> bool:
-        """Whether each value is the same as then, or is traced."""
+        """Whether each value is the same as in the earlier state, or is traced now."""
         then, now = self.then.cells, self.now.cells
         if then.keys() != now.keys():
             return False
@@ -152,13 +154,13 @@ class _Match:
 
 
 def _view_of(value: TracedTensor | TracedList) -> Any:
-    """How a tensor is a view of its memory. One that is a row of its memory now and was all of it
-    earlier, as a branch or loop between has joined it with another one, has other memory."""
+    """How a tensor is a view of its memory. If that differs from the earlier state, a branch or
+    loop in between has joined the tensor with another one, and it has other memory."""
     return without_values(value.steps) if isinstance(value, TracedTensor) else ()
 
 
 def _is_unbound(value: Any) -> bool:
-    """Whether this is what the loop made of a variable without a value."""
+    """Whether the value is the form that the loop gave to a variable without a value."""
     parts = parts_of(value)
     if parts is not None:
         return all(map(_is_unbound, parts))
@@ -167,8 +169,8 @@ def _is_unbound(value: Any) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _Translation:
-    """Takes what was learnt over, in terms of the state now. What has no counterpart is left out,
-    to be learnt again."""
+    """Transfers what was learned to the current state. What has no counterpart there is left out,
+    to be learned again."""
 
     match: _Match
     then: Carry

@@ -69,10 +69,10 @@ def stage_while(frame: Frame, test: Test, body: Callable[[], None], live: tuple[
 
 
 def _runs_natively(loop: Loop, test: Test) -> bool:
-    """Run rounds until the test is False (True) or traced (False).
+    """Runs rounds until the test is False (returns True) or traced (returns False).
 
-    A test that becomes traced in the first round is taken back to before it, so that the round
-    need not be copied in front of the loop, where its variables allow that.
+    If the test becomes traced in the first round, the state is taken back to before that round.
+    Then the loop need not have a copy of its first round in front, if its variables allow that.
     """
     state, start = tracer(), Snapshot.take()
     with state.transaction() as rollback:
@@ -177,7 +177,7 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
 
 
 def _trace_until_settled(carry: Carry, place: Place, trace_round: Callable[[], bool]) -> None:
-    """Trace rounds until one of them shows that all that it changes is carried."""
+    """Traces rounds until one of them shows that everything that it changes is carried."""
     known = recall(place, carry)
     for attempt in range(_ATTEMPTS):
         carry.base.restore()
@@ -189,9 +189,9 @@ def _trace_until_settled(carry: Carry, place: Place, trace_round: Callable[[], b
 
 
 def _raised_at_once(loop: Loop, test: Test, body: Callable[[], None], error: Exception) -> None:
-    """The loop of a body that raises whatever the variables hold: it raises if it is entered.
+    """Emits a loop whose body raises whatever the variables hold: it raises if it is entered.
 
-    Raises `error` where it came from something else, a bug of the capture or types that only later
+    Raises `error` itself if it has another cause: a bug of the capture, or types that only later
     rounds have.
     """
     if not raises(error):
@@ -311,7 +311,7 @@ def _unrolled(source: Source, loop: Loop, first: int) -> None:
 
 
 def _stop_or(loop: Loop, rest: Callable[[], None]) -> None:
-    """Go on only if a traced break has not happened."""
+    """Continues only if a traced break has not happened."""
     assert loop.stop is not None
     branch(stage_not(loop.stop()), rest, lambda: None, loop.frame, loop.live)
 
@@ -351,7 +351,8 @@ def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
 
 
 def _ended(carry: Carry, region: Region) -> bool:
-    """`carry.end`; the state is as before the loop where a round has to be run in front of it."""
+    """Calls `carry.end`. Where a round has to be run in front of the loop, the state is first made
+    what it was before the loop."""
     try:
         return carry.end(region)
     except NeedsPeel:
@@ -377,7 +378,7 @@ def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:
 
 
 def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int) -> None:
-    """A `for` that may stop early: a while loop that carries the index."""
+    """Emits a `for` that may stop early: a while loop that carries the index."""
     state = tracer()
     assert loop.stop is not None
     with state.region() as head:
