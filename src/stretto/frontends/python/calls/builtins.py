@@ -63,7 +63,7 @@ def _cast(kind: type) -> Rule:
 
 
 def _check_finite(value: Any) -> None:
-    """What `int` refuses."""
+    """Raises what `int` raises."""
     if value.dtype.is_floating_point and value.numel() == 1:
         to_integer = "cannot convert float {} to integer"
         is_a_number = torch.logical_not(torch.isnan(value))
@@ -139,7 +139,8 @@ def _isinstance(value: Any, kinds: Any) -> Any:
 
 
 def _getattr(holder: Any, name: str, *default: Any) -> Any:
-    """Which attributes are read by built names, and which are not there, is kept for the guards."""
+    """Notes for the guards which attributes are read by names built at run time, and which are
+    missing."""
     state = tracer()
     state.names_read.add(name)
     found = getattr(holder, name, UNDEFINED)
@@ -257,7 +258,7 @@ _NO_MESSAGE = (
 
 
 def _checked(error: type[Exception], condition: Any, message: Any) -> Any:
-    """torch._check_with: eager PyTorch wants a bool, which a traced number of that dtype is."""
+    """torch._check_with. Eager PyTorch wants a bool, and a traced number of that dtype is one."""
     if not is_number(condition) or condition.dtype != torch.bool:
         return NotImplemented
 
@@ -300,7 +301,8 @@ def _arange(*args: Any, **kwargs: Any) -> Any:
 
 
 def _compared(method: str) -> Rule:
-    """torch.equal and torch.allclose give Python flags, of which a traced one is made."""
+    """torch.equal and torch.allclose, which return Python flags in eager PyTorch and traced ones
+    here."""
 
     def rule(one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
         if not (_traced(one) or _traced(other)):

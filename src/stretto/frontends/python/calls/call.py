@@ -50,7 +50,7 @@ def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Choose how a call is traced by what is called."""
+    """Chooses how a call is traced, by what is called."""
     for given in (function, *args, *kwargs.values()):
         if isinstance(given, Poison):
             given.fail()
@@ -119,7 +119,7 @@ def _stores(function: Any) -> bool:
 
 
 def check_iterator(iterator: Any) -> None:
-    """Fail for an iterator that was there before the call, and would go on from call to call."""
+    """Fails for an iterator that existed before the call and would advance from call to call."""
     if isinstance(iterator, Iterator) and tracer().heap.knows(iterator):
         fail(
             f"a {type(iterator).__name__} that outlives the call is advanced",
@@ -128,7 +128,7 @@ def check_iterator(iterator: Any) -> None:
 
 
 def check_tensor_attribute(tensor: torch.Tensor, name: str) -> None:
-    """Fail where an attribute is set of a tensor that was there before the call."""
+    """Fails where an attribute is set of a tensor that existed before the call."""
     state = tracer()
     known = any(tensor is traced for traced in state.inputs.values()) or any(
         tensor is constant.traced for constant in state.constants.values()
@@ -233,7 +233,7 @@ def _check_kind(function: types.FunctionType) -> None:
 
 
 def _under_context(function: types.FunctionType) -> Any:
-    """The function that `@torch.no_grad()` and its like are put on."""
+    """The function that `@torch.no_grad()` or a similar decorator wraps."""
     inner = getattr(function, "__wrapped__", None)
     if inner is None or not function.__code__.co_filename.endswith("_contextlib.py"):
         return None

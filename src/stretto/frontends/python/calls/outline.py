@@ -1,10 +1,10 @@
-"""User functions that call themselves, traced as IR functions.
+"""Traces user functions that call themselves as IR functions.
 
-Traced arguments become params, the Python state that the function changes is carried as in a loop
-(`carry`), traced values of outer functions become further params. What it puts into lists and dicts
-of its arguments is returned, and put into those of the caller. A recursive call inside is a CallOp;
-its result type comes from the arm that does not recurse, which is traced first by leaving the other
-arm out (`UnknownResult`).
+Traced arguments become params. The Python state that the function changes is carried as in a loop
+(`carry`). Traced values of outer functions become further params. What the function puts into lists
+and dicts of its arguments is returned, and put into those of the caller. A recursive call inside is
+a CallOp. Its result type comes from the arm that does not recurse: that arm is traced first, with
+the other arm left out (`UnknownResult`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
 
 OUTLINE_LIMIT = 8
-"""Functions that are made of one user function at the same time, each within the last."""
+"""The most IR functions that are made of one user function at the same time, each within the
+last."""
 
 _ATTEMPTS = 20
 
@@ -53,8 +54,8 @@ class _Retrace(Signal):
 
 
 class ByIdentity(Signal):
-    """A list of the arguments gets more or fewer items, or another structure: it is to be taken as
-    the object that it is, not as what it holds."""
+    """A list among the arguments changes its length or structure: it has to be identified as an
+    object, not by what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,16 @@ class Outline:
     template: Template | None = None
     mutated: list[int] = field(default_factory=list[int])
     replaced: list[int] = field(default_factory=list[int])
-    """Arguments in lists and dicts that the function puts something else in the place of."""
+    """Positions of arguments in lists and dicts that the function replaces."""
     captures: list[Value] = field(default_factory=list[Value])
     shared: list[Any] = field(default_factory=list[Any])
     """What results may share memory with: positions of arguments, and storages of outer tensors."""
     returned: dict[int, int] = field(default_factory=dict[int, int])
-    """Results that are an argument itself: positions of both."""
+    """Results that are an argument itself: the positions of both."""
     depth: int = 0
     opens_results: bool = False
-    """A list or dict of the arguments that is returned is a result of its own: not in all cases is
-    what is returned the same argument."""
+    """Whether a list or dict of the arguments that is returned becomes a result of its own, because
+    not every path returns the same argument."""
     surroundings: Surroundings | None = None
     differing: set[int] = field(default_factory=set[int])
     aliased: set[tuple[int, Any]] = field(default_factory=set[tuple[int, Any]])
@@ -100,7 +101,8 @@ class Outline:
     finished: bool = False
 
     def is_usable(self) -> bool:
-        """Whether a call may use the function as it was traced: it would read the same state."""
+        """Whether a call may use the function as it was traced, because it would read the same
+        state."""
         if not self.finished:
             return True
         state = tracer()
@@ -278,7 +280,8 @@ class Outline:
             self.replaced.append(position)
 
     def _find_shared(self, leaves: list[Any], tensors: list[Any], after: list[Any]) -> bool:
-        """Learn which memory the results may be; True if the same ones are arguments as before."""
+        """Learns which memory the results may be. Returns True if the same results are arguments as
+        before."""
         left = [after[position] for position in self.replaced]
         reached = set[Storage]().union(*map(overlapping, storages_of([leaves, left])))
         positions = [n for n, tensor in enumerate(tensors) if tensor.memory in reached]
@@ -308,7 +311,8 @@ class Outline:
         return found
 
     def _learn_aliases(self, leaves: list[Any]) -> None:
-        """Arguments may share memory in a way that those of the first call do not."""
+        """Learns how the arguments of this call may share memory, if those of the first call do
+        not."""
         found = self._aliases(leaves)
         if found <= self.aliased:
             return
@@ -401,7 +405,8 @@ class Outline:
         return built
 
     def _note_copies(self, built: Any, given: list[Any]) -> None:
-        """What is returned may be an argument, or not, and whoever changes it could tell."""
+        """Notes that what is returned may or may not be an argument, which matters to whoever
+        changes it."""
         copies = list(RESULT.containers(built))
         if copies and tracer().keeps_apart:
             fail(

@@ -1,7 +1,7 @@
-"""Functions of Python whose value is another one at each call: random numbers, clocks.
+"""Python functions that return another value at each call: random numbers, clocks.
 
-A capture would run them once, and every later call of the program would find the value of the
-first. So calling one is a CaptureError, as drawing a random tensor is.
+A capture would call them once, and every later run of the program would find the value of that
+first call. So calling one is a CaptureError, like drawing a random tensor.
 """
 
 from __future__ import annotations

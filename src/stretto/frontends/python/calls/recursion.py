@@ -25,7 +25,7 @@ DEPTH_LIMIT = 500
 """Levels of recursion on Python values that are traced inline."""
 
 TRACED_DEPTH_LIMIT = 100
-"""The same, where every level lies inside a traced branch, so that tracing may never end."""
+"""The same limit where every level lies inside a traced branch, so that tracing might never end."""
 
 
 def call_user(
@@ -108,7 +108,7 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _abstract(given: Any, *, by_identity: bool) -> Hashable:
-    """What two calls have in common if one function can stand for both."""
+    """The key that two calls share if one function can stand for both."""
     leaves, walk = list[TracedTensor](), Walk(is_traced_leaf, not by_identity)
     origins = tracer().list_origins
     lists = (x for x in walk.containers(given) if by_identity or isinstance(x, TracedList))

@@ -1,4 +1,5 @@
-"""What a traced function may have read besides its arguments, to see later whether it changed."""
+"""What a traced function may have read besides its arguments, to find out later whether it
+changed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What a Program was captured with beside its arguments and the content of its constants.
+"""What a Program was captured with, besides its arguments and the content of its constants.
 
-Traced code reads globals, closure variables, attributes, items, settings of torch. What it found
-there went into the Program, which is stale once any of it is another value. `reach` says what the
-code may have read, and `layout` collects it; here all of it is checked by identity: in few
-Python steps, or by native code where there is much of it. Only where that fails, values are.
+Traced code reads globals, closure variables, attributes, items and settings of torch. What it found
+there became part of the Program, which is stale once any of it has another value. `reach` says what
+the code may have read, and `layout` collects it. Here all of it is checked by identity: in few
+Python steps, or by native code where there is much to check. Values are compared only where that
+fails.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from stretto.frontends.python.values.state import (
 )
 
 _PLAIN_BOXES: frozenset[type] = frozenset((dict, list, set, deque, OrderedDict))
-"""Containers that are true where they hold something."""
+"""Containers whose truth says whether they hold something."""
 _GONE = (KeyError, AttributeError, ValueError, RuntimeError)
-"""What reading raises where an entry was deleted, a variable has no value, or another thread
-changes a container."""
+"""The exceptions of reading an entry that was deleted, a variable without a value, or a container
+that another thread changes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,9 +66,9 @@ class Box:
 class Guards:
     """The Program is right as long as all this has the value that it had.
 
-    Settings are functions. Of `absent` (a namespace, a name, its holder) there was no entry.
-    Objects had their classes, containers their sizes, boxes also their items. Arrays have a content
-    that is compared whole.
+    Settings are functions whose result is compared. `absent` lists entries that did not exist: a
+    namespace, a name, its holder. Objects are compared by class, containers by size, boxes also by
+    their items, arrays by their whole content.
     """
 
     settings: dict[Callable[[], Any], Any]
@@ -78,9 +79,9 @@ class Guards:
     boxes: tuple[Box, ...]
     arrays: tuple[tuple[Any, Any], ...]
     kept: tuple[Any, ...]
-    """Objects that contents of arrays name by their ids."""
+    """Objects that the contents of arrays name by their ids, kept alive."""
     native: Native | None = None
-    """Makes a quick check of probes, for programs whose calls are quick."""
+    """Makes a quick native check of probes, for programs whose calls are quick."""
     check: Callable[[], bool] | None = None
 
     def hold(self) -> bool:
@@ -104,8 +105,8 @@ class Guards:
         return lambda: probes_hold() and rest_holds()
 
     def _are_equal(self) -> bool:
-        """Whether what is there has the same values, if not the same objects; these are then the
-        ones to expect."""
+        """Whether everything has the same value, even if it is another object. If so, these objects
+        are the ones expected from now on."""
         if self.changed() is not None:
             return False
         for place in self.places:
@@ -118,7 +119,7 @@ class Guards:
         return True
 
     def changed(self) -> str | None:
-        """What is another value now, in words."""
+        """A description of what has another value now, or None."""
         for read, value in self.settings.items():
             if not equal_values(read(), value):
                 return f"{read.__name__.strip('_')} of torch"
@@ -163,18 +164,18 @@ class Kind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Probes:
-    """Comparisons that need no Python: of an entry of a dict (0: there is none), of a length, of an
-    item of a list, of the next key and value of a dict, of a class.
+    """Comparisons that need no Python: of an entry of a dict (0: there is none), a length, an item
+    of a list, the next key and value of a dict, a class.
 
-    rows: kind, subject, key, expected, each a number: the address of an object, a length, or the
-    place of an item. kept: the objects behind the addresses.
+    rows: kind, subject, key, expected. Each is a number: the address of an object, a length, or the
+    position of an item. kept: the objects behind the addresses.
     """
 
     rows: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
     kept: list[Any] = field(default_factory=list[Any])
 
     def add(self, kind: Kind, subject: Any, key: Any, expected: Any) -> None:
-        """Both compared with objects."""
+        """Adds a comparison whose key and expected value are objects."""
         self.kept += (subject, key, expected)
         self.rows.append((kind, id(subject), id(key), id(expected)))
 
@@ -202,7 +203,7 @@ class Probes:
 
 
 _MANY = 50
-"""So many comparisons take longer in Python than a call of native code."""
+"""From this many comparisons on, native code takes less time than Python."""
 Native = Callable[[Probes], Callable[[], bool]]
 _SIZES = {
     dict: Kind.DICT_SIZE,
@@ -242,10 +243,10 @@ def probes_of(guards: Guards) -> tuple[Probes, Guards]:
 
 
 def check_of(guards: Guards) -> Callable[[], bool]:
-    """A function that says whether all has the same identity as before.
+    """Makes a function that says whether everything has the same identity as before.
 
-    It is printed as Python, with the objects as its globals: a call of it costs some 20 ns per
-    value, less than half of what any loop over the values costs.
+    It is printed as Python, with the objects as its globals: a call costs some 20 ns per value,
+    less than half of what any loop over the values costs.
     """
     known: dict[str, Any] = {"all": all, "map": map, "is_": is_, "content_of": content_of}
     lines = ["def check():"]
@@ -255,7 +256,8 @@ def check_of(guards: Guards) -> Callable[[], bool]:
         return f"o{len(known) - 1}"
 
     def stored(container: Any, plain: str, method: str) -> str:
-        """What a container holds; of a class derived from it, whatever that class makes of it."""
+        """The expression for what a container holds. For a class derived from a built-in container,
+        its methods are not called."""
         kind = container_of(container)
         if type(container) is kind:
             return plain.format(name(container))

@@ -1,7 +1,4 @@
-"""Collects the guards of a capture: all that traced code may have read beside its arguments.
-
-`reach` says what that is; here it is laid out as Guards.
-"""
+"""Collects the guards of a capture: all that `reach` says that traced code may have read."""
 
 # pyright: reportPrivateUsage=false
 # a module's tables, the hooks of all modules, and whether autocast is on, are private
@@ -96,7 +93,8 @@ class _Layout:
         names: Iterable[str],
         anchor: int | None = None,
     ) -> None:
-        """Entries of a namespace, there or not. anchor: what exemptions call it."""
+        """Guards entries of a namespace, whether they exist or not. anchor: the id under which
+        exemptions name the namespace."""
         for name in names:
             if self.exempt.has(id(table) if anchor is None else anchor, name):
                 continue
@@ -181,7 +179,7 @@ class _Layout:
         self.entries(f"module {function.__module__}", table, (*own, *hidden))
 
     def classes(self, kind: type) -> None:
-        """Entries of a class and its bases, also where one could be hidden by a new one."""
+        """Guards entries of a class and its bases, also those that a new entry could hide."""
         if kind in self.known:
             return
         self.known.add(kind)
@@ -249,7 +247,8 @@ _GLOBAL_HOOKS = (
 
 
 def _settings(names: set[str]) -> tuple[Callable[[], Any], ...]:
-    """What operators depend on beside their arguments, and what code with these names asks for."""
+    """The settings that operators depend on besides their arguments, and those that code with these
+    names asks for."""
     autocast = _autocast if torch._C._is_any_autocast_enabled() else _is_autocast_enabled
     asked = (_SETTINGS[name] for name in sorted(_SETTINGS.keys() & names))
     return (torch.get_default_dtype, autocast, *asked)

@@ -1,8 +1,8 @@
-"""What traced code can reach: a walk from its roots over closures, globals, attributes, containers.
+"""Finds what traced code can reach: a walk over closures, globals, attributes and containers.
 
-Attributes of the user's objects are followed where the code has their names, or where it builds
-names itself. Functions that are reached count as code, too: tracing does not see a property's
-getter, or a `__getitem__`, being called. So the walk is repeated until it knows all names.
+Attributes of the user's objects are followed if the code contains their names, or if it builds
+names at run time. Functions that are reached count as code too, because tracing does not see calls
+of a property's getter or of a `__getitem__`. So the walk is repeated until no new names are found.
 """
 
 # pyright: reportPrivateUsage=false
@@ -44,7 +44,7 @@ ATOMS: frozenset[type] = frozenset(
 )
 
 MODULE_INTERNALS = frozenset(vars(nn.Module()))
-"""Attributes that every module has; the tables among them are watched by themselves."""
+"""Attributes that every module has. The tables among them are guarded separately."""
 
 TENSORS = ("_parameters", "_buffers")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -53,8 +53,8 @@ _RUNNERS = {
     "IPython", "_pytest", "coverage", "debugpy", "execnet", "hypothesis", "ipykernel", "pluggy",
     "py", "pytest", "xdist",
 }  # fmt: skip
-"""What runs or watches programs and is no part of them. pytest gives every function that has an
-`assert` a name through which all of a test session can be reached."""
+"""Packages that run or watch programs and are no part of them. pytest gives every function with an
+`assert` a name through which everything in the test session can be reached."""
 
 _FOREIGN = {*sys.stdlib_module_names, *_RUNNERS, "torch", "numpy", "stretto"} - {"__main__"}
 
@@ -66,7 +66,7 @@ _UNSEEN = frozenset(
         "__subclasshook__",
     )
 )  # fmt: skip
-"""Methods that an object which is there already is not asked for while it is computed with."""
+"""Methods that computing with an existing object does not call."""
 
 _MAKERS = ("__init__", "__new__", "__post_init__")
 
@@ -80,7 +80,7 @@ def is_of_user(value: type | ModuleType) -> bool:
 
 
 def original(value: Any) -> Any:
-    """What a compiled function was compiled from; another object itself."""
+    """The function that a compiled function was made from; any other object itself."""
     while type(value).__module__ == "stretto.api" and "_function" in vars(value):
         value = vars(value)["_function"]
     return value
@@ -174,7 +174,7 @@ class Reach:
             yield function.__globals__.get(name)
 
     def _of_class(self, kind: type) -> Iterator[Any]:
-        """A class that the code names, so that it may make objects of it."""
+        """Follows a class that the code names, so that it may make objects of the class."""
         self.made.update(kind.__mro__)
         yield from self.class_entries(kind).values()
 

@@ -1,10 +1,10 @@
-"""What a program that changes objects finds in them, read at each call before it runs.
+"""Reads what a program that changes objects finds in them, at each call before it runs.
 
 Places of the user's objects that a program changes hold something else at each call. Their content
-is taken apart: tensors and counters become inputs; the rest, with the shapes of the tensors and
-which of them are the same, is the *key* of the state. A program is right where the key equals that
-of its capture. Objects met on the way are numbered, so that effects name them by number, whichever
-objects they are at this call.
+is taken apart. Tensors and counters become inputs. The rest, together with the shapes of the
+tensors and with which of them are the same, is the *key* of the state. A program is right where the
+key equals that of its capture. Objects met on the way are numbered, so that effects name them by
+number, whichever objects they are at this call.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def is_counted(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Exempt:
-    """What guards leave out, because the state has it: objects that were read, and entries by
-    `stores.anchor`. `leaves` are values found there that are guarded as others are."""
+    """What guards leave out because the key of the state has it: objects that were read, and
+    entries, by `stores.anchor`. `leaves` are values found there that are guarded as usual."""
 
     objects: list[Any] = field(default_factory=list[Any])
     leaves: list[Any] = field(default_factory=list[Any])
@@ -102,9 +102,9 @@ class Reading:
     """Where the numbers are: boxes and keys."""
     objects: list[Any] = field(default_factory=list[Any])
     leaves: list[Any] = field(default_factory=list[Any])
-    """Other values: they are what they were, if the key is."""
+    """Other values. If the key is the same, they are the same objects."""
     names: list[str] = field(default_factory=list[str])
-    """Of tensors, then of numbers."""
+    """Names of the tensors, then of the numbers."""
     is_traced: bool = False
     """A tensor of a capture that goes on in another thread was met."""
 
@@ -120,10 +120,10 @@ def read_state(
     fixed: Sequence[Any],
     counted: frozenset[tuple[type, Any]] = frozenset(),
 ) -> Reading:
-    """Read `roots`, and `arguments` (positional and keyword) unless None.
+    """Reads `roots`, and `arguments` (positional and keyword) unless that is None.
 
-    given: the tensors among the arguments. fixed: boxes that effects name otherwise. counted:
-    attributes of classes, integers that become inputs in whatever object they are met.
+    given: the tensors among the arguments. fixed: boxes that effects name in another way. counted:
+    attributes of classes whose integers become inputs, in whatever object they are found.
     """
     walk = _Walk(Reading(), counted)
     for number, tensor in enumerate(given):

@@ -159,10 +159,10 @@ def build_output(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """After a run, `put` these entries into an object and take `removed` ones out of it.
+    """After a run, `put` these entries into an object and take the `removed` ones out of it.
 
-    place: the number of an object of the reading, or the complement of that of a fixed box.
-    whole: `put` is all that the object holds; of a list that grew it is `items`.
+    place: the number of an object of the reading, or the complement of the number of a fixed box.
+    whole: `put` is all that the object holds. items: all items of a list that grew.
     """
 
     place: int
@@ -233,10 +233,9 @@ class Mutation:
 class Captured:
     """A captured function. `inputs` has one entry per param of main, in order.
 
-    `guards`: what else it was captured with; see `guards.py`.
-    `writes`: something is changed in place, so that it matters which views are copies.
-    `identical`: inputs that are tensors which the function also knows otherwise.
-    `objects`: the objects that it reads and changes, if it changes any.
+    `guards`: what else it was captured with. `writes`: it changes something in place, so it matters
+    which views are copies. `identical`: inputs that the function also reaches in another way.
+    `objects`: the objects of the user that it reads and changes, if it changes any.
     """
 
     program: Program

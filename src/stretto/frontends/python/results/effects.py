@@ -1,8 +1,8 @@
-"""Changes of the user's objects: planned, described as outputs are, and made after each run.
+"""Changes of the user's objects: planned, described like outputs, and made after each run.
 
-A capture is tried until its plan holds what it changes. The first try finds that; in the next one,
-what these places held is an input (`reading`), and their boxes are part of the state that traced
-branches and loops join and carry.
+A capture is tried until its plan contains everything that it changes. The first try finds the
+changes. In the next one, what these places held is an input (`reading`), and their boxes are part
+of the state that traced branches join and traced loops carry.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from stretto.frontends.python.values.stores import Cell, Names, Store, anchor
 
 @dataclass(eq=False)
 class Plan:
-    """What a capture changes, as far as it is known.
+    """What a capture changes, as far as that is known.
 
-    tracked: boxes that are part of the state in traced branches and loops.
-    arguments: containers among the arguments are named by their place, and read like roots.
-    counting: integers that are changed are inputs, not part of the key.
-    counted: attributes of classes, integers that are changed in objects that are read whole.
-    keeps_apart: objects that are one of several are not joined to copies.
+    tracked: boxes that are part of the state in traced branches and loops. arguments: containers
+    among the arguments are named by their place and read like roots. counting: integers that are
+    changed are inputs instead of being part of the key. counted: attributes of classes whose
+    integers change in objects that are read whole. keeps_apart: objects that are one of several are
+    not joined to copies.
     """
 
     roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
@@ -57,7 +57,7 @@ class Plan:
         return frozenset(self.counted) if self.counting else frozenset()
 
     def grow(self, heap: Heap, reading: Reading, functions: Iterable[FunctionType]) -> bool:
-        """Take in what has been changed. True if something of that is new."""
+        """Adds what has been changed. Returns True if some of it is new."""
         known = self._size()
         visited = {id(item) for item in reading.objects}
         reads = _Reads(heap, functions)
@@ -137,7 +137,7 @@ def _is_below(
 
 @dataclass(eq=False)
 class _Reads:
-    """Which attributes may be read: by traced code, by a function that it knows, by the class of
+    """Which attributes may be read by traced code, by a function that it knows, or by the class of
     the object."""
 
     heap: Heap
@@ -172,7 +172,7 @@ def _changed_keys(heap: Heap, box: Any) -> list[Any]:
 
 
 def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
-    """What the state holds needs no guards; what it refers to does."""
+    """Exempts what the key of the state has from guards. What it refers to is guarded."""
     found = Exempt(list(reading.objects), list(reading.leaves))
     for root in roots:
         key = WHOLE if isinstance(root.box, Cell) else root.key

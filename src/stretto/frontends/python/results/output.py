@@ -1,4 +1,4 @@
-"""The result of the traced function as yields of main and an OutputSpec."""
+"""Describes the result of the traced function: yields of main, and an OutputSpec."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _IMMUTABLE = (
 
 @dataclass(eq=False)
 class Flattener:
-    """Describes values of the captured function, those that are the same by the same spec.
+    """Describes values of the captured function; the same value always gets the same spec.
 
-    inputs: numbers of the inputs, by the id of the traced tensor.
-    numbers: those of the objects that are read before a run, by id.
-    storing: the values go into objects of the user, so that each has to be known in full.
+    inputs: numbers of the inputs, by the id of the traced tensor. numbers: numbers of the objects
+    that are read before a run, by id. storing: the values go into objects of the user, so each has
+    to be known in full.
     """
 
     heap: Heap
@@ -149,7 +149,7 @@ class Flattener:
                 return self._python(value)
 
     def _python(self, value: Any) -> OutputSpec:
-        """A value that is the same at each call, or is taken to be so where it is returned."""
+        """A value that is the same at each call, or, if it is returned, is assumed to be."""
         foreign = isinstance(value, FunctionType) and not is_rewritten(value)
         if self.storing and not foreign and not isinstance(value, _IMMUTABLE):
             fail(
@@ -181,7 +181,8 @@ class Flattener:
         return self._or_source(value, made) if self.storing else made
 
     def _or_source(self, value: TracedTensor, made: OutputSpec) -> OutputSpec:
-        """A tensor that is kept: an input itself, where that is the one of several that it is."""
+        """The spec of a tensor that is stored: the input itself in those runs in which the tensor
+        is that input."""
         pairs = list[tuple[OutputSpec, OutputSpec]]()
         outer = {*self.inputs, *(id(item.traced) for item in tracer().constants.values())}
         for source in () if value.steps else value.memory.sources:

@@ -1,4 +1,4 @@
-"""Signatures: what of the arguments of a call a program is specialised on, as a key."""
+"""Signatures: the properties of the arguments for which a program is specialised, as a key."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _HASHED_BY_VALUE = (
 
 
 def key_of(leaf: Any) -> Any:
-    """The part of a signature that is an argument, or an item of a container among them.
+    """The key of an argument, or of an item of a container among the arguments.
 
-    Of a tensor its type; of values that cannot change their content, so that an equal one finds the
-    same program; else the object itself, which the key keeps alive.
+    A tensor is represented by its type. A value whose content cannot change is represented by that
+    content, so that an equal one finds the same program. Any other object is represented by itself;
+    the key keeps it alive.
     """
     if isinstance(leaf, torch.Tensor):
         return (leaf.shape, leaf.dtype, leaf.device)
@@ -38,7 +39,7 @@ def key_of(leaf: Any) -> Any:
 
 
 def value_key(value: Any) -> Any:
-    """The same for what is no input: of a tensor, too, the object itself."""
+    """The key of a value that is no input: here a tensor, too, is represented by itself."""
     kind = type(value)
     if kind in _HASHED_BY_VALUE:
         return (kind, value)

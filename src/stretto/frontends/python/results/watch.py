@@ -1,4 +1,5 @@
-"""Whether what a Program was captured with is unchanged. Checked on each call: must be quick."""
+"""Checks whether what a Program was captured with is unchanged. Done on each call: must be
+quick."""
 
 # pyright: reportPrivateUsage=false
 # version counters of tensors
@@ -22,8 +23,8 @@ _address = torch.Tensor.data_ptr
 
 @cache
 def count_fused_steps() -> None:
-    """From now on, a step of a fused optimizer gives new versions to tensors on GPUs: torch does
-    not. (On the CPU their memory is watched.)"""
+    """Makes each step of a fused optimizer give new versions to tensors on GPUs, which torch does
+    not do. (The memory of tensors on the CPU is watched.)"""
 
     def after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
@@ -73,7 +74,7 @@ class Watch:
         return self.guards.hold()
 
     def changed(self) -> str | None:
-        """What is not what it was, in words."""
+        """A description of what has changed."""
         for source in self.captured.constants:
             if not source.is_current():
                 return f"the tensor {source.key or source.name}"

@@ -1,4 +1,4 @@
-"""Where a call is made, and with which tensors: what cannot be compiled there, or not at all.
+"""Which calls cannot be compiled, because of where they are made or of the tensors they are given.
 
 Transformations of torch (make_fx, vmap, jvp, torch.jit.trace, torch.export) run a function on
 tensors of their own to see every operator. Compiled programs are of no use to them: they get the
@@ -32,8 +32,8 @@ PLAIN = frozenset((torch.Tensor, nn.Parameter, nn.Buffer))
 
 
 def active_transformation() -> str | None:
-    """What is active that has to see the operators of the original function, in words. Asked on
-    each call: must be quick."""
+    """The active transformation, in words, that has to see the operators of the original function.
+    This is asked on each call and must be quick."""
     if (
         _dispatch_modes()
         or _transformation() is not None
@@ -63,7 +63,7 @@ def _describe() -> str | None:
 
 
 def foreign_input(leaves: Iterable[Any]) -> str | None:
-    """An input that is a tensor of another class, or stands for one, in words."""
+    """A description of an input that is a tensor of another class, or stands for one."""
     for leaf in leaves:
         kind = type(leaf)
         if kind not in PLAIN and (
@@ -117,8 +117,8 @@ def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether several elements may be at one address, unless torch itself finds that out: it
-    refuses to write to expanded tensors."""
+    """Whether several elements may be at one address. False for expanded tensors: torch itself
+    refuses to write to them."""
     if any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True)):
         return False
     dims = sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)

@@ -1,6 +1,6 @@
-"""Values of traced tensors that depend on no input, such as `torch.arange(8)[3]`.
+"""Evaluates traced tensors that depend on no input, such as `torch.arange(8)[3]`.
 
-They are computed only where Python cannot go on without a number: a loop over such a tensor, or a
+This is done only where Python cannot continue without a number. A loop over such a tensor, or a
 branch on it, is part of the program like any other.
 """
 

@@ -1,8 +1,9 @@
-"""Fake tensors, quickly: what torch's own mode finds out is asked once per kind of call.
+"""Makes fake tensors quickly: torch's own mode is asked only once per kind of call.
 
 A fake tensor has a shape, strides, a dtype and a device, and no data. torch takes about half a
-millisecond to make one of a real tensor, and a tenth to run an operator on some. A capture does
-both for each parameter and each operator of a model, whose layers mostly repeat each other.
+millisecond to make one from a real tensor, and a tenth of that to run an operator on some. A
+capture does both for each parameter and each operator of a model, and the layers of a model mostly
+repeat each other.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
@@ -24,7 +25,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int,
 """Shape, strides, dtype, device, the first element and the elements of the memory."""
 
 _MOST = 1 << 14
-"""Results that are remembered at a time."""
+"""The most results that are remembered at a time."""
 
 _results: dict[Any, Any] = {}
 """What operators return, by operator and arguments; for tensors, their layouts."""
@@ -35,7 +36,7 @@ _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.la
 
 
 def without_modes() -> AbstractContextManager[object]:
-    """No dispatcher mode sees the operators that are called inside. There seldom is one."""
+    """A context in which no dispatcher mode sees the operators. There seldom is such a mode."""
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else _NOTHING
 
 
@@ -104,7 +105,8 @@ class _Unhashable(Exception):
 
 
 def call_key(func: Any, args: Any, kwargs: Any) -> Any:
-    """What the result of an operator depends on; None where that is not known."""
+    """The key of a call: all that the result of the operator depends on; None where that is not
+    known."""
     if func.namespace != "aten" or func._schema.is_mutable:
         return None
     try:

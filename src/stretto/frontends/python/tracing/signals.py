@@ -1,4 +1,4 @@
-"""How tracing is left early. None of these may be caught by the user's `except Exception`."""
+"""The signals that end tracing early. The user's `except Exception` must catch none of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class UnknownResult(Signal):
 
 
 class RecursionFound(Signal):
-    """A call like one that is being traced: unwind to that one and outline it."""
+    """A call equals one that is being traced: tracing unwinds to that one and outlines it."""
 
     def __init__(self, key: Hashable) -> None:
         super().__init__(key)
@@ -78,8 +78,8 @@ def fail(message: str, remedy: str) -> NoReturn:
 
 @contextmanager
 def about_definition(code: CodeType) -> Generator[None]:
-    """What is found out about a function that has returned is wrong with it, not with its caller:
-    an error that is raised here without a place of its own names the definition."""
+    """Errors about a function that has returned are errors of that function, not of its caller: an
+    error raised inside without a place of its own names the definition."""
     try:
         yield
     except (Abort, NeedsPeel) as signal:

@@ -78,7 +78,8 @@ class Length:
 class StorageState:
     """What a storage holds at one time: a value, or the key of a constant.
 
-    `stale`: the error of a read, where a write through another storage may have changed this one.
+    `stale`: the error to raise when it is read, if a write through another storage may have changed
+    it.
     """
 
     base: Value | str
@@ -106,9 +107,10 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What a storage is, where `flag` holds: the memory that `tensor` views.
+    """Where `flag` holds, the storage that has this source is the memory that `tensor` views.
 
-    is_own: then the storage of `tensor` is none of its own sources from before a loop.
+    is_own: where it holds, the storage of `tensor` is memory made in a loop, and none of its own
+    sources from before that loop.
     """
 
     tensor: TracedTensor
@@ -213,9 +215,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Marks a traced tensor as a Python number; `loops` are those an unrolling would resolve.
+    """Marks a traced tensor as a Python number. `loops` are the loops whose unrolling would make it
+    known.
 
-    A negative one stands for a counter, whose value is known if the capture is tried again.
+    A negative loop stands for a counter, whose value is known if the capture is tried again.
     """
 
     linear: Linear | None = None
@@ -235,7 +238,8 @@ Hook = Callable[..., Any]
 
 
 class Hooks:
-    """What the tracer does for a traced tensor's Python methods; set while a tracer is active."""
+    """Callbacks for the Python methods of traced values, set by modules that stand above this
+    one."""
 
     getitem: Hook
     setitem: Hook
@@ -265,7 +269,7 @@ def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
 
 
 def _of_numbers(name: str) -> Callable[[Any, Any], Any]:
-    """A binary operator that raises for some Python numbers what it does not raise for tensors."""
+    """A binary operator that raises for some Python numbers and for no tensors."""
     method_name = f"__{name}__"
     python_name = name.removeprefix("r")
 
@@ -344,7 +348,8 @@ class TracedTensor(torch.Tensor):
         return super().__hash__()
 
     def _needs_value(self, kind: str) -> None:
-        """A counter that an object of the user holds has no text and no hash without its value."""
+        """A counter held by an object of the user has no text and no hash as long as its value is
+        not known."""
         if self.number is not None and any(loop < 0 for loop in self.number.loops):
             Hooks.concrete(self, kind)
 
@@ -367,7 +372,8 @@ class TracedTensor(torch.Tensor):
         return torch.isclose(self, other, *args, **kwargs).all().item()
 
     def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
-        """PyTorch's own method returns a contiguous tensor itself before anyone is asked."""
+        """PyTorch's own method returns a contiguous tensor itself, before the tracer sees the
+        call."""
         return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
 
     def new_tensor(self, data: Any, *args: Any, **kwargs: Any) -> Any:

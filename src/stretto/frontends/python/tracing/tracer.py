@@ -175,7 +175,7 @@ class Tracer:
 
     @contextmanager
     def transaction(self) -> Generator[Callable[[], None]]:
-        """Go on in the current block; the function given takes back what was done inside."""
+        """Continues in the current block. The function given takes back what was done inside."""
         region = Region(self.scope, is_transaction=True)
         last, depth, frames = self.last_op(), len(self.regions), len(self.frames)
         self.regions.append(region)
@@ -203,7 +203,7 @@ class Tracer:
 
     @contextmanager
     def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Generator[None]:
-        """Go on in a region that was left, with the storages as they were at its end."""
+        """Continues in a region that was left, with the storages as they were at its end."""
         current = {storage: storage.state for storage in states}
         self.regions.append(region)
         region.scope.is_open = True
@@ -240,7 +240,8 @@ class Tracer:
         return value
 
     def use(self, value: Value) -> Value:
-        """`value` as seen from the current function; captured through a parameter if need be."""
+        """`value` as the current function sees it: captured through a parameter if it is from an
+        outer one."""
         context, home = self.context, self.home[value]
         if home.context is context:
             if not home.open:
@@ -273,7 +274,7 @@ class Tracer:
         return (self.constant_value(base) if isinstance(base, str) else base).type
 
     def write(self, storage: Storage, base: Value, length: Length | None = None) -> None:
-        """Replace what a storage holds, and what may share its memory."""
+        """Replaces what a storage holds, and updates what may share its memory."""
         self.set_state(storage, StorageState(base, length))
         self.written += storage.fake is not None
         Hooks.written(storage)
@@ -310,7 +311,7 @@ class Tracer:
         return value
 
     def _is_usable(self, value: Value) -> bool:
-        """Whether a value can be used here as it is. One that was taken back has no home."""
+        """Whether a value can be used here as it is. A value that was taken back has no home."""
         home = self.home.get(value)
         return home is not None and home.open and home.context is self.context
 

@@ -1,7 +1,7 @@
-"""The `try` blocks of the user's that are open, and what their handlers catch.
+"""The user's `try` blocks that are open, and what their handlers catch.
 
-A handler cannot be run in the midst of a compiled program. So whatever may raise depending on the
-run is refused where a handler would catch it.
+A compiled program cannot run a handler in its midst. So whatever may raise depending on the run is
+refused where a handler would catch it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tries:
             raise caught(error)
 
     def refuse_caught_by(self, op: Op) -> None:
-        """The same for all that the op may raise."""
+        """Does the same for all that the op may raise."""
         if not self.handled:
             return
         if isinstance(op, TensorOp):

@@ -1,7 +1,7 @@
-"""What Python's numbers do otherwise than tensors without dims, as which they are traced.
+"""What Python's numbers do that tensors without dims, as which they are traced, do not.
 
-They raise: a division by zero, an int to a negative power. Beside a 0-d tensor they count less in
-the promotion of dtypes; beside a tensor with dims that makes no difference.
+They raise: a division by zero, an int to a negative power. And beside a 0-d tensor they count less
+in the promotion of dtypes; beside a tensor with dims both count the same.
 """
 
 from __future__ import annotations

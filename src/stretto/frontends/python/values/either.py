@@ -1,8 +1,8 @@
 """A value that is one of several things of different kinds, depending on the run.
 
-Behind `if t: self.h = x` of an attribute that was None, it is a tensor or None; which of the two, a
-flag says. Every use of such a value is a branch on its flags, in whose arms it is the one or the
-other. So what eager PyTorch raises for one of them is raised where the program comes to it.
+After `if t: self.h = x`, an attribute that was None before is a tensor or None. A flag says which
+of the two. Every use of such a value is a branch on its flags; in each arm it is one of the
+options. So what eager PyTorch raises for one of them is raised where the program comes to it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def replaced(value: Any, either: Either, option: Any) -> Any:
 
 
 NONE: Any = object()
-"""An option that a value does not have."""
+"""Stands for an option that a value does not have."""
 
 
 def options_of(value: Any) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
-"""Flags: conditions that are known while tracing, or values of the Program.
+"""Flags: conditions that are either known while tracing or values of the Program.
 
-A flag that a branch around the place being traced depends on is known there (`assuming`).
+Where a branch around the place being traced depends on a flag, the flag is known there
+(`assuming`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def logical(operator: str, *flags: Value) -> Value:
 
 @contextmanager
 def assuming(flag: Value, holds: bool) -> Generator[None]:
-    """What is traced inside runs only where `flag` is as given."""
+    """States that what is traced inside runs only where `flag` is as given."""
     state = tracer()
     before, state.facts = state.facts, {**state.facts, **_implied(flag, holds)}
     try:
@@ -80,7 +81,8 @@ def assuming(flag: Value, holds: bool) -> Generator[None]:
 
 
 def derive(flag: Value, is_and: bool, others: tuple[Value, ...]) -> None:
-    """Note that `flag` is the conjunction of the others, or (is_and=False) the negation of one."""
+    """Notes that `flag` is the conjunction of the others, or (is_and=False) the negation of the one
+    other."""
     tracer().derived[flag] = is_and, others
 
 

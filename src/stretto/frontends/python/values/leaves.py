@@ -1,4 +1,5 @@
-"""Leaves of the state as IR values and back: tensors, Python numbers, and lists that grow."""
+"""Converts leaves of the state to IR values and back: tensors, Python numbers, and lists that
+grow."""
 
 from __future__ import annotations
 
@@ -156,7 +157,7 @@ def wrap(
 
 
 def loops_of(*leaves: Any) -> frozenset[int]:
-    """Loops whose unrolling would make the leaves known."""
+    """The loops whose unrolling would make the leaves known."""
     numbers = [leaf.number for leaf in leaves if isinstance(leaf, TracedTensor)]
     return frozenset[int]().union(*(n.loops for n in numbers if isinstance(n, Number)))
 
@@ -210,6 +211,7 @@ class Leaf:
     box: list[Any] | None = None
 
     def learn_layout(self) -> bool:
-        """Whether the strides at the end of a round are others than were assumed."""
+        """Learns the strides from those at the end of a round. Returns whether they are not those
+        that were assumed."""
         before, self.layout = self.layout, layout_of(self.init, self.end)
         return before != self.layout

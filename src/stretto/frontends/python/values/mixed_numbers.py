@@ -1,7 +1,7 @@
-"""Operators of a value that is a number of one kind or another: an int or a float, or a 0-d tensor.
+"""Operators on a value that is a number of one kind or another: an int or a float, or a 0-d tensor.
 
-Most uses do not depend on which of them it is: times a float tensor, or less than another number.
-These need no branch on the flags of the value.
+Most uses do not depend on which of them it is: the product with a float tensor, or the comparison
+with another number. These need no branch on the flags of the value.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ Operation = Callable[..., Any]
 
 
 def of_operator(name: str, operation: Operation, value: Either, others: tuple[Any, ...]) -> Any:
-    """What `operation(number, *others)` gives without a branch; NotImplemented where it needs one.
+    """The result of `operation(number, *others)` without a branch; NotImplemented where it needs
+    one.
 
-    The numbers that `value` may be take its place.
+    Each number that `value` may be takes its place.
     """
     pairs = possible(value)
     options = [option for _, option in pairs]
@@ -67,7 +68,8 @@ def of_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def with_tensors(given: Any) -> Any:
-    """Arguments with one tensor in the place of each value that is a number or a 0-d tensor."""
+    """The arguments, with one tensor in the place of each value that is a number or a 0-d
+    tensor."""
     while (found := _number_or_tensor(given)) is not None:
         either, kind = found
         pairs = [(flag, materialize(option, kind)) for flag, option in possible(either)]
@@ -80,7 +82,8 @@ def with_tensors(given: Any) -> Any:
 
 
 def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
-    """One value of the arguments that is a number or a tensor, and the kind of tensor for both."""
+    """A value among the arguments that is a number or a tensor, and the kind of tensor that can
+    hold both."""
     args, kwargs = given
     for leaf in (*args, *kwargs.values()):
         if isinstance(leaf, Either):
@@ -94,8 +97,8 @@ def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
 
 
 def _merged(pairs: list[tuple[Any, Any]], other: torch.Tensor) -> Any:
-    """One number or 0-d tensor for all that a value may be, if a float tensor as the other operand
-    gives a result of the same dtype with each of them."""
+    """One number or 0-d tensor that can stand for all that a value may be; None where the dtype of
+    the result with the other operand, a float tensor, depends on which of them it is."""
     dtype = other.dtype
     if not dtype.is_floating_point:
         return None
@@ -125,7 +128,7 @@ def _converted(option: Any, dtype: torch.dtype) -> Any:
 
 
 def _one_of(pairs: list[tuple[Any, Any]], results: list[Any]) -> Any:
-    """What is one of the results; those of one kind become one number."""
+    """A value that is one of the results. Results of one kind become one number."""
     found = list[tuple[Any, Any]]()
     for (flag, _), result in zip(pairs, results, strict=True):
         same = next((n for n, (_, x) in enumerate(found) if kind_of(x) == kind_of(result)), None)

@@ -1,8 +1,8 @@
 """Exceptions that depend on the run: checks, and arms of traced branches that raise.
 
-An exception that leaves an arm while it is traced becomes a check that never holds at that place of
-the Program. So an arm may raise, or use an operator on types that it refuses: eager PyTorch raises
-when it comes there, and so does the compiled program.
+An exception that leaves an arm while it is traced becomes, at that place of the Program, a check
+that never holds. So an arm may raise, or use an operator on types that the operator refuses: eager
+PyTorch raises when it comes there, and so does the compiled program.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _FOR_THE_USER = tuple(
     str(Path(__file__).parents[1] / name)
     for name in ("staging.py", "calls/builtins.py", "calls/call.py", "values/either.py")
 )
-"""Files of the capture that do what the user's code says: what they raise, eager raises too."""
+"""Files of the capture that act for the user's code: what they raise, eager PyTorch raises too."""
 _NEVER = (StrettoError, RecursionError, MemoryError)
 
 
 @dataclass(eq=False, slots=True)
 class Raised:
-    """An arm that raises in the end. Its region has the check that stops the run as its last op."""
+    """An arm that ends by raising. The last op of its region is the check that stops the run."""
 
     region: Region
     error: Exception
@@ -75,7 +75,7 @@ def require(flag: Value, failure: Failure, detail: Value | None = None) -> Check
 
 
 def raises(error: Exception) -> bool:
-    """Whether eager PyTorch raises `error` where the trace did; not so for a bug of the capture."""
+    """Whether eager PyTorch raises `error` where the trace did. False for a bug of the capture."""
     if isinstance(error, _NEVER) or type(error).__module__.startswith(("torch.fx", "torch._sub")):
         return False
     code = _innermost(error)

@@ -48,7 +48,7 @@ def is_number(value: Any) -> bool:
 
 
 def result_number(func: Any, args: Any, kwargs: Any) -> Number | None:
-    """The mark of a result: a number when all tensors that went in are numbers."""
+    """The mark of a result, which is a number if all tensors that went in are numbers."""
     tensors = tensors_of((args, kwargs))
     if not tensors or not all(is_number(x) for x in tensors):
         return None
@@ -204,7 +204,7 @@ def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
 
 
 def unify_exactly(first: Kind, second: Kind) -> Kind | None:
-    """The same, where an int or a float is no tensor without dims either."""
+    """The same, except that an int or a float does not unify with a tensor without dims."""
     if first.number != second.number and not first.type == second.type == FLAG:
         return None
     return unify(first, second, promote=False)

@@ -131,8 +131,8 @@ CONTAINERS: tuple[type[Any], ...] = (OrderedDict, dict, list, tuple, set, frozen
 
 
 def container_of(value: Any) -> type[Any] | None:
-    """The built-in container that an object is, whose methods tell what it holds. Those that a
-    class of the user overrides may do anything: import a package, or read a file."""
+    """The built-in container that an object is. Its methods are used to read the object: those that
+    a class of the user overrides may do anything, such as import a package or read a file."""
     return _container_class(type(value))
 
 
@@ -188,7 +188,7 @@ def refill(box: Any, values: dict[Any, Any]) -> None:
 
 
 def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
-    """Few entries change, so that other threads find the rest at all times."""
+    """Changes as few entries as possible, so that other threads find the rest at all times."""
     kind = OrderedDict if isinstance(table, OrderedDict) else dict
     for key in [key for key in table if key not in values]:
         kind.__delitem__(table, key)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Mutable places that are neither a container nor an object with attributes: cells, names, slots.
 
-Each has contents by key, as a dict has, so that it can be copied, compared and put back.
+Each has contents by key, like a dict, so that it can be copied, compared and restored.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _assign(
 
 
 def anchor(box: Any) -> int:
-    """The id of what guards read the entries of a box from."""
+    """The id of the object from which guards read the entries of a box."""
     match box:
         case Cell():
             return id(box.cell)

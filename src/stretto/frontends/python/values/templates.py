@@ -1,4 +1,4 @@
-"""Values taken apart into leaves and a structure: arguments and results of recursive functions."""
+"""Takes values apart into leaves and a structure: arguments and results of recursive functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Template:
 
     leaves: list[Kind | Fixed]
     build: Callable[[list[Any], list[Any]], Any]
-    """Of the leaves that are not fixed, and the containers of the arguments."""
+    """Makes the result from the leaves that are not fixed and the containers of the arguments."""
     shape: Hashable
 
     @property
@@ -48,7 +48,7 @@ class Template:
 
 
 def merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
-    """What holds both a known leaf of a result and another path's value."""
+    """The leaf that can hold both a known leaf of a result and the value of another path."""
     if isinstance(known, Fixed) and equal_leaves(known.value, leaf):
         return known
     first = kind_of(known.value) if isinstance(known, Fixed) else known
@@ -82,8 +82,8 @@ class Walk:
     def flatten(
         self, value: Any, leaves: list[Any], known: Mapping[int, Hashable] = NOTHING
     ) -> Hashable:
-        """Collect the leaves of a value; what is left is its structure. `known`: what objects are,
-        by their ids."""
+        """Collects the leaves of a value and returns its structure. `known` has the structure of
+        some objects, by their ids."""
         if self.is_leaf(value):
             leaves.append(value)
             return "leaf"
@@ -138,7 +138,8 @@ class Walk:
         return value
 
     def containers(self, value: Any) -> Iterator[Any]:
-        """The lists and dicts in a value; in these only where they are taken apart."""
+        """The lists and dicts in a value; those inside of others only where lists are taken
+        apart."""
         if isinstance(value, list | dict | TracedList):
             yield value
         if isinstance(value, tuple) or (isinstance(value, list | dict) and self.by_content):
