@@ -6,7 +6,7 @@ import pytest
 
 from stretto.device.expr import Buffer
 from stretto.device.operator import Operator
-from stretto.kernels.contraction import Contraction, analyse, analyse_convolution
+from stretto.kernels.contraction import Contraction, contraction_of, convolution_of
 from tests.lowering.programs import items_of, lowered
 
 
@@ -33,13 +33,13 @@ def operator_of(left: str, right: str, shapes: str, result: str = "f32[4, 16]") 
 
 
 def product(left: str, right: str, shapes: str, result: str = "f32[4, 16]") -> Contraction | None:
-    return analyse(operator_of(left, right, shapes, result))
+    return contraction_of(operator_of(left, right, shapes, result))
 
 
 def operands(left: str, right: str, shapes: str) -> tuple[Buffer, ...]:
     """The buffers of the left and the right operand of the contraction."""
     operator = operator_of(left, right, shapes)
-    found = analyse(operator)
+    found = contraction_of(operator)
     assert found is not None
     return tuple(access.buffer for access in found.operands(operator))
 
@@ -72,7 +72,7 @@ def test_operands_that_are_turned_have_other_strides() -> None:
 
 
 def test_batches_and_single_rows() -> None:
-    batched = analyse(
+    batched = contraction_of(
         only(
             """
             func @main(%x: f32[3, 4, 8], %y: f32[3, 8, 16]) -> (f32[3, 4, 16]) {
@@ -99,7 +99,7 @@ def test_other_dtypes_have_no_template(dtype: str) -> None:
         """,
         "contraction",
     )
-    assert analyse(operator) is None
+    assert contraction_of(operator) is None
 
 
 def test_a_plain_sum_is_not_a_contraction() -> None:
@@ -112,7 +112,7 @@ def test_a_plain_sum_is_not_a_contraction() -> None:
         """,
         "sum",
     )
-    assert analyse(operator) is None
+    assert contraction_of(operator) is None
 
 
 # ---- convolutions ----------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def convolution(image: str, weight: str, arguments: str, result: str, kind: str 
 
 
 def test_the_geometry_of_a_convolution() -> None:
-    found = analyse_convolution(
+    found = convolution_of(
         convolution(
             "f32[2, 6, 9, 12]",
             "f32[8, 3, 3, 5]",
@@ -147,7 +147,7 @@ def test_the_geometry_of_a_convolution() -> None:
 
 
 def test_one_dim_is_an_image_of_height_one() -> None:
-    found = analyse_convolution(
+    found = convolution_of(
         convolution(
             "f32[2, 3, 20]", "f32[4, 3, 3]", "(2,), (1,), (1,), False, (0,), 1", "f32[2, 4, 10]"
         )
@@ -158,7 +158,7 @@ def test_one_dim_is_an_image_of_height_one() -> None:
 
 
 def test_depthwise_and_single_pixels() -> None:
-    depthwise = analyse_convolution(
+    depthwise = convolution_of(
         convolution(
             "f32[1, 5, 8, 8]",
             "f32[5, 1, 3, 3]",
@@ -167,7 +167,7 @@ def test_depthwise_and_single_pixels() -> None:
         )
     )
     assert depthwise is not None and (depthwise.groups, depthwise.in_channels) == (5, 1)
-    pixel = analyse_convolution(
+    pixel = convolution_of(
         convolution(
             "f32[1, 5, 3, 3]",
             "f32[4, 5, 3, 3]",

@@ -1,8 +1,6 @@
-"""Recognises contractions in operators and says how their operands lie in memory.
+"""Products of operands that lie in memory as loops want them: contractions and convolutions.
 
-A contraction is a sum over products of two loads. Its parallel dims are *rows* (left operand only),
-*columns* (right operand only) and *batch* dims (both). The right operand is the one whose dim is
-contiguous in the result, so that a vector of columns is stored at once.
+The columns of a contraction are contiguous in the result, so a vector of them is stored at once.
 """
 
 from __future__ import annotations
@@ -13,31 +11,37 @@ from math import prod
 from stretto.device.expr import Access, Apply, Const, Expr, Extent, Index, Load, Var
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
+from stretto.kernels.products import Product, factors, product_of
 
 FLOATS = (DType.F32, DType.F64)
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """out[batch, row, column] = sum over depth of left * right; strides in elements.
+    """A product whose factors are plain loads, with one column dim; strides in elements.
 
-    `turned`: the right operand is the first factor. `rows`, `batch`: parallel dims by number;
-    `column`: the one column dim. `left_depth`, `right_depth`: the stride of the flattened reduction
-    dims (right: None where packing is needed).
+    rows: the product's, and its free dims. left_depth, right_depth: the stride of the flattened
+    reduction dims (right: None where packing is needed).
     """
 
-    turned: bool
-    batch: tuple[int, ...]
+    product: Product
     rows: tuple[int, ...]
-    column: int
     depth: int
     left_depth: int
     right_depth: int | None
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return self.product.batch
+
+    @property
+    def column(self) -> int:
+        return self.product.columns[0]
+
     def operands(self, operator: Operator) -> tuple[Access, Access]:
         """The left and the right one, of an operator that is this contraction."""
         left, right = loads_of(operator)
-        return (right, left) if self.turned else (left, right)
+        return (right, left) if self.product.turned else (left, right)
 
 
 def loads_of(operator: Operator) -> tuple[Access, Access]:
@@ -53,66 +57,32 @@ def stride(access: Access, dim: int) -> int:
     return access.offset.coefficient(Var(dim))
 
 
-def factors(operator: Operator) -> tuple[Expr, Expr] | None:
-    """The two factors of a sum of products."""
-    value = operator.value
-    if operator.combine != "sum" or not isinstance(value, Apply) or value.function != "mul":
-        return None
-    return value.args[0], value.args[1]
-
-
-def analyse(operator: Operator) -> Contraction | None:
+def contraction_of(operator: Operator) -> Contraction | None:
     """The contraction that an operator is, or None when it is not one that a template could
     compute.
     """
-    pair = factors(operator)
-    if pair is None or operator.accumulate or not operator.out.offset.is_affine:
+    product = product_of(operator)
+    if product is None or len(product.columns) != 1:
         return None
-    a, b = (factor for factor in pair)
-    if not isinstance(a, Load) or not isinstance(b, Load):
+    left, right = product.factors(operator)
+    if not isinstance(left, Load) or not isinstance(right, Load) or left.dtype not in FLOATS:
         return None
-    if a.dtype not in FLOATS or a.dtype is not b.dtype or operator.out.buffer.dtype is not a.dtype:
+    if left.dtype is not right.dtype or operator.out.buffer.dtype is not left.dtype:
         return None
-    if not a.access.offset.is_affine or not b.access.offset.is_affine:
+    if not left.access.offset.is_affine or not right.access.offset.is_affine:
         return None
-    if not all(isinstance(extent, int) for extent in operator.reduce):
-        return None
-    choices = [(False, a.access, b.access), (True, b.access, a.access)]
-    choices.sort(key=lambda choice: choice[2].buffer.kind != "constant")
-    found = (_roles(operator, *choice) for choice in choices)
-    return next((roles for roles in found if roles is not None), None)
-
-
-def _roles(operator: Operator, turned: bool, left: Access, right: Access) -> Contraction | None:
-    batch: list[int] = []
-    rows: list[int] = []
-    columns: list[int] = []
-    for dim, extent in enumerate(operator.dims):
-        in_left, in_right = stride(left, dim) != 0, stride(right, dim) != 0
-        if extent == 1:
-            continue
-        if in_right and in_left:
-            batch.append(dim)
-        elif in_right:
-            columns.append(dim)
-        else:
-            rows.append(dim)
-    if len(columns) != 1 or stride(operator.out, columns[0]) != 1:
-        return None
-    if not isinstance(operator.dims[columns[0]], int):
+    (column,) = product.columns
+    static = (operator.dims[column], *operator.reduce)
+    if stride(operator.out, column) != 1 or not all(isinstance(size, int) for size in static):
         return None
     first = len(operator.dims)
-    depth = [(first + n, extent) for n, extent in enumerate(operator.reduce) if extent != 1]
-    left_depth = flat_stride(left, depth)
-    if left_depth is None:
+    dims = [(first + n, extent) for n, extent in enumerate(operator.reduce) if extent != 1]
+    left_depth, right_depth = (flat_stride(load.access, dims) for load in (left, right))
+    if left_depth is None or (right_depth is None and right.access.buffer.kind != "constant"):
         return None
-    right_depth = flat_stride(right, depth)
-    if right_depth is None and right.buffer.kind != "constant":
-        return None
-    total = prod(extent for extent in operator.reduce if isinstance(extent, int))
-    return Contraction(
-        turned, tuple(batch), tuple(rows), columns[0], total, left_depth, right_depth
-    )
+    rows = tuple(sorted((*product.rows, *product.free)))
+    depth = prod(extent for extent in operator.reduce if isinstance(extent, int))
+    return Contraction(product, rows, depth, left_depth, right_depth)
 
 
 def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | None:
@@ -163,7 +133,7 @@ def image_start(operator: Operator) -> Access:
     return Access(image.buffer, image.shape, (*lead, *[Index()] * inner))
 
 
-def analyse_convolution(operator: Operator) -> Convolution | None:
+def convolution_of(operator: Operator) -> Convolution | None:
     """The convolution that an operator named so is: dims (n, oc, oy, ox) or (n, oc, ox)."""
     pair = factors(operator)
     if operator.name != "convolution" or pair is None or operator.accumulate:

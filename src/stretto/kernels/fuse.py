@@ -19,7 +19,7 @@ from stretto.device.expr import Buffer, Reg, Var, expr_regs, limit_register, loa
 from stretto.device.forms import Items
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import Check, Let
-from stretto.kernels.contraction import analyse
+from stretto.kernels.contraction import contraction_of
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.join import join
 
@@ -185,7 +185,7 @@ def _shares_an_operand(operator: Operator, joined: Group) -> bool:
     Then its own tiles, by columns that stay in a unit's cache, beat those of its producers. Heads
     of an attention have operands of their own.
     """
-    found = analyse(operator)
+    found = contraction_of(operator)
     if found is None:
         return False
     (box,) = joined.members[-1].boxes

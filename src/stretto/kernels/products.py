@@ -1,7 +1,7 @@
-"""Sums of products as products of matrices: which dims are rows, columns, batch.
+"""Recognises sums of products, and the part that each dim has in them.
 
-Unlike `contraction`, which wants two plain loads at affine positions, the factors may be any
-expressions: conversions, images read under a condition.
+This is the one analysis of products: machines ask it which dims are rows, columns and batch, and
+add what their templates want to know (`contraction` the strides of operands that are plain loads).
 """
 
 from __future__ import annotations
@@ -9,64 +9,65 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd
 
-from stretto.device.expr import (
-    Apply,
-    Const,
-    Dynamic,
-    Expr,
-    Index,
-    Load,
-    Position,
-    Quotient,
-    Var,
-    expr_atoms,
-)
-from stretto.device.operator import Operator
-from stretto.ir.types import DType
-from stretto.kernels.contraction import factors
+from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Load, Position, Quotient, Var
+from stretto.device.operator import Combine, Operator
 from stretto.kernels.groups import divisible
-
-HALVES = (DType.F16, DType.BF16)
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """out[batch, rows, columns] = sum over the reduced dims of left * right; dims by number.
 
-    `rows` are the dims that only `left` depends on, `columns` those of `right`; `batch` has the
-    others. Dims of size 1 are left out. pieces: (dim, size) where the other factor depends on
-    dim // size too, as in a grouped convolution: only tiles within a piece are such a product.
+    `rows` are the dims that only the left factor depends on, `columns` those of the right one,
+    `batch` those of both, `free` those of none; dims of size 1 are left out. The right factor is
+    the one that the contiguous dim of the result belongs to: it is the first one where `turned`.
+    pieces: (dim, size) where the other factor depends on dim // size too, as in a grouped
+    convolution: only tiles within a piece are such a product.
     """
 
-    left: Expr
-    right: Expr
+    turned: bool
     batch: tuple[int, ...]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
+    free: tuple[int, ...] = ()
     pieces: tuple[tuple[int, int], ...] = ()
+
+    def factors(self, operator: Operator) -> tuple[Expr, Expr]:
+        """The left and the right one, of an operator that is this product."""
+        pair = factors(operator)
+        assert pair is not None
+        first, second = pair
+        return (second, first) if self.turned else (first, second)
+
+
+def factors(operator: Operator) -> tuple[Expr, Expr] | None:
+    """The two factors of a sum of products."""
+    value = operator.value
+    if operator.combine != Combine.SUM or not isinstance(value, Apply):
+        return None
+    return (value.args[0], value.args[1]) if value.function == "mul" else None
 
 
 def product_of(operator: Operator) -> Product | None:
-    """The product of matrices that an operator is; None where it is none, or not one in f32.
-
-    The factor that depends on the contiguous dim of the result is the right one.
+    """The product that an operator is. Its factors may be any expressions: conversions, images read
+    under a condition.
     """
     pair = factors(operator)
     if pair is None or operator.accumulate or not divisible(operator):
-        return None
-    if operator.value.dtype is not DType.F32:
         return None
     dims = [n for n, extent in enumerate(operator.dims) if extent != 1]
     uses = [Uses.of(factor) for factor in pair]
     contiguous = [n for n in dims if operator.out.offset.coefficient(Var(n)) == 1]
     turned = bool(contiguous) and contiguous[-1] in uses[0].direct
-    (left, right), (lefts, rights) = (pair[::-1], uses[::-1]) if turned else (pair, uses)
-    rows = tuple(n for n in dims if n in lefts.direct and n not in rights.direct)
-    columns = tuple(n for n in dims if n in rights.direct and n not in lefts.direct)
-    batch = tuple(n for n in dims if n not in rows and n not in columns)
-    pieces = [(n, rights.pieces[n]) for n in rows if n in rights.pieces]
-    pieces += [(n, lefts.pieces[n]) for n in columns if n in lefts.pieces]
-    return Product(left, right, batch, rows, columns, tuple(pieces))
+    left, right = uses[::-1] if turned else uses
+    roles: dict[tuple[bool, bool], list[int]] = {}
+    for n in dims:
+        roles.setdefault((n in left.direct, n in right.direct), []).append(n)
+    rows, columns = roles.get((True, False), []), roles.get((False, True), [])
+    pieces = [(n, right.pieces[n]) for n in rows if n in right.pieces]
+    pieces += [(n, left.pieces[n]) for n in columns if n in left.pieces]
+    batch, free = roles.get((True, True), []), roles.get((False, False), [])
+    return Product(turned, tuple(batch), tuple(rows), tuple(columns), tuple(free), tuple(pieces))
 
 
 @dataclass(slots=True)
@@ -104,36 +105,3 @@ class Uses:
                     self.visit(value)
                 case _:
                     self.direct |= Index.of(atom).vars()
-
-
-def expr_vars(expr: Expr) -> set[int]:
-    """Numbers of the iteration variables that an expression depends on."""
-    return {atom.number for atom in expr_atoms(expr) if isinstance(atom, Var)}
-
-
-def narrow_dtype(expr: Expr) -> DType | None:
-    """f16 or bf16 where every value of an expression of f32 is one of that dtype."""
-    match expr:
-        case Load():
-            return expr.dtype if expr.dtype in HALVES else None
-        case Apply("cast", (argument,), dtype):
-            if dtype in HALVES:
-                return dtype
-            return narrow_dtype(argument) if dtype is DType.F32 else None
-        case Apply("where", (_, Const(value, _), other), _) if value == 0:
-            return narrow_dtype(other)
-        case Apply("where", (_, other, Const(value, _)), _) if value == 0:
-            return narrow_dtype(other)
-        case _:
-            return None
-
-
-def plain_load(expr: Expr) -> Load | None:
-    """The load that a factor is, maybe converted from f16 or bf16."""
-    match expr:
-        case Load():
-            return expr
-        case Apply("cast", (Load() as load,), DType.F32) if load.dtype in HALVES:
-            return load
-        case _:
-            return None

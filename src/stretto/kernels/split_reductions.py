@@ -37,8 +37,8 @@ from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Combine, Operator
 from stretto.device.tree import Tree, TreeFunction, map_leaves
 from stretto.ir.types import DType
-from stretto.kernels.contraction import factors
 from stretto.kernels.groups import divisible
+from stretto.kernels.products import factors
 
 SPLIT = (Combine.SUM, Combine.PROD, Combine.MAX, Combine.MIN, Combine.ANY, Combine.ALL)
 HALVES = (DType.F16, DType.BF16)

@@ -9,10 +9,12 @@ import pytest
 from stretto.device.operator import Kernel, Operator
 from stretto.device.text import parse_program, print_program
 from stretto.device.tree import leaves
-from stretto.kernels.products import narrow_dtype, product_of
+from stretto.ir.types import DType
+from stretto.kernels.products import product_of
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select_cuda
 from stretto.machines.cuda.templates import TEMPLATES, choose
+from stretto.machines.cuda.templates.dot import block_dtype
 from stretto.machines.cuda.templates.reduction import Reduce
 from stretto.machines.cuda.templates.stencil import Stencil
 from stretto.schedule.scheduler import schedule
@@ -135,12 +137,13 @@ def test_every_channel_its_own_group_is_a_reduction() -> None:
 
 def test_half_precision_goes_into_the_product_as_it_is() -> None:
     for dtype in ("bf16", "f16"):
-        found = product_of(first_operator(linear(5, 6, 7, dtype)))
+        operator = first_operator(linear(5, 6, 7, dtype))
+        found = product_of(operator)
         assert found is not None
-        kinds = {narrow_dtype(factor) for factor in (found.left, found.right)}
-        assert {kind.value for kind in kinds if kind is not None} == {dtype}
-    found = product_of(first_operator(linear(5, 6, 7)))
-    assert found is not None and narrow_dtype(found.left) is None
+        assert block_dtype(found.factors(operator)) is DType(dtype)
+    operator = first_operator(linear(5, 6, 7))
+    found = product_of(operator)
+    assert found is not None and block_dtype(found.factors(operator)) is None
 
 
 def test_tiles_cover_the_grid() -> None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from stretto.device.expr import Access, Buffer, Extent, Index, Var
 from stretto.device.operator import Operator, Template
-from stretto.kernels.contraction import Contraction, analyse, stride
+from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import Layout, PackedTemplate, Packings, PanelRead, layout_of
 from stretto.machines.cpu.templates.candidate import Candidate, Request
@@ -70,7 +70,7 @@ class Dots(Template):
 
 
 def known(operator: Operator) -> Contraction:
-    found = analyse(operator)
+    found = contraction_of(operator)
     if found is None:
         raise ValueError("the operator is no contraction")
     return found
@@ -78,7 +78,7 @@ def known(operator: Operator) -> Contraction:
 
 def contraction_candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
-    found = analyse(operator)
+    found = contraction_of(operator)
     if found is None:
         return None
     rows = costs.points(operator.dims[n] for n in found.rows)

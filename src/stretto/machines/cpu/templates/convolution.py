@@ -10,7 +10,7 @@ from stretto.device.expr import Buffer, Index, Var
 from stretto.device.operator import Operator, Template
 from stretto.kernels.contraction import (
     Convolution,
-    analyse_convolution,
+    convolution_of,
     flat_stride,
     loads_of,
     stride,
@@ -59,7 +59,7 @@ class Depthwise(Template):
 
 
 def known(operator: Operator) -> Convolution:
-    found = analyse_convolution(operator)
+    found = convolution_of(operator)
     if found is None:
         raise ValueError("the operator is no convolution")
     return found
@@ -67,7 +67,7 @@ def known(operator: Operator) -> Convolution:
 
 def convolution_candidate(request: Request) -> Candidate | None:
     operator, member = request.operator, request.member
-    conv = analyse_convolution(operator)
+    conv = convolution_of(operator)
     if conv is None or conv.in_channels * prod(conv.kernel) == 0:
         return None
     weight = loads_of(operator)[0]

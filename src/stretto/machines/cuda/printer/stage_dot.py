@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from stretto.device.expr import Expr
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
-from stretto.kernels.products import Product, narrow_dtype, plain_load
+from stretto.kernels.products import Product
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
-from stretto.machines.cuda.templates.dot import Dot
+from stretto.machines.cuda.templates.dot import Dot, block_dtype, plain_load
 from stretto.machines.expressions import HALVES
 from stretto.machines.terms import Term, call, literal
 
@@ -108,10 +108,10 @@ class DotPrinter(NestPrinter):
     def multiply(
         self, found: Product, lefts: LanePrinter, rights: LanePrinter, total: Term
     ) -> None:
-        kinds = {narrow_dtype(found.left), narrow_dtype(found.right)}
-        kind = kinds.pop() if len(kinds) == 1 else None
-        left = self.factor(lefts, found.left, lefts.masks.get(1), kind)
-        right = self.factor(rights, found.right, rights.masks.get(0), kind)
+        pair = found.factors(self.operator)
+        kind = block_dtype(pair)
+        left = self.factor(lefts, pair[0], lefts.masks.get(1), kind)
+        right = self.factor(rights, pair[1], rights.masks.get(0), kind)
         self.out.assign(total, call("stretto_dot", left, right, total))
 
     def factor(

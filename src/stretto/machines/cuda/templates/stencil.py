@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from math import prod
 
 from stretto.device.costs import count_applies
-from stretto.device.expr import Access, Load, Var
+from stretto.device.expr import Access, Load, Var, expr_atoms
 from stretto.device.operator import Operator, Template
-from stretto.kernels.products import Product, expr_vars, product_of
+from stretto.ir.types import DType
+from stretto.kernels.products import Product, product_of
 from stretto.machines.cuda.costs import CudaCosts
 
 UNROLL = 4
@@ -28,9 +29,9 @@ class Stencil:
     @staticmethod
     def of(operator: Operator, costs: CudaCosts) -> Stencil:
         found = dict.fromkeys(operator.reads())
-        reads = tuple((load, frozenset(expr_vars(load))) for load in found)
+        reads = tuple((load, _variables(load)) for load in found)
         applies = 1 + count_applies(operator.value)
-        return Stencil(operator, product_of(operator), reads, applies, costs)
+        return Stencil(operator, block_product(operator), reads, applies, costs)
 
     @property
     def is_matrix(self) -> bool:
@@ -68,6 +69,16 @@ class Choice:
     template: Template
     seconds: float
     beside: float
+
+
+def block_product(operator: Operator) -> Product | None:
+    """The product that an operator is, if in f32: that is what tensor cores add up in."""
+    return product_of(operator) if operator.value.dtype is DType.F32 else None
+
+
+def _variables(load: Load) -> frozenset[int]:
+    """Numbers of the iteration variables that a load depends on."""
+    return frozenset(atom.number for atom in expr_atoms(load) if isinstance(atom, Var))
 
 
 def power(value: int) -> int:
