@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stretto.machines.cpu.native import Interface, LibraryCall, NativeProgram
+from stretto.machines.cpu.pool import HEADERS
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
 from tests.machines.cuda.cuda_fakes import FakeCuda
@@ -42,7 +43,7 @@ def build(options: Options) -> Build:
     ) -> NativeProgram:
         source = f"{_PROLOGUE}{before}\nextern "
         source += f'"C" void stretto_run(Context* ctx, int unit) {{ {body} }}'
-        built = compile_shared(source, replace(options, profile=profile))
+        built = compile_shared(source, replace(options, profile=profile), HEADERS)
         return NativeProgram(
             built.path,
             Interface(units=units, buffers=buffers, **interface),

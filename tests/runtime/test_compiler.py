@@ -47,7 +47,7 @@ def test_build_depends_on_source_flags_headers_and_machine(
     paths = {compile_shared(ANSWER, fresh).path}
     paths.add(compile_shared(ANSWER + "\n", fresh).path)
     paths.add(compile_shared(ANSWER, replace(fresh, profile=True)).path)
-    monkeypatch.setattr(compiler, "header_text", lambda: "other")
+    monkeypatch.setattr(compiler, "header_text", lambda folder: "other")
     paths.add(compile_shared(ANSWER, fresh).path)
     monkeypatch.setattr(compiler, "cpu", lambda: "other")
     paths.add(compile_shared(ANSWER, fresh).path)

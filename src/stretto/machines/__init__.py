@@ -1,5 +1,9 @@
-"""The machines that run DevicePrograms, a folder each: printer, builder, executable.
+"""The machines that programs run on, a folder each, and how all others know them.
+
+`machine` is the record of one, `registry` finds it by name. Its stages lead from a captured Program
+to an executable; `stages` has those that machines share, `forms` what lies between them.
 
 `cpu` prints C++ for native threads, `cuda` Triton for one persistent kernel (also interpreted
-without a GPU), `emulator` runs the program itself, task by task. They do not know each other.
+without a GPU), `emulator` runs the schedule itself, task by task, `interpreter` the Program, op by
+op. They do not know each other.
 """

@@ -16,9 +16,6 @@ from stretto.errors import BuildError
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, disk_full_error
 
-HEADERS = Path(__file__).with_name("include")
-"""The folder of the headers that a printed program includes."""
-
 TIMEOUT_SECONDS = 900.0
 """A compiler that takes longer is killed."""
 
@@ -97,8 +94,8 @@ def _named_compiler() -> tuple[str, ...]:
         ) from error
 
 
-def compile_shared(source: str, options: Options) -> SharedObject:
-    """Builds `source`, which may include the headers of `HEADERS`, unless the cache has it. Where
+def compile_shared(source: str, options: Options, headers: Path | None = None) -> SharedObject:
+    """Builds `source`, which may include the headers of a folder, unless the cache has it. Where
     there is no compiler, what any compiler built from this source serves.
 
     Raises BuildError: the compiler is missing, failed, was killed or took too long, or the result
@@ -107,7 +104,7 @@ def compile_shared(source: str, options: Options) -> SharedObject:
     start = time.perf_counter()
     cache = DiskCache(options.cache_path())
     flags = build_flags(trace=options.profile)
-    program_key = content_key(source, header_text(), " ".join(flags), cpu())[:24]
+    program_key = content_key(source, header_text(headers), " ".join(flags), cpu())[:24]
     try:
         compiler = find_compiler()
     except BuildError:
@@ -120,7 +117,8 @@ def compile_shared(source: str, options: Options) -> SharedObject:
     def build(product: Path) -> None:
         program = product.with_name("program.cpp")
         program.write_text(source)
-        command = (*compiler.command, *flags, f"-I{HEADERS}", str(program), "-o", str(product))
+        include = () if headers is None else (f"-I{headers}",)
+        command = (*compiler.command, *flags, *include, str(program), "-o", str(product))
         _run(command, product.parent, options.cache_path())
         if not product.is_file():
             raise BuildError(
@@ -132,9 +130,10 @@ def compile_shared(source: str, options: Options) -> SharedObject:
     return SharedObject(path, from_cache, time.perf_counter() - start)
 
 
-def header_text() -> str:
+def header_text(folder: Path | None) -> str:
     """All headers with their names: what a build depends on beside its source."""
-    return "".join(f"{path.name}\n{path.read_text()}" for path in sorted(HEADERS.glob("*.h")))
+    found = [] if folder is None else sorted(folder.glob("*.h"))
+    return "".join(f"{path.name}\n{path.read_text()}" for path in found)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 
 from stretto.runtime.support import Support, python_functions
 
@@ -46,5 +47,5 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
 
 
-_support = Support("probes.cpp", _prepare)
+_support = Support(Path(__file__).with_name("probes.cpp"), _prepare)
 built, load = _support.built, _support.load

@@ -1,4 +1,4 @@
-"""The runtime's own C++ sources: each is built once for a cache, and loaded once for a process."""
+"""C++ sources of the package: each is built once for a cache, and loaded once for a process."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from stretto.runtime.compiler import compile_shared
 
 
 class Support:
-    """The library of one source in this folder. `prepare`: called once it has been loaded."""
+    """The library of one source. `prepare`: called once it has been loaded. headers: the folder of
+    those that the source includes."""
 
-    def __init__(self, source: str, prepare: Callable[[ctypes.PyDLL], None]) -> None:
-        self._source = Path(__file__).with_name(source)
+    def __init__(
+        self, source: Path, prepare: Callable[[ctypes.PyDLL], None], headers: Path | None = None
+    ) -> None:
+        self._source = source
         self._prepare = prepare
+        self._headers = headers
         self._loading = ForkSafeLock()
         self._loaded: ctypes.PyDLL | None = None
 
     def built(self, options: Options) -> Path:
         """The shared object, in the cache that the options name; not a profiled build, so that all
         programs of a process share one."""
-        return compile_shared(
-            self._source.read_text(), Options(cache_dir=options.cache_path())
-        ).path
+        plain = Options(cache_dir=options.cache_path())
+        return compile_shared(self._source.read_text(), plain, self._headers).path
 
     def load(self, options: Options) -> ctypes.PyDLL:
         """The library; the first call in a process builds and loads it. Raises BuildError."""

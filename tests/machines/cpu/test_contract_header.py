@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-INCLUDE = Path(__file__).parents[3] / "src/stretto/runtime/include"
+INCLUDE = Path(__file__).parents[3] / "src/stretto/machines/cpu/include"
 COMPILER = shutil.which("g++")
 X86 = platform.machine() in ("x86_64", "AMD64")
 TARGETS = {

@@ -10,8 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from stretto.machines.cpu.pool import HEADERS
 from stretto.options import Options
-from stretto.runtime.compiler import HEADERS, build_flags, compile_shared, find_compiler
+from stretto.runtime.compiler import build_flags, compile_shared, find_compiler
 
 # Comparing special values is what these tests are for.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
@@ -85,7 +86,7 @@ Call = Callable[..., np.ndarray]
 @pytest.fixture(scope="module")
 def call(options: Options) -> Call:
     """`call(name, operands...)`: the loop of that name over the operands."""
-    library = ctypes.CDLL(str(compile_shared(source(), options).path))
+    library = ctypes.CDLL(str(compile_shared(source(), options, HEADERS).path))
 
     def run(name: str, *operands: np.ndarray, dtype: type = np.float32) -> np.ndarray:
         out = np.empty(operands[0].size, dtype)

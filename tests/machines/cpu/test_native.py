@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from stretto.errors import BuildError, RunError
-from stretto.machines.cpu import native
+from stretto.machines.cpu import native, pool
 from stretto.machines.cpu.native import NativeProgram
 from stretto.options import Options
-from stretto.runtime import pool
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped
 

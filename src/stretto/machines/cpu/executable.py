@@ -11,6 +11,7 @@ from stretto.device.expr import Buffer, Reg
 from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.machines.cpu.native import Interface, NativeProgram
+from stretto.machines.cpu.pool import HEADERS
 from stretto.machines.cpu.printer.program import Source
 from stretto.machines.machine import Executable, TaskEvent
 from stretto.options import Options
@@ -66,7 +67,7 @@ class CpuExecutable(Executable):
         self.source = source
         self.kernels = source.kernels
         self.timeout = options.timeout
-        self.shared: SharedObject = compile_shared(source.text, options)
+        self.shared: SharedObject = compile_shared(source.text, options, HEADERS)
         load_memory_watch(options)
         load_probes(options)
         constants = [buffer for buffer in source.arguments if buffer.kind == "constant"]

@@ -1,4 +1,4 @@
-"""Runs a compiled program: the Python side of runtime/include/abi.h.
+"""Runs a compiled program: the Python side of include/abi.h.
 
 One call is one Python-to-native transition. What a call needs (a Context and the arrays it points
 to, the arena) is a frame; frames are made once and kept, and concurrent callers get one each.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stretto.errors import RunError
+from stretto.machines.cpu.pool import launcher
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
-from stretto.runtime.pool import launcher
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, stopped
 from stretto.runtime.support import load_library

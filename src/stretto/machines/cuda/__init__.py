@@ -1,5 +1,8 @@
-"""NVIDIA GPUs: `printer/` prints Triton, `compile` builds it, `plan` and `executable` run it.
+"""The CUDA machine: NVIDIA GPUs, a resident thread block per unit.
 
-`driver` and `launch` reach the device through ctypes; `interpreter/` runs the same text on the
-CPU.
+`machine` has its records. `select` chooses among `templates/`; `printer/` prints a launch as Triton
+in one of the `styles`, and `compile` builds it. `plan` executes what the host does between
+launches, `executable` a launch, with the `state` of its stream. A `launcher` brings kernels to
+the device, by `launch` and `driver` through ctypes, or to `interpreter/`, which runs the same text
+on the CPU.
 """

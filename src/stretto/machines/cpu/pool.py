@@ -2,9 +2,13 @@
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 
 from stretto.options import Options
 from stretto.runtime.support import Support, python_functions
+
+HEADERS = Path(__file__).with_name("include")
+"""The folder of the headers that the pool and printed programs include."""
 
 # pool.cpp: struct Python, in its order.
 _PYTHON_FUNCTIONS = (
@@ -28,7 +32,7 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_pool_configure(python_functions(_PYTHON_FUNCTIONS))
 
 
-_support = Support("pool.cpp", _prepare)
+_support = Support(Path(__file__).with_name("pool.cpp"), _prepare, HEADERS)
 built, load = _support.built, _support.load
 
 

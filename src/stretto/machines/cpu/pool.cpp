@@ -1,5 +1,5 @@
 // The worker threads that run the units of a launch. One pool per process, built and loaded once
-// (runtime/pool.py). Python is reached through a table of function pointers, so that this file
+// (machines/cpu/pool.py). Python is reached through a table of function pointers, so that this file
 // needs no Python headers and one build serves every interpreter.
 #include <pthread.h>
 #include <sys/mman.h>

@@ -115,10 +115,11 @@ import sys
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
 from stretto.machines.cpu.native import Interface, NativeProgram
+from stretto.machines.cpu.pool import HEADERS
 
 options = Options(cache_dir={str(options.cache_path())!r})
 source = '#include "abi.h"\\nextern "C" void stretto_run(stretto::Context*, int) {{}}'
-path = compile_shared(source, options).path
+path = compile_shared(source, options, HEADERS).path
 NativeProgram(path, Interface(units=3, buffers=0), options).run([])
 print("done")
 """
