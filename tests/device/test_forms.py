@@ -11,6 +11,7 @@ from torch import Tensor
 from stretto.device.forms import Form, Lowered, Planned, ProgramInterface, Scheduled, Selected
 from stretto.device.plan import Launch
 from stretto.device.text import form_constants, parse_form, print_form
+from stretto.device.verifier import verify_form
 from stretto.errors import ScheduleError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
@@ -43,20 +44,26 @@ def forms(program: Program) -> list[Form]:
     lowered = lower(program)
     tree, packings = select(lowered, 2)
     selected = Selected(tree, replace(lowered.interface, packings=packings))
-    for_gpu = Selected(select_cuda(lowered, 3), lowered.interface)
-    scheduled = [
-        Scheduled(schedule(selected.tree, 2), selected.interface),
-        Scheduled(schedule(for_gpu.tree, 3, CUDA_COSTS), for_gpu.interface),
-    ]
-    plans = [Planned(make_plan(scheduled[1].program, most), lowered.interface) for most in (1, 400)]
-    return [lowered, selected, for_gpu, *scheduled, *plans]
+    scheduled = Scheduled(schedule(tree, 2), selected.interface)
+    return [lowered, selected, scheduled, *forms_for_gpu(lowered)]
+
+
+def forms_for_gpu(lowered: Lowered) -> list[Form]:
+    interface = lowered.interface
+    tree = select_cuda(lowered, 3)
+    program = schedule(tree, 3, CUDA_COSTS)
+    plans = [Planned(make_plan(program, most), interface) for most in (1, 400)]
+    return [Selected(tree, interface), Scheduled(program, interface), *plans]
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(programs(Features(list_results=True)))
-def test_every_form_of_random_programs_is_read_back(program: Program) -> None:
+def test_every_form_of_random_programs_is_read_back_and_correct(program: Program) -> None:
+    source = None
     for form in forms(program):
         assert again(form) == form
+        source = form.tree if isinstance(form, Selected) else source
+        verify_form(form, source)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -69,6 +76,7 @@ def test_random_trees_are_read_back(seed: int) -> None:
         Planned(make_plan(program, 2), NO_INTERFACE),
     ):
         assert again(form) == form
+        verify_form(form, tree)
 
 
 LOOP = """
@@ -137,7 +145,7 @@ def test_what_the_text_says_can_be_edited() -> None:
 
 def test_the_first_word_is_the_name_of_the_form() -> None:
     firsts = [print_form(form).split()[0] for form in forms(loop())]
-    assert firsts == ["operators", "kernels", "kernels", "program", "program", "plan", "plan"]
+    assert firsts == ["operators", "kernels", "program", "kernels", "program", "plan", "plan"]
 
 
 def test_without_constants_a_form_is_read_but_holds_none() -> None:
@@ -149,7 +157,7 @@ def test_without_constants_a_form_is_read_but_holds_none() -> None:
     ("old", "new", "reason"),
     [
         ("plan ", "plans ", "expected one of operators, kernels, program, plan"),
-        ("calls ()", "calls (other)", "a launch names what the program does not have"),
+        ("calls ()", "calls (other)", "a plan names what its program does not have"),
         ("tensor out0", "tensors out0", "expected one of tensor, list"),
         ("outputs (", "outputs ", "expected `\\("),
     ],

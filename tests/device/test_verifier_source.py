@@ -127,9 +127,9 @@ def test_loops_are_those_of_the_source() -> None:
     loop: Node[Body] = For(T, number(0), number(3), 1, Leaf((STEP,)), ((NOW, NEXT),))
     tree = program(Seq((Leaf((START,)), loop, Leaf((END,)))), (NOW, NEXT), (X, OUT))
     verify(turning(), tree)
-    rejected(turning(4), tree, "a loop is not that of the source")
-    rejected(turning(rotate=()), tree, "a loop is not that of the source")
-    rejected(turning(step=2), tree, "a loop is not that of the source")
+    rejected(turning(4), tree, "a For node is not that of the source")
+    rejected(turning(rotate=()), tree, "a For node is not that of the source")
+    rejected(turning(step=2), tree, "a For node is not that of the source")
     body = turning().tree.main.body
     assert isinstance(body, Seq)
     dropped = with_body(turning(), Seq(body.children[:1] + body.children[2:]))

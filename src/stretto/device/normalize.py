@@ -8,23 +8,19 @@ loads from a buffer moves into a `Let` of a leaf before the node.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from stretto.device.expr import Access, Apply, Expr, Index, Position, Reg, index_loads, loads
 from stretto.device.regions import Body
 from stretto.device.tree import (
     Call,
-    For,
-    If,
     Leaf,
     Let,
     Node,
     Seq,
     Tree,
     TreeFunction,
-    While,
     children,
     rebuilt,
+    with_inputs,
 )
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
@@ -60,20 +56,18 @@ class _Normalizer:
 
     def node(self, node: BodyNode) -> BodyNode:
         lets: list[Let] = []
-        match node:
-            case Leaf():
-                return node
+        read = with_inputs(
+            node,
+            lambda value: self._without_loads(value, lets),
+            lambda access: self._access(access, lets),
+        )
+        match read:
+            case Leaf() | Call():
+                changed = read
             case Seq(parts):
                 return sequence([self.node(part) for part in parts])
-            case For(start=start, stop=stop):
-                start, stop = self._without_loads(start, lets), self._without_loads(stop, lets)
-                changed = replace(node, start=start, stop=stop, body=self.node(node.body))
-            case While() | If():
-                changed = rebuilt(node, [self.node(part) for part in children(node)])
-            case Call(function, registers, tensors, results):
-                registers = tuple((r, self._without_loads(value, lets)) for r, value in registers)
-                tensors = tuple((b, self._access(access, lets)) for b, access in tensors)
-                changed = Call(function, registers, tensors, results)
+            case _:
+                changed = rebuilt(read, [self.node(part) for part in children(read)])
         return sequence([Leaf(tuple(lets)), changed]) if lets else changed
 
     def _without_loads(self, expr: Expr, lets: list[Let]) -> Expr:

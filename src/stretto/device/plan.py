@@ -29,9 +29,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library call on the launch's stream."""
+    """A library call on the launch's stream: that of the program's `kernel`."""
 
     call: LibraryCall
+    kernel: str
 
 
 Action = Launch | Library

@@ -54,7 +54,6 @@ from stretto.device.operator import (
     Stage,
     TileDim,
 )
-from stretto.device.plan import Library
 from stretto.device.printer import ExprPrinter, number_text
 from stretto.device.program import Frame, Item, Placement, Run, Schedule, Signal, Wait
 from stretto.device.regions import Statement
@@ -337,10 +336,17 @@ class LaunchText:
     main: TreeFunction[Schedule]
 
 
-ActionText = LaunchText | Library
+@dataclass(frozen=True, slots=True)
+class LibraryText:
+    """A library call by the name of its kernel."""
+
+    kernel: str
+
+
+ActionText = LaunchText | LibraryText
 ACTION: Syntax[ActionText] = choice(
     {
-        Library: record(Library, "library {call}", call=LIBRARY_CALL),
+        LibraryText: record(LibraryText, "library {kernel}", kernel=NAME),
         LaunchText: record(
             LaunchText,
             "launch frame {frame} kernels {kernels} calls {calls} rotated {rotated} {{\n{main}\n}}",

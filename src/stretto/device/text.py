@@ -45,6 +45,7 @@ from stretto.device.syntax import (
     SCHEDULE,
     ActionText,
     LaunchText,
+    LibraryText,
     tree_function,
 )
 from stretto.device.tree import Tree, TreeFunction, map_tree
@@ -216,7 +217,7 @@ def _program_text(word: str) -> Syntax[_ProgramText]:
 
 def _launch_text(program: DeviceProgram, action: Action) -> ActionText:
     if isinstance(action, Library):
-        return action
+        return LibraryText(action.kernel)
     main, *others = action.program.tree.functions
     frame = action.program.frame(main.name)
     return LaunchText(
@@ -229,15 +230,18 @@ def _launch_text(program: DeviceProgram, action: Action) -> ActionText:
 
 
 def _launch(program: DeviceProgram, text: ActionText) -> Action:
-    if isinstance(text, Library):
-        return text
     try:
+        if isinstance(text, LibraryText):
+            call = program.kernel(text.kernel).call
+            if call is None:
+                raise ScheduleError(f"kernel {text.kernel} is no library call")
+            return Library(call, text.kernel)
         functions = [text.main, *map(program.tree.function, text.calls)]
         frames = [(text.main.name, program.frame(text.frame))]
         frames += [(name, program.frame(name)) for name in text.calls]
         kernels = tuple(map(program.kernel, text.kernels))
     except (KeyError, StopIteration) as error:
-        raise ScheduleError("a launch names what the program does not have") from error
+        raise ScheduleError("a plan names what its program does not have") from error
     tree = Tree(tuple(functions), program.tree.externals)
     return Launch(
         DeviceProgram(program.units, tree, kernels, tuple(frames), program.lists), text.rotated

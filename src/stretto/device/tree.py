@@ -10,7 +10,7 @@ an iteration the two trade places.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar, cast
 
@@ -208,6 +208,11 @@ def rotation(node: Node[L]) -> Rotation:
     return node.rotate if isinstance(node, For | While) else ()
 
 
+def rotating(node: Node[L]) -> set[Buffer]:
+    """The buffers that trade places somewhere in a node."""
+    return {buffer for item in walk(node) for pair in rotation(item) for buffer in pair}
+
+
 def swaps(pairs: Rotation) -> dict[str, Buffer]:
     """For each name the buffer that has its place in the next iteration."""
     return {a.name: b for pair in pairs for a, b in (pair, pair[::-1])}
@@ -226,6 +231,34 @@ def reads(node: Node[L]) -> frozenset[Reg]:
             return frozenset(reg for value in values for reg in expr_regs(value))
         case Leaf() | Seq():
             return frozenset()
+
+
+def assigns(node: Node[L]) -> tuple[Reg, ...]:
+    """The registers that a control node itself assigns, without what is below it."""
+    match node:
+        case For(index=index):
+            return (index,)
+        case Call(results=results):
+            return tuple(mine for mine, _ in results)
+        case _:
+            return ()
+
+
+def with_inputs(
+    node: Node[L], change: Callable[[Expr], Expr], place: Callable[[Access], Access]
+) -> Node[L]:
+    """A control node with other expressions, and with other places bound to tensors."""
+    match node:
+        case For(start=start, stop=stop):
+            return replace(node, start=change(start), stop=change(stop))
+        case Call(registers=registers, tensors=tensors):
+            return replace(
+                node,
+                registers=tuple((register, change(value)) for register, value in registers),
+                tensors=tuple((buffer, place(access)) for buffer, access in tensors),
+            )
+        case _:
+            return node
 
 
 def walk(node: Node[L]) -> Iterator[Node[L]]:

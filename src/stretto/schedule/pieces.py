@@ -38,24 +38,26 @@ def piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
             step > 0 and lists[unit] and (unit, step) not in anywhere
         )
 
-    def needed(wait: Wait) -> Iterator[Wait]:
-        everyone = range(wait.unit, wait.unit + wait.count)
-        units = [unit for unit in everyone if is_here(unit, wait.step)]
-        if len(units) == wait.count:
+    def needed(wait: Wait, own: int) -> Iterator[Wait]:
+        others = wait.others(own)
+        units = [unit for unit in others if is_here(unit, wait.step)]
+        if len(units) == len(others):
             yield wait
             return
         if not begins:
             yield Wait(wait.unit, 0, wait.count)
         yield from (Wait(unit, wait.step) for unit in units)
 
-    def kept(items: list[Item]) -> Iterator[Item]:
+    def kept(own: int, items: list[Item]) -> Iterator[Item]:
         for item in items:
             if isinstance(item, Wait):
-                yield from needed(item)
+                yield from needed(item, own)
             else:
                 yield item
 
-    return Schedule(tuple(tuple(kept(items)) for items in lists), schedule.steps)
+    return Schedule(
+        tuple(tuple(kept(own, items)) for own, items in enumerate(lists)), schedule.steps
+    )
 
 
 def _signalled(units: Sequence[Sequence[Item]]) -> set[tuple[int, int]]:

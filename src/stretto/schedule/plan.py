@@ -195,7 +195,7 @@ class _Cutter:
                     yield Leaf(piece(gathered, schedule, begins))
                 gathered, kernels, begins = [], 0, call is not None
             if call is not None:
-                yield Library(call)
+                yield Library(call, step.kernel)
                 continue
             kernels += isinstance(step, RunStep)
             gathered.append(step)

@@ -1,4 +1,8 @@
-"""The rules of a DeviceProgram, checked before it may run, without regard to how it was made.
+"""The rules of a program in each of its forms, checked without regard to how it was made.
+
+`verify_form` takes any form. Trees of operators and of kernels are verified as the program that a
+single unit runs (`sequential`), a plan as the program that its launches are together (`plans`). So
+the rules are those of a DeviceProgram, which `verify` checks:
 
 Form: kernels, functions, buffers and units exist; each kernel of a leaf runs each of its tasks
 once; all units have the same register statements; registers are assigned before they are used.
@@ -13,21 +17,46 @@ docs/verifier.md says precisely what follows from it, and what does not.
 
 from __future__ import annotations
 
+from stretto.device.forms import Form, Lowered, Planned, Scheduled, Selected
 from stretto.device.normalize import normalize
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
+from stretto.device.sequential import sequential, single_kernels
 from stretto.device.tree import Tree, leaves
 from stretto.device.verifier.aliases import check_aliases
 from stretto.device.verifier.assignment import check_registers
 from stretto.device.verifier.bounds import check_bounds
 from stretto.device.verifier.conformance import Origins, origins
+from stretto.device.verifier.coverage import check_coverage
 from stretto.device.verifier.form import check_form
 from stretto.device.verifier.initialisation import check_initialisation
+from stretto.device.verifier.interface import check_interface
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
+from stretto.device.verifier.plans import as_program, check_words
 from stretto.device.verifier.races import RaceFinder
 from stretto.device.verifier.touched import Touched
 from stretto.device.verifier.writes import relevance
+
+
+def verify_form(form: Form, source: Tree[Body] | None = None) -> None:
+    """Raises VerifyError with the first rule that a program breaks, in any of its forms.
+
+    source: the tree of kernels that a program or plan was made from, which it must do the same as.
+    """
+    match form:
+        case Lowered(tree):
+            program = sequential(single_kernels(tree))
+        case Selected(tree):
+            check_coverage(tree)
+            program = sequential(tree)
+        case Scheduled(program):
+            pass
+        case Planned(plan):
+            program = as_program(plan)
+            check_words(plan)
+    check_interface(form.interface, program)
+    verify(program, source)
 
 
 def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> None:

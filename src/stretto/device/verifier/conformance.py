@@ -12,23 +12,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
+from stretto.device.expr import Access
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.regions import Body, Region, Statement, overlap
 from stretto.device.tree import (
     Call,
     Check,
-    For,
-    If,
     Leaf,
     Let,
     Node,
     Seq,
     Tree,
     TreeFunction,
-    While,
+    children,
+    rebuilt,
+    with_inputs,
 )
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
@@ -94,33 +95,18 @@ class _Comparison:
             raise VerifyError("the program has more or fewer control nodes than its source")
 
     def _node(self, ours: Node[Schedule], theirs: Node[Body]) -> None:
-        match ours, theirs:
-            case Leaf(schedule), Leaf(body):
-                self._leaf(schedule, tuple(item for item in body if _is_run(item)))
-            case For(), For():
-                _check_same(
-                    (ours.index, ours.start, ours.stop, ours.step, ours.rotate),
-                    (theirs.index, theirs.start, theirs.stop, theirs.step, theirs.rotate),
-                    "a loop",
-                )
-                self.nodes(ours.body, theirs.body)
-            case While(), While():
-                _check_same(
-                    (ours.condition, ours.rotate), (theirs.condition, theirs.rotate), "a loop"
-                )
-                self.nodes(ours.head, theirs.head)
-                self.nodes(ours.body, theirs.body)
-            case If(), If():
-                _check_same(ours.condition, theirs.condition, "a branch")
-                self.nodes(ours.then, theirs.then)
-                self.nodes(ours.orelse, theirs.orelse)
-            case Call(), Call():
-                _check_same(ours, theirs, "a call")
-            case _:
-                raise VerifyError(
-                    f"the program has a {type(ours).__name__} node where its source has a "
-                    f"{type(theirs).__name__} node"
-                )
+        kind = type(ours).__name__
+        if type(theirs) is not type(ours):
+            raise VerifyError(
+                f"the program has a {kind} node where its source has a {type(theirs).__name__} node"
+            )
+        if isinstance(ours, Leaf) and isinstance(theirs, Leaf):
+            self._leaf(ours.body, tuple(item for item in theirs.body if _is_run(item)))
+            return
+        if _head(ours) != _head(theirs):
+            raise VerifyError(f"a {kind} node is not that of the source")
+        for one, other in zip(children(ours), children(theirs), strict=True):
+            self.nodes(one, other)
 
     # ---- leaves --------------------------------------------------------------------------------
     def _leaf(self, schedule: Schedule, body: Body) -> None:
@@ -250,9 +236,19 @@ def what_of(item: Item) -> str:
             return "a check"
 
 
-def _check_same(ours: object, theirs: object, what: str) -> None:
-    if ours != theirs:
-        raise VerifyError(f"{what} is not that of the source")
+def _head(node: Node[L]) -> Node[None]:
+    """A control node without what is below it. Places that calls bind are positions in memory."""
+    if isinstance(node, Call):
+        placed = with_inputs(node, lambda value: value, _flat_access)
+        return cast("Node[None]", placed)
+    return rebuilt(node, [_NOTHING for _ in children(node)])
+
+
+_NOTHING: Leaf[None] = Leaf(None)
+
+
+def _flat_access(access: Access) -> Access:
+    return Access(access.buffer, (1,), (access.offset,))
 
 
 def _flat(node: Node[L]) -> Iterator[Node[L]]:

@@ -1,0 +1,88 @@
+"""A tree as the program of a single unit, which does one thing after the other.
+
+Operators become kernels of one task, every local buffer has a place of its own, nothing waits.
+What is true of this program is true of the tree: trees are verified so, and it is the meaning that
+any schedule must keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stretto.device.expr import Buffer
+from stretto.device.forms import Items, LeafItem
+from stretto.device.normalize import normalize
+from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
+from stretto.device.program import DeviceProgram, Frame, Item, Placement, Run, Schedule
+from stretto.device.regions import Body, Statement
+from stretto.device.tree import Tree, TreeFunction, leaves, map_tree
+
+ALIGNMENT = 64
+
+
+def sequential(tree: Tree[Body]) -> DeviceProgram:
+    """The program of a tree of kernels."""
+    tree = normalize(tree)
+    found = {
+        item.name: item
+        for function in tree.functions
+        for body in leaves(function.body)
+        for item in body
+        if isinstance(item, Kernel)
+    }
+    return DeviceProgram(
+        1,
+        map_tree(tree, _schedule),
+        tuple(found.values()),
+        tuple((function.name, _frame(function)) for function in tree.functions),
+        tuple(buffer for buffer in tree.externals if buffer.kind == "list"),
+    )
+
+
+def single_kernels(tree: Tree[Items]) -> Tree[Body]:
+    """Every operator as a kernel of one task, which has the operator's name and a number."""
+    made = 0
+
+    def kernel(item: LeafItem) -> Statement:
+        nonlocal made
+        match item:
+            case Operator(name=name, dims=dims):
+                made += 1
+                stage = Stage(item, tuple(map(Span, dims)))
+                return Kernel(f"{name}.{made}", (), (stage,))
+            case LibraryCall(name=name):
+                made += 1
+                return Kernel(f"{name}.{made}", (), (), call=item)
+            case _:
+                return item
+
+    return map_tree(tree, lambda items: tuple(map(kernel, items)))
+
+
+def _schedule(body: Body) -> Schedule:
+    items = tuple(_items(body))
+    return Schedule((items,), 1 if items else 0)
+
+
+def _items(body: Body) -> Iterator[Item]:
+    for item in body:
+        if not isinstance(item, Kernel):
+            yield item
+        elif not item.is_static:
+            yield Run(item.name, 0, None)
+        elif item.tasks:
+            yield Run(item.name, 0, item.tasks)
+
+
+def _frame(function: TreeFunction[Body]) -> Frame:
+    placements: list[tuple[str, Placement]] = []
+    end = 0
+    for buffer in function.locals:
+        size = _aligned(buffer)
+        placements.append((buffer.name, Placement(end, size)))
+        end += size
+    return Frame(end, tuple(placements))
+
+
+def _aligned(buffer: Buffer) -> int:
+    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,77 @@
+"""The tasks of a leaf's kernels compute every element of each operator, and each once.
+
+An operator may be computed in parts, by several stages: their boxes together are its dims.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import prod
+
+from stretto.device.operator import Kernel, Operator, Stage
+from stretto.device.regions import Body, Interval
+from stretto.device.tree import Tree, leaves
+from stretto.errors import VerifyError
+
+Part = tuple[Interval | None, ...]
+"""What a stage computes of the dims of its operator; None is the whole dim."""
+
+
+def check_coverage(tree: Tree[Body]) -> None:
+    """Raises VerifyError for an operator of which a part is not computed, or more than once.
+
+    Parts of a size that is known only at run time are left to the run.
+    """
+    for function in tree.functions:
+        for body in leaves(function.body):
+            parts: dict[Operator, list[Part]] = {}
+            unknown: set[Operator] = set()
+            for kernel in (item for item in body if isinstance(item, Kernel)):
+                for stage in kernel.stages:
+                    part = _part(kernel, stage)
+                    if part is None:
+                        unknown.add(stage.operator)
+                    else:
+                        parts.setdefault(stage.operator, []).append(part)
+            for operator, found in parts.items():
+                if operator not in unknown:
+                    _check(operator, found)
+
+
+def _part(kernel: Kernel, stage: Stage) -> Part | None:
+    """What all tasks of a kernel compute in one of its stages; None where that is not known."""
+    part: list[Interval | None] = []
+    for span, dim in zip(stage.box, stage.operator.dims, strict=True):
+        extent = span.extent if span.grid is None else kernel.grid[span.grid].extent
+        if span.offset == 0 and extent == dim:
+            part.append(None)
+        elif isinstance(extent, int) and isinstance(dim, int):
+            part.append((span.offset, span.offset + extent))
+        else:
+            return None
+    return tuple(part)
+
+
+def _check(operator: Operator, parts: list[Part]) -> None:
+    if any(
+        all(a is None or b is None or _meet(a, b) for a, b in zip(x, y, strict=True))
+        for x, y in combinations(parts, 2)
+    ):
+        raise VerifyError(f"a part of operator {operator.name} is computed more than once")
+    extents = [dim if isinstance(dim, int) else 1 for dim in operator.dims]
+    done = sum(
+        prod(
+            (extent if one is None else one[1] - one[0])
+            for one, extent in zip(part, extents, strict=True)
+        )
+        for part in parts
+    )
+    if done != prod(extents):
+        raise VerifyError(
+            f"the kernels compute {done} of the {prod(extents)} elements of operator "
+            f"{operator.name}"
+        )
+
+
+def _meet(a: Interval, b: Interval) -> bool:
+    return a[0] < b[1] and b[0] < a[1]

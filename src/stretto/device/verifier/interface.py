@@ -1,0 +1,61 @@
+"""What goes in, what comes out and what a check raises: it fits the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stretto.device.expr import Buffer, Reg
+from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
+from stretto.device.program import DeviceProgram
+from stretto.device.tree import Check, leaves
+from stretto.errors import VerifyError
+
+NUMBERED = ("assertion", "index")
+"""The codes of checks whose subject is the number of a failure."""
+
+
+def check_interface(interface: ProgramInterface, program: DeviceProgram) -> None:
+    """Raises VerifyError for inputs, outputs, constants and failures that the program lacks."""
+    externals = set(program.tree.externals)
+    results = set(program.tree.main.results)
+    for buffer in interface.inputs:
+        if buffer not in externals or buffer.kind != "input":
+            raise VerifyError(f"input {buffer.name} is no input buffer of the program")
+    for output in interface.outputs:
+        _check_output(output, externals, results)
+    slots = {buffer.slot: buffer for buffer in externals}
+    for slot, tensor in interface.constants.items():
+        buffer = slots.get(slot)
+        if buffer is None or buffer.kind != "constant":
+            raise VerifyError(f"there is no constant in slot {slot}")
+        if tuple(tensor.shape) != buffer.shape or tensor.dtype is not buffer.dtype.torch:
+            raise VerifyError(f"constant {buffer.name} is not of the type of its buffer")
+    for packing in interface.packings:
+        if not {packing.buffer, packing.source} <= externals or packing.source.kind != "constant":
+            raise VerifyError(f"{packing.buffer.name} is packed from no constant of the program")
+    for subject in sorted({item.subject for item in _checks(program) if item.code in NUMBERED}):
+        if not 0 <= subject < len(interface.stops):
+            raise VerifyError(f"a check raises failure {subject}, which is missing")
+
+
+def _checks(program: DeviceProgram) -> Iterator[Check]:
+    for function in program.tree.functions:
+        for schedule in leaves(function.body):
+            yield from (item for item in schedule.statements if isinstance(item, Check))
+
+
+def _check_output(
+    output: OutputTensor | OutputList, externals: set[Buffer], results: set[Reg]
+) -> None:
+    main = output.buffer
+    if main not in externals:
+        raise VerifyError(f"output {main.name} is no external buffer of the program")
+    match output:
+        case OutputTensor(shape=shape):
+            needed = {dim for dim in shape if isinstance(dim, Reg)}
+        case OutputList(length=length):
+            needed = {length}
+    for register in needed - results:
+        raise VerifyError(
+            f"the size of output {main.name} is in {register.name}, no result of main"
+        )

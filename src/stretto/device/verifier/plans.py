@@ -1,0 +1,273 @@
+"""The rules of a plan of launches: it does what its program does, and all that it needs is there.
+
+A launch begins when all before it has ended. So a plan is the program in which all units wait for
+each other before each launch and each library call, and that program is verified like any other.
+Registers and addresses pass between launches and the host in words: each has one of its own, and
+who reads it comes after who wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import cast
+
+from stretto.device.expr import Access, Expr, Index, Position, Reg, limit_register
+from stretto.device.flow import Facts, Loop
+from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.regions import kernel_reads
+from stretto.device.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    assigns,
+    children,
+    leaves,
+    reads,
+    rebuilt,
+    rotating,
+    walk,
+    with_inputs,
+)
+from stretto.device.verifier.assignment import Assigned, Assignment
+from stretto.errors import VerifyError
+
+Written = frozenset[str]
+"""Names of the registers whose words surely have their values."""
+
+
+def check_words(plan: Plan) -> None:
+    """Raises VerifyError for a word that is missing, shared, or read before it is written."""
+    limits = {limit_register(buffer.slot).name for buffer in plan.program.lists}
+    for function in plan.tree.functions:
+        words = plan.words.get(function.name, {})
+        if sorted(words.values()) != list(range(len(words))):
+            raise VerifyError(f"the words of function {function.name} are not numbered in order")
+        for name, launch in plan.launches:
+            if name == function.name:
+                _check_launch(launch, function, plan)
+        passing = _Passing(function.name, frozenset(words), frozenset(limits))
+        start = frozenset(register.name for register in function.params)
+        end = passing.end(function.body, start)
+        passing.require(function.results, end, "the end of the function")
+
+
+def _check_launch(launch: Launch, function: TreeFunction[Action], plan: Plan) -> None:
+    """A launch takes its kernels, functions and memory from the program."""
+    program, mine = plan.program, launch.program
+    main, *others = mine.tree.functions
+    known = dict(program.frames)
+    frames = [(main.name, known.get(function.name)), *((f.name, known.get(f.name)) for f in others)]
+    if (
+        mine.units != program.units
+        or mine.lists != program.lists
+        or mine.tree.externals != program.tree.externals
+        or list(mine.frames) != frames
+        or not set(mine.kernels) <= set(program.kernels)
+        or not set(others) <= set(program.tree.functions)
+        or main.locals != function.locals
+    ):
+        raise VerifyError(f"a launch of function {function.name} is not a part of the program")
+    moving = {buffer for buffer in main.tensors if buffer in rotating(main.body)}
+    if set(launch.rotated) != moving:
+        raise VerifyError(f"a launch of function {function.name} lets other buffers trade places")
+    missing = [b.name for b in main.tensors if address_name(b) not in plan.words[function.name]]
+    if missing:
+        raise VerifyError(f"the address of {missing[0]} has no word")
+
+
+class _Passing(Facts[Action, Written]):
+    """Carries the registers whose words are written through what the host does."""
+
+    def __init__(self, function: str, words: frozenset[str], limits: frozenset[str]) -> None:
+        super().__init__()
+        self._function = function
+        self._words = words
+        self._limits = limits
+
+    def require(self, registers: Iterable[Reg], written: Written, who: str) -> None:
+        for name in sorted({register.name for register in registers} - self._limits):
+            if name not in self._words:
+                raise VerifyError(f"register {name} of function {self._function} has no word")
+            if name not in written:
+                raise VerifyError(
+                    f"the word of register {name} may be read before it is written: {who} "
+                    f"(function {self._function})"
+                )
+
+    def after(self, body: Action, state: Written) -> Written:
+        match body:
+            case Launch(program):
+                needed, assigned = _registers(program)
+                params = {register.name for register in program.tree.main.params}
+                for name in sorted(needed - params - self._limits):
+                    raise VerifyError(f"a launch reads register {name} but does not take it")
+                self.require(
+                    (r for r in program.tree.main.params if r.name in needed), state, "a launch"
+                )
+                results = {register.name for register in program.tree.main.results}
+                return state | (assigned & results)
+            case Library(call):
+                used = [item for item in call.operands if isinstance(item, Reg)]
+                self.require(used, state, f"library call {call.name}")
+                return state
+
+    def call(self, call: Call[Action], state: Written) -> tuple[Node[Action], Written]:
+        self.require(reads(call), state, f"call of {call.function}")
+        return call, state | {mine.name for mine, _ in call.results}
+
+    def decide(self, node: Loop[Action] | If[Action], state: Written) -> None:
+        self.require(reads(node), state, "the host")
+
+    def begin(self, node: For[Action], state: Written) -> Written:
+        return state | {node.index.name}
+
+    def merge(self, a: Written, b: Written) -> Written:
+        return a & b
+
+
+def _registers(program: DeviceProgram) -> tuple[Written, Written]:
+    """The registers that a launch may read before it assigns them, and those it surely assigns."""
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    needed: set[str] = set()
+
+    def note(registers: Iterable[Reg], assigned: Assigned, _: str) -> None:
+        needed.update(register.name for register in registers if register.name not in assigned)
+
+    analysis = Assignment(lambda name: kernel_reads(kernels[name]), note)
+    return frozenset(needed), analysis.end(program.tree.main.body, frozenset())
+
+
+# ---- the plan as one program -----------------------------------------------------------------
+def as_program(plan: Plan) -> DeviceProgram:
+    """The program of a plan: what the host does at its place, and a barrier before each launch."""
+    hosted = {function.name: function for function in plan.tree.functions}
+    functions = tuple(
+        function.with_body(_Inliner(plan, function).node(hosted[function.name].body))
+        if function.name in hosted
+        else function
+        for function in plan.program.tree.functions
+    )
+    return replace(plan.program, tree=Tree(functions, plan.program.tree.externals))
+
+
+class _Inliner:
+    """Puts the launches of one function together.
+
+    What a launch computes for the host alone stands again where the host reads it: registers that
+    the program itself does not have.
+    """
+
+    def __init__(self, plan: Plan, function: TreeFunction[Schedule]) -> None:
+        self._units = plan.program.units
+        self._own = {register.name for register in function.params}
+        self._own.update(register.name for register in _assigned(function.body))
+        self._for_host: dict[str, Expr] = {}
+
+    def node(self, node: Node[Action]) -> Node[Schedule]:
+        return _sequence(list(self._nodes(node)))
+
+    def _nodes(self, node: Node[Action]) -> Iterator[Node[Schedule]]:
+        match node:
+            case Leaf(Launch(program)):
+                yield self._barrier()
+                yield from (
+                    self._without_host_registers(part) for part in _flat(program.tree.main.body)
+                )
+            case Leaf(Library(_, kernel)):
+                yield self._barrier()
+                run: tuple[Item, ...] = (Run(kernel, 0),)
+                yield Leaf(Schedule((run, *[()] * (self._units - 1)), 1))
+            case Seq(parts):
+                for part in parts:
+                    yield from self._nodes(part)
+            case _:
+                read = with_inputs(node, self._in_place, self._access)
+                self._for_host = {}
+                if isinstance(read, Call):
+                    yield cast("Call[Schedule]", read)
+                else:
+                    yield rebuilt(read, [self.node(part) for part in children(read)])
+                self._for_host = {}
+
+    def _barrier(self) -> Leaf[Schedule]:
+        waits: tuple[Item, ...] = (Wait(0, 0, self._units),) if self._units > 1 else ()
+        return Leaf(Schedule((waits,) * self._units, 1))
+
+    def _without_host_registers(self, node: Node[Schedule]) -> Node[Schedule]:
+        if not isinstance(node, Leaf):
+            self._for_host = {}
+            return node
+        for item in node.body.statements:
+            if isinstance(item, Let):
+                if item.reg.name in self._own:
+                    self._for_host = {}
+                else:
+                    self._for_host[item.reg.name] = item.value
+        units = tuple(
+            tuple(i for i in items if not (isinstance(i, Let) and i.reg.name not in self._own))
+            for items in node.body.units
+        )
+        return Leaf(replace(node.body, units=units))
+
+    def _in_place(self, expr: Expr) -> Expr:
+        for name, value in self._for_host.items():
+            if expr == Position(Index.of(Reg(name, value.dtype))):
+                return value
+        return expr
+
+    def _access(self, access: Access) -> Access:
+        (index,) = access.index
+        found = self._in_place(Position(index))
+        assert isinstance(found, Position)
+        return replace(access, index=(found.index,))
+
+
+def _assigned(body: Node[Schedule]) -> Iterator[Reg]:
+    for node in walk(body):
+        yield from assigns(node)
+    for schedule in leaves(body):
+        yield from (item.reg for item in schedule.statements if isinstance(item, Let))
+
+
+def _flat(node: Node[Schedule]) -> tuple[Node[Schedule], ...]:
+    return node.children if isinstance(node, Seq) else (node,)
+
+
+def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:
+    """The nodes in order, neighbouring leaves as one."""
+    merged: list[Node[Schedule]] = []
+    for node in nodes:
+        last = merged[-1] if merged else None
+        if isinstance(node, Leaf) and isinstance(last, Leaf):
+            merged[-1] = Leaf(_one_leaf(last.body, node.body))
+        elif not (isinstance(node, Leaf) and node.body.steps == 0):
+            merged.append(node)
+    return merged[0] if len(merged) == 1 else Seq(tuple(merged))
+
+
+def _one_leaf(first: Schedule, second: Schedule) -> Schedule:
+    """Two leaves, one after the other: the steps of the second go on from those of the first."""
+    if second.steps == 0:
+        return first
+    moved = [[_later(item, first.steps) for item in items] for items in second.units]
+    units = tuple(
+        (*before, Signal(first.steps), *after)
+        for before, after in zip(first.units, moved, strict=True)
+    )
+    return Schedule(units, first.steps + second.steps)
+
+
+def _later(item: Item, steps: int) -> Item:
+    match item:
+        case Wait() | Signal():
+            return replace(item, step=item.step + steps)
+        case _:
+            return item
