@@ -55,10 +55,6 @@ frame main 128 {
   b at 64 size 32
 }
 function main {
-  params ()
-  results ()
-  tensors ()
-  written ()
   locals (a, b)
   leaf 2 {
     unit {
@@ -152,10 +148,10 @@ class Panels(Template):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("run first 0 count", "run first zero count", "line 30: expected a number"),
-        ("signal 1", "signl 1", "line 31: expected one of run, wait, signal, let, check"),
+        ("run first 0 count", "run first zero count", "line 26: expected a number"),
+        ("signal 1", "signl 1", "line 27: expected one of run, wait, signal, let, check"),
         ("= x[", "= y[", "line 11: expected `\\("),
-        ("step 1", "step 1.5", "line 32: expected an integer"),
+        ("step 1", "step 1.5", "line 28: expected an integer"),
         ("f32[8] input", "f31[8] input", "line 2: expected a dtype"),
         ("a[i0] = x", "a[j0] = x", "line 11: expected an iteration variable"),
         ("program 2", "program 2 ;", "line 1: cannot read this"),

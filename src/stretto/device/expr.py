@@ -187,6 +187,17 @@ class Apply:
 Expr = Const | Position | Load | Apply
 
 
+def constant(expr: Expr) -> int | None:
+    """The number that an expression is; None where it depends on anything."""
+    match expr:
+        case Const(value, _):
+            return int(value)
+        case Position(index) if index.is_const:
+            return index.const
+        case _:
+            return None
+
+
 def expr_atoms(expr: Expr) -> Iterator[Atom]:
     """All index atoms inside an expression."""
     match expr:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Const, Expr, Position, Reg
+from stretto.device.expr import Buffer, Reg, constant
 from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Call, For, If, Leaf, Tree, While, walk
@@ -82,13 +82,3 @@ def _is_open(node: For[Action]) -> bool:
 def address_name(buffer: Buffer) -> str:
     """What the word with a buffer's address is called."""
     return f"&{buffer.name}"
-
-
-def constant(expr: Expr) -> int | None:
-    match expr:
-        case Const(value, _):
-            return int(value)
-        case Position(index) if index.is_const:
-            return index.const
-        case _:
-            return None

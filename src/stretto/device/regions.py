@@ -157,16 +157,12 @@ def item_regions(item: Statement) -> tuple[Region, ...]:
 
 
 def statement_regions(item: Let | Check) -> tuple[Region, ...]:
-    return tuple(region for expr in _statement_exprs(item) for region in expr_regions(expr))
+    return tuple(region for expr in item.exprs for region in expr_regions(expr))
 
 
 def statement_reads(item: Let | Check) -> set[Reg]:
     """The registers that a statement reads."""
-    return {reg for expr in _statement_exprs(item) for reg in expr_regs(expr)}
-
-
-def _statement_exprs(item: Let | Check) -> tuple[Expr, ...]:
-    return (item.value,) if isinstance(item, Let) else item.exprs
+    return {reg for expr in item.exprs for reg in expr_regs(expr)}
 
 
 def overlap(a: Region, b: Region) -> bool:

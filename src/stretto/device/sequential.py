@@ -23,20 +23,25 @@ ALIGNMENT = 64
 def sequential(tree: Tree[Body]) -> DeviceProgram:
     """The program of a tree of kernels."""
     tree = normalize(tree)
-    found = {
-        item.name: item
-        for function in tree.functions
-        for body in leaves(function.body)
-        for item in body
-        if isinstance(item, Kernel)
-    }
+    kernels: dict[str, Kernel] = {}
+    others: list[Kernel] = []
+    for kernel in tree_kernels(tree):
+        if kernels.setdefault(kernel.name, kernel) != kernel:
+            others.append(kernel)
     return DeviceProgram(
         1,
         map_tree(tree, _schedule),
-        tuple(found.values()),
+        (*kernels.values(), *others),
         tuple((function.name, _frame(function)) for function in tree.functions),
         tuple(buffer for buffer in tree.externals if buffer.kind == "list"),
     )
+
+
+def tree_kernels(tree: Tree[Body]) -> Iterator[Kernel]:
+    """All kernels, in the order of the text."""
+    for function in tree.functions:
+        for body in leaves(function.body):
+            yield from (item for item in body if isinstance(item, Kernel))
 
 
 def single_kernels(tree: Tree[Items]) -> Tree[Body]:

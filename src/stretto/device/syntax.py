@@ -294,8 +294,9 @@ def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
 def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
     return record(
         TreeFunction,
-        "function {name} {{\nparams {params}\nresults {results}\ntensors {tensors}\n"
-        "written {written}\nlocals {locals}\n{body}\n}}",
+        "function {name} {{[\nparams {params}][\nresults {results}][\ntensors {tensors}]"
+        "[\nwritten {written}][\nlocals {locals}]\n{body}\n}}",
+        defaults=dict.fromkeys(("params", "results", "tensors", "written", "locals"), ()),
         name=NAME,
         params=items(REGISTER),
         results=items(REGISTER),
@@ -349,7 +350,9 @@ ACTION: Syntax[ActionText] = choice(
         LibraryText: record(LibraryText, "library {kernel}", kernel=NAME),
         LaunchText: record(
             LaunchText,
-            "launch frame {frame} kernels {kernels} calls {calls} rotated {rotated} {{\n{main}\n}}",
+            "launch frame {frame} kernels {kernels}[ calls {calls}][ rotated {rotated}] "
+            "{{\n{main}\n}}",
+            defaults={"calls": (), "rotated": ()},
             frame=NAME,
             kernels=items(NAME),
             calls=items(NAME),

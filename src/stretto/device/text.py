@@ -215,7 +215,7 @@ def _program_text(word: str) -> Syntax[_ProgramText]:
     )
 
 
-def _launch_text(program: DeviceProgram, action: Action) -> ActionText:
+def _action_text(program: DeviceProgram, action: Action) -> ActionText:
     if isinstance(action, Library):
         return LibraryText(action.kernel)
     main, *others = action.program.tree.functions
@@ -229,28 +229,29 @@ def _launch_text(program: DeviceProgram, action: Action) -> ActionText:
     )
 
 
-def _launch(program: DeviceProgram, text: ActionText) -> Action:
-    try:
-        if isinstance(text, LibraryText):
-            call = program.kernel(text.kernel).call
-            if call is None:
-                raise ScheduleError(f"kernel {text.kernel} is no library call")
-            return Library(call, text.kernel)
-        functions = [text.main, *map(program.tree.function, text.calls)]
-        frames = [(text.main.name, program.frame(text.frame))]
-        frames += [(name, program.frame(name)) for name in text.calls]
-        kernels = tuple(map(program.kernel, text.kernels))
-    except (KeyError, StopIteration) as error:
-        raise ScheduleError("a plan names what its program does not have") from error
-    tree = Tree(tuple(functions), program.tree.externals)
-    return Launch(
-        DeviceProgram(program.units, tree, kernels, tuple(frames), program.lists), text.rotated
+def _action(program: DeviceProgram, text: ActionText) -> Action:
+    """A launch or library call with what it names of its program. Raises KeyError for more."""
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    if isinstance(text, LibraryText):
+        call = kernels[text.kernel].call
+        if call is None:
+            raise ScheduleError(f"kernel {text.kernel} is no library call")
+        return Library(call, text.kernel)
+    functions = {function.name: function for function in program.tree.functions}
+    frames = dict(program.frames)
+    part = DeviceProgram(
+        program.units,
+        Tree((text.main, *(functions[name] for name in text.calls)), program.tree.externals),
+        tuple(kernels[name] for name in text.kernels),
+        ((text.main.name, frames[text.frame]), *((name, frames[name]) for name in text.calls)),
+        program.lists,
     )
+    return Launch(part, text.rotated)
 
 
 def _plan_text(form: Planned) -> _ProgramText:
     plan = form.plan
-    tree = map_tree(plan.tree, lambda action: _launch_text(plan.program, action))
+    tree = map_tree(plan.tree, lambda action: _action_text(plan.program, action))
     hosts = tuple((tuple(plan.words[f.name].items()), f) for f in tree.functions)
     return replace(_ProgramText.of(plan.program, form.interface), hosts=hosts)
 
@@ -259,7 +260,10 @@ def _planned(text: _ProgramText) -> Planned:
     program = text.program
     texts = Tree(tuple(function for _, function in text.hosts), text.externals)
     words = {function.name: dict(words) for words, function in text.hosts}
-    tree = map_tree(texts, lambda action: _launch(program, action))
+    try:
+        tree = map_tree(texts, lambda action: _action(program, action))
+    except KeyError as error:
+        raise ScheduleError(f"the plan names {error}, which its program does not have") from error
     return Planned(Plan(program, tree, words), text.interface)
 
 

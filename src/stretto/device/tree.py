@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar, cast
 
-from stretto.device.expr import Access, Buffer, Const, Expr, Position, Reg, expr_regs
+from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, expr_regs
 
 L = TypeVar("L")
 M = TypeVar("M")
@@ -29,6 +29,10 @@ class Let:
 
     reg: Reg
     value: Expr
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (self.value,)
 
 
 class CheckCode(StrEnum):
@@ -218,19 +222,23 @@ def swaps(pairs: Rotation) -> dict[str, Buffer]:
     return {a.name: b for pair in pairs for a, b in (pair, pair[::-1])}
 
 
-def reads(node: Node[L]) -> frozenset[Reg]:
-    """The registers that a control node itself reads, without what is below it."""
+def inputs(node: Node[L]) -> tuple[Expr, ...]:
+    """The expressions that a control node itself evaluates, without what is below it."""
     match node:
         case For(start=start, stop=stop):
-            return frozenset(expr_regs(start) | expr_regs(stop))
+            return start, stop
         case While(condition=condition) | If(condition=condition):
-            return frozenset({condition})
+            return (Position(Index.of(condition)),)
         case Call(registers=registers, tensors=tensors):
-            values = [value for _, value in registers]
-            values += [Position(index) for _, access in tensors for index in access.index]
-            return frozenset(reg for value in values for reg in expr_regs(value))
+            places = (Position(access.offset) for _, access in tensors)
+            return (*(value for _, value in registers), *places)
         case Leaf() | Seq():
-            return frozenset()
+            return ()
+
+
+def reads(node: Node[L]) -> frozenset[Reg]:
+    """The registers that a control node itself reads, without what is below it."""
+    return frozenset(register for value in inputs(node) for register in expr_regs(value))
 
 
 def assigns(node: Node[L]) -> tuple[Reg, ...]:
@@ -270,16 +278,8 @@ def walk(node: Node[L]) -> Iterator[Node[L]]:
 
 def trip_count(node: For[L]) -> int | None:
     """How many iterations a loop has, where its bounds are numbers."""
-    bounds: list[int] = []
-    for bound in (node.start, node.stop):
-        match bound:
-            case Const(value, _):
-                bounds.append(int(value))
-            case Position(index) if index.is_const:
-                bounds.append(index.const)
-            case _:
-                return None
-    return len(range(bounds[0], bounds[1], node.step))
+    start, stop = constant(node.start), constant(node.stop)
+    return None if start is None or stop is None else len(range(start, stop, node.step))
 
 
 def leaves(node: Node[L]) -> Iterator[L]:

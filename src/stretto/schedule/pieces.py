@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-from stretto.device.expr import Buffer, Reg
+from stretto.device.expr import Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Item, Schedule, Signal, Wait
 from stretto.device.regions import kernel_reads
-from stretto.device.tree import Call, For, Leaf, Let, Node, rotation, walk
+from stretto.device.tree import Call, For, Leaf, Let, Node, walk
 from stretto.device.verifier.assignment import Assigned, Assignment
 from stretto.schedule.merge import Step
-
-
-def rotating(node: Node[Any]) -> set[Buffer]:
-    """The buffers that loops let trade places."""
-    return {buffer for item in walk(node) for pair in rotation(item) for buffer in pair}
 
 
 def piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:

@@ -11,12 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, limit_register
-from stretto.device.plan import Action, Launch, Library, Plan, address_name, constant
+from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, limit_register
+from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
-from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, TreeFunction, While, walk
+from stretto.device.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    While,
+    rotating,
+    walk,
+)
 from stretto.schedule.merge import RunStep, Step, merge
-from stretto.schedule.pieces import piece, piece_registers, rotating
+from stretto.schedule.pieces import piece, piece_registers
 
 MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""
@@ -189,18 +202,22 @@ class _Cutter:
         kernels = 0
         begins = False  # the piece is the first of its launch
         for step in merge(schedule):
-            call = self.planner.kernels[step.kernel].call if isinstance(step, RunStep) else None
-            if call is not None or kernels >= self.planner.most:
+            library = self.library(step)
+            if library is not None or kernels >= self.planner.most:
                 if gathered:
                     yield Leaf(piece(gathered, schedule, begins))
-                gathered, kernels, begins = [], 0, call is not None
-            if call is not None:
-                yield Library(call, step.kernel)
+                gathered, kernels, begins = [], 0, library is not None
+            if library is not None:
+                yield library
                 continue
             kernels += isinstance(step, RunStep)
             gathered.append(step)
         if gathered:
             yield Leaf(piece(gathered, schedule, begins))
+
+    def library(self, step: Step) -> Library | None:
+        call = self.planner.kernels[step.kernel].call if isinstance(step, RunStep) else None
+        return Library(call, step.kernel) if isinstance(step, RunStep) and call else None
 
     # ---- control on the host -----------------------------------------------------------------
     def control(

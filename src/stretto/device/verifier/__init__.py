@@ -21,14 +21,14 @@ from stretto.device.forms import Form, Lowered, Planned, Scheduled, Selected
 from stretto.device.normalize import normalize
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
-from stretto.device.sequential import sequential, single_kernels
+from stretto.device.sequential import sequential, single_kernels, tree_kernels
 from stretto.device.tree import Tree, leaves
 from stretto.device.verifier.aliases import check_aliases
 from stretto.device.verifier.assignment import check_registers
 from stretto.device.verifier.bounds import check_bounds
 from stretto.device.verifier.conformance import Origins, origins
-from stretto.device.verifier.coverage import check_coverage
-from stretto.device.verifier.form import check_form
+from stretto.device.verifier.coverage import check_coverage, check_templates
+from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.interface import check_interface
 from stretto.device.verifier.ordering import Orders
@@ -48,6 +48,9 @@ def verify_form(form: Form, source: Tree[Body] | None = None) -> None:
         case Lowered(tree):
             program = sequential(single_kernels(tree))
         case Selected(tree):
+            kernels = tuple(tree_kernels(tree))
+            check_kernels(kernels)
+            check_templates(kernels)
             check_coverage(tree)
             program = sequential(tree)
         case Scheduled(program):

@@ -25,12 +25,24 @@ from stretto.device.expr import (
     Position,
     Reg,
     Var,
+    constant,
     expr_regs,
 )
 from stretto.device.operator import Kernel, Stage
 from stretto.device.program import Schedule
 from stretto.device.regions import NOTHING, Interval, Ranges, index_range, span_range
-from stretto.device.tree import Call, For, Leaf, Let, Node, Seq, TreeFunction, trip_count, walk
+from stretto.device.tree import (
+    Call,
+    For,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    TreeFunction,
+    assigns,
+    trip_count,
+    walk,
+)
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Quantity
@@ -56,8 +68,8 @@ def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
                 for name in schedule.kernels:
                     _check_once(touched.kernels[name], ranges, touched)
                 for item in schedule.statements:
-                    expr = item.value if isinstance(item, Let) else item.condition
-                    _Bounds("a register statement", (), NOTHING).visit(expr, ())
+                    for expr in item.exprs:
+                        _Bounds("a register statement", (), NOTHING).visit(expr, ())
             case Call():
                 _check_call(node)
             case _:
@@ -115,7 +127,8 @@ def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
                 if trips is None or index in known:
                     unknown.add(index)
                 else:
-                    first = _number(node.start)
+                    first = constant(node.start)
+                    assert first is not None
                     last = first + (max(trips, 1) - 1) * step
                     known[index] = min(first, last), max(first, last) + 1
             case Leaf(schedule):
@@ -124,21 +137,9 @@ def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
                         unknown.add(item.reg)
                     else:
                         unknown |= expr_regs(item.condition)
-            case Call(results=results):
-                unknown.update(mine for mine, _ in results)
             case _:
-                pass
+                unknown.update(assigns(node))
     return {reg: interval for reg, interval in known.items() if reg not in unknown}
-
-
-def _number(bound: Expr) -> int:
-    match bound:
-        case Const(value, _):
-            return int(value)
-        case Position(index):
-            return index.const
-        case _:
-            raise AssertionError("only numbers have a trip count")
 
 
 def _check_stage(kernel: Kernel, stage: Stage, known: Known) -> None:

@@ -1,10 +1,12 @@
-"""The tasks of a leaf's kernels compute every element of each operator, and each once.
+"""Kernels compute their operators: in the way of a template that can, and every element once.
 
-An operator may be computed in parts, by several stages: their boxes together are its dims.
+An operator may be computed in parts, by several stages of the kernels of one leaf: their boxes
+together are its dims.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 from math import prod
 
@@ -38,6 +40,23 @@ def check_coverage(tree: Tree[Body]) -> None:
                     _check(operator, found)
 
 
+def check_templates(kernels: Iterable[Kernel]) -> None:
+    """Raises VerifyError for a stage whose template cannot compute its operator so."""
+    for kernel in kernels:
+        for stage in kernel.stages:
+            template = stage.template
+            try:
+                found = template.parsed(stage.operator, dict(template.choices), template.packed)
+            except ValueError as error:
+                raise VerifyError(
+                    f"kernel {kernel.name}, template {template.name}: {error}"
+                ) from error
+            if found != template:
+                raise VerifyError(
+                    f"template {template.name} of kernel {kernel.name} is of another operator"
+                )
+
+
 def _part(kernel: Kernel, stage: Stage) -> Part | None:
     """What all tasks of a kernel compute in one of its stages; None where that is not known."""
     part: list[Interval | None] = []
@@ -53,24 +72,26 @@ def _part(kernel: Kernel, stage: Stage) -> Part | None:
 
 
 def _check(operator: Operator, parts: list[Part]) -> None:
-    if any(
-        all(a is None or b is None or _meet(a, b) for a, b in zip(x, y, strict=True))
-        for x, y in combinations(parts, 2)
-    ):
-        raise VerifyError(f"a part of operator {operator.name} is computed more than once")
+    """One operator may stand in a leaf several times: then there are so many times its elements."""
     extents = [dim if isinstance(dim, int) else 1 for dim in operator.dims]
+    size = prod(extents)
     done = sum(
         prod(
-            (extent if one is None else one[1] - one[0])
+            extent if one is None else one[1] - one[0]
             for one, extent in zip(part, extents, strict=True)
         )
         for part in parts
     )
-    if done != prod(extents):
+    if size and done % size:
         raise VerifyError(
-            f"the kernels compute {done} of the {prod(extents)} elements of operator "
-            f"{operator.name}"
+            f"the kernels compute {done % size} of the {size} elements of operator {operator.name}"
         )
+    if done == size and any(_overlap(one, other) for one, other in combinations(parts, 2)):
+        raise VerifyError(f"a part of operator {operator.name} is computed more than once")
+
+
+def _overlap(one: Part, other: Part) -> bool:
+    return all(a is None or b is None or _meet(a, b) for a, b in zip(one, other, strict=True))
 
 
 def _meet(a: Interval, b: Interval) -> bool:

@@ -13,9 +13,7 @@ import numpy as np
 from stretto.device.expr import (
     Access,
     Buffer,
-    Expr,
     Extent,
-    Position,
     Quotient,
     Remainder,
     Var,
@@ -25,7 +23,19 @@ from stretto.device.expr import (
 from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Stage
 from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
 from stretto.device.regions import call_buffers
-from stretto.device.tree import Call, Check, For, Leaf, Let, Node, TreeFunction, While, walk
+from stretto.device.tree import (
+    Call,
+    Check,
+    For,
+    Leaf,
+    Let,
+    Node,
+    TreeFunction,
+    inputs,
+    rotation,
+    walk,
+)
+from stretto.device.verifier.types import check_operator_types, check_types
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
 
@@ -49,11 +59,12 @@ def check_form(program: DeviceProgram) -> None:
     _check_externals(program)
     _check_frames(program)
     buffers = {name: frozenset(kernel_buffers(kernel)) for name, kernel in kernels.items()}
-    for kernel in program.kernels:
-        _check_kernel(kernel)
+    check_kernels(program.kernels)
     for function in program.tree.functions:
         scope = _scope(function, program.tree.externals)
         for node in walk(function.body):
+            _check_control(node)
+            _check_rotation(node, scope, function)
             match node:
                 case Leaf(schedule):
                     _check_leaf(schedule, program.units, kernels)
@@ -63,18 +74,17 @@ def check_form(program: DeviceProgram) -> None:
                     if node.function not in functions:
                         raise VerifyError(f"there is no function {node.function}")
                     _check_call(node, functions[node.function])
-                    _check_control(node, (v for _, v in node.registers))
-                    _check_control(node, (Position(a.offset) for _, a in node.tensors))
                     _check_buffers((a.buffer for _, a in node.tensors), scope, function)
-                case For():
-                    if node.step == 0:
-                        raise VerifyError("a loop has step 0")
-                    _check_control(node, (node.start, node.stop))
-                    _check_rotation(node, scope, function)
-                case While():
-                    _check_rotation(node, scope, function)
+                case For(step=0):
+                    raise VerifyError("a loop has step 0")
                 case _:
                     pass
+
+
+def check_kernels(kernels: Iterable[Kernel]) -> None:
+    """Raises VerifyError for a kernel whose parts do not fit together."""
+    for kernel in kernels:
+        _check_kernel(kernel)
 
 
 # ---- memory ----------------------------------------------------------------------------------
@@ -135,14 +145,12 @@ def _check_buffers(used: Iterable[Buffer], scope: Scope, function: TreeFunction[
             raise VerifyError(f"function {function.name} does not declare buffer {buffer.name}")
 
 
-def _check_rotation(
-    loop: For[Schedule] | While[Schedule], scope: Scope, function: TreeFunction[Schedule]
-) -> None:
+def _check_rotation(node: Node[Schedule], scope: Scope, function: TreeFunction[Schedule]) -> None:
     """Each buffer trades places with one other, so the order of the pairs means nothing."""
-    buffers = [buffer for pair in loop.rotate for buffer in pair]
+    buffers = [buffer for pair in rotation(node) for buffer in pair]
     if len({buffer.name for buffer in buffers}) != len(buffers):
         raise VerifyError("a buffer rotates twice in one loop")
-    for current, following in loop.rotate:
+    for current, following in rotation(node):
         if (current.dtype, current.shape) != (following.dtype, following.shape):
             raise VerifyError(f"{current.name} and {following.name} rotate but differ in type")
         if any(b not in function.locals for b in (current, following)):
@@ -162,7 +170,8 @@ def kernel_buffers(kernel: Kernel) -> Iterator[Buffer]:
 
 def _statement_buffers(schedule: Schedule) -> Iterator[Buffer]:
     for item in schedule.statements:
-        yield from (load.access.buffer for load in loads(statement_expr(item)))
+        for expr in item.exprs:
+            yield from (load.access.buffer for load in loads(expr))
 
 
 # ---- leaves ----------------------------------------------------------------------------------
@@ -173,8 +182,10 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
     if any(other != statements[0] for other in statements):
         raise VerifyError("the units of a leaf differ in their register statements")
     for statement in statements[0]:
-        for load in loads(statement_expr(statement)):
-            _check_access(load.access, "a register statement")
+        for expr in statement.exprs:
+            check_types(expr, "a register statement")
+            for load in loads(expr):
+                _check_access(load.access, "a register statement")
     runs: dict[str, list[Run]] = {}
     for item in (item for items in schedule.units for item in items):
         match item:
@@ -224,8 +235,9 @@ def _check_dynamic(kernel: Kernel, runs: list[Run]) -> None:
 
 
 # ---- control ---------------------------------------------------------------------------------
-def _check_control(node: Node[Schedule], exprs: Iterable[Expr]) -> None:
-    for expr in exprs:
+def _check_control(node: Node[Schedule]) -> None:
+    for expr in inputs(node):
+        check_types(expr, f"a {type(node).__name__} node")
         if next(loads(expr), None) is not None:
             raise VerifyError(f"a {type(node).__name__} node reads memory, which only leaves may")
 
@@ -257,13 +269,9 @@ def _check_kernel(kernel: Kernel) -> None:
         _check_operator(kernel, stage.operator)
 
 
-def statement_expr(item: Let | Check) -> Expr:
-    return item.value if isinstance(item, Let) else item.condition
-
-
 def _check_written(kernel: Kernel, buffer: Buffer) -> None:
-    if buffer.kind == "constant":
-        raise VerifyError(f"kernel {kernel.name} writes the constant {buffer.name}")
+    if buffer.kind in ("constant", "input"):
+        raise VerifyError(f"kernel {kernel.name} writes the {buffer.kind} {buffer.name}")
 
 
 def _check_box(kernel: Kernel, stage: Stage) -> None:
@@ -297,6 +305,7 @@ def _check_operator(kernel: Kernel, operator: Operator) -> None:
     for load in operator.reads():
         _check_access(load.access, what)
     _check_access(operator.out, what)
+    check_operator_types(operator, what)
     _check_written(kernel, operator.out.buffer)
 
 

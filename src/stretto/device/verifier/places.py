@@ -10,7 +10,7 @@ from stretto.device.boxes import Boxes, Limits, Mask
 from stretto.device.expr import Buffer
 from stretto.device.program import Frame, Placement, Schedule
 from stretto.device.regions import Interval, Region
-from stretto.device.tree import For, TreeFunction, While, walk
+from stretto.device.tree import TreeFunction, rotation, walk
 from stretto.errors import VerifyError
 
 
@@ -27,9 +27,8 @@ class Places:
             self._check(buffer, frame)
         self._group = {buffer.name: [buffer.name] for buffer in function.locals}
         for node in walk(function.body):
-            if isinstance(node, For | While):
-                for current, following in node.rotate:
-                    self._join(current, following)
+            for current, following in rotation(node):
+                self._join(current, following)
         names = [buffer.name for buffer in function.locals if buffer.nbytes > 0]
         self._near: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
         for one, other in _meeting(

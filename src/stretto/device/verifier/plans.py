@@ -75,12 +75,19 @@ def _check_launch(launch: Launch, function: TreeFunction[Action], plan: Plan) ->
         or main.locals != function.locals
     ):
         raise VerifyError(f"a launch of function {function.name} is not a part of the program")
+    run = {name for f in mine.tree.functions for leaf in leaves(f.body) for name in leaf.kernels}
+    for name in sorted(run - {kernel.name for kernel in mine.kernels}):
+        raise VerifyError(f"a launch of function {function.name} has no kernel {name}")
     moving = {buffer for buffer in main.tensors if buffer in rotating(main.body)}
     if set(launch.rotated) != moving:
         raise VerifyError(f"a launch of function {function.name} lets other buffers trade places")
-    missing = [b.name for b in main.tensors if address_name(b) not in plan.words[function.name]]
-    if missing:
-        raise VerifyError(f"the address of {missing[0]} has no word")
+    words = plan.words[function.name]
+    for buffer in main.tensors:
+        if address_name(buffer) not in words:
+            raise VerifyError(f"the address of {buffer.name} has no word")
+    for register in (*main.params, *main.results):
+        if register.name not in words:
+            raise VerifyError(f"register {register.name} of function {function.name} has no word")
 
 
 class _Passing(Facts[Action, Written]):
@@ -142,7 +149,8 @@ def _registers(program: DeviceProgram) -> tuple[Written, Written]:
         needed.update(register.name for register in registers if register.name not in assigned)
 
     analysis = Assignment(lambda name: kernel_reads(kernels[name]), note)
-    return frozenset(needed), analysis.end(program.tree.main.body, frozenset())
+    assigned = analysis.end(program.tree.main.body, frozenset())
+    return frozenset(needed), assigned
 
 
 # ---- the plan as one program -----------------------------------------------------------------

@@ -12,11 +12,11 @@ from math import prod
 
 import torch
 
-from stretto.device.expr import Access, Buffer, Const, Expr, Position, Reg
+from stretto.device.expr import Access, Buffer, Const, Expr, Position, Reg, constant
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name, constant
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While
+from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, rotating
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
@@ -25,7 +25,6 @@ from stretto.options import Options
 from stretto.runtime.library import Number, Operand, extents, run_call
 from stretto.runtime.status import Status
 from stretto.runtime.stops import stopped
-from stretto.schedule.pieces import rotating
 
 
 class PlanExecutable(CudaExecutable):

@@ -16,6 +16,7 @@ from pathlib import Path
 from stretto.device.expr import Buffer, Reg, limit_register
 from stretto.device.plan import Plan, address_name
 from stretto.device.program import DeviceProgram
+from stretto.device.tree import rotating
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.early import EarlyLoads
 from stretto.machines.cuda.printer.function import BASE, TeamPrinter
@@ -44,7 +45,6 @@ from stretto.machines.dialects import python_function
 from stretto.machines.statements import Block, Builder, Function, If, Store, mentioned
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.machines.usage import used
-from stretto.schedule.pieces import rotating
 
 WORDS = variable("words")
 HEADER = '''\

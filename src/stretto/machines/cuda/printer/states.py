@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from stretto.device.expr import Access, Buffer, Index, Position, Reg
 from stretto.device.program import Schedule
-from stretto.device.tree import Call, For, If, Node, TreeFunction, While, walk
+from stretto.device.tree import Call, For, If, Node, TreeFunction, While, rotating, walk
 from stretto.machines import statements as code
 from stretto.machines.control import goes_on
 from stretto.machines.cuda.printer.function import TeamPrinter
@@ -23,7 +23,6 @@ from stretto.machines.cuda.printer.scalar import BARRIER, MEMORY_TYPES, OK, UNIT
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.machines.usage import used
 from stretto.runtime.status import Status
-from stretto.schedule.pieces import rotating
 
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
