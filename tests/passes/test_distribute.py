@@ -10,7 +10,7 @@ from stretto.passes.batch_loops import BatchLoops
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.distribute import Distribute
 from stretto.passes.distribution_plan import plan_distribution
-from stretto.passes.loop_pipeline import loop_passes
+from stretto.passes.pipeline import loop_passes
 from tests.passes.loops import apply, check, contractions, loops_of, targets
 from tests.support import check_unchanged, program_of
 

@@ -5,7 +5,7 @@ import pytest
 from stretto.ir.ops import WhileOp
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.fold_tables import FoldTables
-from stretto.passes.loop_pipeline import loop_passes
+from stretto.passes.pipeline import loop_passes
 from tests.passes.loops import apply, check, contractions
 from tests.support import check_unchanged, program_of
 

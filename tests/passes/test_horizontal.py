@@ -7,7 +7,7 @@ from stretto.interp.interpreter import run
 from stretto.ir.ops import ForOp, IfOp
 from stretto.passes.contractions import Constants
 from stretto.passes.horizontal import Horizontal
-from stretto.passes.loop_pipeline import loop_passes
+from stretto.passes.pipeline import loop_passes
 from tests.passes.loops import apply, check, contractions, loops_of, targets
 from tests.support import check_unchanged, program_of
 

@@ -10,7 +10,7 @@ from stretto.ir.printer import print_program
 from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.ops.infer import tensor_op
-from stretto.passes.loop_pipeline import loop_passes
+from stretto.passes.pipeline import loop_passes
 from stretto.passes.split_concat import SplitConcat
 from tests.passes.loops import apply
 from tests.support import program_of

@@ -5,7 +5,7 @@ import torch
 
 from stretto.ir.core import Program
 from stretto.ir.ops import TensorOp, WhileOp
-from stretto.passes.loop_pipeline import loop_passes
+from stretto.passes.pipeline import loop_passes
 from stretto.passes.split_concat import SplitConcat
 from tests.passes.loops import apply, check, contractions, loops_of
 from tests.support import check_unchanged, program_of

@@ -1,22 +1,37 @@
-"""Every pass over a Program, in order."""
+"""The passes over a Program, in order.
+
+Every step of the usual way is named here. A pass in a file of its own in this folder joins it
+without being named: where its class says `after: ClassVar[str] = "hoist"`, it runs right after each
+pass of that name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+
+import stretto.passes as folder
+from stretto.passes.batch_loops import BatchLoops
 from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
+from stretto.passes.distribute import Distribute
 from stretto.passes.fold import FoldConstants
+from stretto.passes.fold_tables import FoldTables
+from stretto.passes.forward_lists import ForwardLists
 from stretto.passes.hoist import HoistInvariants
+from stretto.passes.horizontal import Horizontal
 from stretto.passes.inline import InlineFunctions
-from stretto.passes.loop_pipeline import loop_passes
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.simplify import Simplify
+from stretto.passes.split_concat import SplitConcat
 
 
 def pipeline() -> tuple[Pass, ...]:
-    """The passes that `build` runs."""
+    """Every pass over a Program, in order."""
     tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
-    return (
+    steps = (
         InlineFunctions(),
         Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
         CheckUnused(),
@@ -25,3 +40,49 @@ def pipeline() -> tuple[Pass, ...]:
         *loop_passes(),
         Repeat((*tidy, EliminateDeadCode())),
     )
+    return tuple(_with_followers(steps, followers()))
+
+
+def loop_passes() -> tuple[Pass, ...]:
+    """Wants calls inlined, constants folded, invariants hoisted, small inner loops unrolled.
+
+    A product that is looked up in a table is no product any more, so tables are folded first.
+    Products are split before loops are, so that a part can leave its recurrence, and joined while
+    they are still side by side in the loop, so that one batched result is read there. Batching
+    comes first once, for what depends on the index alone, so that distribution need not hand it
+    over; and again for what distribution made independent.
+    """
+    return (
+        FoldTables(),
+        SplitConcat(calls=True),
+        Horizontal(),
+        HoistInvariants(),
+        EliminateDeadCode(),
+        BatchLoops(),
+        Distribute(),
+        EliminateDeadCode(),
+        BatchLoops(),
+        ForwardLists(),
+        EliminateCommonSubexpressions(),
+        EliminateDeadCode(),
+    )
+
+
+def followers() -> dict[str, list[Pass]]:
+    """The passes of this folder that say which other one they run behind, by its name."""
+    found: dict[str, list[Pass]] = {}
+    for item in iter_modules(folder.__path__):
+        module = import_module(f"{folder.__name__}.{item.name}")
+        for kind in vars(module).values():
+            if getattr(kind, "__module__", None) == module.__name__ and hasattr(kind, "after"):
+                found.setdefault(kind.after, []).append(kind())
+    return found
+
+
+def _with_followers(steps: Iterable[Pass], found: dict[str, list[Pass]]) -> Iterator[Pass]:
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield Repeat(tuple(_with_followers(step.passes, found)), step.limit)
+        else:
+            yield step
+            yield from _with_followers(found.get(step.name, ()), found)
