@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stretto.frontends.python.guards.guards import Box, Kind, Probes
+from stretto.frontends.python.guards.guards import GuardedItems, ProbeKind, Probes
 from stretto.options import Options
 from stretto.runtime.probes import ProbeTable, load
 
@@ -33,43 +33,43 @@ def no_entry(probes: Probes) -> Callable[[], Any]:
 
 def size_of_dict(probes: Probes) -> Callable[[], Any]:
     table = OrderedDict(a=A)
-    probes.add_numbers(Kind.DICT_SIZE, table, 0, 1)
+    probes.add_numbers(ProbeKind.DICT_SIZE, table, 0, 1)
     return table.clear
 
 
 def size_of_list(probes: Probes) -> Callable[[], Any]:
     items = [A]
-    probes.add_numbers(Kind.LIST_SIZE, items, 0, 1)
+    probes.add_numbers(ProbeKind.LIST_SIZE, items, 0, 1)
     return lambda: items.append(B)
 
 
 def size_of_set(probes: Probes) -> Callable[[], Any]:
     items = {A, B}
-    probes.add_numbers(Kind.SET_SIZE, items, 0, 2)
+    probes.add_numbers(ProbeKind.SET_SIZE, items, 0, 2)
     return lambda: items.remove(A)
 
 
 def item_of_list(probes: Probes) -> Callable[[], Any]:
     items = [A, B]
-    probes.box(Box(items, None, [A, B]))
+    probes.box(GuardedItems(items, None, [A, B]))
     return items.reverse
 
 
 def shorter_list(probes: Probes) -> Callable[[], Any]:
     items = [A, B]
-    probes.box(Box(items, None, [A, B]))
+    probes.box(GuardedItems(items, None, [A, B]))
     return items.pop
 
 
 def value_in_dict(probes: Probes) -> Callable[[], Any]:
     table = {"a": A, "b": B}
-    probes.box(Box(table, ["a", "b"], [A, B]))
+    probes.box(GuardedItems(table, ["a", "b"], [A, B]))
     return lambda: table.update(b=A)
 
 
 def order_in_dict(probes: Probes) -> Callable[[], Any]:
     table = {"a": A, "b": B}
-    probes.box(Box(table, ["a", "b"], [A, B]))
+    probes.box(GuardedItems(table, ["a", "b"], [A, B]))
 
     def change() -> None:
         table["a"] = table.pop("a")
@@ -79,7 +79,7 @@ def order_in_dict(probes: Probes) -> Callable[[], Any]:
 
 def shorter_dict(probes: Probes) -> Callable[[], Any]:
     table = {"a": A, "b": B}
-    probes.box(Box(table, ["a", "b"], [A, B]))
+    probes.box(GuardedItems(table, ["a", "b"], [A, B]))
     return table.clear
 
 
@@ -89,7 +89,7 @@ def class_of_object(probes: Probes) -> Callable[[], Any]:
     class Second: ...
 
     item = First()
-    probes.add(Kind.TYPE, item, None, First)
+    probes.add(ProbeKind.TYPE, item, None, First)
     return lambda: setattr(item, "__class__", Second)
 
 

@@ -38,8 +38,8 @@ from stretto.frontends.python.results.captured import (
     ObjectState,
 )
 from stretto.frontends.python.results.effects import (
+    ChangePlan,
     EffectWriter,
-    Plan,
     check_changes,
     exemptions,
     substitute,
@@ -65,7 +65,7 @@ from stretto.frontends.python.tracing.tensor import (
 from stretto.frontends.python.tracing.tracer import Constant, Owner, Region, Tracer, activate
 from stretto.frontends.python.values.raises import raises, stop_at
 from stretto.frontends.python.values.state import rebuild_tuple
-from stretto.frontends.python.values.stores import Cell
+from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, CheckOp
 from stretto.ir.types import INDEX
@@ -78,7 +78,7 @@ _TRIES = 10
 """How often a capture starts again because it changes more than was known."""
 
 
-Made = Callable[[Guards, ObjectState | None], Captured]
+MakeCaptured = Callable[[Guards, ObjectState | None], Captured]
 """A capture without what is read after it, when all objects are as they were."""
 
 
@@ -130,7 +130,7 @@ def capture(
     with capturing():
         sys.setrecursionlimit(max(limit, _PYTHON_FRAMES))
         try:
-            heap, plan = Heap(), Plan()
+            heap, plan = Heap(), ChangePlan()
             heap.add((fn,))
             plan.arguments = heap.add_arguments((args, kwargs)) or by_structure
             for _ in range(_TRIES):
@@ -146,7 +146,7 @@ def capture(
 
 
 def _try(
-    tracer: Tracer, fn: Callable[..., Any], arguments: Any, heap: Heap, plan: Plan
+    tracer: Tracer, fn: Callable[..., Any], arguments: Any, heap: Heap, plan: ChangePlan
 ) -> Captured | None:
     """Capture with this plan; None, and a better plan, where it does not hold all changes."""
     leaves = tree_leaves(arguments)
@@ -154,7 +154,9 @@ def _try(
     reading = plan.read(arguments, tensors)
     tracer.heap, tracer.tracked = heap, dict(plan.tracked)
     tracer.keeps_apart = plan.keeps_apart
-    tracer.tracked_cells = {id(b.cell) for b in plan.tracked.values() if isinstance(b, Cell)}
+    tracer.tracked_cells = {
+        id(b.cell) for b in plan.tracked.values() if isinstance(b, CellVariable)
+    }
     error: BaseException
     try:
         with activate(tracer), recording():
@@ -192,9 +194,9 @@ def _capture(
     fn: Callable[..., Any],
     arguments: Any,
     tensors: list[torch.Tensor],
-    plan: Plan,
+    plan: ChangePlan,
     reading: Reading,
-) -> tuple[Made, ObjectState | None]:
+) -> tuple[MakeCaptured, ObjectState | None]:
     heap: Heap = tracer.heap
     tracer.owners = _owners([fn, *tree_leaves(arguments)])
     context = FunctionContext("main")
@@ -244,7 +246,7 @@ def _capture(
 
 
 def _guarded(
-    made: Made,
+    made: MakeCaptured,
     held: ObjectState | None,
     tracer: Tracer,
     roots: list[Any],
@@ -284,7 +286,7 @@ def _finish(
     yields: list[Value],
     output: Any,
     mutations: list[Mutation],
-) -> Made:
+) -> MakeCaptured:
     block = region.scope.block
     block.params = tuple(item.value for item in inputs)
     block.yields = tuple(yields)

@@ -28,7 +28,7 @@ from stretto.frontends.python.calls.call import (
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import indexing, operations
 from stretto.frontends.python.source.rewrite import mark as local
-from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe
+from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
@@ -46,22 +46,22 @@ or_ = branches.stage_or
 not_ = branches.stage_not
 
 
-def enter(name: str, probe: Callable[[], object]) -> Frame:
+def enter(name: str, probe: Callable[[], object]) -> CallFrame:
     """Start of a rewritten function: its variables become part of the state."""
-    frame = Frame.of(name, probe)
+    frame = CallFrame.of(name, probe)
     if active() is not None:
         tracer().frames.append(frame)
     return frame
 
 
-def leave(frame: Frame) -> None:
+def leave(frame: CallFrame) -> None:
     """End of a rewritten function."""
     state = active()
     if state is not None and frame in state.frames:
         del state.frames[state.frames.index(frame) :]
 
 
-def while_(frame: Frame, test: Any, body: Any, live: tuple[str, ...]) -> None:
+def while_(frame: CallFrame, test: Any, body: Any, live: tuple[str, ...]) -> None:
     if active() is None:
         while test():
             body()
@@ -69,7 +69,9 @@ def while_(frame: Frame, test: Any, body: Any, live: tuple[str, ...]) -> None:
     loops.stage_while(frame, test, body, live)
 
 
-def for_(frame: Frame, iterable: Any, body: Any, live: tuple[str, ...], stop: Any = None) -> None:
+def for_(
+    frame: CallFrame, iterable: Any, body: Any, live: tuple[str, ...], stop: Any = None
+) -> None:
     if active() is None:
         for item in iterable:
             body(item)
@@ -386,12 +388,12 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
         fails()
 
 
-def wrote_outer(place: dict[str, Any] | Frame, name: str) -> None:
+def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
     """After `name`, declared global (in `place`, a namespace) or nonlocal, was assigned."""
     state = active()
     if state is not None and isinstance(place, dict):
         state.global_writes += 1
-    changes(place.cells[name] if isinstance(place, Frame) else place)
+    changes(place.cells[name] if isinstance(place, CallFrame) else place)
 
 
 __all__ = [

@@ -26,7 +26,7 @@ import torch
 from stretto.frontends.python.tracing.signals import Abort, abort
 from stretto.frontends.python.tracing.tensor import (
     Hooks,
-    Source,
+    MemorySource,
     Storage,
     StorageState,
     TracedTensor,
@@ -138,7 +138,7 @@ def may_be_same(first: set[Storage], second: set[Storage]) -> bool:
     return any(not second.isdisjoint((one, *(one.same_list or ()))) for one in lists)
 
 
-def has_sources(made: Storage, sources: Iterable[Source]) -> None:
+def has_sources(made: Storage, sources: Iterable[MemorySource]) -> None:
     """Notes that `made` is the memory of the source whose flag holds, or fresh memory if none
     holds."""
     made.sources = tuple(sources)
@@ -168,7 +168,7 @@ def is_one_of(made: TracedTensor, items: list[Any], index: TracedTensor) -> None
     has_sources(
         made.memory,
         [
-            Source(item if isinstance(item, TracedTensor) else state.promote(item), flag)
+            MemorySource(item if isinstance(item, TracedTensor) else state.promote(item), flag)
             for item, flag in ((item, lambda n=n: is_at(n)) for n, item in enumerate(items))
         ],
     )
@@ -236,7 +236,7 @@ class _Update:
             elif storage not in upwards or self.is_ambiguous:
                 self._read_sources(storage)
 
-    def _write_source(self, storage: Storage, source: Source) -> None:
+    def _write_source(self, storage: Storage, source: MemorySource) -> None:
         """Writes to the memory of `source` where `storage` is that memory and was changed."""
         state, target = tracer(), source.tensor.memory
         is_lost = storage.state.stale or target.state.stale
@@ -270,7 +270,7 @@ class _Update:
         state.set_state(storage, StorageState(value))
 
 
-def _flag_of(source: Source) -> Value | None:
+def _flag_of(source: MemorySource) -> Value | None:
     """The flag of a source. None where the flag, or a position that its view depends on, cannot be
     used at this place."""
     state = tracer()

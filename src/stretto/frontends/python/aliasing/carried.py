@@ -34,17 +34,23 @@ from stretto.frontends.python.aliasing.ways import (
     ways_of,
     without_values,
 )
-from stretto.frontends.python.tracing.tensor import Scope, Source, Storage, TracedTensor, ViewStep
+from stretto.frontends.python.tracing.tensor import (
+    BlockScope,
+    MemorySource,
+    Storage,
+    TracedTensor,
+    ViewStep,
+)
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.flags import Flag, both, either, select, value_of
-from stretto.frontends.python.values.leaves import Leaf, Slot, kind_of
+from stretto.frontends.python.values.leaves import Carried, Slot, kind_of
 from stretto.frontends.python.values.scalars import Kind
 from stretto.ir.core import Value
 from stretto.ir.ops import ForOp, LiteralOp, WhileOp
 from stretto.ir.types import FLAG, TensorType
 
-Loop = ForOp | WhileOp
-Place = Storage | Slot
+LoopOp = ForOp | WhileOp
+MemoryPlace = Storage | Slot
 
 _MOST = 16
 """The most candidates of one tensor; a tensor with more is linked."""
@@ -56,7 +62,7 @@ class Candidate:
     for the values that the view depends on."""
 
     slot: Slot
-    place: Place
+    place: MemoryPlace
     steps: tuple[ViewStep, ...]
 
 
@@ -65,7 +71,7 @@ class _Round:
     """One tracing of the body, or the code behind the loop, with the flag and the values that each
     candidate has there."""
 
-    scope: Scope
+    scope: BlockScope
     is_body: bool
     known: dict[Candidate, tuple[Value, ...]] = field(
         default_factory=dict[Candidate, tuple[Value, ...]]
@@ -76,8 +82,8 @@ class _Round:
 class CarriedAliases:
     """The memory of all that is carried. `exact`: flags can be carried too."""
 
-    leaves: dict[Slot, Leaf]
-    grown: dict[int, Leaf]
+    leaves: dict[Slot, Carried]
+    grown: dict[int, Carried]
     exact: bool
     candidates: dict[Candidate, torch.Tensor] = field(default_factory=dict[Candidate, torch.Tensor])
     """Each with a fake tensor of the view."""
@@ -95,7 +101,7 @@ class CarriedAliases:
     outer storage."""
     found: set[Candidate] = field(default_factory=set[Candidate])
     """Candidates after the last round that was traced."""
-    loop: Loop | None = None
+    loop: LoopOp | None = None
     yields: tuple[Value, ...] = ()
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
     round: _Round | None = None
@@ -192,7 +198,7 @@ class CarriedAliases:
         has_values = not self.types[candidate] or candidate in self.round.known
         return has_values and self._is_followed(candidate.slot)
 
-    def _add(self, slot: Slot, place: Place, steps: Any, fake: torch.Tensor) -> bool:
+    def _add(self, slot: Slot, place: MemoryPlace, steps: Any, fake: torch.Tensor) -> bool:
         """Adds a candidate. Returns whether it is new."""
         key = without_values(steps)
         if key is None:
@@ -230,7 +236,7 @@ class CarriedAliases:
         for slot in self.leaves:
             visit(slot)
 
-    def _source(self, candidate: Candidate) -> Source:
+    def _source(self, candidate: Candidate) -> MemorySource:
         here = self.round
         assert here is not None
         place = candidate.place
@@ -239,7 +245,7 @@ class CarriedAliases:
         supply = iter(known[1:])
         steps = tuple(step.mapped(lambda _: next(supply)) for step in candidate.steps)
         tensor = TracedTensor(self.candidates[candidate], storage, steps)
-        return Source(tensor, lambda: self._flag(candidate, here), isinstance(place, tuple))
+        return MemorySource(tensor, lambda: self._flag(candidate, here), isinstance(place, tuple))
 
     # -- flags ----------------------------------------------------------------------------------
 
@@ -288,7 +294,7 @@ class CarriedAliases:
         for result in results:
             state.home[result] = behind.scope
 
-    def _init_before(self, loop: Loop, candidate: Candidate, behind: _Round) -> Value:
+    def _init_before(self, loop: LoopOp, candidate: Candidate, behind: _Round) -> Value:
         """The flag of a candidate as a literal in front of the loop."""
         value = Value(FLAG)
         tracer().home[value] = behind.scope
@@ -419,7 +425,7 @@ class CarriedAliases:
     def _compare_links(self, ways: dict[Slot, list[Way]], region: Region) -> None:
         """Learn what is linked after a round."""
         own, linked = dict[Any, set[Storage]](), dict[Any, set[Storage]]()
-        items: dict[Any, Leaf] = {**self.leaves, **self.grown}
+        items: dict[Any, Carried] = {**self.leaves, **self.grown}
         for key, item in items.items():
             if self._is_followed(key):
                 own[key] = {way.storage for way in ways.get(key, ())}

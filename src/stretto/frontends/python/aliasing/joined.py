@@ -17,7 +17,12 @@ from typing import Any, Protocol
 import torch
 
 from stretto.frontends.python.aliasing.aliases import connect, has_sources, link, link_same
-from stretto.frontends.python.tracing.tensor import Source, Storage, StorageState, TracedTensor
+from stretto.frontends.python.tracing.tensor import (
+    MemorySource,
+    Storage,
+    StorageState,
+    TracedTensor,
+)
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import kind_of
@@ -42,7 +47,9 @@ class Flags:
     op: IfOp
     condition: Value
     regions: tuple[Region, Region]
-    known: dict[Source, Value | None] = field(default_factory=dict[Source, Value | None])
+    known: dict[MemorySource, Value | None] = field(
+        default_factory=dict[MemorySource, Value | None]
+    )
 
     def taken(self, side: int) -> Value | None:
         """Whether the arm was taken."""
@@ -51,7 +58,7 @@ class Flags:
             return None
         return state.use(self.condition) if side == 0 else logical("not", self.condition)
 
-    def inner(self, side: int, source: Source) -> Value | None:
+    def inner(self, side: int, source: MemorySource) -> Value | None:
         """Whether the arm was taken and the flag of a source in it held."""
         state = tracer()
         scope = state.home.get(self.op.results[0])
@@ -61,7 +68,7 @@ class Flags:
             self.known[source] = self._exported(side, source)
         return self.known[source]
 
-    def _exported(self, side: int, source: Source) -> Value | None:
+    def _exported(self, side: int, source: MemorySource) -> Value | None:
         state = tracer()
         with state.reopened(self.regions[side], {}):
             flag = source.flag()
@@ -125,7 +132,7 @@ class JoinedAliases:
             p for p in self.pairs if isinstance(p.made, TracedTensor) and p.made.number is None
         ]
         for pair in joint:
-            sources = list[Source]()
+            sources = list[MemorySource]()
             for side, leaf in enumerate((pair.first, pair.second)):
                 sources += self._sources(leaf, side, flags, pair.made.memory)
             has_sources(pair.made.memory, sources)
@@ -145,31 +152,31 @@ class JoinedAliases:
             if not isinstance(pair.made, TracedTensor):
                 link_same(pair.made, [pair.first, pair.second])
 
-    def _sources(self, leaf: Any, side: int, flags: Flags, joint: Storage) -> list[Source]:
+    def _sources(self, leaf: Any, side: int, flags: Flags, joint: Storage) -> list[MemorySource]:
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, TracedTensor):
             leaf = tracer().promote(leaf)
         if not isinstance(leaf, TracedTensor) or leaf.number is not None:
             return []
         if leaf.memory.scope.open:
-            return [Source(leaf, lambda: flags.taken(side))]
+            return [MemorySource(leaf, lambda: flags.taken(side))]
         made = self.hoisted.get(leaf.memory)
         if made is not None:
             moved = TracedTensor(leaf.fake, made, leaf.steps)
-            return [Source(moved, lambda: flags.taken(side))]
+            return [MemorySource(moved, lambda: flags.taken(side))]
         return self._inside(leaf.memory.sources, side, flags, leaf.steps, joint, leaf.fake)
 
     def _inside(
         self,
-        sources: tuple[Source, ...],
+        sources: tuple[MemorySource, ...],
         side: int,
         flags: Flags,
         steps: tuple[Any, ...],
         joint: Storage,
         fake: torch.Tensor | None = None,
-    ) -> list[Source]:
+    ) -> list[MemorySource]:
         """The sources of memory made in an arm, as seen behind the branch, where that memory is
         `joint`."""
-        found = list[Source]()
+        found = list[MemorySource]()
         for source in sources:
             inner = source.tensor
             if inner.memory in self.lost:
@@ -178,7 +185,7 @@ class JoinedAliases:
             memory = self.hoisted.get(inner.memory, inner.memory)
             shape = inner.fake if fake is None else fake
             tensor = TracedTensor(shape, memory, (*inner.steps, *steps))
-            found.append(Source(tensor, lambda s=source: flags.inner(side, s)))
+            found.append(MemorySource(tensor, lambda s=source: flags.inner(side, s)))
         return found
 
     def _link_neighbours(self, joint: list[Any]) -> None:

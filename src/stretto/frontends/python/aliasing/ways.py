@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.tracing.tensor import Scope, Source, Storage, TracedTensor, ViewStep
+from stretto.frontends.python.tracing.tensor import (
+    BlockScope,
+    MemorySource,
+    Storage,
+    TracedTensor,
+    ViewStep,
+)
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.flags import Flag, all_of, negated
 from stretto.ir.core import Value
@@ -25,15 +31,15 @@ class Way:
 
     storage: Storage
     steps: tuple[ViewStep, ...]
-    taken: tuple[Source, ...]
+    taken: tuple[MemorySource, ...]
     is_outer: bool
 
 
-def ways_of(value: Any, here: Scope) -> list[Way]:
+def ways_of(value: Any, here: BlockScope) -> list[Way]:
     """All that a tensor may be: memory from outside of `here`, or memory that was made there."""
     tensor, found = tensor_of(value), list[Way]()
 
-    def visit(storage: Storage, steps: Any, taken: tuple[Source, ...], in_own: bool) -> None:
+    def visit(storage: Storage, steps: Any, taken: tuple[MemorySource, ...], in_own: bool) -> None:
         is_outer = storage.scope.here is not here
         if len(found) <= MOST_WAYS and not (is_outer and in_own):
             found.append(Way(storage, steps, taken, is_outer))

@@ -39,14 +39,14 @@ from stretto.frontends.python.values.scalars import (
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.types import INDEX
 
-Rule = Callable[..., Any]
+BuiltinRule = Callable[..., Any]
 
 
 def _traced(value: Any) -> bool:
     return isinstance(value, TracedTensor)
 
 
-def _cast(kind: type) -> Rule:
+def _cast(kind: type) -> BuiltinRule:
     def rule(*args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and isinstance(args[0], torch.SymInt):
             return cast_number(tracer().number_of_dim(args[0]), kind)
@@ -75,7 +75,7 @@ def _check_finite(value: Any) -> None:
 def _len(value: Any) -> Any:
     if isinstance(value, TracedList):
         return operations.traced_length(value)
-    if isinstance(value, sources.Source):
+    if isinstance(value, sources.Indexed):
         return value.length
     if isinstance(value, torch.Tensor) and value.dim():
         size: Any = value.shape[0]
@@ -101,7 +101,7 @@ def _known_or_self(bound: Any) -> Any:
     return bound if known is None else known
 
 
-def _extreme(is_better: Callable[[Any, Any], Any], of_integers: Rule) -> Rule:
+def _extreme(is_better: Callable[[Any, Any], Any], of_integers: BuiltinRule) -> BuiltinRule:
     """min and max of several arguments or of a sequence, with traced numbers among them."""
 
     def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
@@ -166,7 +166,7 @@ def _sum(items: Any, start: Any = 0) -> Any:
     return operations.stack(items).sum(0) + start
 
 
-def _folded(start: bool, stage: Rule) -> Rule:
+def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
     """any and all."""
 
     def rule(items: Any) -> Any:
@@ -185,7 +185,7 @@ def _print(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _math(on_tensor: Rule, kind: type) -> Rule:
+def _math(on_tensor: BuiltinRule, kind: type) -> BuiltinRule:
     """A function of the module `math`."""
 
     def rule(*args: Any) -> Any:
@@ -210,7 +210,7 @@ def _divmod(first: Any, second: Any) -> Any:
     return first // second, first % second
 
 
-def _joined(operation: Rule) -> Rule:
+def _joined(operation: BuiltinRule) -> BuiltinRule:
     """torch.stack and torch.cat."""
 
     def rule(items: Any, dim: int = 0, *, out: Any = None) -> Any:
@@ -269,7 +269,7 @@ def _checked(error: type[Exception], condition: Any, message: Any) -> Any:
     return None
 
 
-def _check(error: type[Exception]) -> Rule:
+def _check(error: type[Exception]) -> BuiltinRule:
     return lambda cond, message=None: _checked(error, cond, message)
 
 
@@ -300,7 +300,7 @@ def _arange(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _compared(method: str) -> Rule:
+def _compared(method: str) -> BuiltinRule:
     """torch.equal and torch.allclose, which return Python flags in eager PyTorch and traced ones
     here."""
 
@@ -313,7 +313,7 @@ def _compared(method: str) -> Rule:
     return rule
 
 
-RULES: dict[Any, Rule] = {
+RULES: dict[Any, BuiltinRule] = {
     int: _cast(int),
     float: _cast(float),
     bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
@@ -360,7 +360,7 @@ RULES: dict[Any, Rule] = {
 }
 
 
-_CHECKS: dict[str, Rule] = {
+_CHECKS: dict[str, BuiltinRule] = {
     "_check": _check(RuntimeError),
     "_check_index": _check(IndexError),
     "_check_value": _check(ValueError),
@@ -377,7 +377,7 @@ RULES.update({getattr(torch, name): rule for name, rule in _CHECKS.items() if ha
 RULES.update(dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_scalar))
 
 
-_LIST_METHODS: dict[str, Rule] = {
+_LIST_METHODS: dict[str, BuiltinRule] = {
     "append": operations.push,
     "extend": operations.extend,
     "insert": operations.insert,
@@ -388,7 +388,7 @@ _LIST_METHODS: dict[str, Rule] = {
 }
 
 
-def list_method(function: Any) -> Rule | None:
+def list_method(function: Any) -> BuiltinRule | None:
     """A method of a Python list that takes a traced position."""
     if function.__name__ != "pop":
         return None
@@ -400,7 +400,7 @@ class _ListMethod:
     """A bound method of a traced list; its arguments may be traced lists, too."""
 
     items: TracedList
-    rule: Rule
+    rule: BuiltinRule
 
     def __call__(self, *args: Any) -> Any:
         return self.rule(self.items, *args)

@@ -20,7 +20,7 @@ from stretto.frontends.python.control.carry import Carry
 from stretto.frontends.python.objects.stand_ins import note_copy
 from stretto.frontends.python.tracing.poison import poisons
 from stretto.frontends.python.tracing.signals import (
-    Signal,
+    CaptureSignal,
     UnknownResult,
     abort,
     about_definition,
@@ -34,8 +34,8 @@ from stretto.frontends.python.values.state import Snapshot, describe
 from stretto.frontends.python.values.templates import (
     RESULT,
     Fixed,
-    Template,
-    Walk,
+    ResultTemplate,
+    ValueWalk,
     is_mixed_number,
     merge,
 )
@@ -49,17 +49,17 @@ last."""
 _ATTEMPTS = 20
 
 
-class _Retrace(Signal):
+class _Retrace(CaptureSignal):
     """More state has to be carried than was known when the function was entered."""
 
 
-class ByIdentity(Signal):
+class ByIdentity(CaptureSignal):
     """A list among the arguments changes its length or structure: it has to be identified as an
     object, not by what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ActiveCall:
     """A call being traced. `by_identity` names lists by object instead of by content."""
 
     code: CodeType
@@ -74,12 +74,12 @@ class Outline:
     """A user function being traced (or traced) as an IR function."""
 
     key: Hashable
-    entry: Entry
+    entry: ActiveCall
     staged: Callable[..., Any]
-    arguments: Walk
+    arguments: ValueWalk
     name: str = ""
     params: list[Kind] = field(default_factory=list[Kind])
-    template: Template | None = None
+    template: ResultTemplate | None = None
     mutated: list[int] = field(default_factory=list[int])
     replaced: list[int] = field(default_factory=list[int])
     """Positions of arguments in lists and dicts that the function replaces."""
@@ -247,7 +247,7 @@ class Outline:
             ours = {id(box): other for box, other in zip(boxes, theirs, strict=False)}
             return RESULT.rebuild(result, every, ours)
 
-        self.template = Template(merged, build, shape)
+        self.template = ResultTemplate(merged, build, shape)
         return known is not None and known.leaves == merged
 
     def _find_mutated(self, tensors: list[Any], params: list[Value]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from types import FunctionType
 from typing import Any
 
-from stretto.frontends.python.calls.outline import ByIdentity, Entry, Outline
+from stretto.frontends.python.calls.outline import ActiveCall, ByIdentity, Outline
 from stretto.frontends.python.tracing.signals import RecursionFound, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -19,7 +19,7 @@ from stretto.frontends.python.values.either import first_either
 from stretto.frontends.python.values.leaves import kind_of
 from stretto.frontends.python.values.mixed_numbers import with_tensors
 from stretto.frontends.python.values.state import Snapshot, TracedList
-from stretto.frontends.python.values.templates import Walk, is_traced_leaf
+from stretto.frontends.python.values.templates import ValueWalk, is_traced_leaf
 
 DEPTH_LIMIT = 500
 """Levels of recursion on Python values that are traced inline."""
@@ -68,7 +68,7 @@ def call_user(
 
 
 def _inline(
-    entry: Entry, staged: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    entry: ActiveCall, staged: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     state = tracer()
     with state.transaction() as rollback:
@@ -87,18 +87,18 @@ def _inline(
         before.restore()
     if key == entry.by_content:
         try:
-            return Outline(key, entry, staged, Walk(is_traced_leaf, True)).trace(args, kwargs)
+            return Outline(key, entry, staged, ValueWalk(is_traced_leaf, True)).trace(args, kwargs)
         except ByIdentity:
             before.restore()
-    outline = Outline(entry.by_identity, entry, staged, Walk(is_traced_leaf, False))
+    outline = Outline(entry.by_identity, entry, staged, ValueWalk(is_traced_leaf, False))
     return outline.trace(args, kwargs)
 
 
-def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActiveCall:
     cells = tuple(id(cell) for cell in function.__closure__ or ())
     given = (args, tuple(sorted(kwargs.items())))
     code = function.__code__
-    return Entry(
+    return ActiveCall(
         code,
         (code, cells, _abstract(given, by_identity=False)),
         (code, cells, "identity", _abstract(given, by_identity=True)),
@@ -109,7 +109,7 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _abstract(given: Any, *, by_identity: bool) -> Hashable:
     """The key that two calls share if one function can stand for both."""
-    leaves, walk = list[TracedTensor](), Walk(is_traced_leaf, not by_identity)
+    leaves, walk = list[TracedTensor](), ValueWalk(is_traced_leaf, not by_identity)
     origins = tracer().list_origins
     lists = (x for x in walk.containers(given) if by_identity or isinstance(x, TracedList))
     shape = walk.flatten(given, leaves, {id(x): ("list", origins.get(id(x), id(x))) for x in lists})

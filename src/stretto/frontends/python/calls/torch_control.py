@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from stretto.frontends.python.control.branches import stage_ifexp
 from stretto.frontends.python.control.loops import stage_while
-from stretto.frontends.python.tracing.frames import Frame
+from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.tracing.tracer import tracer
 
@@ -34,7 +34,7 @@ def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_input
         made = Hooks.call(body_fn, *values, *extra)
         values = tuple(made) if isinstance(made, tuple | list) else (made,)
 
-    frame = Frame.of("while_loop", lambda: values)
+    frame = CallFrame.of("while_loop", lambda: values)
     tracer().frames.append(frame)
     try:
         stage_while(frame, test, body, ("values",))

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.control.join import Joiner, World
-from stretto.frontends.python.tracing.frames import UNDEFINED, Frame
+from stretto.frontends.python.control.join import ArmEnd, Joiner
+from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame
 from stretto.frontends.python.tracing.signals import UnknownResult, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, active, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.flags import assuming, derive, logical, negation, possible
-from stretto.frontends.python.values.raises import Raised, leave, raises, stop_at
+from stretto.frontends.python.values.raises import RaisingArm, leave, raises, stop_at
 from stretto.frontends.python.values.scalars import cast_number, flag_of, known_value
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Value
@@ -29,7 +29,7 @@ Thunk = Callable[[], Any]
 def use(
     value: Either,
     operation: Callable[[Any], Any],
-    frame: Frame | None = None,
+    frame: CallFrame | None = None,
     live: frozenset[str] = frozenset(),
 ) -> Any:
     """The result of `operation` for a value that is one of several: a branch on its flags."""
@@ -93,7 +93,7 @@ def condition_of(value: Any) -> Value:
 
 
 def stage_if(
-    frame: Frame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
+    frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
     if not is_traced(condition):
@@ -106,7 +106,7 @@ def branch(
     condition: Any,
     then: Thunk,
     orelse: Thunk,
-    frame: Frame | None = None,
+    frame: CallFrame | None = None,
     live: frozenset[str] = frozenset(),
 ) -> Any:
     """Trace both arms; the joint result."""
@@ -116,25 +116,25 @@ def branch(
     outcomes = [_arm(base, arm, flag, taken) for arm, taken in arms]
     base.restore()
     for outcome, when in zip(outcomes, (True, False), strict=True):
-        if isinstance(outcome, Raised):
+        if isinstance(outcome, RaisingArm):
             leave(flag, when, outcome)
     match outcomes:
-        case World() as first, World() as second:
+        case ArmEnd() as first, ArmEnd() as second:
             return Joiner(base, first, second, flag, frame, live).run()
-        case (World() as only, Raised()) | (Raised(), World() as only):
+        case (ArmEnd() as only, RaisingArm()) | (RaisingArm(), ArmEnd() as only):
             return _go_on(only)
-        case Raised() as first, Raised():
+        case RaisingArm() as first, RaisingArm():
             raise first.again()
-        case (UnknownResult() as unknown, _) if not isinstance(outcomes[1], World):
+        case (UnknownResult() as unknown, _) if not isinstance(outcomes[1], ArmEnd):
             raise unknown
-        case (Raised(), unknown):
+        case (RaisingArm(), unknown):
             assert isinstance(unknown, UnknownResult)
             raise unknown
         case _:
             return orelse() if isinstance(outcomes[0], UnknownResult) else then()
 
 
-def _go_on(world: World) -> Any:
+def _go_on(world: ArmEnd) -> Any:
     """Continues after the only arm that reaches its end, as if that arm stood here without a
     branch."""
     state = tracer()
@@ -146,7 +146,9 @@ def _go_on(world: World) -> Any:
     return world.result
 
 
-def _arm(base: Snapshot, arm: Thunk, flag: Value, taken: bool) -> World | Raised | UnknownResult:
+def _arm(
+    base: Snapshot, arm: Thunk, flag: Value, taken: bool
+) -> ArmEnd | RaisingArm | UnknownResult:
     """Traces one arm from `base`. An arm that needs the result type of a recursion which is not
     known yet is left out."""
     base.restore()
@@ -162,7 +164,7 @@ def _arm(base: Snapshot, arm: Thunk, flag: Value, taken: bool) -> World | Raised
             states = {storage: storage.state for storage in region.before}
     except UnknownResult as unknown:
         return unknown
-    return World(region, after, states, result)
+    return ArmEnd(region, after, states, result)
 
 
 def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:

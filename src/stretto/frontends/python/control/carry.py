@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.frontends.python.aliasing.carried import CarriedAliases, Loop
+from stretto.frontends.python.aliasing.carried import CarriedAliases, LoopOp
 from stretto.frontends.python.control.carried_options import CarriedOptions, are_numbers, unified
 from stretto.frontends.python.objects.stand_ins import (
     check_growth,
@@ -23,7 +23,7 @@ from stretto.frontends.python.objects.stand_ins import (
     note_origin,
     note_twins,
 )
-from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import (
     Abort,
@@ -33,11 +33,11 @@ from stretto.frontends.python.tracing.signals import (
     fail_growth,
     growth,
 )
-from stretto.frontends.python.tracing.tensor import Length, Storage, StorageState, TracedTensor
+from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import (
-    Leaf,
+    Carried,
     Slot,
     device_of,
     items_kind,
@@ -71,13 +71,13 @@ class Carry:
     """State carried around a loop (or through a recursion); see the module's docstring."""
 
     base: Snapshot
-    frame: Frame | None
+    frame: CallFrame | None
     live: frozenset[str]
     runs_once: bool
     loops: frozenset[int] = frozenset()
-    leaves: dict[Slot, Leaf] = field(default_factory=dict[Slot, Leaf])
+    leaves: dict[Slot, Carried] = field(default_factory=dict[Slot, Carried])
     rebuilt: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
-    grown: dict[int, Leaf] = field(default_factory=dict[int, Leaf])
+    grown: dict[int, Carried] = field(default_factory=dict[int, Carried])
     """Python lists that become lists of the Program, by id."""
     storages: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     dropped: set[Storage] = field(default_factory=set[Storage])
@@ -106,7 +106,7 @@ class Carry:
 
     # -- entering -------------------------------------------------------------------------------
 
-    def _carried(self) -> list[Leaf]:
+    def _carried(self) -> list[Carried]:
         return [*self.leaves.values(), *self.grown.values()]
 
     def kinds(self) -> list[Kind]:
@@ -152,7 +152,7 @@ class Carry:
                 next(supply), leaf.kind, device=device, loops=marked, layout=leaf.layout
             )
         for key, grown in self.grown.items():
-            length = self._length(grown, Length(None, len(grown.init)), in_body, trips)
+            length = self._length(grown, ListLength(None, len(grown.init)), in_body, trips)
             device = device_of(grown.init, grown.end)
             self.made[key] = wrap(next(supply), grown.kind, device=device, length=length)
             note_origin(self.made[key], key)
@@ -166,18 +166,18 @@ class Carry:
         self._substitute()
         self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=self.has_run)
 
-    def _length(self, key: Any, before: Length, in_body: bool, trips: int | None) -> Length:
+    def _length(self, key: Any, before: ListLength, in_body: bool, trips: int | None) -> ListLength:
         """Length of a list at the start of the body, or after `trips` rounds."""
         if in_body:
             marker = object()
             self.lengths[key] = marker
-            return Length(marker, 0)
+            return ListLength(marker, 0)
         delta = self.deltas.get(key)
         if delta == 0:
             return before
         if delta is None or trips is None:
-            return Length(object(), 0)
-        return Length(before.base, before.offset + delta * trips)
+            return ListLength(object(), 0)
+        return ListLength(before.base, before.offset + delta * trips)
 
     def _substitute(self) -> None:
         for (number, name), value in self.base.cells.items():
@@ -252,7 +252,7 @@ class Carry:
         return (*made, *self.aliases.yields)
 
     def finish(
-        self, results: tuple[Value, ...], trips: int | None = None, loop: Loop | None = None
+        self, results: tuple[Value, ...], trips: int | None = None, loop: LoopOp | None = None
     ) -> None:
         """Sets the state after the region: results in the carried slots, poison where nothing is
         known."""
@@ -288,10 +288,10 @@ class Carry:
         for key in self.grown:
             made = self.made.get(key)
             if isinstance(made, TracedList):
-                after = StorageState(next(supply), Length(object(), 0))
+                after = StorageState(next(supply), ListLength(object(), 0))
                 tracer().set_state(made.memory, after)
         for storage, before in self.storages.items():
-            length = before.length and Length(object(), 0)
+            length = before.length and ListLength(object(), 0)
             tracer().set_state(storage, StorageState(next(supply), length))
         self._substitute()
 
@@ -333,7 +333,7 @@ class Carry:
             return
         kind = unified(before, after)
         if kind is not None:
-            self.leaves[slot] = Leaf(kind, before, after, layout_of(before, after))
+            self.leaves[slot] = Carried(kind, before, after, layout_of(before, after))
             self.changed = True
             return
         if type(before) is type(after):
@@ -369,7 +369,7 @@ class Carry:
         kind = kind_of(after)
         if is_internal(name) or len(slot) > 1:
             if kind is not None:
-                self.leaves[slot] = Leaf(kind, UNDEFINED, after, layout_of(after))
+                self.leaves[slot] = Carried(kind, UNDEFINED, after, layout_of(after))
                 self.changed = True
                 return
             (_, *cell), *rest = slot
@@ -397,7 +397,7 @@ class Carry:
         self.base.cells[number, variable] = before
         self._compare(slot, before, after, name)
 
-    def _compare_leaf(self, slot: Slot, leaf: Leaf, before: Any, after: Any, name: str) -> None:
+    def _compare_leaf(self, slot: Slot, leaf: Carried, before: Any, after: Any, name: str) -> None:
         after = _or_poison(after)
         if isinstance(after, Poison):
             after.fail_at_origin()
@@ -449,7 +449,7 @@ class Carry:
             kind = items_kind(items or list(before.values()))
             if kind is not None and isinstance(kind.type, TensorType):
                 list_type = Kind(ListType(kind.type), kind.number)
-                self.grown[id(box)] = Leaf(list_type, list(before.values()), items, box=box)
+                self.grown[id(box)] = Carried(list_type, list(before.values()), items, box=box)
                 self.changed = True
                 return
         if self.loops:
@@ -472,7 +472,7 @@ class Carry:
 
     def _grow(self, box: list[Any], after: TracedList) -> None:
         items = list(self.base.boxes[id(box)][1].values())
-        self.grown[id(box)] = Leaf(list_kind(after), items, after, box=box)
+        self.grown[id(box)] = Carried(list_kind(after), items, after, box=box)
         self.changed = True
 
     def _compare_grown(self, box: list[Any], name: str) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from stretto.frontends.python.aliasing.joined import JoinedAliases
 from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_origin
-from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, Maybe, is_internal
+from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import fail_growth
-from stretto.frontends.python.tracing.tensor import Length, Storage, StorageState, TracedTensor
+from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
 from stretto.frontends.python.values.flags import negation
@@ -50,7 +50,7 @@ from stretto.ops.positions import may_be_out_of_range
 
 
 @dataclass(eq=False, slots=True)
-class World:
+class ArmEnd:
     """The state at the end of an arm."""
 
     region: Region
@@ -87,10 +87,10 @@ class Joiner:
     """Joins two worlds; `run` emits the IfOp and sets the joint state."""
 
     base: Snapshot
-    first: World
-    second: World
+    first: ArmEnd
+    second: ArmEnd
     condition: Value
-    frame: Frame | None = None
+    frame: CallFrame | None = None
     live: frozenset[str] = frozenset()
     pairs: list[Pair] = field(default_factory=list[Pair])
     memo: dict[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
@@ -246,7 +246,7 @@ class Joiner:
         """Whether an object existed before the branch, so that it is the same behind it."""
         return id(box) in self.base.boxes or tracer().heap.knows(box)
 
-    def _leaf(self, first: Any, second: Any, kind: Kind, length: Length | None = None) -> Any:
+    def _leaf(self, first: Any, second: Any, kind: Kind, length: ListLength | None = None) -> Any:
         state = tracer()
         value = Value(kind.type)
         state.home[value] = state.scope
@@ -384,7 +384,7 @@ class Joiner:
             value = Value(known.type)
             state.home[value] = state.scope
             self.pairs.append(Pair(storage, storage, Kind(known.type, False), value))
-            length = first.length if first.length == second.length else Length(object(), 0)
+            length = first.length if first.length == second.length else ListLength(object(), 0)
             writes.append((storage, StorageState(value, length)))
         return writes
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases
 from stretto.frontends.python.aliasing.ways import without_values
-from stretto.frontends.python.control.carry import Carry, Leaf, Slot
+from stretto.frontends.python.control.carry import Carried, Carry, Slot
 from stretto.frontends.python.tracing.frames import UNDEFINED, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
@@ -33,19 +33,19 @@ from stretto.frontends.python.values.state import (
 )
 from stretto.ir.types import ListType
 
-Place = tuple[Any, ...]
+LoopKey = tuple[Any, ...]
 """A loop of the source, and how many calls deep it is entered."""
 
 _MOST_STATES = 4
 """The most states per loop that are remembered."""
 
 
-def place_of(code: CodeType, *, first: int = 0) -> Place:
+def place_of(code: CodeType, *, first: int = 0) -> LoopKey:
     """The place of a loop whose body is `code`, entered here, from the round `first` on."""
     return code, first, len(tracer().frames)
 
 
-def recall(place: Place, carry: Carry) -> bool:
+def recall(place: LoopKey, carry: Carry) -> bool:
     """Gives `carry`, which has just begun, what an earlier trace has learned. Returns whether there
     was something to give."""
     if not carry.splits:
@@ -57,14 +57,14 @@ def recall(place: Place, carry: Carry) -> bool:
     return False
 
 
-def keeps_first_round(place: Place, now: Snapshot) -> bool:
+def keeps_first_round(place: LoopKey, now: Snapshot) -> bool:
     """Whether an earlier trace from such a state needed no copy of the first round in front of the
     loop."""
     known: list[Carry] = tracer().learned.get(place, [])
     return any(then.runs_once and _Match(then.base, now).holds() for then in known)
 
 
-def remember(place: Place, carry: Carry) -> None:
+def remember(place: LoopKey, carry: Carry) -> None:
     """Keeps what a loop has learned, now that it is complete."""
     if not (carry.splits or carry.options.replaced or carry.options.examples or carry.twins):
         known: list[Carry] = tracer().learned.setdefault(place, [])
@@ -72,7 +72,7 @@ def remember(place: Place, carry: Carry) -> None:
         del known[_MOST_STATES:]
 
 
-def forget(place: Place) -> None:
+def forget(place: LoopKey) -> None:
     tracer().learned.pop(place, None)
 
 
@@ -213,13 +213,13 @@ class _Translation:
                 if one in then.asked:
                     now.asked.append(own)
 
-    def _leaf(self, slot: Slot, leaf: Leaf) -> None:
+    def _leaf(self, slot: Slot, leaf: Carried) -> None:
         own = self._slot(slot)
         init = self._value(own)
         if own is not None and (kind_of(init) == leaf.kind or equal_leaves(init, leaf.init)):
-            self.carry.leaves[own] = Leaf(leaf.kind, init, layout=leaf.layout)
+            self.carry.leaves[own] = Carried(leaf.kind, init, layout=leaf.layout)
 
-    def _grown(self, key: int, grown: Leaf) -> None:
+    def _grown(self, key: int, grown: Carried) -> None:
         own = self.match.boxes.get(key)
         memory = self.match.lists.get(key)
         if memory is not None:
@@ -231,7 +231,7 @@ class _Translation:
         kind = items_kind(items)
         assert isinstance(grown.kind.type, ListType)
         if not items or kind == Kind(grown.kind.type.element, grown.kind.number):
-            self.carry.grown[own] = Leaf(grown.kind, items, box=box)
+            self.carry.grown[own] = Carried(grown.kind, items, box=box)
 
     # ---- names of places -----------------------------------------------------------------------
     def _key(self, key: Any) -> Any:

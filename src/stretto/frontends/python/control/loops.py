@@ -16,15 +16,15 @@ from stretto.frontends.python.control.branches import (
 )
 from stretto.frontends.python.control.carry import Carry
 from stretto.frontends.python.control.learned import (
-    Place,
+    LoopKey,
     forget,
     keeps_first_round,
     place_of,
     recall,
     remember,
 )
-from stretto.frontends.python.lists.sources import Source, as_source
-from stretto.frontends.python.tracing.frames import Frame
+from stretto.frontends.python.lists.sources import Indexed, as_source
+from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.signals import (
     Abort,
     NeedsPeel,
@@ -50,25 +50,27 @@ Body = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loop:
+class UserLoop:
     """A loop of the user's source. `stop` tells whether break or return has been met."""
 
-    frame: Frame
+    frame: CallFrame
     body: Body
     live: frozenset[str]
     code: CodeType
     stop: Test | None = None
 
 
-def stage_while(frame: Frame, test: Test, body: Callable[[], None], live: tuple[str, ...]) -> None:
+def stage_while(
+    frame: CallFrame, test: Test, body: Callable[[], None], live: tuple[str, ...]
+) -> None:
     """`while test(): body()`. Runs natively as long as the test is a Python value."""
-    loop = Loop(frame, lambda _: body(), frozenset(live), body.__code__)
+    loop = UserLoop(frame, lambda _: body(), frozenset(live), body.__code__)
     if _runs_natively(loop, test):
         return
     _traced_while(loop, test)
 
 
-def _runs_natively(loop: Loop, test: Test) -> bool:
+def _runs_natively(loop: UserLoop, test: Test) -> bool:
     """Runs rounds until the test is False (returns True) or traced (returns False).
 
     If the test becomes traced in the first round, the state is taken back to before that round.
@@ -108,7 +110,7 @@ def _runs_natively(loop: Loop, test: Test) -> bool:
     return False
 
 
-def _kept_whole(loop: Loop, test: Test) -> bool:
+def _kept_whole(loop: UserLoop, test: Test) -> bool:
     start = Snapshot.take()
     with tracer().transaction() as rollback:
         try:
@@ -120,7 +122,9 @@ def _kept_whole(loop: Loop, test: Test) -> bool:
     return True
 
 
-def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bool = False) -> None:
+def _traced_while(
+    loop: UserLoop, test: Test, *, runs_once: bool = False, splits: bool = False
+) -> None:
     state = tracer()
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
     of_loops, test_assigns = frozenset[int](), False
@@ -176,7 +180,7 @@ def _traced_while(loop: Loop, test: Test, *, runs_once: bool = False, splits: bo
         test()
 
 
-def _trace_until_settled(carry: Carry, place: Place, trace_round: Callable[[], bool]) -> None:
+def _trace_until_settled(carry: Carry, place: LoopKey, trace_round: Callable[[], bool]) -> None:
     """Traces rounds until one of them shows that everything that it changes is carried."""
     known = recall(place, carry)
     for attempt in range(_ATTEMPTS):
@@ -188,7 +192,7 @@ def _trace_until_settled(carry: Carry, place: Place, trace_round: Callable[[], b
     fail("a loop's variables keep changing their types", "give them one type before the loop")
 
 
-def _raised_at_once(loop: Loop, test: Test, body: Callable[[], None], error: Exception) -> None:
+def _raised_at_once(loop: UserLoop, test: Test, body: Callable[[], None], error: Exception) -> None:
     """Emits a loop whose body raises whatever the variables hold: it raises if it is entered.
 
     Raises `error` itself if it has another cause: a bug of the capture, or types that only later
@@ -215,11 +219,15 @@ def _flag(condition: Any) -> Value:
 
 
 def stage_for(
-    frame: Frame, iterable: Any, body: Body, live: tuple[str, ...], stop: Test | None = None
+    frame: CallFrame,
+    iterable: Any,
+    body: Body,
+    live: tuple[str, ...],
+    stop: Test | None = None,
 ) -> None:
     """`for item in iterable: body(item)`, until `stop()`."""
     source = as_source(iterable)
-    loop = Loop(frame, body, frozenset(live), body.__code__, stop)
+    loop = UserLoop(frame, body, frozenset(live), body.__code__, stop)
     if source is None:
         _native(iter(iterable), loop)
         return
@@ -230,7 +238,7 @@ def stage_for(
     _keep_or_unroll(source, loop, static)
 
 
-def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
+def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None) -> None:
     state = tracer()
     base = Snapshot.take()
     block, last = state.scope.block, state.last_op()
@@ -280,7 +288,7 @@ def _keep_or_unroll(source: Source, loop: Loop, static: int | None) -> None:
             return
 
 
-def _has_items(source: Source) -> Any:
+def _has_items(source: Indexed) -> Any:
     state = tracer()
     assert isinstance(source.length, TracedTensor)
     values = (state.read(source.length), state.literal(0, INDEX.dtype))
@@ -292,7 +300,7 @@ def _rewind(base: Snapshot, block: Block, last: Op | None) -> None:
     tracer().take_back(block, last)
 
 
-def _native(items: Any, loop: Loop) -> None:
+def _native(items: Any, loop: UserLoop) -> None:
     for item in items:
         loop.body(item)
         if loop.stop is None:
@@ -305,18 +313,18 @@ def _native(items: Any, loop: Loop) -> None:
             return
 
 
-def _unrolled(source: Source, loop: Loop, first: int) -> None:
+def _unrolled(source: Indexed, loop: UserLoop, first: int) -> None:
     assert isinstance(source.length, int)
     _native((source.item(index) for index in range(first, source.length)), loop)
 
 
-def _stop_or(loop: Loop, rest: Callable[[], None]) -> None:
+def _stop_or(loop: UserLoop, rest: Callable[[], None]) -> None:
     """Continues only if a traced break has not happened."""
     assert loop.stop is not None
     branch(stage_not(loop.stop()), rest, lambda: None, loop.frame, loop.live)
 
 
-def _traced_for(source: Source, loop: Loop, first: int, splits: bool) -> None:
+def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> None:
     """Trace a loop with a symbolic index from iteration `first` on."""
     state = tracer()
     static = isinstance(source.length, int)
@@ -360,14 +368,14 @@ def _ended(carry: Carry, region: Region) -> bool:
         raise
 
 
-def _may_stop(loop: Loop) -> bool:
+def _may_stop(loop: UserLoop) -> bool:
     if loop.stop is None:
         return False
     stopped = loop.stop()
     return is_traced(stopped) or truth(stopped)
 
 
-def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:
+def _emit_for(source: Indexed, carry: Carry, body: Any, first: int) -> None:
     state = tracer()
     inits = carry.inits()
     length = source.length
@@ -377,7 +385,7 @@ def _emit_for(source: Source, carry: Carry, body: Any, first: int) -> None:
     carry.finish(results, length - first if isinstance(length, int) else None, op)
 
 
-def _emit_while(source: Source, loop: Loop, carry: Carry, body: Any, first: int) -> None:
+def _emit_while(source: Indexed, loop: UserLoop, carry: Carry, body: Any, first: int) -> None:
     """Emits a `for` that may stop early: a while loop that carries the index."""
     state = tracer()
     assert loop.stop is not None

@@ -34,7 +34,7 @@ that another thread changes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class GuardedEntries:
     """Entries of a namespace, or attributes of an object, by name, with the values they had."""
 
     holder: str
@@ -51,7 +51,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Box:
+class GuardedItems:
     """A container with the items, and the keys of a dict, that it had."""
 
     subject: Any
@@ -72,15 +72,15 @@ class Guards:
     """
 
     settings: dict[Callable[[], Any], Any]
-    places: tuple[Place, ...]
+    places: tuple[GuardedEntries, ...]
     absent: tuple[tuple[Any, str, str], ...]
     objects: tuple[tuple[Any, type], ...]
     sizes: tuple[tuple[Any, int], ...]
-    boxes: tuple[Box, ...]
+    boxes: tuple[GuardedItems, ...]
     arrays: tuple[tuple[Any, Any], ...]
     kept: tuple[Any, ...]
     """Objects that the contents of arrays name by their ids, kept alive."""
-    native: Native | None = None
+    native: NativeCheck | None = None
     """Makes a quick native check of probes, for programs whose calls are quick."""
     check: Callable[[], bool] | None = None
 
@@ -149,7 +149,7 @@ class Guards:
 # ---- probes --------------------------------------------------------------------------------------
 
 
-class Kind(IntEnum):
+class ProbeKind(IntEnum):
     """What a probe compares, in the order of `runtime/probes.cpp`."""
 
     ENTRY = 0
@@ -174,42 +174,42 @@ class Probes:
     rows: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
     kept: list[Any] = field(default_factory=list[Any])
 
-    def add(self, kind: Kind, subject: Any, key: Any, expected: Any) -> None:
+    def add(self, kind: ProbeKind, subject: Any, key: Any, expected: Any) -> None:
         """Adds a comparison whose key and expected value are objects."""
         self.kept += (subject, key, expected)
         self.rows.append((kind, id(subject), id(key), id(expected)))
 
-    def add_numbers(self, kind: Kind, subject: Any, key: int, expected: int) -> None:
+    def add_numbers(self, kind: ProbeKind, subject: Any, key: int, expected: int) -> None:
         self.kept.append(subject)
         self.rows.append((kind, id(subject), key, expected))
 
     def entry(self, table: dict[str, Any], name: str, value: Any) -> None:
-        self.add(Kind.ENTRY, table, name, value)
+        self.add(ProbeKind.ENTRY, table, name, value)
 
     def no_entry(self, table: dict[str, Any], name: str) -> None:
         self.kept.append(name)
-        self.add_numbers(Kind.ENTRY, table, id(name), 0)
+        self.add_numbers(ProbeKind.ENTRY, table, id(name), 0)
 
-    def box(self, box: Box) -> None:
+    def box(self, box: GuardedItems) -> None:
         if box.keys is None:
             for number, item in enumerate(box.items):
                 self.kept.append(item)
-                self.add_numbers(Kind.ITEM, box.subject, number, id(item))
+                self.add_numbers(ProbeKind.ITEM, box.subject, number, id(item))
             return
-        kind = Kind.FIRST_PAIR
+        kind = ProbeKind.FIRST_PAIR
         for key, item in zip(box.keys, box.items, strict=True):
             self.add(kind, box.subject, key, item)
-            kind = Kind.PAIR
+            kind = ProbeKind.PAIR
 
 
 _MANY = 50
 """From this many comparisons on, native code takes less time than Python."""
-Native = Callable[[Probes], Callable[[], bool]]
+NativeCheck = Callable[[Probes], Callable[[], bool]]
 _SIZES = {
-    dict: Kind.DICT_SIZE,
-    OrderedDict: Kind.DICT_SIZE,
-    list: Kind.LIST_SIZE,
-    set: Kind.SET_SIZE,
+    dict: ProbeKind.DICT_SIZE,
+    OrderedDict: ProbeKind.DICT_SIZE,
+    list: ProbeKind.LIST_SIZE,
+    set: ProbeKind.SET_SIZE,
 }
 
 
@@ -217,7 +217,7 @@ def probes_of(guards: Guards) -> tuple[Probes, Guards]:
     """The comparisons that native code can do, and the guards of what it cannot."""
     probes = Probes()
     for value, kind in guards.objects:
-        probes.add(Kind.TYPE, value, None, kind)
+        probes.add(ProbeKind.TYPE, value, None, kind)
     rest = replace(guards, native=None, check=None, objects=())
     rest.places = tuple(p for p in guards.places if type(p.subject) is not dict)
     for place in guards.places:
@@ -299,7 +299,7 @@ def check_of(guards: Guards) -> Callable[[], bool]:
 # ---- values --------------------------------------------------------------------------------------
 
 
-def _changed_box(box: Box) -> str | None:
+def _changed_box(box: GuardedItems) -> str | None:
     if box.keys is not None and not all(map(equal_values, stored_keys(box.subject), box.keys)):
         return "the keys"
     for number, (item, was) in enumerate(zip(box.read(), box.items, strict=True)):

@@ -19,12 +19,12 @@ import torch
 from torch import nn
 from torch.utils import _device  # pyright: ignore[reportAttributeAccessIssue]
 
-from stretto.frontends.python.guards.guards import Box, Guards, Place, content_of
+from stretto.frontends.python.guards.guards import GuardedEntries, GuardedItems, Guards, content_of
 from stretto.frontends.python.guards.reach import (
     HOOKS,
     MODULE_INTERNALS,
     TENSORS,
-    Reach,
+    ReachableObjects,
     is_builtin,
     is_foreign_module,
     is_of_user,
@@ -52,12 +52,12 @@ def guards_of(
     the code built. missing: attributes that were looked for and not there. exempt: what needs no
     guard.
     """
-    reach = Reach([*roots, *exempt.leaves], set(names))
+    reach = ReachableObjects([*roots, *exempt.leaves], set(names))
     reach.skipped = {id(item) for item in exempt.objects}
     for function in functions:
         reach.read(function, traced=True)
     reach.walk()
-    layout = _Layout(reach, exempt)
+    layout = _Collector(reach, exempt)
     layout.entries("torch", vars(_device), ("CURRENT_DEVICE",))
     if _ENVIRONMENT & (reach.names | reach.loaded):
         layout.box(os.environ._data)  # type: ignore[attr-defined]
@@ -71,19 +71,19 @@ def guards_of(
 
 
 @dataclass(slots=True, eq=False)
-class _Layout:
+class _Collector:
     """Collects what was reached."""
 
-    reach: Reach
+    reach: ReachableObjects
     exempt: Exempt
-    places: dict[int, Place] = field(default_factory=dict[int, Place])
+    places: dict[int, GuardedEntries] = field(default_factory=dict[int, GuardedEntries])
     absent: dict[tuple[int, str], tuple[Any, str, str]] = field(
         default_factory=dict[tuple[int, str], tuple[Any, str, str]]
     )
     known: set[type] = field(default_factory=set[type])
     objects: list[tuple[Any, type]] = field(default_factory=list[tuple[Any, type]])
     sizes: dict[int, tuple[Any, int]] = field(default_factory=dict[int, tuple[Any, int]])
-    boxes: dict[int, Box] = field(default_factory=dict[int, Box])
+    boxes: dict[int, GuardedItems] = field(default_factory=dict[int, GuardedItems])
     arrays: list[Any] = field(default_factory=list[Any])
 
     def entries(
@@ -110,7 +110,9 @@ class _Layout:
 
     def _place(self, holder: str, subject: Any, name: str, value: Any, *, is_table: bool) -> None:
         if not isinstance(value, TracedTensor):
-            place = self.places.setdefault(id(subject), Place(holder, subject, is_table, {}))
+            place = self.places.setdefault(
+                id(subject), GuardedEntries(holder, subject, is_table, {})
+            )
             place.values[name] = value
 
     def box(self, value: Any) -> None:
@@ -121,7 +123,7 @@ class _Layout:
         if not any(isinstance(item, TracedTensor) for item in items):
             self.sizes[id(value)] = (value, len(items))
             if items:
-                self.boxes[id(value)] = Box(value, keys, items)
+                self.boxes[id(value)] = GuardedItems(value, keys, items)
 
     def made(self) -> Guards:
         return Guards(
@@ -222,10 +224,10 @@ class _Layout:
             empty = {name for name, item in slots.items() if item is UNDEFINED}
             for name in sorted(empty):
                 if not self.exempt.has(id(value), name):
-                    self.absent[id(value), name] = (_Slots(value), name, holder)
+                    self.absent[id(value), name] = (_SlotsSet(value), name, holder)
 
 
-class _Slots:
+class _SlotsSet:
     """The slots of an object, as a container of the names of those that are set."""
 
     __slots__ = ("owner",)

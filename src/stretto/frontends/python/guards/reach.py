@@ -91,7 +91,7 @@ def is_foreign_module(value: object) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Reach:
+class ReachableObjects:
     """Everything that was found, each object once."""
 
     roots: list[Any]

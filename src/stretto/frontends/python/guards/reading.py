@@ -21,7 +21,7 @@ import torch
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.values.state import contents, is_box
-from stretto.frontends.python.values.stores import Cell, Store
+from stretto.frontends.python.values.stores import CellVariable, Holder
 
 WHOLE: Any = type("Whole", (), {"__repr__": lambda _: "whole"})()
 """Instead of a key: everything in a box."""
@@ -57,7 +57,7 @@ class Root:
     def read(self) -> Any:
         if self.key is WHOLE:
             return self.box
-        if isinstance(self.box, Store):
+        if isinstance(self.box, Holder):
             return self.box.read().get(self.key, UNDEFINED)
         table = self.box if isinstance(self.box, dict) else vars(self.box)
         return table.get(self.key, UNDEFINED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -67,7 +67,7 @@ class Root:
 
     @property
     def name(self) -> str:
-        if isinstance(self.box, Cell):
+        if isinstance(self.box, CellVariable):
             return self.box.name
         return type(self.box).__name__ if self.key is WHOLE else str(self.key)
 
@@ -125,7 +125,7 @@ def read_state(
     given: the tensors among the arguments. fixed: boxes that effects name in another way. counted:
     attributes of classes whose integers become inputs, in whatever object they are found.
     """
-    walk = _Walk(Reading(), counted)
+    walk = _StateWalk(Reading(), counted)
     for number, tensor in enumerate(given):
         walk.memo.setdefault(id(tensor), ("argument", number))
     for number, box in enumerate(fixed):
@@ -139,7 +139,7 @@ def read_state(
 
 
 @dataclass(slots=True)
-class _Walk:
+class _StateWalk:
     reading: Reading
     counted: frozenset[tuple[type, Any]]
     key: list[Any] = field(default_factory=list[Any])
@@ -224,7 +224,7 @@ class _Walk:
 
 def is_structural(value: Any) -> bool:
     """Whether another object of the same content may stand in the place of `value`."""
-    if isinstance(value, Store | Enum):
+    if isinstance(value, Holder | Enum):
         return False
     return is_box(value) and not (
         dataclasses.is_dataclass(value) and not hasattr(value, "__dict__")

@@ -11,7 +11,7 @@ from stretto.frontends.python.lists import methods
 from stretto.frontends.python.objects.stand_ins import check_change
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import Length, TracedTensor
+from stretto.frontends.python.tracing.tensor import ListLength, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.leaves import fake_of_type, kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import Kind, concrete, number_kind, unify
@@ -27,8 +27,8 @@ def element_kind(items: TracedList) -> Kind:
     return Kind(base.list.element, items.numbers)
 
 
-def _length(items: TracedList) -> Length:
-    return items.memory.state.length or Length(object(), 0)
+def _length(items: TracedList) -> ListLength:
+    return items.memory.state.length or ListLength(object(), 0)
 
 
 def traced_length(items: TracedList) -> Any:
@@ -63,7 +63,7 @@ def push(items: TracedList, item: Any) -> None:
     current = state.current(items.memory)
     length = _length(items)
     pushed = state.emit(ListPushOp(current, value), (current.type,))[0]
-    state.write(items.memory, pushed, Length(length.base, length.offset + 1))
+    state.write(items.memory, pushed, ListLength(length.base, length.offset + 1))
     link(items, [item])
 
 
@@ -185,7 +185,7 @@ def pop(items: TracedList, index: Any = -1) -> Any:
     current = state.current(items.memory)
     length = _length(items)
     rest, item = state.emit(ListPopOp(current), (current.type, kind.type))
-    state.write(items.memory, rest, Length(length.base, length.offset - 1))
+    state.write(items.memory, rest, ListLength(length.base, length.offset - 1))
     return _taken(items, wrap(item, kind, device=_device(items)))
 
 
@@ -193,7 +193,7 @@ def clear(items: TracedList) -> None:
     check_change(items)
     state = tracer()
     current = state.current(items.memory)
-    state.write(items.memory, state.emit(ListNewOp(()), (current.type,))[0], Length(None, 0))
+    state.write(items.memory, state.emit(ListNewOp(()), (current.type,))[0], ListLength(None, 0))
 
 
 def copied(items: TracedList) -> TracedList:

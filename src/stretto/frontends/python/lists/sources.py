@@ -16,14 +16,14 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import to_number
 from stretto.frontends.python.values.state import TracedList
 
-Length = int | TracedTensor
+SequenceLength = int | TracedTensor
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class Indexed:
     """A sequence: its length, and the item at a Python or traced index."""
 
-    length: Length
+    length: SequenceLength
     item: Callable[[Any], Any]
 
     def __iter__(self) -> Iterator[Any]:
@@ -43,7 +43,7 @@ class Source:
         return self.length
 
 
-def range_source(*bounds: Any) -> Source:
+def range_source(*bounds: Any) -> Indexed:
     """`range` with traced bounds; the step must be a Python int."""
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if isinstance(step, TracedTensor):
@@ -53,7 +53,7 @@ def range_source(*bounds: Any) -> Source:
     span = stop if starts_at_zero and sign == 1 else (stop - start) * sign
     count = (span + (abs(step) - 1)) // abs(step) if abs(step) != 1 else span
     length = to_number(count) if isinstance(count, TracedTensor) else max(0, count)
-    return Source(length, lambda index: _position(index, start, step))
+    return Indexed(length, lambda index: _position(index, start, step))
 
 
 def _position(index: Any, start: Any, step: int) -> Any:
@@ -61,34 +61,34 @@ def _position(index: Any, start: Any, step: int) -> Any:
     return scaled if isinstance(start, int) and start == 0 else scaled + start
 
 
-def as_source(iterable: Any) -> Source | None:
+def as_source(iterable: Any) -> Indexed | None:
     """The sequence to loop over by index, or None to iterate natively."""
-    if isinstance(iterable, Source):
+    if isinstance(iterable, Indexed):
         return iterable
     if isinstance(iterable, range):
         start, step = iterable.start, iterable.step
-        return Source(len(iterable), lambda index: _position(index, start, step))
+        return Indexed(len(iterable), lambda index: _position(index, start, step))
     if isinstance(iterable, torch.Tensor):
         return _tensor_source(iterable)
     if isinstance(iterable, TracedList):
-        return Source(traced_length(iterable), lambda index: get_item(iterable, index))
+        return Indexed(traced_length(iterable), lambda index: get_item(iterable, index))
     return None
 
 
-def _tensor_source(tensor: torch.Tensor) -> Source:
+def _tensor_source(tensor: torch.Tensor) -> Indexed:
     if tensor.dim() == 0:
         raise TypeError("iteration over a 0-d tensor")
     traced = tensor if isinstance(tensor, TracedTensor) else tracer().promote(tensor)
     size: Any = tensor.shape[0]
     length = size if isinstance(size, int) else tracer().number_of_dim(size)
-    return Source(length, lambda index: select(traced, 0, index))
+    return Indexed(length, lambda index: select(traced, 0, index))
 
 
 def enumerated(iterable: Any, start: int = 0) -> Any:
     source = as_source(iterable)
     if source is None:
         return enumerate(iterable, start)
-    return Source(source.length, lambda index: (index + start, source.item(index)))
+    return Indexed(source.length, lambda index: (index + start, source.item(index)))
 
 
 def zipped(*iterables: Any, strict: bool = False) -> Any:
@@ -99,10 +99,10 @@ def zipped(*iterables: Any, strict: bool = False) -> Any:
     lengths = [source.length for source in known]
     if not all(isinstance(length, int) for length in lengths):
         if len(lengths) == 1 or all(length is lengths[0] for length in lengths):
-            return Source(lengths[0], lambda index: tuple(s.item(index) for s in known))
+            return Indexed(lengths[0], lambda index: tuple(s.item(index) for s in known))
         fail("zip over lengths that depend on a tensor", "loop over an index instead")
     shortest = min(length for length in lengths if isinstance(length, int))
-    return Source(shortest, lambda index: tuple(source.item(index) for source in known))
+    return Indexed(shortest, lambda index: tuple(source.item(index) for source in known))
 
 
 def backwards(iterable: Any) -> Any:
@@ -112,4 +112,4 @@ def backwards(iterable: Any) -> Any:
     source = as_source(iterable)
     if source is None:
         return reversed(iterable)
-    return Source(source.length, lambda index: source.item(source.length - 1 - index))
+    return Indexed(source.length, lambda index: source.item(source.length - 1 - index))

@@ -38,11 +38,11 @@ from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import is_user_file, user_location
 from stretto.frontends.python.values.state import contents, is_box, is_same, refill
 from stretto.frontends.python.values.stores import (
-    Cell,
+    CellVariable,
     ClassAttributes,
-    Names,
-    Slots,
-    Store,
+    Holder,
+    NamespaceEntries,
+    SlotAttributes,
     slots_of,
 )
 
@@ -89,7 +89,7 @@ class Heap:
     keep: list[Any] = field(default_factory=list[Any])
     arrays: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     """Arrays, and copies of them. They cannot hold traced values, so changes are refused."""
-    stores: dict[tuple[str, int], Store] = field(default_factory=dict[tuple[str, int], Store])
+    stores: dict[tuple[str, int], Holder] = field(default_factory=dict[tuple[str, int], Holder])
 
     # ---- finding -----------------------------------------------------------------------------
     def add(self, roots: Iterable[Any]) -> None:
@@ -127,7 +127,7 @@ class Heap:
 
     def has_attributes(self, box: Any) -> bool:
         """Whether the entries of a box are found by name, not by position or key."""
-        return isinstance(box, Store) or id(box) in self.owners
+        return isinstance(box, Holder) or id(box) in self.owners
 
     def codes_of(self, box: Any) -> Iterator[CodeType]:
         """Methods of the object whose attributes `box` holds."""
@@ -208,7 +208,7 @@ class Heap:
         values = self.before[id(box)]
         return (*values.keys(), *values.values()) if isinstance(box, dict) else values.values()
 
-    def _store(self, kind: str, owner: object, made: Store) -> Iterable[Any]:
+    def _store(self, kind: str, owner: object, made: Holder) -> Iterable[Any]:
         return self._box(self.stores.setdefault((kind, id(owner)), made))
 
     def _object(self, value: Any) -> Iterator[Any]:
@@ -230,7 +230,7 @@ class Heap:
                 self.owners[id(vars(value))] = kind
                 yield from self._box(vars(value))
         if any(True for _ in slots_of(kind)):
-            yield from self._store("slots", value, Slots(value))
+            yield from self._store("slots", value, SlotAttributes(value))
             self.owners[id(self.stores["slots", id(value)])] = kind
 
     def _class(self, kind: type) -> Iterator[Any]:
@@ -242,7 +242,7 @@ class Heap:
         code = function.__code__
         for cell, name in zip(function.__closure__ or (), code.co_freevars, strict=True):
             if is_user_file(code.co_filename):
-                yield from self._store("cell", cell, Cell(cell, name))
+                yield from self._store("cell", cell, CellVariable(cell, name))
             else:
                 yield read_cell(cell)
         yield from (function.__defaults__ or (), *(function.__kwdefaults__ or {}).values())
@@ -264,8 +264,12 @@ class Heap:
     def _names(self, table: dict[str, Any], wanted: frozenset[str]) -> Iterable[Any]:
         """Enter some entries of a namespace."""
         store = self.stores.get(("names", id(table)))
-        if not isinstance(store, Names):
-            return self._store("names", table, Names(table, tuple(wanted))) if wanted else ()
+        if not isinstance(store, NamespaceEntries):
+            return (
+                self._store("names", table, NamespaceEntries(table, tuple(wanted)))
+                if wanted
+                else ()
+            )
         added = {name: table[name] for name in wanted - {*store.names} if name in table}
         store.names = (*store.names, *(wanted - {*store.names}))
         for known in (self.before, self.start):

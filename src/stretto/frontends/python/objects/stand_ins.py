@@ -12,7 +12,7 @@ from types import CellType
 from typing import Any
 
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.tracing.frames import Frame
+from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.signals import KeepApart, Replan, fail, fail_growth
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import Snapshot, TracedList
@@ -29,7 +29,7 @@ def enter_lists(boxes: Iterable[Any]) -> None:
             lists[f"{name} ({len(lists) + 1})" if name in lists else name] = box
     tracer().held_lists = {id(box): (box, name) for name, box in lists.items()}
     cells = {name: CellType(box) for name, box in lists.items()}
-    tracer().frames.append(Frame(_FRAME, cells))
+    tracer().frames.append(CallFrame(_FRAME, cells))
 
 
 def _name(box: list[Any]) -> str:

@@ -25,12 +25,7 @@ from stretto.errors import StrettoError
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.operators import value_checks
 from stretto.frontends.python.operators.decompositions import RULES, decompositions
-from stretto.frontends.python.operators.eager import (
-    OF_OPERATORS,
-    eager_error,
-    eager_refusal,
-    infer,
-)
+from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, eager_refusal, infer
 from stretto.frontends.python.operators.functional import (
     apply_functionally,
     is_mutating,

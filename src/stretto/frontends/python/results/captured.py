@@ -107,14 +107,14 @@ class ObjectLeaf:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class NewContainer:
     """A container: `build` makes it from its children."""
 
     build: Callable[[Sequence[Any]], Any]
     children: tuple[OutputSpec, ...]
 
 
-OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | ChoiceLeaf | Node
+OutputSpec = ResultLeaf | PythonLeaf | InputLeaf | ObjectLeaf | ChoiceLeaf | NewContainer
 
 
 def build_output(
@@ -122,7 +122,7 @@ def build_output(
     results: Sequence[Any],
     inputs: Sequence[torch.Tensor],
     objects: Sequence[Any] = (),
-    made: dict[Node, Any] | None = None,
+    made: dict[NewContainer, Any] | None = None,
 ) -> Any:
     """The Python result from the yields of main and the tensors bound to its params.
 
@@ -147,7 +147,7 @@ def build_output(
                 if build_output(flag, results, inputs)
             )
             return build_output(next(chosen), results, inputs, objects, made)
-        case Node(build, children):
+        case NewContainer(build, children):
             if made is None:
                 return build([build_output(child, results, inputs) for child in children])
             if spec not in made:
@@ -199,7 +199,7 @@ class ObjectState:
         reading: Reading,
     ) -> Any:
         """Change the objects; the result. All values are made before the first change."""
-        objects, made = reading.objects, dict[Node, Any]()
+        objects, made = reading.objects, dict[NewContainer, Any]()
         result = build_output(output, results, inputs, objects, made)
         puts = list[dict[Any, Any]]()
         for effect in self.effects:

@@ -25,11 +25,11 @@ from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import contents, rebuild_tuple
-from stretto.frontends.python.values.stores import Cell, Names, Store, anchor
+from stretto.frontends.python.values.stores import CellVariable, Holder, NamespaceEntries, anchor
 
 
 @dataclass(eq=False)
-class Plan:
+class ChangePlan:
     """What a capture changes, as far as that is known.
 
     tracked: boxes that are part of the state in traced branches and loops. arguments: containers
@@ -60,7 +60,7 @@ class Plan:
         """Adds what has been changed. Returns True if some of it is new."""
         known = self._size()
         visited = {id(item) for item in reading.objects}
-        reads = _Reads(heap, functions)
+        reads = _ReadableNames(heap, functions)
         self.tracked.update(heap.touched)
         for box in heap.changed():
             self.tracked[id(box)] = box
@@ -84,7 +84,7 @@ class Plan:
     def _count(self, heap: Heap, box: Any) -> None:
         """Note which attributes of an object that is read are counters."""
         before = heap.before[id(box)]
-        if not isinstance(box, list | dict | set | deque | Store):
+        if not isinstance(box, list | dict | set | deque | Holder):
             changed = _changed_keys(heap, box)
             self.counted.update((type(box), k) for k in changed if type(before.get(k)) is int)
 
@@ -136,7 +136,7 @@ def _is_below(
 
 
 @dataclass(eq=False)
-class _Reads:
+class _ReadableNames:
     """Which attributes may be read by traced code, by a function that it knows, or by the class of
     the object."""
 
@@ -146,7 +146,7 @@ class _Reads:
     by_path: bool = False
 
     def may_read(self, box: Any, name: Any) -> bool:
-        if isinstance(box, Cell | Names):
+        if isinstance(box, CellVariable | NamespaceEntries):
             return True
         state = tracer()
         if self.names is None:
@@ -175,7 +175,7 @@ def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
     """Exempts what the key of the state has from guards. What it refers to is guarded."""
     found = Exempt(list(reading.objects), list(reading.leaves))
     for root in roots:
-        key = WHOLE if isinstance(root.box, Cell) else root.key
+        key = WHOLE if isinstance(root.box, CellVariable) else root.key
         found.entries.setdefault(anchor(root.box), set()).add(key)
     return found
 
@@ -183,7 +183,9 @@ def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
 # ---- before the run: inputs in place of what is read --------------------------------------------
 
 
-def substitute(heap: Heap, plan: Plan, reading: Reading, traced: dict[int, TracedTensor]) -> None:
+def substitute(
+    heap: Heap, plan: ChangePlan, reading: Reading, traced: dict[int, TracedTensor]
+) -> None:
     """Put traced tensors into the places that were read; `traced` by the id of the real one."""
 
     def swapped(value: Any) -> Any:

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.frontends.python.lists.sources import Source
+from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
 from stretto.frontends.python.results.captured import (
     ChoiceLeaf,
     InputLeaf,
-    Node,
+    NewContainer,
     ObjectLeaf,
     OutputSpec,
     PythonLeaf,
@@ -29,7 +29,7 @@ from stretto.frontends.python.results.captured import (
 from stretto.frontends.python.source.rewrite import is_rewritten
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.poison import Poison
-from stretto.frontends.python.tracing.signals import Signal, fail
+from stretto.frontends.python.tracing.signals import CaptureSignal, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
@@ -131,7 +131,7 @@ class Flattener:
         """A value that was made while capturing: made anew by each call."""
         check_kept(value)
         match value:
-            case Source() if not self.storing:
+            case Indexed() if not self.storing:
                 return self._node(list, [self.spec(item) for item in value])
             case dict():
                 return self._dict(value)
@@ -194,8 +194,10 @@ class Flattener:
         flags, options = zip(*pairs, strict=True)
         return ChoiceLeaf((*flags, PythonLeaf(True)), (*options, made))
 
-    def _node(self, build: Callable[[Sequence[Any]], Any], children: list[OutputSpec]) -> Node:
-        return Node(build, tuple(children))
+    def _node(
+        self, build: Callable[[Sequence[Any]], Any], children: list[OutputSpec]
+    ) -> NewContainer:
+        return NewContainer(build, tuple(children))
 
     def _dict(self, value: dict[Any, Any]) -> OutputSpec:
         keys, kind = list(value), type(value)
@@ -237,5 +239,5 @@ def _collection(kind: type, most: int | None, items: Sequence[Any]) -> Any:
     return deque(items, most) if kind is deque else kind(items)
 
 
-class ArgumentReturned(Signal):
+class ArgumentReturned(CaptureSignal):
     """A container among the arguments is part of the result."""

@@ -9,7 +9,7 @@ from types import CodeType
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class NamesRead:
     """Names that a code object, with those nested in it, reads.
 
     `by_path`: it also reads attributes whose names are not in its text, in a way that tracing does
@@ -27,7 +27,7 @@ _BY_NAME = frozenset({"getattr", "hasattr"})
 
 
 @cache
-def names_read(code: CodeType) -> Reads:
+def names_read(code: CodeType) -> NamesRead:
     variables, attributes, values = set[str](), set[str](), set[str]()
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -47,4 +47,4 @@ def names_read(code: CodeType) -> Reads:
             by_name |= inner.by_name
         elif isinstance(constant, str) and constant.isidentifier():
             attributes.add(constant)  # for getattr
-    return Reads(frozenset(variables), frozenset(attributes), by_path, by_name)
+    return NamesRead(frozenset(variables), frozenset(attributes), by_path, by_name)

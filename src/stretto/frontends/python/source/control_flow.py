@@ -21,7 +21,7 @@ from typing import Any
 
 from stretto.frontends.python.source import liveness
 from stretto.frontends.python.source.jumps import VALUE, JumpLowering
-from stretto.frontends.python.source.liveness import Names
+from stretto.frontends.python.source.liveness import NameSet
 from stretto.frontends.python.source.syntax import (
     assign,
     at,
@@ -42,7 +42,7 @@ FRAME = "__stretto_frame"
 class ExpressionLowering(ast.NodeTransformer):
     """Calls, subscripts, boolean operators and conditional expressions of one function."""
 
-    def __init__(self, self_name: str | None, unsure: Names) -> None:
+    def __init__(self, self_name: str | None, unsure: NameSet) -> None:
         self.self_name = self_name
         self.unsure = unsure
         self.operands = dict[str, ast.expr]()
@@ -225,13 +225,13 @@ def _index(index: ast.expr) -> ast.expr:
 class StatementLowering:
     """Structured statements of one function, with known liveness."""
 
-    def __init__(self, shared: Names, always: Names, outer: Names) -> None:
+    def __init__(self, shared: NameSet, always: NameSet, outer: NameSet) -> None:
         self.shared = shared
         self.always = always
         self.globals = outer
         self.count = 0
 
-    def block(self, statements: Sequence[ast.stmt], after: Names) -> list[ast.stmt]:
+    def block(self, statements: Sequence[ast.stmt], after: NameSet) -> list[ast.stmt]:
         """Lower statements; `after` are the names live behind them."""
         out = list[list[ast.stmt]]()
         for statement in reversed(statements):
@@ -239,7 +239,7 @@ class StatementLowering:
             after = liveness.live_before_one(statement, after)
         return [statement for group in reversed(out) for statement in group]
 
-    def _one(self, statement: ast.stmt, after: Names) -> list[ast.stmt]:
+    def _one(self, statement: ast.stmt, after: NameSet) -> list[ast.stmt]:
         match statement:
             case ast.If():
                 return self._if(statement, after)
@@ -259,14 +259,14 @@ class StatementLowering:
             case _:
                 return [statement]
 
-    def _if(self, statement: ast.If, after: Names) -> list[ast.stmt]:
+    def _if(self, statement: ast.If, after: NameSet) -> list[ast.stmt]:
         then = self._part("then", self.block(statement.body, after), statement)
         orelse = self._part("else", self.block(statement.orelse, after), statement)
         parts = [statement.test, name(then.name), name(orelse.name)]
         call = staged(statement.test, "if_", name(FRAME), *parts, self._live(after))
         return [then, orelse, at(statement, ast.Expr(call))]
 
-    def _while(self, statement: ast.While, after: Names) -> list[ast.stmt]:
+    def _while(self, statement: ast.While, after: NameSet) -> list[ast.stmt]:
         head = liveness.live_at_head(statement, after)
         value = at(statement.test, ast.Return(statement.test))
         test = self._part("test", [value], statement)
@@ -275,7 +275,7 @@ class StatementLowering:
         call = staged(statement.test, "while_", name(FRAME), *parts, self._live(head))
         return [test, body, at(statement, ast.Expr(call))]
 
-    def _for(self, statement: ast.For, after: Names) -> list[ast.stmt]:
+    def _for(self, statement: ast.For, after: NameSet) -> list[ast.stmt]:
         head = liveness.live_at_head(statement, after | liveness.stop_names(statement))
         first = at(statement.target, ast.Assign([statement.target], name("__stretto_item")))
         lowered = self.block(statement.body, head)
@@ -289,7 +289,7 @@ class StatementLowering:
             call.args.append(thunk(stop))
         return [body, at(statement, ast.Expr(call))]
 
-    def _try(self, statement: ast.Try, after: Names) -> ast.stmt:
+    def _try(self, statement: ast.Try, after: NameSet) -> ast.stmt:
         statement.body = self.block(statement.body, after)
         for handler in statement.handlers:
             handler.body = self.block(handler.body, after)
@@ -327,7 +327,7 @@ class StatementLowering:
         made = definition(function, [argument] if argument else [], [*head, *body])
         return ast.fix_missing_locations(at(like, made))
 
-    def _live(self, after: Names) -> ast.expr:
+    def _live(self, after: NameSet) -> ast.expr:
         return constant(tuple(sorted((after | self.always) & self.shared)))
 
 
@@ -339,7 +339,7 @@ def parameters(arguments: ast.arguments) -> list[str]:
 
 
 def lower_function(
-    node: ast.FunctionDef, *, is_outer: bool = False, unsure: Names = liveness.EMPTY
+    node: ast.FunctionDef, *, is_outer: bool = False, unsure: NameSet = liveness.EMPTY
 ) -> ast.FunctionDef:
     """The staged form of a function definition. `unsure`: see `liveness`, of functions around."""
     if any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in own_nodes(node)):
@@ -385,7 +385,7 @@ def _strip_annotations(arguments: ast.arguments) -> None:
 
 
 def _framed(
-    node: ast.FunctionDef, body: list[ast.stmt], local: Names, given: list[str]
+    node: ast.FunctionDef, body: list[ast.stmt], local: NameSet, given: list[str]
 ) -> list[ast.stmt]:
     """The body between `enter` and `leave`, with every local variable declared."""
     first = body[0] if body else node
@@ -406,7 +406,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
-def _declared(node: ast.FunctionDef, kind: type[Any]) -> Names:
+def _declared(node: ast.FunctionDef, kind: type[Any]) -> NameSet:
     declarations: list[Any] = [item for item in own_nodes(node) if isinstance(item, kind)]
     return frozenset(declared for item in declarations for declared in item.names)
 

@@ -31,7 +31,7 @@ class _LoopFlags:
 
 
 @dataclass(slots=True)
-class Lowered:
+class JumpFree:
     """Statements without jumps; the flags they may set; whether their end is never reached."""
 
     statements: list[ast.stmt] = field(default_factory=list[ast.stmt])
@@ -55,47 +55,47 @@ class JumpLowering:
             return [_flagged(RETURNED, False, body[0] if body else like), *lowered.statements]
         return lowered.statements
 
-    def block(self, statements: Sequence[ast.stmt]) -> Lowered:
+    def block(self, statements: Sequence[ast.stmt]) -> JumpFree:
         out, flags = list[ast.stmt](), frozenset[str]()
         for position, statement in enumerate(statements):
             rest = statements[position + 1 :]
             if isinstance(statement, ast.If):
                 lowered = self._branch(statement, rest)
                 if lowered is not None:
-                    return Lowered(out + lowered.statements, flags | lowered.flags, lowered.jumps)
+                    return JumpFree(out + lowered.statements, flags | lowered.flags, lowered.jumps)
             one = self._one(statement)
             out += one.statements
             flags |= one.flags
             if one.jumps:
-                return Lowered(out, flags, True)
+                return JumpFree(out, flags, True)
             if one.flags and rest:
                 guarded = self._guarded(one.flags, rest, statement)
-                return Lowered(out + guarded.statements, flags | guarded.flags, guarded.jumps)
-        return Lowered(out, flags, False)
+                return JumpFree(out + guarded.statements, flags | guarded.flags, guarded.jumps)
+        return JumpFree(out, flags, False)
 
-    def _one(self, statement: ast.stmt) -> Lowered:
+    def _one(self, statement: ast.stmt) -> JumpFree:
         match statement:
             case ast.Return(value=value):
                 given = at(statement, assign(VALUE, value or ast.Constant(None)))
                 done = _flagged(RETURNED, True, statement)
-                return Lowered([given, done], frozenset({RETURNED}), True)
+                return JumpFree([given, done], frozenset({RETURNED}), True)
             case ast.Break() | ast.Continue():
                 loop = self.loops[-1]
                 flag = loop.stop if isinstance(statement, ast.Break) else loop.skip
                 loop.used.add(flag)
-                return Lowered([_flagged(flag, True, statement)], frozenset({flag}), True)
+                return JumpFree([_flagged(flag, True, statement)], frozenset({flag}), True)
             case ast.Raise():
-                return Lowered([statement], frozenset(), True)
+                return JumpFree([statement], frozenset(), True)
             case ast.While() | ast.For():
                 return self._loop(statement)
             case ast.If():
                 body, orelse = self.block(statement.body), self.block(statement.orelse)
                 statement.body, statement.orelse = body.statements, orelse.statements
-                return Lowered([statement], body.flags | orelse.flags, body.jumps and orelse.jumps)
+                return JumpFree([statement], body.flags | orelse.flags, body.jumps and orelse.jumps)
             case ast.With():
                 body = self.block(statement.body)
                 statement.body = body.statements
-                return Lowered([statement], body.flags, body.jumps)
+                return JumpFree([statement], body.flags, body.jumps)
             case ast.Try():
                 return self._try(statement)
             case ast.Match():
@@ -104,11 +104,11 @@ class JumpLowering:
                     body = self.block(case.body)
                     case.body = body.statements
                     flags |= body.flags
-                return Lowered([statement], flags, False)
+                return JumpFree([statement], flags, False)
             case _:
-                return Lowered([statement])
+                return JumpFree([statement])
 
-    def _branch(self, statement: ast.If, rest: Sequence[ast.stmt]) -> Lowered | None:
+    def _branch(self, statement: ast.If, rest: Sequence[ast.stmt]) -> JumpFree | None:
         """An `if` of which exactly one arm always jumps: the other takes what follows."""
         first, second = _always_jumps(statement.body), _always_jumps(statement.orelse)
         if first == second:
@@ -119,14 +119,14 @@ class JumpLowering:
             statement.body = [*statement.body, *rest]
         return self._one(statement)
 
-    def _guarded(self, flags: frozenset[str], rest: Sequence[ast.stmt], like: ast.stmt) -> Lowered:
+    def _guarded(self, flags: frozenset[str], rest: Sequence[ast.stmt], like: ast.stmt) -> JumpFree:
         """`rest`, if none of the flags is set."""
         self.guards_return |= RETURNED in flags
         lowered = self.block(rest)
         guard = ast.If(_none_of(flags, like), lowered.statements, [])
-        return Lowered([at(rest[0], guard)], lowered.flags, False)
+        return JumpFree([at(rest[0], guard)], lowered.flags, False)
 
-    def _loop(self, statement: ast.While | ast.For) -> Lowered:
+    def _loop(self, statement: ast.While | ast.For) -> JumpFree:
         flags = _LoopFlags(f"__stretto_break_{self.count}", f"__stretto_continue_{self.count}")
         self.count += 1
         self.loops.append(flags)
@@ -152,11 +152,11 @@ class JumpLowering:
             tail = (
                 self._guarded(frozenset(stops), orelse, statement) if stops else self.block(orelse)
             )
-            return Lowered(out + tail.statements, escaping | tail.flags, tail.jumps and not stops)
+            return JumpFree(out + tail.statements, escaping | tail.flags, tail.jumps and not stops)
         endless = isinstance(test, ast.Constant) and bool(test.value) and not breaks
-        return Lowered(out, escaping, endless)
+        return JumpFree(out, escaping, endless)
 
-    def _try(self, statement: ast.Try) -> Lowered:
+    def _try(self, statement: ast.Try) -> JumpFree:
         flags = frozenset[str]()
         body = self.block(statement.body)
         statement.body, flags = body.statements, flags | body.flags
@@ -171,7 +171,7 @@ class JumpLowering:
         statement.orelse = orelse.statements
         final = self.block(statement.finalbody)
         statement.finalbody = final.statements
-        return Lowered([statement], flags | orelse.flags | final.flags, False)
+        return JumpFree([statement], flags | orelse.flags | final.flags, False)
 
 
 def _none_of(flags: frozenset[str], like: ast.AST) -> ast.expr:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-Names = frozenset[str]
-EMPTY: Names = frozenset()
+NameSet = frozenset[str]
+EMPTY: NameSet = frozenset()
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-def loads(node: ast.AST) -> Names:
+def loads(node: ast.AST) -> NameSet:
     """Names read anywhere inside, nested functions included."""
     return frozenset(
         item.id
@@ -23,7 +23,7 @@ def loads(node: ast.AST) -> Names:
     )
 
 
-def stores(nodes: Iterable[ast.AST]) -> Names:
+def stores(nodes: Iterable[ast.AST]) -> NameSet:
     """Local names bound by statements; nested functions and comprehensions are not entered."""
     found = set[str]()
     pending = list(nodes)
@@ -40,7 +40,7 @@ def stores(nodes: Iterable[ast.AST]) -> Names:
     return frozenset(found)
 
 
-def perhaps_stored(statement: ast.stmt) -> Names:
+def perhaps_stored(statement: ast.stmt) -> NameSet:
     """Names that `:=` binds in a part of an expression that may not be evaluated."""
     parts: list[ast.AST] = []
     for node in ast.walk(statement):
@@ -74,7 +74,7 @@ def _bound(node: ast.AST) -> set[str]:
             return set()
 
 
-def captured(nodes: Iterable[ast.AST]) -> Names:
+def captured(nodes: Iterable[ast.AST]) -> NameSet:
     """Names that nested functions and lambdas read: they may run at any later time."""
     found = EMPTY
     for node in nodes:
@@ -84,14 +84,14 @@ def captured(nodes: Iterable[ast.AST]) -> Names:
     return found
 
 
-def live_before(statements: Sequence[ast.stmt], after: Names) -> Names:
+def live_before(statements: Sequence[ast.stmt], after: NameSet) -> NameSet:
     """Names that may be read before they are written, from the start of `statements` on."""
     for statement in reversed(statements):
         after = live_before_one(statement, after)
     return after
 
 
-def live_before_one(statement: ast.stmt, after: Names) -> Names:
+def live_before_one(statement: ast.stmt, after: NameSet) -> NameSet:
     match statement:
         case ast.If(test=test, body=body, orelse=orelse):
             return loads(test) | live_before(body, after) | live_before(orelse, after)
@@ -114,7 +114,7 @@ def live_before_one(statement: ast.stmt, after: Names) -> Names:
             return (after - _surely_stored(statement)) | loads(statement)
 
 
-def _surely_stored(statement: ast.stmt) -> Names:
+def _surely_stored(statement: ast.stmt) -> NameSet:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return frozenset({statement.name})
     if isinstance(statement, ast.Assign):
@@ -122,7 +122,7 @@ def _surely_stored(statement: ast.stmt) -> Names:
     return EMPTY
 
 
-def unsure(statements: Sequence[ast.stmt], known: Names) -> Names:
+def unsure(statements: Sequence[ast.stmt], known: NameSet) -> NameSet:
     """Names that may lack a value where they are read: those first bound inside of a loop or
     branch, or behind the first statement that reads them.
 
@@ -146,7 +146,7 @@ def unsure(statements: Sequence[ast.stmt], known: Names) -> Names:
     return frozenset(name for name in found if not name.startswith("__stretto"))
 
 
-def live_at_head(loop: ast.While | ast.For, after: Names) -> Names:
+def live_at_head(loop: ast.While | ast.For, after: NameSet) -> NameSet:
     """Names live where a loop decides whether to go on."""
     match loop:
         case ast.While(test=test):
@@ -162,12 +162,12 @@ def live_at_head(loop: ast.While | ast.For, after: Names) -> Names:
         head = grown
 
 
-def stop_names(loop: ast.For) -> Names:
+def stop_names(loop: ast.For) -> NameSet:
     """The flags that end a `for` loop early."""
     return frozenset(getattr(loop, "stop_flags", ()))
 
 
-def _live_before_try(statement: ast.Try, after: Names) -> Names:
+def _live_before_try(statement: ast.Try, after: NameSet) -> NameSet:
     final = live_before(statement.finalbody, after)
     orelse = live_before(statement.orelse, final)
     handlers = EMPTY

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int, int]
+FakeLayout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int, int]
 """Shape, strides, dtype, device, the first element and the elements of the memory."""
 
 _MOST = 1 << 14
@@ -139,12 +139,12 @@ def known_result(mode: FakeTensorMode, key: Any) -> Any:
     return mapped(lambda item: item and fake_of_layout(mode, *item.layout), found)
 
 
-class _Result:
+class _Layout:
     """The layout of a tensor that an operator returned."""
 
     __slots__ = ("layout",)
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FakeLayout) -> None:
         self.layout = layout
 
 
@@ -157,10 +157,10 @@ def remember(key: Any, outputs: Any) -> None:
             return
     if len(_results) >= _MOST:
         _results.clear()
-    _results[key] = mapped(lambda item: item if item is None else _Result(_layout(item)), outputs)
+    _results[key] = mapped(lambda item: item if item is None else _Layout(_layout(item)), outputs)
 
 
-def _layout(item: torch.Tensor) -> Layout:
+def _layout(item: torch.Tensor) -> FakeLayout:
     elements = item.untyped_storage().nbytes() // item.element_size()
     shape, strides = tuple(item.shape), tuple(item.stride())
     return shape, strides, item.dtype, item.device, int(item.storage_offset()), elements

@@ -34,18 +34,18 @@ class Maybe(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Frame:
+class CallFrame:
     """An active call of a rewritten function."""
 
     name: str
     cells: dict[str, CellType]
 
     @staticmethod
-    def of(name: str, probe: Callable[[], object]) -> Frame:
+    def of(name: str, probe: Callable[[], object]) -> CallFrame:
         """The frame whose variables `probe`, a lambda, refers to."""
         names = probe.__code__.co_freevars
         cells = probe.__closure__ or ()
-        return Frame(name, dict(zip(names, cells, strict=True)))
+        return CallFrame(name, dict(zip(names, cells, strict=True)))
 
     def get(self, name: str) -> Any:
         return read_cell(self.cells[name])

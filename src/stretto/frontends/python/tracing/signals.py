@@ -11,11 +11,11 @@ from stretto.errors import CaptureError
 from stretto.frontends.python.tracing.locations import definition, user_location
 
 
-class Signal(BaseException):
+class CaptureSignal(BaseException):
     """Base of all signals; they stay inside `capture`."""
 
 
-class Abort(Signal):
+class Abort(CaptureSignal):
     """The function cannot be captured; `capture` raises `error`."""
 
     def __init__(self, error: CaptureError) -> None:
@@ -23,7 +23,7 @@ class Abort(Signal):
         self.error = error
 
 
-class NeedsUnroll(Signal):
+class NeedsUnroll(CaptureSignal):
     """A loop's index was needed as a Python int: one of `loops` has to be unrolled."""
 
     def __init__(self, loops: frozenset[int], abort: Abort) -> None:
@@ -32,7 +32,7 @@ class NeedsUnroll(Signal):
         self.abort = abort
 
 
-class NeedsPeel(Signal):
+class NeedsPeel(CaptureSignal):
     """A loop variable changes its structure in the first iteration, which must be run by itself."""
 
     def __init__(self, abort: Abort) -> None:
@@ -40,16 +40,16 @@ class NeedsPeel(Signal):
         self.abort = abort
 
 
-class Replan(Signal):
+class Replan(CaptureSignal):
     """The capture changes places that its plan does not know: it has to be tried again."""
 
 
-class KeepApart(Signal):
+class KeepApart(CaptureSignal):
     """An object that may be one of several was joined to a copy, and the copy or one of the several
     is changed."""
 
 
-class UnknownResult(Signal):
+class UnknownResult(CaptureSignal):
     """A recursive call whose result type is not known yet."""
 
     def __init__(self, key: Hashable, abort: Abort) -> None:
@@ -58,7 +58,7 @@ class UnknownResult(Signal):
         self.abort = abort
 
 
-class RecursionFound(Signal):
+class RecursionFound(CaptureSignal):
     """A call equals one that is being traced: tracing unwinds to that one and outlines it."""
 
     def __init__(self, key: Hashable) -> None:

@@ -27,7 +27,7 @@ from stretto.ir.types import TensorType
 
 
 @dataclass(eq=False, slots=True)
-class Scope:
+class BlockScope:
     """A block under construction, and the function it belongs to.
 
     joined: the scope that took over the ops of this one, which lives on as a part of it.
@@ -37,10 +37,10 @@ class Scope:
     context: FunctionContext
     depth: int
     is_open: bool = True
-    joined: Scope | None = None
+    joined: BlockScope | None = None
 
     @property
-    def here(self) -> Scope:
+    def here(self) -> BlockScope:
         """The scope whose block has the ops now."""
         scope = self
         while scope.joined is not None:
@@ -59,11 +59,11 @@ class FunctionContext:
     name: str
     constants: dict[str, Value] = field(default_factory=dict[str, Value])
     captures: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    root: Scope | None = None
+    root: BlockScope | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class ListLength:
     """Length of a list: `offset` beyond that of `base`; static when base is None."""
 
     base: object | None
@@ -83,7 +83,7 @@ class StorageState:
     """
 
     base: Value | str
-    length: Length | None = None
+    length: ListLength | None = None
     stale: Abort | None = None
 
 
@@ -96,17 +96,17 @@ class Storage:
     """
 
     state: StorageState
-    scope: Scope
+    scope: BlockScope
     fake: torch.Tensor | None = None
     any_layout: bool = False
-    sources: tuple[Source, ...] = ()
+    sources: tuple[MemorySource, ...] = ()
     parts: WeakKeyDictionary[Storage, None] | None = None
     links: WeakSet[Storage] | None = None
     same_list: WeakSet[Storage] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class MemorySource:
     """Where `flag` holds, the storage that has this source is the memory that `tensor` views.
 
     is_own: where it holds, the storage of `tensor` is memory made in a loop, and none of its own
@@ -195,33 +195,33 @@ def _mapped(arguments: tuple[Argument, ...], lookup: Callable[[Value], Any]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearForm:
     """An integer known as a sum of values times coefficients, plus a constant."""
 
     terms: frozenset[tuple[Value, int]]
     constant: int
 
-    def plus(self, other: Linear, sign: int = 1) -> Linear:
+    def plus(self, other: LinearForm, sign: int = 1) -> LinearForm:
         total = dict(self.terms)
         for value, coefficient in other.terms:
             total[value] = total.get(value, 0) + sign * coefficient
         kept = frozenset((value, c) for value, c in total.items() if c)
-        return Linear(kept, self.constant + sign * other.constant)
+        return LinearForm(kept, self.constant + sign * other.constant)
 
-    def times(self, factor: int) -> Linear:
+    def times(self, factor: int) -> LinearForm:
         terms = frozenset((value, c * factor) for value, c in self.terms if factor)
-        return Linear(terms, self.constant * factor)
+        return LinearForm(terms, self.constant * factor)
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberMark:
     """Marks a traced tensor as a Python number. `loops` are the loops whose unrolling would make it
     known.
 
     A negative loop stands for a counter, whose value is known if the capture is tried again.
     """
 
-    linear: Linear | None = None
+    linear: LinearForm | None = None
     loops: frozenset[int] = frozenset()
 
 
@@ -291,7 +291,7 @@ class TracedTensor(torch.Tensor):
     fake: torch.Tensor
     memory: Storage
     steps: tuple[ViewStep, ...]
-    number: Number | None
+    number: NumberMark | None
     cached: Cached | None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
@@ -302,7 +302,7 @@ class TracedTensor(torch.Tensor):
         fake: torch.Tensor,
         storage: Storage,
         steps: tuple[ViewStep, ...] = (),
-        number: Number | None = None,
+        number: NumberMark | None = None,
     ) -> TracedTensor:
         made = torch.Tensor._make_wrapper_subclass(
             cls,

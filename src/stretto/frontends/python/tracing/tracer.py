@@ -24,17 +24,17 @@ from torch.nn.parameter import is_lazy
 from stretto.errors import CaptureError
 from stretto.frontends.python.tracing.admission import check_constant
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
-from stretto.frontends.python.tracing.frames import Frame
+from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.tensor import (
+    BlockScope,
     Cached,
     FunctionContext,
     Hooks,
-    Length,
-    Linear,
-    Number,
-    Scope,
+    LinearForm,
+    ListLength,
+    NumberMark,
     Storage,
     StorageState,
     TracedTensor,
@@ -51,7 +51,7 @@ from stretto.options import Options
 class Region:
     """A block being traced, and the state of every storage before the region wrote to it."""
 
-    scope: Scope
+    scope: BlockScope
     before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     is_transaction: bool = False
     kept: set[Storage] = field(default_factory=set[Storage])
@@ -92,8 +92,8 @@ class Tracer:
         self.notes: list[str] = []
         self.sourceless: list[str] = []
         self.functions: dict[str, Function] = {}
-        self.frames: list[Frame] = []
-        self.home: dict[Value, Scope] = {}
+        self.frames: list[CallFrame] = []
+        self.home: dict[Value, BlockScope] = {}
         self.regions: list[Region] = []
         self.constants: dict[int, Constant] = {}
         self.constant_tensors: dict[str, torch.Tensor] = {}
@@ -146,7 +146,7 @@ class Tracer:
     # -- scopes ---------------------------------------------------------------------------------
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> BlockScope:
         return self.regions[-1].scope
 
     @property
@@ -157,7 +157,7 @@ class Tracer:
     def region(self, context: FunctionContext | None = None) -> Generator[Region]:
         """Trace into a new block. Storages written inside are put back on leaving."""
         context = context or self.context
-        region = Region(Scope(Block(), context, len(self.regions)))
+        region = Region(BlockScope(Block(), context, len(self.regions)))
         if context.root is None or not context.root.open:
             context.root = region.scope
         self.regions.append(region)
@@ -273,7 +273,7 @@ class Tracer:
         base = state.base
         return (self.constant_value(base) if isinstance(base, str) else base).type
 
-    def write(self, storage: Storage, base: Value, length: Length | None = None) -> None:
+    def write(self, storage: Storage, base: Value, length: ListLength | None = None) -> None:
         """Replaces what a storage holds, and updates what may share its memory."""
         self.set_state(storage, StorageState(base, length))
         self.written += storage.fake is not None
@@ -292,7 +292,9 @@ class Tracer:
         region.scope.joined = self.scope
         self.scope.block.ops += region.scope.block.ops
 
-    def fresh(self, value: Value, fake: torch.Tensor, number: Number | None = None) -> TracedTensor:
+    def fresh(
+        self, value: Value, fake: torch.Tensor, number: NumberMark | None = None
+    ) -> TracedTensor:
         """A traced tensor with a storage of its own."""
         return TracedTensor(fake, Storage(StorageState(value), self.scope, fake), (), number)
 
@@ -390,14 +392,14 @@ class Tracer:
         return self.emit(LiteralOp(shown), (TensorType(dtype),))[0]
 
     def number(
-        self, value: Value, linear: Linear | None = None, loops: frozenset[int] = frozenset()
+        self, value: Value, linear: LinearForm | None = None, loops: frozenset[int] = frozenset()
     ) -> TracedTensor:
         """A traced number for a value without dims."""
         if linear is None and value.tensor.dtype is DType.I64:
-            linear = Linear(frozenset({(value, 1)}), 0)
+            linear = LinearForm(frozenset({(value, 1)}), 0)
         dtype, device = value.tensor.dtype.torch, torch.get_default_device()
         fake = fake_of_layout(self.fake_mode, (), (), dtype, device)
-        return self.fresh(value, fake, Number(linear, loops))
+        return self.fresh(value, fake, NumberMark(linear, loops))
 
     # -- types ----------------------------------------------------------------------------------
 

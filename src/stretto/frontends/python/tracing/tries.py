@@ -13,14 +13,14 @@ from stretto.ir.core import Op
 from stretto.ir.ops import ListGetOp, ListPopOp, ListSetOp, TensorOp
 from stretto.ops.properties import eager_errors
 
-Classes = tuple[type[BaseException], ...]
+ErrorClasses = tuple[type[BaseException], ...]
 
 
 @dataclass(slots=True, eq=False)
 class Tries:
     """The classes that the handlers of each open `try` catch, the innermost one last."""
 
-    handled: list[Classes] = field(default_factory=list[Classes])
+    handled: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
 
     def catch(self, error: type[BaseException]) -> bool:
         return any(issubclass(error, classes) for classes in self.handled)

@@ -12,8 +12,8 @@ import torch
 from stretto.frontends.python.tracing.fakes import contiguous_strides, fake_of_layout
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import (
-    Length,
-    Number,
+    ListLength,
+    NumberMark,
     Storage,
     StorageState,
     TracedTensor,
@@ -141,13 +141,13 @@ def wrap(
     *,
     device: torch.device | None = None,
     loops: frozenset[int] = frozenset(),
-    length: Length | None = None,
+    length: ListLength | None = None,
     layout: tuple[int, ...] | None = None,
 ) -> Any:
     """A Python object that stands for `value`. `layout`: its strides, None if not known."""
     state = tracer()
     if isinstance(kind.type, ListType):
-        storage = Storage(StorageState(value, length or Length(object(), 0)), state.scope)
+        storage = Storage(StorageState(value, length or ListLength(object(), 0)), state.scope)
         return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))
     if kind.number:
         return state.number(value, loops=loops)
@@ -159,7 +159,7 @@ def wrap(
 def loops_of(*leaves: Any) -> frozenset[int]:
     """The loops whose unrolling would make the leaves known."""
     numbers = [leaf.number for leaf in leaves if isinstance(leaf, TracedTensor)]
-    return frozenset[int]().union(*(n.loops for n in numbers if isinstance(n, Number)))
+    return frozenset[int]().union(*(n.loops for n in numbers if isinstance(n, NumberMark)))
 
 
 def device_of(*leaves: Any) -> torch.device | None:
@@ -187,7 +187,7 @@ def to_traced_list(items: list[Any]) -> TracedList:
         value,
         Kind(ListType(kind.type), kind.number),
         device=device_of(*items),
-        length=Length(None, len(items)),
+        length=ListLength(None, len(items)),
     )
     assert isinstance(made, TracedList)
     return made
@@ -198,7 +198,7 @@ Slot = tuple[Any, ...]
 
 
 @dataclass(eq=False, slots=True)
-class Leaf:
+class Carried:
     """What is carried: its kind, its value before the region, and that at the end of the body.
 
     `box`: a Python list that becomes a list of the Program; then `init` has its items.

@@ -39,7 +39,7 @@ _NEVER = (StrettoError, RecursionError, MemoryError)
 
 
 @dataclass(eq=False, slots=True)
-class Raised:
+class RaisingArm:
     """An arm that ends by raising. The last op of its region is the check that stops the run."""
 
     region: Region
@@ -85,16 +85,16 @@ def raises(error: Exception) -> bool:
     return acts or isinstance(error, _OF_OPERATORS)
 
 
-def stop_at(region: Region, error: Exception) -> Raised:
+def stop_at(region: Region, error: Exception) -> RaisingArm:
     """Emit the check that raises `error`, at the end of the open region that it left."""
     tracer().tries.refuse(type(error))
     trace, place, failure = error.__traceback__, _place(error), _failure(error)
     op = require(tracer().literal(False, DType.BOOL), failure)
     op.location = place or op.location
-    return Raised(region, error, failure, op.location, trace)
+    return RaisingArm(region, error, failure, op.location, trace)
 
 
-def leave(flag: Value, when: bool, raised: Raised) -> None:
+def leave(flag: Value, when: bool, raised: RaisingArm) -> None:
     """Emit the arm `raised` of a branch, which runs where `flag` is `when`."""
     block = raised.region.scope.block
     if all(isinstance(op, TensorOp | LiteralOp | ConstantOp) for op in block.ops[:-1]):

@@ -10,7 +10,7 @@ import torch
 from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
-from stretto.frontends.python.tracing.tensor import Linear, Number, TracedTensor
+from stretto.frontends.python.tracing.tensor import LinearForm, NumberMark, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
@@ -47,27 +47,27 @@ def is_number(value: Any) -> bool:
     return isinstance(value, TracedTensor) and value.number is not None
 
 
-def result_number(func: Any, args: Any, kwargs: Any) -> Number | None:
+def result_number(func: Any, args: Any, kwargs: Any) -> NumberMark | None:
     """The mark of a result, which is a number if all tensors that went in are numbers."""
     tensors = tensors_of((args, kwargs))
     if not tensors or not all(is_number(x) for x in tensors):
         return None
     marks = [x.number for x in tensors if isinstance(x, TracedTensor) and x.number is not None]
     loops = frozenset[int]().union(*(mark.loops for mark in marks))
-    return Number(_result_linear(func, args, kwargs), loops)
+    return NumberMark(_result_linear(func, args, kwargs), loops)
 
 
-def linear_of(value: Any) -> Linear | None:
+def linear_of(value: Any) -> LinearForm | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return Linear(frozenset(), value)
+        return LinearForm(frozenset(), value)
     if isinstance(value, TracedTensor) and value.number is not None:
         return value.number.linear
     return None
 
 
-def _result_linear(func: Any, args: Any, kwargs: Any) -> Linear | None:
+def _result_linear(func: Any, args: Any, kwargs: Any) -> LinearForm | None:
     if kwargs:
         return None
     name = func._schema.name

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.frontends.python.tracing.frames import UNDEFINED, Frame, is_internal
+from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, is_internal
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, active, tracer
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.stores import Store
+from stretto.frontends.python.values.stores import Holder
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -99,7 +99,7 @@ def _operator(items: TracedList, symbol: str, operand: Any) -> Any:
 
 def is_box(value: Any) -> bool:
     """Whether `value` is a mutable container whose contents are part of the state."""
-    if isinstance(value, list | dict | set | deque | Store):
+    if isinstance(value, list | dict | set | deque | Holder):
         return True
     if isinstance(value, nn.Module):
         state = active()  # modules of the user are followed by the heap
@@ -164,7 +164,7 @@ def contents(box: Any) -> dict[Any, Any]:
             return dict(enumerate(stored_items(box)))
         case set():
             return {item: item for item in stored_items(box)}
-        case Store():
+        case Holder():
             return box.read()
         case _:
             return dict(vars(box))
@@ -181,7 +181,7 @@ def refill(box: Any, values: dict[Any, Any]) -> None:
         case set():
             set.clear(box)  # pyright: ignore[reportUnknownArgumentType]
             set.update(box, values.values())  # pyright: ignore[reportUnknownArgumentType]
-        case Store():
+        case Holder():
             box.write(values)
         case _:
             _refill_table(box if isinstance(box, dict) else vars(box), values)
@@ -244,7 +244,7 @@ CellKey = tuple[int, str]
 class Snapshot:
     """Variables by (frame number, name), and the contents of every reachable container."""
 
-    frames: list[Frame]
+    frames: list[CallFrame]
     cells: dict[CellKey, Any] = field(default_factory=dict[CellKey, Any])
     boxes: dict[int, tuple[Any, dict[Any, Any]]] = field(
         default_factory=dict[int, tuple[Any, dict[Any, Any]]]

@@ -13,7 +13,7 @@ from typing import Any
 from stretto.frontends.python.tracing.frames import UNDEFINED, read_cell, write_cell
 
 
-class Store:
+class Holder:
     """Base of such places; `read` copies the contents, `write` replaces them."""
 
     __slots__ = ()
@@ -26,7 +26,7 @@ class Store:
 
 
 @dataclass(eq=False, slots=True)
-class Cell(Store):
+class CellVariable(Holder):
     """A variable of a function that encloses a traced one."""
 
     cell: CellType
@@ -41,7 +41,7 @@ class Cell(Store):
 
 
 @dataclass(eq=False, slots=True)
-class Names(Store):
+class NamespaceEntries(Holder):
     """Some entries of a module's namespace."""
 
     table: dict[str, Any]
@@ -55,7 +55,7 @@ class Names(Store):
 
 
 @dataclass(eq=False, slots=True)
-class Slots(Store):
+class SlotAttributes(Holder):
     """Attributes of an object that its classes declare by `__slots__`."""
 
     owner: object
@@ -76,7 +76,7 @@ class Slots(Store):
 
 
 @dataclass(eq=False, slots=True)
-class ClassAttributes(Store):
+class ClassAttributes(Holder):
     """Plain values that a class of the user has."""
 
     owner: type
@@ -132,11 +132,11 @@ def _assign(
 def anchor(box: Any) -> int:
     """The id of the object from which guards read the entries of a box."""
     match box:
-        case Cell():
+        case CellVariable():
             return id(box.cell)
-        case Names():
+        case NamespaceEntries():
             return id(box.table)
-        case Slots() | ClassAttributes():
+        case SlotAttributes() | ClassAttributes():
             return id(box.owner)
         case list() | dict():
             return id(box)  # pyright: ignore[reportUnknownArgumentType]

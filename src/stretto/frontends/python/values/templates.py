@@ -33,7 +33,7 @@ class Fixed:
 
 
 @dataclass(eq=False, slots=True)
-class Template:
+class ResultTemplate:
     """The structure of a result: its leaves, and how to rebuild it from them."""
 
     leaves: list[Kind | Fixed]
@@ -73,7 +73,7 @@ def is_traced_leaf(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class ValueWalk:
     """How values are taken apart: what is a leaf, and whether lists are taken apart too."""
 
     is_leaf: Callable[[Any], bool]
@@ -147,4 +147,4 @@ class Walk:
                 yield from self.containers(item)
 
 
-RESULT = Walk(is_result_leaf, by_content=True)
+RESULT = ValueWalk(is_result_leaf, by_content=True)
