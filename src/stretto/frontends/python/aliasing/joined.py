@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -30,14 +30,6 @@ from stretto.frontends.python.values.scalars import Kind
 from stretto.ir.core import Value
 from stretto.ir.ops import IfOp
 from stretto.ir.types import FLAG
-
-
-class Joint(Protocol):
-    """Two leaves and the joint value that stands for them behind the branch."""
-
-    first: Any
-    second: Any
-    made: Any
 
 
 @dataclass(eq=False, slots=True)

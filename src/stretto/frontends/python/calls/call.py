@@ -267,26 +267,16 @@ def _with_hooks(
     """What `Module.__call__` does, with hooks traced like other user functions."""
     with_kwargs = module._forward_pre_hooks_with_kwargs
     for key, hook in _hooks(_modules._global_forward_pre_hooks, module._forward_pre_hooks):
-        if key in with_kwargs:
-            outcome = call(hook, module, args, kwargs)
-            if outcome is not None:
-                args, kwargs = outcome
-        else:
-            outcome = call(hook, module, args)
-            if outcome is not None:
-                args = outcome if isinstance(outcome, tuple) else (outcome,)
+        outcome = call(hook, module, args, *((kwargs,) if key in with_kwargs else ()))
+        if outcome is not None and key in with_kwargs:
+            args, kwargs = outcome
+        elif outcome is not None:
+            args = outcome if isinstance(outcome, tuple) else (outcome,)
     result = forward(*args, **kwargs)
-    with_kwargs = {
-        **_modules._global_forward_hooks_with_kwargs,
-        **module._forward_hooks_with_kwargs,
-    }
+    with_kwargs = _modules._global_forward_hooks_with_kwargs | module._forward_hooks_with_kwargs
     for key, hook in _hooks(_modules._global_forward_hooks, module._forward_hooks):
-        if key in with_kwargs:
-            outcome = call(hook, module, args, kwargs, result)
-        else:
-            outcome = call(hook, module, args, result)
-        if outcome is not None:
-            result = outcome
+        outcome = call(hook, module, args, *((kwargs,) if key in with_kwargs else ()), result)
+        result = result if outcome is None else outcome
     return result
 
 

@@ -112,20 +112,16 @@ class CarriedOptions:
             return False
         if isinstance(known, tuple):
             return len(known) == len(option)
-        if not is_box(known) or self.is_known(known) or self.is_known(option):
+        if not is_box(known) or self.base.knows(known) or self.base.knows(option):
             return False
         return contents(known).keys() == contents(option).keys()
 
     # -- objects --------------------------------------------------------------------------------
 
-    def is_known(self, box: Any) -> bool:
-        """Whether an object is from before the region."""
-        return id(box) in self.base.boxes or tracer().heap.knows(box)
-
     def apart(self, before: Any, after: Any) -> bool:
         """Whether an object must not be carried as a copy: its identity matters."""
-        apart = tracer().keeps_apart and self.is_known(before)
-        return apart or self.is_known(after)
+        apart = tracer().keeps_apart and self.base.knows(before)
+        return apart or self.base.knows(after)
 
     def before_round(self, value: Any) -> Any:
         """The value with UNDEFINED in the place of everything that the Program would hold: what the
@@ -135,7 +131,7 @@ class CarriedOptions:
         parts = parts_of(value)
         if parts is not None:
             return rebuild_tuple(value, list(map(self.before_round, parts)))
-        if is_box(value) and not self.is_known(value):
+        if is_box(value) and not self.base.knows(value):
             made, items = copy.copy(value), contents(value)
             refill(made, {key: self.before_round(item) for key, item in items.items()})
             return made

@@ -227,7 +227,7 @@ class Joiner:
         parts = parts_of(value)
         if parts is not None:
             return rebuild_tuple(value, [self._guarded(item, in_second) for item in parts])
-        if is_box(value) and not self._is_known(value):
+        if is_box(value) and not self.base.knows(value):
             world = self.second if in_second else self.first
             items = world.inside(value)
             made = copy.copy(value)
@@ -241,10 +241,6 @@ class Joiner:
         steps = value.steps if isinstance(value, TracedTensor) else ()
         values = [item for step in steps for item in step.values]
         return value.memory.scope.open and all(map(tracer().is_known, values))
-
-    def _is_known(self, box: Any) -> bool:
-        """Whether an object existed before the branch, so that it is the same behind it."""
-        return id(box) in self.base.boxes or tracer().heap.knows(box)
 
     def _leaf(self, first: Any, second: Any, kind: Kind, length: ListLength | None = None) -> Any:
         state = tracer()
@@ -317,7 +313,7 @@ class Joiner:
             return False
         heap = tracer().heap
         if tracer().keeps_apart:
-            return self._is_known(first) or self._is_known(second)
+            return self.base.knows(first) or self.base.knows(second)
         return heap.knows(first) or heap.knows(second)
 
     def _either(self, first: Any, second: Any, name: str) -> Any:

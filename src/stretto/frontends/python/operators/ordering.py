@@ -69,10 +69,9 @@ def _selected(x: Any, dim: int, keepdim: bool, place: int) -> Any:
     return chosen.unsqueeze(dim) if keepdim else chosen.clone()
 
 
-def _median(x: Any) -> Any:
-    if x.numel() == 0:
-        return NotImplemented
-    return _median_dim(x.reshape(-1), 0)[0]
+def _of_all(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The median of all elements, by the rule for one dim."""
+    return lambda x: rule(x.reshape(-1), 0)[0] if x.numel() else NotImplemented
 
 
 def _median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
@@ -90,12 +89,6 @@ def _median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
     last = _selected(values, dim, keepdim, -1)
     first_nan = torch.argmax(x, dim, keepdim)
     return torch.where(last.isnan(), last, value), torch.where(last.isnan(), first_nan, place)
-
-
-def _nanmedian(x: Any) -> Any:
-    if x.numel() == 0:
-        return NotImplemented
-    return _nanmedian_dim(x.reshape(-1), 0)[0]
 
 
 def _nanmedian_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
@@ -192,8 +185,8 @@ RULES: dict[Any, Any] = {
     aten.sort.stable: _sort_stable,
     aten.topk.default: _topk,
     aten.kthvalue.default: _kthvalue,
-    aten.median.default: _median,
+    aten.median.default: _of_all(_median_dim),
     aten.median.dim: _median_dim,
-    aten.nanmedian.default: _nanmedian,
+    aten.nanmedian.default: _of_all(_nanmedian_dim),
     aten.nanmedian.dim: _nanmedian_dim,
 }

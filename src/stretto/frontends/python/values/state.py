@@ -278,6 +278,10 @@ class Snapshot:
             self.frames[number].get(name) is value for (number, name), value in self.cells.items()
         ) and all(is_same(contents(box), values) for box, values in self.boxes.values())
 
+    def knows(self, box: Any) -> bool:
+        """Whether an object existed at the time of the snapshot."""
+        return id(box) in self.boxes or tracer().heap.knows(box)
+
     def restore(self) -> None:
         """Make the state what it was."""
         state: Tracer = tracer()
