@@ -189,7 +189,9 @@ class Outline:
                     settled = self._settle(result, (given_args, given_kwargs), found)
                     settled &= carry.end(region, is_last=False)
                 after = self._left((given_args, given_kwargs), shape)
-                self._find_mutated(tensors, params)
+                for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
+                    if tensor.memory.state.base is not param and position not in self.mutated:
+                        self.mutated.append(position)
                 self._find_replaced(tensors, after)
                 if self.replaced and self._gives_twice((args, kwargs)):
                     raise ByIdentity
@@ -249,11 +251,6 @@ class Outline:
 
         self.template = ResultTemplate(merged, build, shape)
         return known is not None and known.leaves == merged
-
-    def _find_mutated(self, tensors: list[Any], params: list[Value]) -> None:
-        for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
-            if tensor.memory.state.base is not param and position not in self.mutated:
-                self.mutated.append(position)
 
     def _left(self, given: Any, shape: Hashable) -> list[Any]:
         """The leaves of the arguments at the end."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 from array import array
 from collections import deque
@@ -25,7 +26,6 @@ from stretto.frontends.python.guards.reach import (
     MODULE_INTERNALS,
     TENSORS,
     ReachableObjects,
-    is_builtin,
     is_foreign_module,
     is_of_user,
     original,
@@ -177,7 +177,7 @@ class _Collector:
         table = function.__globals__
         read = names_read(function.__code__).globals
         own = (n for n in read if n in table and not is_foreign_module(table[n]))
-        hidden = (n for n in read if n not in table and is_builtin(n))
+        hidden = (n for n in read if n not in table and hasattr(builtins, n))
         self.entries(f"module {function.__module__}", table, (*own, *hidden))
 
     def classes(self, kind: type) -> None:

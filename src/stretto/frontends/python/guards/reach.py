@@ -10,7 +10,6 @@ of a property's getter or of a `__getitem__`. So the walk is repeated until no n
 
 from __future__ import annotations
 
-import builtins
 import gc
 import sys
 import weakref
@@ -286,7 +285,3 @@ def read_attribute(value: Any, name: str, default: Any) -> Any:
         return object.__getattribute__(value, name)
     except AttributeError:
         return default
-
-
-def is_builtin(name: str) -> bool:
-    return hasattr(builtins, name)

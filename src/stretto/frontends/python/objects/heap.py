@@ -32,7 +32,7 @@ from torch import nn
 
 from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import content_of
-from stretto.frontends.python.guards.reach import is_of_user
+from stretto.frontends.python.guards.reach import ATOMS, is_of_user
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import is_user_file, user_location
@@ -44,10 +44,6 @@ from stretto.frontends.python.values.stores import (
     NamespaceEntries,
     SlotAttributes,
     slots_of,
-)
-
-_ATOMS: frozenset[type] = frozenset(
-    (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device)
 )
 
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
@@ -97,7 +93,7 @@ class Heap:
         pending = deque(roots)
         while pending:
             value = pending.popleft()
-            if type(value) not in _ATOMS and id(value) not in self.seen:
+            if type(value) not in ATOMS and id(value) not in self.seen:
                 self.seen[id(value)] = value
                 pending.extend(self._visit(value))
 

@@ -97,21 +97,7 @@ def _is_as_pure(
 def _error_of(
     func: Any, args: Any, kwargs: Any, written: Any, read: Any = None
 ) -> Exception | None:
-    try:
-        _call(func, args, kwargs, written, read)
-    except OF_OPERATORS as error:
-        return error.with_traceback(None)
-    return None
-
-
-def _call(
-    func: Any,
-    args: Any,
-    kwargs: Any,
-    written: dict[int, torch.Tensor],
-    read: dict[int, torch.Tensor] | None = None,
-) -> None:
-    """Calls `func` on real tensors: `written` for what it changes, `read` for all else."""
+    """The error of `func` on real tensors: `written` for what it changes, `read` for all else."""
 
     def replaced(item: Any, given: dict[int, torch.Tensor]) -> Any:
         return tree_map(lambda x: given[id(x)] if isinstance(x, torch.Tensor) else x, item)
@@ -121,10 +107,14 @@ def _call(
         is_written = parameter.alias_info is not None and parameter.alias_info.is_write
         places[parameter.name] = place, written if is_written or read is None else read
     used = dict(places.values())
-    func(
-        *(replaced(item, used[place]) for place, item in enumerate(args)),
-        **{name: replaced(item, places[name][1]) for name, item in kwargs.items()},
-    )
+    try:
+        func(
+            *(replaced(item, used[place]) for place, item in enumerate(args)),
+            **{name: replaced(item, places[name][1]) for name, item in kwargs.items()},
+        )
+    except OF_OPERATORS as error:
+        return error.with_traceback(None)
+    return None
 
 
 def _traced(state: Tracer, item: torch.Tensor) -> TracedTensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -132,15 +132,15 @@ class Flattener:
         check_kept(value)
         match value:
             case Indexed() if not self.storing:
-                return self._node(list, [self.spec(item) for item in value])
+                return NewContainer(list, tuple(self.spec(item) for item in value))
             case dict():
                 return self._dict(value)
             case tuple():
                 build = functools.partial(_tuple, type(value))
-                return self._node(build, [self.spec(item) for item in value])
+                return NewContainer(build, tuple(self.spec(item) for item in value))
             case list() | set() | frozenset() | deque():
                 build = functools.partial(_collection, type(value), getattr(value, "maxlen", None))
-                return self._node(build, [self.spec(item) for item in value])
+                return NewContainer(build, tuple(self.spec(item) for item in value))
             case nn.Module() | type():
                 return self._python(value)
             case _ if is_box(value) or dataclasses.is_dataclass(value):
@@ -194,11 +194,6 @@ class Flattener:
         flags, options = zip(*pairs, strict=True)
         return ChoiceLeaf((*flags, PythonLeaf(True)), (*options, made))
 
-    def _node(
-        self, build: Callable[[Sequence[Any]], Any], children: list[OutputSpec]
-    ) -> NewContainer:
-        return NewContainer(build, tuple(children))
-
     def _dict(self, value: dict[Any, Any]) -> OutputSpec:
         keys, kind = list(value), type(value)
         for key in keys:
@@ -211,7 +206,7 @@ class Flattener:
                 return defaultdict(factory, pairs)
             return pairs if kind is dict else kind(pairs)
 
-        return self._node(build, [self.spec(item) for item in value.values()])
+        return NewContainer(build, tuple(self.spec(item) for item in value.values()))
 
     def _record(self, value: Any) -> OutputSpec:
         """An object, rebuilt without calling its class."""
@@ -228,7 +223,7 @@ class Flattener:
                 object.__setattr__(made, name, item)
             return made
 
-        return self._node(build, [self.spec(getattr(value, name)) for name in names])
+        return NewContainer(build, tuple(self.spec(getattr(value, name)) for name in names))
 
 
 def _tuple(kind: type, items: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -137,11 +137,9 @@ class Tracer:
         with without_modes(), self.fake_mode:
             yield
 
-    @contextmanager
-    def native(self) -> Generator[None]:
+    def native(self) -> AbstractContextManager[object]:
         """Run operators on real tensors, unrecorded."""
-        with without_modes():
-            yield
+        return without_modes()
 
     # -- scopes ---------------------------------------------------------------------------------
 

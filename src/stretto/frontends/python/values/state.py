@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -61,31 +61,12 @@ class TracedList:
     def __len__(self) -> int:
         return Hooks.list_length(self)
 
-    def __add__(self, others: Any) -> TracedList:
-        return _operator(self, "+", others)
-
-    def __radd__(self, others: Any) -> TracedList:
-        return _operator(self, "r+", others)
-
     def __iadd__(self, others: Any) -> TracedList:
         Hooks.list_method(self, "extend")(others)
         return self
 
-    def __mul__(self, times: Any) -> TracedList:
-        return _operator(self, "*", times)
-
-    __rmul__ = __mul__
-
-    def __imul__(self, times: Any) -> TracedList:
-        return _operator(self, "*=", times)
-
     def __eq__(self, other: object) -> bool:
-        return other is self or _operator(self, "==", other)
-
-    def __lt__(self, other: Any) -> bool:
-        return _operator(self, "<", other)
-
-    __le__ = __gt__ = __ge__ = __lt__
+        return other is self or Hooks.list_operator(self, "==", other)
 
     __hash__ = object.__hash__
 
@@ -93,8 +74,14 @@ class TracedList:
 TracedList.__name__ = "list"  # so that errors of Python name what the user has
 
 
-def _operator(items: TracedList, symbol: str, operand: Any) -> Any:
-    return Hooks.list_operator(items, symbol, operand)
+def _operator(symbol: str) -> Callable[[TracedList, Any], Any]:
+    return lambda items, operand: Hooks.list_operator(items, symbol, operand)
+
+
+for _name, _symbol in {"add": "+", "radd": "r+", "mul": "*", "rmul": "*", "imul": "*="}.items():
+    setattr(TracedList, f"__{_name}__", _operator(_symbol))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(TracedList, f"__{_name}__", _operator("<"))
 
 
 def is_box(value: Any) -> bool:
