@@ -29,7 +29,8 @@ class Options:
     timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter" ends in
         `RunError`; None lets it run. The clock is looked at between tasks and in loops, so a run
         may take longer by one task.
-    verify: check the Program after each pass. The DeviceProgram is always checked.
+    verify: check the Program after each pass, and what it becomes after each stage. What is about
+        to run is always checked.
     check: compare the first call of each signature with the interpreter, and raise `VerifyError`
         where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
     profile: record when each task ran, for `timeline()`; costs a little time per task.

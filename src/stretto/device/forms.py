@@ -113,3 +113,14 @@ class Planned:
 
 
 Form = Lowered | Selected | Scheduled | Planned
+
+
+def externals(form: Form) -> tuple[Buffer, ...]:
+    """The buffers of a program's argument block."""
+    match form:
+        case Lowered(tree) | Selected(tree):
+            return tree.externals
+        case Scheduled(program):
+            return program.tree.externals
+        case Planned(plan):
+            return plan.tree.externals

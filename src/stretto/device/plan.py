@@ -62,6 +62,17 @@ class Plan:
         )
 
     @property
+    def is_whole(self) -> bool:
+        """True for a plan that is one launch of its whole program."""
+        body = self.tree.main.body
+        return (
+            isinstance(body, Leaf)
+            and isinstance(body.body, Launch)
+            and body.body.program.tree == self.program.tree
+            and body.body.program.frames == self.program.frames
+        )
+
+    @property
     def decides_on_host(self) -> bool:
         """True when the host reads a value from the device between two launches."""
         nodes = [node for function in self.tree.functions for node in walk(function.body)]

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from stretto.device.expr import Buffer
 from stretto.device.expr_parser import ExprParser
-from stretto.device.forms import Form, Lowered, Planned, ProgramInterface, Scheduled, Selected
+from stretto.device.forms import (
+    Form,
+    Lowered,
+    Planned,
+    ProgramInterface,
+    Scheduled,
+    Selected,
+    externals,
+)
 from stretto.device.grammar import (
     BUFFER,
     DECLARATIONS,
@@ -110,14 +118,7 @@ def _parse(syntax: Syntax[T], text: str, templates: Mapping[str, type[Template]]
 
 
 def _constants(form: Form) -> list[Buffer]:
-    match form:
-        case Lowered(tree) | Selected(tree):
-            externals = tree.externals
-        case Scheduled(program):
-            externals = program.tree.externals
-        case Planned(plan):
-            externals = plan.tree.externals
-    return [buffer for buffer in externals if buffer.kind == "constant"]
+    return [buffer for buffer in externals(form) if buffer.kind == "constant"]
 
 
 # ---- trees -----------------------------------------------------------------------------------

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from stretto.device.expr import Buffer
 from stretto.device.forms import Form as DeviceForm
-from stretto.device.forms import Lowered, Scheduled, Selected
+from stretto.device.forms import Lowered, Scheduled, Selected, externals
 from stretto.device.text import parse_form, print_form
-from stretto.device.verifier import verify as verify_device
+from stretto.device.verifier import verify_form
 from stretto.errors import ScheduleError
 from stretto.ir.core import Program
 from stretto.ir.ops import ConstantOp
@@ -59,28 +58,22 @@ OPTIMISED = Form(
 
 # ---- forms of the device language ------------------------------------------------------------
 def read_form(stages: Stages, text: str, supply: Supply, kind: type[F]) -> F:
-    """A program in the device language, whose first word says its form. Raises ScheduleError for
-    a text of another form, or with a mistake in it."""
+    """A program in the device language, whose first word says its form.
+
+    Raises ScheduleError for a text of another form, or with a mistake in it, and VerifyError for
+    a program that breaks a rule.
+    """
     form: DeviceForm = parse_form(text, None, stages.machine.templates)
     if not isinstance(form, kind):
         raise ScheduleError(f"line 1: this is a form of another stage: {text.split(None, 1)[0]}")
     constants = form.interface.constants
     packed = {packing.buffer for packing in form.interface.packings}
-    for buffer in _externals(form):
+    for buffer in externals(form):
         if buffer.kind == "constant" and buffer not in packed:
             shape = torch.Size([dim for dim in buffer.shape if isinstance(dim, int)])
             constants[buffer.slot] = supply(buffer.name, shape, buffer.dtype.torch)
+    verify_form(form)
     return form
-
-
-def _externals(form: DeviceForm) -> tuple[Buffer, ...]:
-    match form:
-        case Lowered(tree) | Selected(tree):
-            return tree.externals
-        case Scheduled(program):
-            return program.tree.externals
-        case _:
-            return form.plan.tree.externals
 
 
 def device_form(
@@ -112,7 +105,6 @@ def _put_selected(stages: Stages, form: Selected) -> None:
 
 
 def _put_scheduled(stages: Stages, form: Scheduled) -> None:
-    verify_device(form.program)
     stages.scheduled = form
 
 

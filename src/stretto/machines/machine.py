@@ -22,6 +22,8 @@ from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.forms import Lowered, ProgramInterface, Scheduled, Selected
 from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.device.program import DeviceProgram
+from stretto.device.regions import Body
+from stretto.device.tree import Tree
 from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program
@@ -120,6 +122,11 @@ class Stages:
         """What a machine makes an executable of."""
         assert self.scheduled is not None
         return self.scheduled.program, self.scheduled.interface
+
+    @property
+    def source(self) -> Tree[Body] | None:
+        """The kernels that the scheduled program was made of."""
+        return None if self.selected is None else self.selected.tree
 
     @contextmanager
     def timed(self, stage: str) -> Generator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.device.forms import Scheduled
-from stretto.device.verifier import verify as verify_device
+from stretto.device.verifier import verify_form, verify_selection
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
 from stretto.ir.verifier import verify as verify_program
@@ -30,11 +30,15 @@ def _passes(stages: Stages) -> None:
 
 def _lower(stages: Stages) -> None:
     stages.lowered = lower(stages.program, stages.machine.costs)
+    if stages.options.verify:
+        verify_form(stages.lowered)
 
 
 def _select(stages: Stages) -> None:
     assert stages.lowered is not None
     stages.selected = stages.machine.select(stages.lowered, stages.units, stages.options)
+    if stages.options.verify:
+        verify_selection(stages.selected.tree)
 
 
 def _schedule(stages: Stages) -> None:
@@ -46,8 +50,7 @@ def _schedule(stages: Stages) -> None:
 
 
 def _verify(stages: Stages) -> None:
-    program, _ = stages.runnable()
-    verify_device(program, None if stages.selected is None else stages.selected.tree)
+    verify_form(Scheduled(*stages.runnable()), stages.source)
 
 
 PASSES = Stage("passes", _passes, OPTIMISED)

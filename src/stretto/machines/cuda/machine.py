@@ -10,7 +10,7 @@ import torch
 
 from stretto.device.forms import Lowered, Planned, Scheduled, Selected
 from stretto.device.operator import Template
-from stretto.device.verifier import verify as verify_device
+from stretto.device.verifier import verify_plan
 from stretto.errors import BuildError
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.describe import describe
@@ -53,7 +53,10 @@ def gpu_program(stages: Stages) -> GpuProgram:
 
 def _plan(stages: Stages) -> None:
     program, _ = stages.runnable()
-    stages.product = GpuProgram(make_plan(program))
+    plan = make_plan(program)
+    if stages.options.verify:
+        verify_plan(plan, stages.source)
+    stages.product = GpuProgram(plan)
 
 
 TRITON = Form(
@@ -67,7 +70,6 @@ def _planned(stages: Stages) -> Planned:
 
 
 def _put_planned(stages: Stages, form: Planned) -> None:
-    verify_device(form.plan.program)
     stages.scheduled = Scheduled(form.plan.program, form.interface)
     stages.product = GpuProgram(form.plan)
 
