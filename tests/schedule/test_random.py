@@ -16,7 +16,7 @@ from stretto.device.verifier import verify
 from stretto.errors import VerifyError
 from stretto.machines.emulator.run import Emulator
 from stretto.runtime.shadow import RaceError, UninitialisedRead
-from stretto.schedule import scheduler
+from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule
 from tests.schedule.random_trees import random_memory, random_tree
 from tests.schedule.sequential import run_tree
@@ -58,7 +58,7 @@ def test_a_missing_wait_is_found(seed: int, count: int) -> None:
 
 def test_an_access_that_one_arm_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unit 0 asked a unit that knew of the access only when the other arm had run."""
-    monkeypatch.setattr(scheduler, "MOST_SINGLE_UNITS", 132)
+    monkeypatch.delitem(POLICIES, "team")
     verify(schedule(random_tree(36), 9, EAGER))
 
 

@@ -31,9 +31,9 @@ from stretto.machines.emulator.run import Emulator
 from stretto.options import Options
 from stretto.passes.manager import run_passes
 from stretto.passes.pipeline import pipeline
-from stretto.schedule.builder import Part
+from stretto.schedule.footprint import Part
+from stretto.schedule.policies.team import deal
 from stretto.schedule.scheduler import schedule, schedule_with_report
-from stretto.schedule.team import deal
 from tests.backends import SPREAD, Built, assert_close
 from tests.schedule.random_trees import Generator, random_memory, random_tree
 from tests.schedule.sequential import run_tree

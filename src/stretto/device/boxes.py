@@ -53,11 +53,11 @@ class Boxes:
     def overlap(self, other: Boxes) -> Mask:
         """[r, s]: may region r and region s of `other` have an element in common, as `overlap`?"""
         if self.shape == other.shape:
-            return _meet(self.limits, other.limits)
+            return meeting(self.limits, other.limits)
         strides = refined_strides(self.shape, other.shape)
         if strides is None:
-            return _meet(self.spans(), other.spans())
-        return _meet(self._cut(strides), other._cut(strides))
+            return meeting(self.spans(), other.spans())
+        return meeting(self._cut(strides), other._cut(strides))
 
     def spans(self) -> Limits:
         """[r, 0]: the elements from the first to the last one + 1."""
@@ -105,7 +105,7 @@ def _limits(boxes: Sequence[Box], dims: int) -> Limits:
     return np.array(rows, np.int64).reshape(len(boxes), dims, 2)
 
 
-def _meet(a: Limits, b: Limits) -> Mask:
+def meeting(a: Limits, b: Limits) -> Mask:
     met = np.ones((len(a), len(b)), np.bool_)
     for dim in range(a.shape[1]):
         met &= a[:, dim, 0, None] < b[None, :, dim, 1]

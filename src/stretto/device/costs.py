@@ -41,6 +41,8 @@ class CostModel:
     """A kernel that takes less than this many waits runs on one unit."""
     share_bytes: int = 16384
     """A smaller buffer gets memory of its own, so that it causes no waits."""
+    planning_share: float = 0.02
+    """What a second of planning may cost of the seconds of one run."""
     team: bool = False
     """The units are alike and many, as the thread blocks of one GPU kernel. All of them run even
     where nothing is gained, tasks are dealt among them, and buffers share no memory."""

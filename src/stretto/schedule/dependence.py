@@ -11,10 +11,10 @@ from stretto.device.regions import (
     Statement,
     item_regions,
     kernel_reads,
+    overlap,
     statement_reads,
 )
 from stretto.device.tree import Check, Let
-from stretto.schedule.hazards import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,10 @@ class _Finder:
         return found
 
     def _conflicts(self, region: Region) -> set[int]:
-        layout = Layout()
-        return {
-            other
-            for other, earlier in self._accesses.get(region.buffer.name, ())
-            if layout.conflict(earlier, region)
-        }
+        accesses = self._accesses.get(region.buffer.name, ())
+        return {other for other, earlier in accesses if conflict(earlier, region)}
+
+
+def conflict(a: Region, b: Region) -> bool:
+    """May the order of two accesses to the memory of one buffer matter?"""
+    return (a.write or b.write) and a.buffer.name == b.buffer.name and overlap(a, b)

@@ -1,22 +1,30 @@
-"""The estimated time of a planned tree."""
+"""The estimated time of a tree, given that of its leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, While, trip_count
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, trip_count
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.wavefront import LeafPlan
+
+L = TypeVar("L")
 
 
-def tree_seconds(bodies: Mapping[str, Node[LeafPlan]], costs: MachineCosts) -> float:
+def tree_seconds(
+    functions: Iterable[TreeFunction[L]], leaf: Callable[[L], float], costs: MachineCosts
+) -> float:
     """Seconds of one run of `main`, the longer arm of every branch taken."""
-    return _Estimator(bodies, costs).function("main")
+    bodies = {function.name: function.body for function in functions}
+    return _Estimator(bodies, leaf, costs).function("main")
 
 
-class _Estimator:
-    def __init__(self, bodies: Mapping[str, Node[LeafPlan]], costs: MachineCosts) -> None:
+class _Estimator(Generic[L]):
+    def __init__(
+        self, bodies: dict[str, Node[L]], leaf: Callable[[L], float], costs: MachineCosts
+    ) -> None:
         self._bodies = bodies
+        self._leaf = leaf
         self._costs = costs
         self._active: set[str] = set()
         self._recursive: set[str] = set()
@@ -34,10 +42,10 @@ class _Estimator:
             self._known[name] = seconds * times
         return self._known[name]
 
-    def _node(self, node: Node[LeafPlan]) -> float:
+    def _node(self, node: Node[L]) -> float:
         match node:
-            case Leaf(plan):
-                return plan.seconds
+            case Leaf(body):
+                return self._leaf(body)
             case Seq(children):
                 return sum(self._node(child) for child in children)
             case For(body=body):

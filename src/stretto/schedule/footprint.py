@@ -8,44 +8,55 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.device.boxes import MOST_TASKS, Boxes, Mask, grouped
+from stretto.device.boxes import MOST_TASKS, Boxes, Limits, Mask, grouped, meeting
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
+from stretto.device.program import Run
 from stretto.device.regions import (
     Region,
     Statement,
+    block_regions,
     kernel_regions,
     statement_regions,
     task_regions,
 )
-from stretto.device.tree import Check, Let
-from stretto.schedule.builder import Part
+from stretto.schedule.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tasks of one kernel that one unit runs, as in `Run`."""
+
+    unit: int
+    first: int
+    count: int | None = 1
+    stride: int = 1
+
+    def run(self, kernel: Kernel) -> Run:
+        return Run(kernel.name, self.first, self.count, self.stride)
+
+
+Parts = tuple[Part, ...]
+Owners = NDArray[np.int64]
+"""The unit of each row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprint:
-    """Accesses of one kind to one buffer. pieces: regions, each with the number of its unit."""
+    """Accesses of one kind to one buffer. pieces: regions, each with the number of its unit.
 
-    units: int
+    present[u]: does unit u touch anything?
+    """
+
     buffer: Buffer
     write: bool
-    pieces: tuple[tuple[Boxes, NDArray[np.int64]], ...]
-
-    @property
-    def present(self) -> Mask:
-        """[u]: does unit u touch anything?"""
-        found = np.zeros(self.units, np.bool_)
-        for _, owners in self.pieces:
-            found[owners] = True
-        return found
-
-    @property
-    def sample(self) -> Region:
-        """One of the regions."""
-        return self.pieces[0][0].regions[0]
+    pieces: tuple[tuple[Boxes, Owners], ...]
+    present: Mask
 
     def under(self, buffer: Buffer) -> Footprint:
-        return replace(self, buffer=buffer)
+        """The same places of another buffer."""
+        pieces = tuple((boxes.under(buffer), owners) for boxes, owners in self.pieces)
+        return replace(self, buffer=buffer, pieces=pieces)
 
 
 class Footprints:
@@ -54,36 +65,70 @@ class Footprints:
     def __init__(self, units: int) -> None:
         self._units = units
         self._tasks: dict[str, list[tuple[Region, ...]]] = {}
-        self._made: dict[tuple[str, tuple[Part, ...]], tuple[Footprint, ...]] = {}
+        self._parts: dict[tuple[str, int, int], tuple[Region, ...]] = {}
+        self._made: dict[tuple[str, Parts], tuple[Footprint, ...]] = {}
         # The footprints are kept with the answer, for their `id` to stay theirs.
         self._met: dict[tuple[int, int], tuple[Footprint, Footprint, Mask]] = {}
+        self._bytes: dict[int, tuple[Footprint, Limits, Owners]] = {}
 
-    def of(self, item: Statement, parts: tuple[Part, ...]) -> tuple[Footprint, ...]:
+    def of(self, item: Statement, parts: Parts) -> tuple[Footprint, ...]:
         """One per buffer and kind of access. A register statement is executed by every unit."""
         if not isinstance(item, Kernel):
-            return self._combined(self._statement(item))
+            regions = statement_regions(item)
+            return self._combined((u, region) for region in regions for u in range(self._units))
         key = item.name, parts
         if key not in self._made:
             self._made[key] = self._combined(self._kernel(item, parts))
         return self._made[key]
 
-    def conflicts(self, a: Footprint, b: Footprint) -> Mask:
-        """[u, v]: does the order of unit u's part of `a` and unit v's part of `b` matter?"""
-        if a.buffer.name != b.buffer.name or not (a.write or b.write):
+    def meeting(self, a: Footprint, b: Footprint, layout: Layout | None = None) -> Mask:
+        """[u, v]: does the order of unit u's part of `a` and unit v's part of `b` matter?
+
+        Two buffers meet where a layout gives them bytes in common; a buffer has one layout.
+        """
+        if not (a.write or b.write) or (layout is None and a.buffer.name != b.buffer.name):
             return np.zeros((self._units, self._units), np.bool_)
         key = id(a), id(b)
         if key not in self._met:
-            self._met[key] = a, b, _meeting(a, b)
+            self._met[key] = a, b, self._compared(a, b, layout)
         return self._met[key][2]
 
-    def _statement(self, item: Let | Check) -> Iterator[tuple[int, Region]]:
-        for region in statement_regions(item):
-            yield from ((unit, region) for unit in range(self._units))
+    def _compared(self, a: Footprint, b: Footprint, layout: Layout | None) -> Mask:
+        met = np.zeros((self._units, self._units), np.bool_)
+        if a.buffer.name != b.buffer.name:
+            assert layout is not None
+            (ours, our_units), (theirs, their_units) = (self._bytes_of(f, layout) for f in (a, b))
+            rows, columns = np.nonzero(meeting(ours, theirs))
+            met[our_units[rows], their_units[columns]] = True
+            return met
+        for boxes, our_units in a.pieces:
+            for other, their_units in b.pieces:
+                rows, columns = np.nonzero(boxes.overlap(other))
+                met[our_units[rows], their_units[columns]] = True
+        return met
 
-    def _kernel(self, kernel: Kernel, parts: tuple[Part, ...]) -> Iterator[tuple[int, Region]]:
+    def _bytes_of(self, footprint: Footprint, layout: Layout) -> tuple[Limits, Owners]:
+        """The bytes of the frame that the pieces may touch."""
+        if id(footprint) not in self._bytes:
+            limits = np.concatenate([layout.bytes_of(boxes) for boxes, _ in footprint.pieces])
+            owners = np.concatenate([owners for _, owners in footprint.pieces])
+            self._bytes[id(footprint)] = footprint, limits, owners
+        return self._bytes[id(footprint)][1:]
+
+    def regions(self, kernel: Kernel, part: Part) -> tuple[Region, ...]:
+        """What the part touches."""
+        if part.count is None or (part.stride != 1 and part.count != 1):
+            return kernel_regions(kernel)
+        key = kernel.name, part.first, part.count
+        if key not in self._parts:
+            self._parts[key] = block_regions(kernel, part.first, part.count)
+        return self._parts[key]
+
+    def _kernel(self, kernel: Kernel, parts: Parts) -> Iterator[tuple[int, Region]]:
+        by_task = kernel.call is None and kernel.is_static and kernel.tasks <= MOST_TASKS
         for part in parts:
-            if kernel.call is not None or not kernel.is_static or kernel.tasks > MOST_TASKS:
-                yield from ((part.unit, region) for region in kernel_regions(kernel))
+            if part.stride == 1 or not by_task:
+                yield from ((part.unit, region) for region in self.regions(kernel, part))
                 continue
             regions = self._task_regions(kernel)
             for task in range(part.first, kernel.tasks, part.stride)[: part.count]:
@@ -95,19 +140,16 @@ class Footprints:
         return self._tasks[kernel.name]
 
     def _combined(self, regions: Iterable[tuple[int, Region]]) -> tuple[Footprint, ...]:
-        pieces: dict[tuple[str, bool], list[tuple[Boxes, NDArray[np.int64]]]] = {}
+        pieces: dict[tuple[str, bool], list[tuple[Boxes, Owners]]] = {}
         for boxes, owners in grouped(regions):
             pieces.setdefault((boxes.buffer.name, boxes.write), []).append((boxes, owners))
         return tuple(
-            Footprint(self._units, found[0][0].buffer, write, tuple(found))
+            Footprint(found[0][0].buffer, write, tuple(found), self._present(found))
             for (_, write), found in pieces.items()
         )
 
-
-def _meeting(a: Footprint, b: Footprint) -> Mask:
-    met = np.zeros((a.units, b.units), np.bool_)
-    for ours, our_units in a.pieces:
-        for theirs, their_units in b.pieces:
-            rows, columns = np.nonzero(ours.overlap(theirs))
-            met[our_units[rows], their_units[columns]] = True
-    return met
+    def _present(self, pieces: Iterable[tuple[Boxes, Owners]]) -> Mask:
+        present = np.zeros(self._units, np.bool_)
+        for _, owners in pieces:
+            present[owners] = True
+        return present

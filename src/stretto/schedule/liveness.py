@@ -10,7 +10,7 @@ from stretto.device.operator import Kernel
 from stretto.device.regions import Statement, item_regions
 from stretto.device.tree import Call, For, If, Leaf, Node, Seq, While
 from stretto.device.verifier.touched import stores_all
-from stretto.schedule.wavefront import LeafPlan
+from stretto.schedule.policy import LeafPlan
 
 
 @dataclass(frozen=True, slots=True)

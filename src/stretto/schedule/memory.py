@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from stretto.device.expr import Buffer, Reg
 from stretto.device.program import Frame, Placement
-from stretto.device.regions import Body, Interval
-from stretto.device.tree import Node, TreeFunction
+from stretto.device.regions import Interval
+from stretto.device.tree import TreeFunction
 from stretto.errors import ScheduleError
-from stretto.schedule.hazards import Layout
+from stretto.schedule.layout import Layout
 from stretto.schedule.liveness import Life, liveness
-from stretto.schedule.wavefront import LeafPlan
+from stretto.schedule.policy import LeafPlan
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
@@ -50,9 +50,7 @@ class _Block:
         return self.life.before(other.life) or other.life.before(self.life)
 
 
-def plan_frame(
-    function: TreeFunction[Body], body: Node[LeafPlan], units: int, share_bytes: int
-) -> FramePlan:
+def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -> FramePlan:
     """Places the locals of `function`, best fit, the largest first.
 
     Blocks of less than `share_bytes` get memory of their own.
@@ -60,7 +58,7 @@ def plan_frame(
     for buffer in function.locals:
         if any(isinstance(dim, Reg) for dim in buffer.shape):
             raise ScheduleError(f"the size of local buffer {buffer.name} is not static")
-    live = liveness(body, units)
+    live = liveness(function.body, units)
     blocks: list[_Block] = []
     for group in _groups(function.locals, live.pairs):
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
@@ -108,7 +106,7 @@ def _best_gap(taken: list[Interval], nbytes: int) -> int:
     return end if best is None else best[1]
 
 
-def _frame(function: TreeFunction[Body], placed: list[tuple[int, _Block]]) -> Frame:
+def _frame(function: TreeFunction[LeafPlan], placed: list[tuple[int, _Block]]) -> Frame:
     offsets: dict[str, Placement] = {}
     for start, block in placed:
         for buffer in block.buffers:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
-from stretto.device.regions import Body, Region
+from stretto.device.program import DeviceProgram, Schedule, Signal, Wait
+from stretto.device.regions import Body
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -22,23 +21,22 @@ from stretto.device.tree import (
     rebuilt,
     rotation,
 )
-from stretto.device.verifier.writes import relevance
 from stretto.errors import ScheduleError
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.estimate import tree_seconds
 from stretto.schedule.footprint import Footprints
+from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.memory import FramePlan, plan_frame
+from stretto.schedule.policies import POLICIES
+from stretto.schedule.policy import (
+    FunctionPlanner,
+    LeafPlan,
+    Policy,
+    expected_tasks,
+    task_seconds,
+)
 from stretto.schedule.synchronize import Synchronizer
-from stretto.schedule.team import TeamPolicy
-from stretto.schedule.team_sync import TeamSynchronizer
-from stretto.schedule.wavefront import LeafPlan, WavefrontPolicy
-
-MOST_SINGLE_UNITS = 8
-"""More units than this are scheduled as a team.
-
-The estimated times are the same from here on, but looking at every task and unit takes 1.5 s at 16
-units and 112 s at 132 (BlockDrop's network), where a team takes 0.3 s.
-"""
+from stretto.schedule.written import ordered_buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,19 @@ class Report:
     """What `explain()` says of a schedule.
 
     seconds: the estimated time of a launch, without waking workers; alone: the same on one unit.
-    waits, signals: items in the text, of all units; implied: conflicts between units that needed
-    no wait of their own. frame_bytes: of all functions; separate_bytes: if nothing were shared.
+    waits, signals: items in the text, of all units. frame_bytes: of all functions; separate_bytes:
+    if nothing were shared.
+    declined: policies that fit and were not taken, each with the reason.
     """
 
     units: int
+    policy: str
+    declined: tuple[str, ...]
     seconds: float
     alone: float
     leaves: int
     waves: int
     waits: int
-    implied: int
     signals: int
     frame_bytes: int
     separate_bytes: int
@@ -78,124 +78,138 @@ def schedule_with_report(
     """As `schedule`, with what it decided."""
     costs = costs or MachineCosts()
     tree = normalize(tree)
-    alone = _Plan.of(tree, 1, costs)
-    chosen = alone
-    if costs.team:
-        chosen = _Plan.of(tree, units, costs, Footprints(units))
-    elif units > 1:
-        footprints = Footprints(units) if units > MOST_SINGLE_UNITS else None
-        many = _Plan.of(tree, units, costs, footprints)
-        if many.seconds + costs.wake_seconds <= alone.seconds:
-            chosen = many
-    return _realise(tree, chosen, costs, alone.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Every function's body with planned leaves, and the estimated time of `main`.
-
-    `footprints` are those of a team's plan.
-    """
-
-    units: int
-    bodies: dict[str, Node[LeafPlan]]
-    seconds: float
-    footprints: Footprints | None
-
-    @staticmethod
-    def of(
-        tree: Tree[Body], units: int, costs: MachineCosts, footprints: Footprints | None = None
-    ) -> _Plan:
-        bodies: dict[str, Node[LeafPlan]] = {}
-        for function in tree.functions:
-            policy = WavefrontPolicy(units, costs)
-            if footprints is not None:
-                policy = TeamPolicy(units, costs, footprints)
-            bodies[function.name] = _plan_node(function.body, policy)
-        return _Plan(units, bodies, tree_seconds(bodies, costs), footprints)
-
-    def separate(self, costs: MachineCosts) -> int:
-        """Buffers of fewer bytes share no memory."""
-        return costs.share_bytes if self.footprints is None else sys.maxsize
-
-    def synchronized(
-        self, function: TreeFunction[Body], memory: FramePlan, relevant: Callable[[Region], bool]
-    ) -> tuple[Node[Schedule], int]:
-        """The function's body with waits, and the number of conflicts that needed none."""
-        is_main = function.name == "main"
-        if self.footprints is None:
-            walker = Synchronizer(is_main, self.units, memory.layout, relevant)
-        else:
-            walker = TeamSynchronizer(is_main, self.units, self.footprints, relevant)
-        body = walker.function(self.bodies[function.name])
-        return body, sum(walker.implied.values())
-
-
-def _plan_node(node: Node[Body], policy: WavefrontPolicy | TeamPolicy) -> Node[LeafPlan]:
-    match node:
-        case Leaf(body):
-            return Leaf(policy.plan(body))
-        case Call():
-            return cast("Call[LeafPlan]", node)
-        case _:
-            planned = rebuilt(node, [_plan_node(child, policy) for child in children(node)])
-            policy.rotate(rotation(node))
-            return planned
-
-
-def _realise(
-    tree: Tree[Body], plan: _Plan, costs: MachineCosts, alone: float
-) -> tuple[DeviceProgram, Report]:
-    kernels = _kernels(tree)
-    relevant = relevance(tree, kernels)
-    functions: list[TreeFunction[Schedule]] = []
-    frames: list[tuple[str, FramePlan]] = []
-    implied = 0
-    for function in tree.functions:
-        planned = plan.bodies[function.name]
-        memory = plan_frame(function, planned, plan.units, plan.separate(costs))
-        frames.append((function.name, memory))
-        body, more = plan.synchronized(function, memory, relevant(function))
-        functions.append(function.with_body(body))
-        implied += more
-    program = DeviceProgram(
-        plan.units,
-        Tree(tuple(functions), tree.externals),
-        kernels,
-        tuple((name, memory.frame) for name, memory in frames),
-        tuple(buffer for buffer in tree.externals if buffer.kind == "list"),
-    )
-    schedules = [leaf for function in functions for leaf in leaves(function.body)]
+    alone = tree_seconds(tree.functions, lambda body: _sequential_seconds(body, costs), costs)
+    declined: list[str] = []
+    plan = _shared_out(tree, units, costs, alone, declined)
+    if plan is None:
+        plan = _plan(tree, 1, costs, _by_planning(tree, 1, costs)[0][1])
+    program, frames = _realised(tree, plan, costs)
+    schedules = [leaf for function in program.tree.functions for leaf in leaves(function.body)]
     items = [item for leaf in schedules for unit in leaf.units for item in unit]
     report = Report(
-        plan.units,
-        plan.seconds,
-        alone,
-        len(schedules),
-        sum(leaf.steps for leaf in schedules),
-        _number_of(Wait, items),
-        implied,
-        _number_of(Signal, items),
-        sum(memory.frame.nbytes for _, memory in frames),
-        sum(memory.separate for _, memory in frames),
+        units=plan.units,
+        policy=plan.policy.name,
+        declined=tuple(declined),
+        seconds=plan.seconds,
+        alone=alone,
+        leaves=len(schedules),
+        waves=sum(leaf.steps for leaf in schedules),
+        waits=sum(isinstance(item, Wait) for item in items),
+        signals=sum(isinstance(item, Signal) for item in items),
+        frame_bytes=sum(memory.frame.nbytes for memory in frames),
+        separate_bytes=sum(memory.separate for memory in frames),
     )
     return program, report
 
 
-def _number_of(kind: type[Item], items: list[Item]) -> int:
-    return sum(isinstance(item, kind) for item in items)
+@dataclass(frozen=True, slots=True)
+class ProgramPlan:
+    """Every function with planned leaves, and the estimated time of `main`."""
+
+    policy: Policy
+    units: int
+    functions: tuple[TreeFunction[LeafPlan], ...]
+    seconds: float
+    footprints: Footprints
+
+
+def _shared_out(
+    tree: Tree[Body], units: int, costs: MachineCosts, alone: float, declined: list[str]
+) -> ProgramPlan | None:
+    """The best plan for several units; None where it does not gain what waking them costs.
+
+    No plan can be faster than all units at work all the time: a policy is asked where it could gain
+    more over the best plan so far than its planning costs.
+    """
+    ideal = alone / units
+    if not costs.team and (units == 1 or ideal + costs.wake_seconds > alone):
+        return None
+    best: ProgramPlan | None = None
+    for price, policy in _by_planning(tree, units, costs):
+        if best is not None and ideal + price >= best.seconds:
+            declined.append(f"{policy.name}: it could not gain what planning with it costs")
+            continue
+        plan = _plan(tree, units, costs, policy)
+        if best is None or plan.seconds + price < best.seconds:
+            best, plan = plan, best
+        if plan is not None:
+            declined.append(f"{plan.policy.name}: estimated at {plan.seconds * 1e6:.1f} us")
+    assert best is not None, "no policy fits"
+    if not costs.team and best.seconds + costs.wake_seconds > alone:
+        return None
+    return best
+
+
+def _by_planning(tree: Tree[Body], units: int, costs: MachineCosts) -> list[tuple[float, Policy]]:
+    """The policies that fit, and what their planning costs, the cheapest first."""
+    items = sum(len(body) for function in tree.functions for body in leaves(function.body))
+    prices = [
+        (policy.planning_seconds(items, units) * costs.planning_share, policy)
+        for policy in POLICIES.values()
+        if policy.fits(units, costs)
+    ]
+    return sorted(prices, key=lambda pair: pair[0])
+
+
+def _plan(tree: Tree[Body], units: int, costs: MachineCosts, policy: Policy) -> ProgramPlan:
+    footprints = Footprints(units)
+    functions = tuple(
+        function.with_body(_planned(function.body, policy.planner(units, costs, footprints)))
+        for function in tree.functions
+    )
+    seconds = tree_seconds(functions, lambda plan: plan.seconds, costs)
+    return ProgramPlan(policy, units, functions, seconds, footprints)
+
+
+def _planned(node: Node[Body], planner: FunctionPlanner) -> Node[LeafPlan]:
+    match node:
+        case Leaf(body):
+            return Leaf(planner.plan(body))
+        case Call():
+            return cast("Call[LeafPlan]", node)
+        case _:
+            planned = rebuilt(node, [_planned(child, planner) for child in children(node)])
+            planner.rotate(rotation(node))
+            return planned
+
+
+def _sequential_seconds(body: Body, costs: MachineCosts) -> float:
+    kernels = (item for item in body if isinstance(item, Kernel))
+    return sum(task_seconds(kernel, costs) * expected_tasks(kernel, costs) for kernel in kernels)
+
+
+def _realised(
+    tree: Tree[Body], plan: ProgramPlan, costs: MachineCosts
+) -> tuple[DeviceProgram, list[FramePlan]]:
+    """The program of a plan, with its memory and its waits."""
+    kernels = _kernels(tree)
+    ordered = ordered_buffers(tree)
+    # Memory that is used again is one more reason to wait, and widens the ranges.
+    share_bytes = sys.maxsize if plan.policy.ranges else costs.share_bytes
+    functions: list[TreeFunction[Schedule]] = []
+    frames: list[FramePlan] = []
+    for function in plan.functions:
+        memory = plan_frame(function, plan.units, share_bytes)
+        setting = SyncSetting(plan.units, plan.footprints, memory.layout, plan.policy.ranges)
+        walker = Synchronizer(function.name == "main", setting, ordered(function.name))
+        functions.append(function.with_body(walker.function(function.body)))
+        frames.append(memory)
+    names = [function.name for function in functions]
+    program = DeviceProgram(
+        plan.units,
+        Tree(tuple(functions), tree.externals),
+        kernels,
+        tuple(zip(names, (memory.frame for memory in frames), strict=True)),
+        tuple(buffer for buffer in tree.externals if buffer.kind == "list"),
+    )
+    return program, frames
 
 
 def _kernels(tree: Tree[Body]) -> tuple[Kernel, ...]:
     """All kernels, in the order of the text; one that is named twice must be one kernel."""
     found: dict[str, Kernel] = {}
-    for kernel in _kernel_items(tree):
-        if found.setdefault(kernel.name, kernel) != kernel:
-            raise ScheduleError(f"two different kernels have the name {kernel.name}")
-    return tuple(found.values())
-
-
-def _kernel_items(tree: Tree[Body]) -> Iterator[Kernel]:
     for function in tree.functions:
-        for body in leaves(function.body):
-            yield from (item for item in body if isinstance(item, Kernel))
+        for kernel in (item for body in leaves(function.body) for item in body):
+            if isinstance(kernel, Kernel) and found.setdefault(kernel.name, kernel) != kernel:
+                raise ScheduleError(f"two different kernels have the name {kernel.name}")
+    return tuple(found.values())

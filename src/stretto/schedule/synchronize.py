@@ -1,156 +1,223 @@
 """Inserts the waits into a planned function.
 
-The function is walked with the state of pending accesses. A loop is walked until the state at its
-head no longer grows, so that waits between iterations are found; the arms of a branch start from
-one state and their ends are merged. At the entry of a loop the units wait for what its body may
-touch (so that the body need not in every iteration), and before a call and at the end of a function
-for everything: what comes then may touch anything.
+The function is walked with the accesses that are pending: those that some unit may not know to be
+over. A loop is walked until the state at its head no longer grows, so that waits between iterations
+are found; both arms of a branch start from one state. Before a loop the units wait for what its
+body may touch (so that the body need not in every iteration), and before a call and at the end of a
+function for everything: what comes then may touch anything. They do so at the end of the leaf that
+stands there, if one does.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.device.boxes import Mask
+from stretto.device.expr import Buffer
 from stretto.device.flow import Flow, Loop
-from stretto.device.operator import Kernel
-from stretto.device.program import Schedule, Wait
-from stretto.device.regions import Region
-from stretto.device.tree import Call, Leaf, Node, Rotation, joined, leaves, rotation, swaps, walk
-from stretto.schedule.builder import LeafBuilder
-from stretto.schedule.hazards import Layout, State
-from stretto.schedule.wavefront import LeafPlan, plan_regions
+from stretto.device.later import Names, later_names
+from stretto.device.program import Schedule
+from stretto.device.tree import (
+    Call,
+    For,
+    Leaf,
+    Node,
+    Rotation,
+    Seq,
+    While,
+    joined,
+    leaves,
+    map_leaves,
+    rotation,
+    swaps,
+    walk,
+)
+from stretto.schedule.footprint import Footprint
+from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting, Touch, TouchKey
+from stretto.schedule.policy import LeafPlan, Placed
 
-Walked = tuple[Node[Schedule], State]
+Walked = tuple[Node[LeafWaits], Pending]
+Matters = Callable[[Footprint], bool]
+
+NO_LEAF = -1
+"""The number of a leaf that only waits, and so touches nothing."""
 
 
-class Synchronizer(Flow[LeafPlan, Schedule, State]):
-    """Walks one function. `relevant`: can a region take part in a conflict at all?
-
-    `implied` maps each planned leaf (by `id`) to the number of its conflicts that needed no wait.
-    """
+class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
+    """Walks one function. `relevant`: can the order of accesses to a buffer matter at all?"""
 
     def __init__(
-        self, is_main: bool, units: int, layout: Layout, relevant: Callable[[Region], bool]
+        self, is_main: bool, setting: SyncSetting, relevant: Callable[[Buffer], bool]
     ) -> None:
         super().__init__()
-        self._units = units
-        self._layout = layout
         self._is_main = is_main
+        self._setting = setting
         self._relevant = relevant
-        self.implied: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._later: Callable[[LeafPlan], Names | None] = lambda plan: None
+        self._renamed: dict[tuple[int, str], tuple[Footprint, Footprint]] = {}
 
     def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
         """The body with waits. When a function other than `main` returns, nothing is pending."""
-        node, state = self.visit(body, State())
-        if self._is_main:
-            return node
-        barrier, _ = self._everything(state)
-        return joined([node, *barrier])
+        self._later = later_names(body, self._names, returns=not self._is_main)
+        items = body.children if isinstance(body, Seq) else (body,)
+        made, _ = self._ended(items, {}, None if self._is_main else _everything)
+        return _scheduled(joined(made))
 
-    def leaf(self, body: LeafPlan, state: State) -> tuple[Schedule, State]:
-        builder = LeafBuilder(state, self._units, self._layout, self._is_relevant)
+    def sequence(self, children: Sequence[Node[LeafPlan]], state: Pending) -> Walked:
+        made, state = self._ended(children, state, None)
+        return joined(made), state
+
+    def leaf(self, body: LeafPlan, state: Pending) -> tuple[LeafWaits, Pending]:
+        leaf = self._walked(body, state)
+        return leaf, leaf.pending()
+
+    def loop(self, node: Loop[LeafPlan], state: Pending) -> Walked:
+        made, state = self._entered(node, self._waiting(state))
+        return joined(made), state
+
+    def call(self, call: Call[LeafPlan], state: Pending) -> Walked:
+        made = _made(self._waiting(state).settled(_everything))
+        return joined([*made, super().call(call, state)[0]]), {}
+
+    def _ended(
+        self, children: Sequence[Node[LeafPlan]], state: Pending, end: Matters | None
+    ) -> tuple[list[Node[LeafWaits]], Pending]:
+        """Nodes in order, after which what matters at the `end` is over.
+
+        A leaf stays open for the waits of what follows it.
+        """
+        made: list[Node[LeafWaits]] = []
+        last = self._waiting(state)
+        for child in children:
+            match child:
+                case Leaf(body):
+                    made += _made(last)
+                    last = self._walked(body, last.pending())
+                case For() | While():
+                    nodes, state = self._entered(child, last)
+                    made += nodes
+                    last = self._waiting(state)
+                case _:
+                    asked = last.settled(_everything) if isinstance(child, Call) else last
+                    node, state = self.visit(child, asked.pending())
+                    made += [*_made(asked), node]
+                    last = self._waiting(state)
+        last = last.settled(end) if end else last
+        return [*made, *_made(last)], last.pending()
+
+    def _entered(
+        self, loop: Loop[LeafPlan], before: LeafWaits
+    ) -> tuple[list[Node[LeafWaits]], Pending]:
+        """The leaf before a loop, and the loop.
+
+        What its body would wait for in every iteration is waited for once, before it. Waits that
+        the body makes in any case need not be made before it, too.
+        """
+        matters = self._touched_by(loop)
+        quiet = before.settled(matters)
+        walked, after = super().loop(loop, quiet.pending())
+        if quiet is before:
+            return [*_made(before), walked], after
+        loud, _ = super().loop(loop, before.pending())
+        needed = before.settled(matters, self._pairs(loud) > self._pairs(walked))
+        if needed.schedule() != quiet.schedule():
+            again, end = super().loop(loop, needed.pending())
+            if _scheduled(again) == _scheduled(walked):
+                return [*_made(needed), walked], end
+        return [*_made(quiet), walked], after
+
+    def _waiting(self, state: Pending) -> LeafWaits:
+        """A leaf that has nothing but waits."""
+        return LeafWaits(NO_LEAF, state, self._setting, lambda name: True)
+
+    def _walked(self, body: LeafPlan, state: Pending) -> LeafWaits:
+        number = self._numbers.setdefault(id(body), len(self._numbers))
+        names = self._later(body)
+        keep = (lambda name: True) if names is None else names.__contains__
+        leaf = LeafWaits(number, state, self._setting, keep)
         for wave in body.waves:
             for placed in wave:
-                if isinstance(placed.item, Kernel):
-                    builder.append(placed.item, placed.parts)
-                else:
-                    builder.state(placed.item)
-            builder.close_wave()
-        schedule, after = builder.finish()
-        self.implied[id(body)] = builder.implied
-        return schedule, after
+                leaf.append(placed, self._footprints(placed))
+            leaf.close_wave()
+        return leaf
 
-    def call(self, call: Call[LeafPlan], state: State) -> Walked:
-        barrier, _ = self._everything(state)
-        return joined([*barrier, super().call(call, state)[0]]), State()
+    def _pairs(self, node: Node[LeafWaits]) -> NDArray[np.int64]:
+        """[u, v]: how often unit u waits for unit v, in the text."""
+        found = np.zeros((self._setting.units, self._setting.units), np.int64)
+        return sum((leaf.pairs for leaf in leaves(node)), start=found)
 
-    def merge(self, a: State, b: State) -> State:
-        return a.merge(b)
+    def _footprints(self, placed: Placed) -> tuple[Footprint, ...]:
+        """What other units may have to wait for."""
+        if self._setting.units == 1:
+            return ()
+        made = self._setting.footprints.of(placed.item, placed.parts)
+        return tuple(footprint for footprint in made if self._relevant(footprint.buffer))
 
-    def join(self, before: State, then: State, orelse: State) -> State:
-        return before.join(then, orelse)
+    def key(self, state: Pending) -> Hashable:
+        return frozenset((key, seen.tobytes()) for key, (_, seen) in state.items())
 
-    def rotate(self, state: State, pairs: Rotation) -> State:
-        return state.rotate(pairs)
+    def same(self, a: Pending, b: Pending) -> bool:
+        return self.key(a) == self.key(b)
 
-    def key(self, state: State) -> Hashable:
-        return frozenset(state.pending.items())
+    def merge(self, a: Pending, b: Pending) -> Pending:
+        merged = dict(a)
+        for key, (touch, seen) in b.items():
+            merged[key] = (touch, seen & merged[key][1]) if key in merged else (touch, seen)
+        return merged
 
-    def loop(self, node: Loop[LeafPlan], state: State) -> Walked:
-        """A loop, after those waits that would otherwise stand in its body."""
-        matters = self._touched_by(node)
-        waits = {unit: state.unseen(unit, matters) for unit in range(self._units)}
-        if not any(waits.values()):
-            return super().loop(node, state)
-        barrier, quiet = self._barrier(state, waits)
-        loop, after = super().loop(node, quiet)
-        # Waits that the body makes in every iteration anyway need not be made before the loop.
-        more = _wait_pairs(super().loop(node, state)[0]) - _wait_pairs(loop)
-        fewer = {u: tuple(v for v in others if more[u, v]) for u, others in waits.items()}
-        if fewer != waits:
-            some, less_quiet = self._barrier(state, fewer)
-            same, later = super().loop(node, less_quiet)
-            if same == loop:
-                return joined([*some, same]), later
-        return joined([*barrier, loop]), after
+    def rotate(self, state: Pending, pairs: Rotation) -> Pending:
+        names = swaps(pairs)
+        turned: dict[TouchKey, tuple[Touch, Mask]] = {}
+        for touch, seen in state.values():
+            buffer = names.get(touch.footprint.buffer.name)
+            if buffer is not None:
+                touch = replace(touch, footprint=self._under(touch.footprint, buffer))
+            turned[touch.key] = touch, seen
+        return turned
 
-    def _everything(self, state: State) -> tuple[list[Node[Schedule]], State]:
-        """A barrier for all that is pending."""
-        units = range(self._units)
-        return self._barrier(state, {u: state.unseen(u, lambda region: True) for u in units})
+    def _under(self, footprint: Footprint, buffer: Buffer) -> Footprint:
+        """The same footprint each time, for what it conflicts with is remembered."""
+        key = id(footprint), buffer.name
+        if key not in self._renamed:
+            self._renamed[key] = footprint, footprint.under(buffer)
+        return self._renamed[key][1]
 
-    def _barrier(
-        self, state: State, waits: Mapping[int, tuple[int, ...]]
-    ) -> tuple[list[Node[Schedule]], State]:
-        """A leaf in which each unit waits for all that the given units have done (if there are)."""
-        if not any(waits.values()):
-            return [], state
-        builder = LeafBuilder(state, self._units, self._layout, self._is_relevant)
-        for unit, others in waits.items():
-            for other in others:
-                builder.wait(unit, other, 0)
-        builder.close_wave()
-        schedule, after = builder.finish()
-        return [Leaf(schedule)], after
+    def _names(self, plan: LeafPlan) -> set[str]:
+        """What a leaf accesses, and what may lie at the same place."""
+        names = {region.buffer.name for region in plan.regions}
+        return {near for name in names for near in self._setting.layout.near(name)}
 
-    def _touched_by(self, loop: Loop[LeafPlan]) -> Callable[[Region], bool]:
+    def _touched_by(self, loop: Loop[LeafPlan]) -> Matters:
         """May an access outside of the loop conflict with one inside?"""
-        found = loop_accesses(loop)
-        if found is None:
-            return lambda region: True
-        reads, writes = found
+        reads: set[str] = set()
+        writes: set[str] = set()
+        for node in walk(loop):
+            if isinstance(node, Call):
+                return _everything
+            writes.update(swaps(rotation(node)))
+        for region in (region for plan in leaves(loop) for region in plan.regions):
+            (writes if region.write else reads).add(region.buffer.name)
 
-        def matters(region: Region) -> bool:
-            names = {region.buffer.name, *self._layout.sharing.get(region.buffer.name, ())}
-            return bool(names & writes) or (region.write and bool(names & reads))
+        def matters(footprint: Footprint) -> bool:
+            near = self._setting.layout.near(footprint.buffer.name)
+            return not writes.isdisjoint(near) or (footprint.write and not reads.isdisjoint(near))
 
         return matters
 
-    def _is_relevant(self, region: Region) -> bool:
-        return self._units > 1 and self._relevant(region)
+
+def _everything(_: Footprint) -> bool:
+    return True
 
 
-def _wait_pairs(node: Node[Schedule]) -> Counter[tuple[int, int]]:
-    """How often (u, v): unit u waits for unit v, in the text."""
-    return Counter(
-        (unit, item.unit)
-        for schedule in leaves(node)
-        for unit, items in enumerate(schedule.units)
-        for item in items
-        if isinstance(item, Wait)
-    )
+def _made(leaf: LeafWaits) -> list[Node[LeafWaits]]:
+    """The leaf, if there is anything in it."""
+    return [] if leaf.is_empty else [Leaf(leaf)]
 
 
-def loop_accesses(loop: Loop[LeafPlan]) -> tuple[set[str], set[str]] | None:
-    """Names of the buffers that a loop reads, and of those that it writes or lets trade places;
-    None where it calls a function, which may access anything."""
-    reads: set[str] = set()
-    writes: set[str] = set()
-    for node in walk(loop):
-        if isinstance(node, Call):
-            return None
-        writes.update(swaps(rotation(node)))
-    for region in (region for plan in leaves(loop) for region in plan_regions(plan)):
-        (writes if region.write else reads).add(region.buffer.name)
-    return reads, writes
+def _scheduled(node: Node[LeafWaits]) -> Node[Schedule]:
+    return map_leaves(node, LeafWaits.schedule)

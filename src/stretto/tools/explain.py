@@ -218,8 +218,8 @@ def _report_lines(report: Report) -> list[tuple[str, str]]:
     return [
         ("units", f"{report.units} ({chosen if report.units == 1 else f'{chosen}, {alone}'})"),
         ("leaves and steps", f"{report.leaves} leaves, {report.waves} steps"),
-        ("waits", f"{report.waits} inserted, {report.implied} dropped as implied"),
-        ("signals", str(report.signals)),
+        ("policy", "; ".join((report.policy, *(f"not {reason}" for reason in report.declined)))),
+        ("waits", f"{report.waits}, for {report.signals} signals and the ends of leaves"),
         ("arena", f"{frames} ({separate} without sharing)"),
     ]
 

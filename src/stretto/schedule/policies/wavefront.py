@@ -9,41 +9,18 @@ needs no wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
-from stretto.device.regions import Body, Region, Statement, item_regions
+from stretto.device.regions import Body, Region
+from stretto.device.tree import Rotation
 from stretto.schedule.affinity import Producers, favourites
-from stretto.schedule.builder import Part, part_regions
 from stretto.schedule.costs import MachineCosts
-from stretto.schedule.dependence import Node, leaf_nodes
-from stretto.schedule.hazards import Layout
-
-Parts = tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """An item in its wave; `parts` is empty for a register statement, which every unit executes."""
-
-    item: Statement
-    parts: Parts
-
-
-@dataclass(frozen=True, slots=True)
-class LeafPlan:
-    """Waves of a leaf, and the estimated time from its start to its end."""
-
-    waves: tuple[tuple[Placed, ...], ...]
-    seconds: float
-
-
-def plan_regions(plan: LeafPlan) -> list[Region]:
-    """All that a leaf touches."""
-    return [r for wave in plan.waves for placed in wave for r in item_regions(placed.item)]
+from stretto.schedule.dependence import Node, conflict, leaf_nodes
+from stretto.schedule.footprint import Footprints, Part, Parts
+from stretto.schedule.policy import LeafPlan, Placed, expected_tasks, register, task_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +45,50 @@ class _Fit:
         return max((share.finish for share in self.shares), default=0.0)
 
 
+@dataclass(frozen=True, slots=True)
 class WavefrontPolicy:
+    """Looks at every place where a kernel could run: the finer plan, for few units."""
+
+    name: str = "wavefront"
+    ranges: bool = False
+
+    def fits(self, units: int, costs: MachineCosts) -> bool:
+        return units == 1 or not costs.team
+
+    def planning_seconds(self, items: int, units: int) -> float:
+        return items * (5e-4 + 1.2e-5 * units * units)
+
+    def planner(self, units: int, costs: MachineCosts, footprints: Footprints) -> _Planner:
+        return _Planner(units, costs, footprints)
+
+
+class _Planner:
     """Plans the leaves of one function, in the order of its text."""
 
-    def __init__(self, units: int, costs: MachineCosts) -> None:
+    def __init__(self, units: int, costs: MachineCosts, footprints: Footprints) -> None:
         self._units = units
         self._costs = costs
+        self._footprints = footprints
         self._producers = Producers()
 
     def plan(self, body: Body) -> LeafPlan:
-        return _LeafPlanner(self._units, self._costs, self._producers).plan(body)
+        return _LeafPlanner(self._units, self._costs, self._footprints, self._producers).plan(body)
 
-    def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> None:
-        """The end of a loop body."""
+    def rotate(self, pairs: Rotation) -> None:
         self._producers.rotate(pairs)
 
 
-def task_seconds(kernel: Kernel, costs: MachineCosts) -> float:
-    if kernel.seconds > 0:
-        return kernel.seconds
-    return costs.call_seconds if kernel.call is not None else costs.task_seconds
-
-
-def expected_tasks(kernel: Kernel, costs: MachineCosts) -> int:
-    return kernel.tasks if kernel.is_static else costs.unknown_trips
-
-
 class _LeafPlanner:
-    def __init__(self, units: int, costs: MachineCosts, producers: Producers) -> None:
+    def __init__(
+        self, units: int, costs: MachineCosts, footprints: Footprints, producers: Producers
+    ) -> None:
         self._units = units
         self._costs = costs
+        self._footprints = footprints
         self._producers = producers
-        self._layout = Layout()
         self._free = [0.0] * units
         self._placed: list[tuple[Node, _Fit]] = []
         self._shares: dict[int, tuple[_Share, ...]] = {}
-        self._regions: dict[tuple[str, Part], tuple[Region, ...]] = {}
 
     def plan(self, body: Body) -> LeafPlan:
         nodes = leaf_nodes(body)
@@ -182,7 +167,7 @@ class _LeafPlanner:
 
     def _single_units(self, kernel: Kernel) -> list[int]:
         """Units worth trying for the whole kernel: where most of its inputs are, the freest."""
-        regions = self._part_regions(kernel, Part(0, 0, kernel.tasks))
+        regions = self._footprints.regions(kernel, Part(0, 0, kernel.tasks))
         shares = self._producers.shares(regions, self._units)
         if self._units <= 4:
             return sorted(range(self._units), key=lambda unit: -shares[unit])
@@ -194,12 +179,6 @@ class _LeafPlanner:
         if self._is_small(kernel):
             fits = [fit for fit in fits if len(fit.parts) == 1 or not fit.after] or fits
         return min(fits, key=lambda fit: fit.finish)
-
-    def _part_regions(self, kernel: Kernel, part: Part) -> tuple[Region, ...]:
-        key = kernel.name, Part(0, part.first, part.count, part.stride)
-        if key not in self._regions:
-            self._regions[key] = part_regions(kernel, part)
-        return self._regions[key]
 
     def _fit(self, node: Node, parts: Parts) -> _Fit:
         """When the item would run if it were shared out like this."""
@@ -230,14 +209,13 @@ class _LeafPlanner:
             if count is None:
                 count = -(-self._costs.unknown_trips // self._units)
             seconds[part.unit] += each * count
-            regions[part.unit] += self._part_regions(node.item, part)
+            regions[part.unit] += self._footprints.regions(node.item, part)
         yield from ((unit, seconds[unit], regions[unit]) for unit in seconds)
 
     def _conflicts(
         self, node: Node, unit: int, regions: tuple[Region, ...]
     ) -> dict[tuple[int, int], _Share]:
         """What other units have to finish first, by (item, unit)."""
-        conflict = self._layout.conflict
         return {
             (index, share.unit): share
             for index in node.before
@@ -281,3 +259,6 @@ def equal_blocks(tasks: int, units: int) -> Parts:
         for unit in range(units)
         if bounds[unit] < bounds[unit + 1]
     )
+
+
+register(WavefrontPolicy())

@@ -9,7 +9,6 @@ one unit wrote, and as a whole if one unit wrote all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +18,11 @@ from stretto.device.boxes import Mask
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
-from stretto.schedule.builder import Part
+from stretto.device.tree import Rotation
 from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Node, leaf_nodes
-from stretto.schedule.footprint import Footprint, Footprints
-from stretto.schedule.wavefront import LeafPlan, Parts, Placed, expected_tasks, task_seconds
+from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
+from stretto.schedule.policy import LeafPlan, Placed, expected_tasks, register, task_seconds
 
 Times = NDArray[np.float64]
 
@@ -40,7 +39,24 @@ class _Writer:
     leaf: int
 
 
+@dataclass(frozen=True, slots=True)
 class TeamPolicy:
+    """Deals tasks by rule, without a look at each: for many units that do the same thing."""
+
+    name: str = "team"
+    ranges: bool = True
+
+    def fits(self, units: int, costs: MachineCosts) -> bool:
+        return True
+
+    def planning_seconds(self, items: int, units: int) -> float:
+        return items * (5e-4 + 1e-4 * units)
+
+    def planner(self, units: int, costs: MachineCosts, footprints: Footprints) -> _Planner:
+        return _Planner(units, costs, footprints)
+
+
+class _Planner:
     """Plans the leaves of one function, in the order of its text."""
 
     def __init__(self, units: int, costs: MachineCosts, footprints: Footprints) -> None:
@@ -72,8 +88,7 @@ class TeamPolicy:
             self._note(node, parts, footprints)
         return LeafPlan(tuple(waves), float(self._free.max()))
 
-    def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> None:
-        """The end of a loop body: the buffers of each pair trade places."""
+    def rotate(self, pairs: Rotation) -> None:
         for current, following in pairs:
             ahead = self._writers.pop(current.name, ())
             behind = self._writers.pop(following.name, ())
@@ -111,7 +126,7 @@ class TeamPolicy:
         found = np.zeros(self._units, np.bool_)
         for footprint in self._footprints.of(kernel, (Part(0, 0, kernel.tasks),)):
             for writer in self._writers_of(footprint):
-                found |= self._footprints.conflicts(footprint, writer.footprint)[0]
+                found |= self._footprints.meeting(footprint, writer.footprint)[0]
         return np.flatnonzero(found)
 
     def _writers_of(self, footprint: Footprint) -> tuple[_Writer, ...]:
@@ -136,7 +151,7 @@ class TeamPolicy:
         for offset in sorted(offsets):
             parts = deal(kernel.tasks, offset, self._units)
             if not any(
-                _elsewhere(self._footprints.conflicts(footprint, writer.footprint)).any()
+                _elsewhere(self._footprints.meeting(footprint, writer.footprint)).any()
                 for footprint in self._footprints.of(kernel, parts)
                 for writer in self._writers_of(footprint)
             ):
@@ -160,7 +175,7 @@ class TeamPolicy:
         for footprint in footprints:
             for writer in self._writers_of(footprint):
                 if writer.leaf != self._leaf:
-                    met = self._footprints.conflicts(footprint, writer.footprint)
+                    met = self._footprints.meeting(footprint, writer.footprint)
                     waiting = _elsewhere(met).any(axis=1)
                     start = np.maximum(start, np.where(waiting, self._costs.wait_seconds, 0.0))
         finish = start
@@ -179,7 +194,7 @@ class TeamPolicy:
         met = np.zeros((self._units, self._units), np.bool_)
         for a in ours:
             for b in theirs:
-                met |= self._footprints.conflicts(a, b)
+                met |= self._footprints.meeting(a, b)
         return met
 
     def _note(self, node: Node, parts: Parts, footprints: tuple[Footprint, ...]) -> None:
@@ -217,3 +232,6 @@ def _elsewhere(met: Mask) -> Mask:
 
 def _under(buffer: Buffer, writers: tuple[_Writer, ...]) -> tuple[_Writer, ...]:
     return tuple(_Writer(w.footprint.under(buffer), w.dealt, w.leaf) for w in writers)
+
+
+register(TeamPolicy())

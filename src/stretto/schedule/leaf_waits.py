@@ -1,0 +1,309 @@
+"""The waits of one leaf, and what the units know of each other at every step of it.
+
+Step w + 1 is the end of wave w, so a wait in a wave is for an earlier step, and no two units can
+wait for each other. What the units know is a matrix that is kept for every step: a vector clock per
+unit. Who waits for a step learns all that the other unit knew when it published it, of third units
+too, and that spares later waits. A signal stands where the wave ends, if someone waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from stretto.device.boxes import Mask
+from stretto.device.operator import Kernel
+from stretto.device.program import Item, Schedule, Signal, Wait
+from stretto.device.relation import compose
+from stretto.errors import ScheduleError
+from stretto.schedule.footprint import Footprint, Footprints
+from stretto.schedule.layout import Layout
+from stretto.schedule.policy import Placed
+from stretto.schedule.wait_ranges import NEVER, Ranges, Steps, covering, hull, runs, shared_ranges
+
+TouchKey = tuple[int, int, str, str, bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touch:
+    """A footprint left by item number `item` of leaf number `leaf` on what was then `origin`."""
+
+    leaf: int
+    item: int
+    origin: str
+    footprint: Footprint
+
+    @property
+    def key(self) -> TouchKey:
+        footprint = self.footprint
+        return self.leaf, self.item, self.origin, footprint.buffer.name, footprint.write
+
+
+Pending = Mapping[TouchKey, tuple[Touch, Mask]]
+"""Accesses that may not be over for everyone. [u, v]: unit u knows that unit v's part is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSetting:
+    """What the waits of a function depend on.
+
+    ranges: a unit that needs several others waits once, for all units between them.
+    """
+
+    units: int
+    footprints: Footprints
+    layout: Layout
+    ranges: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Access:
+    """An access so far: over at `step` of this leaf, or since before it for those in `seen`."""
+
+    touch: Touch
+    step: int
+    seen: Mask | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Demand:
+    """met[u, v]: unit u needs to know that unit v's part of an access is over. (Not of its own.)"""
+
+    met: Mask
+    access: _Access
+
+
+class LeafWaits:
+    """Takes the items of a leaf wave by wave, and inserts the waits that they need.
+
+    keep: may a buffer be accessed after the leaf?
+    """
+
+    def __init__(
+        self, number: int, pending: Pending, setting: SyncSetting, keep: Callable[[str], bool]
+    ) -> None:
+        self._number = number
+        self._units = setting.units
+        self._setting = setting
+        self._keep = keep
+        self._count = 0
+        self._others = ~np.eye(self._units, dtype=np.bool_)
+        self._accesses: dict[str, list[_Access]] = {}
+        for touch, seen in pending.values():
+            self._add(_Access(touch, 0, seen))
+        # known[u, v]: the last step of unit v that unit u knows to be published.
+        self._known: Steps = np.where(self._others, np.int32(NEVER), np.int32(0))
+        self._published = [self._known]
+        self._items: list[list[Item]] = [[] for _ in range(self._units)]
+        # For each step, where in the units' lists its signal stands.
+        self._ends: list[list[int]] = [[0] * self._units]
+        # [u, v]: how often unit u waits for unit v.
+        self.pairs = np.zeros((self._units, self._units), np.int64)
+        self._handed: dict[tuple[bytes, int], Mask] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self._items)
+
+    def append(self, placed: Placed, footprints: tuple[Footprint, ...]) -> None:
+        """The parts of a kernel, or a register statement for every unit, after their waits."""
+        self._wait([demand for footprint in footprints for demand in self._conflicts(footprint)])
+        if isinstance(placed.item, Kernel):
+            for part in placed.parts:
+                self._items[part.unit].append(part.run(placed.item))
+        else:
+            for items in self._items:
+                items.append(placed.item)
+        self._count += 1
+        for footprint in footprints:
+            touch = Touch(self._number, self._count, footprint.buffer.name, footprint)
+            self._add(_Access(touch, len(self._published), None))
+
+    def close_wave(self) -> None:
+        """What follows may wait for what came before."""
+        self._known = np.where(self._others, self._known, np.int32(len(self._published)))
+        self._published.append(self._known)
+        self._ends.append([len(items) for items in self._items])
+
+    def settled(self, matters: Callable[[Footprint], bool], pairs: Mask | None = None) -> LeafWaits:
+        """The leaf with waits at its end: unit u waits until all accesses of unit v that matter
+        are over, where pairs[u, v]. The leaf itself where that needs none."""
+        pairs = self._others if pairs is None else pairs & self._others
+        demands = [
+            _Demand(pairs & access.touch.footprint.present, access)
+            for accesses in self._accesses.values()
+            for access in accesses
+            if matters(access.touch.footprint)
+        ]
+        settled = copy(self)
+        settled._items = [list(items) for items in self._items]
+        if not settled._wait(demands):
+            return self
+        settled._published, settled._ends = list(self._published), list(self._ends)
+        settled.close_wave()
+        return settled
+
+    def pending(self) -> Pending:
+        """What is pending after the leaf."""
+        pending: dict[TouchKey, tuple[Touch, Mask]] = {}
+        for name, accesses in self._accesses.items():
+            for access in accesses if self._keep(name) else ():
+                touch, seen = access.touch, self._seen(access)
+                if seen.all():
+                    pending.pop(touch.key, None)
+                else:
+                    # The same access of an earlier iteration was over before this one.
+                    pending[touch.key] = touch, seen
+        return pending
+
+    # ---- what is needed ------------------------------------------------------------------------
+    def _add(self, access: _Access) -> None:
+        self._accesses.setdefault(access.touch.footprint.buffer.name, []).append(access)
+
+    def _seen(self, access: _Access, known: Steps | None = None) -> Mask:
+        """[u, v]: does unit u know that unit v's part of the access is over?
+
+        What was known before the leaf is handed on by those who have waited for each other.
+        """
+        known = self._known if known is None else known
+        if access.seen is None:
+            return (known >= access.step) | ~access.touch.footprint.present
+        met = (known >= 0) & self._others
+        if not met.any():
+            return access.seen
+        key = met.tobytes(), id(access)
+        if key not in self._handed:
+            self._handed[key] = access.seen | compose(met, access.seen)
+        return self._handed[key]
+
+    def _conflicts(self, footprint: Footprint) -> Iterator[_Demand]:
+        setting = self._setting
+        for name in setting.layout.near(footprint.buffer.name):
+            for access in self._accesses.get(name, ()):
+                other = access.touch.footprint
+                if (other.write or footprint.write) and not self._seen(access).all():
+                    met = setting.footprints.meeting(footprint, other, setting.layout)
+                    yield _Demand(met & self._others, access)
+
+    def _needed(self, demands: Iterable[_Demand], known: Steps) -> Steps:
+        """[u, v]: the step of unit v that unit u has to wait for."""
+        needed: Steps = np.full((self._units, self._units), NEVER, np.int32)
+        for demand in demands:
+            missing = demand.met & ~self._seen(demand.access, known)
+            needed[missing] = np.maximum(needed[missing], demand.access.step)
+        return needed
+
+    # ---- waits ---------------------------------------------------------------------------------
+    def _wait(self, demands: list[_Demand]) -> bool:
+        """Inserts the waits; False if none is needed."""
+        if not demands:
+            return False
+        needed = self._needed(demands, self._known)
+        latest = needed.max()
+        if latest >= len(self._published):
+            raise ScheduleError(
+                "an item would wait for another unit's item of the same wave",
+                remedy="this is a bug of the scheduling policy; please report it",
+            )
+        if latest == NEVER:
+            return False
+        made = [self._wide(demands, needed)] if self._setting.ranges else list(self._exact(demands))
+        for ranges in made:
+            self.pairs = self.pairs + (ranges.mask & self._others)
+        found = [wait for ranges in made for wait in ranges.waits()]
+        for unit, wait in sorted(found, key=lambda pair: (pair[0], pair[1].unit)):
+            self._items[unit].append(wait)
+        return True
+
+    def _wide(self, demands: list[_Demand], needed: Steps) -> Ranges:
+        """One wait per unit: for the units needed at the latest step, which often tells all the
+        rest; where it does not, for all units needed."""
+        steps: Steps = needed.max(axis=1)
+        latest = hull((needed == steps[:, None]) & (needed >= 0), steps)
+        rest = self._needed(demands, self._learn(latest))
+        wide = (rest >= 0).any(axis=1)
+        every = hull(needed >= 0, steps)
+        ranges = Ranges(
+            np.where(wide, every.first, latest.first),
+            np.where(wide, every.last, latest.last),
+            steps,
+        )
+        return self._learnt(shared_ranges(ranges))
+
+    def _exact(self, demands: list[_Demand]) -> Iterator[Ranges]:
+        """Waits for units that are needed, the latest steps first; of the start of the leaf, for
+        few units that know."""
+        inside = [demand for demand in demands if demand.access.seen is None]
+        while inside and (needed := self._needed(inside, self._known)).max() >= 0:
+            steps: Steps = needed.max(axis=1)
+            yield self._learnt(runs((needed == steps[:, None]) & (needed >= 0), steps))
+        asked = self._asked([demand for demand in demands if demand.access.seen is not None])
+        while asked.any():
+            steps = np.where(asked.any(axis=1), 0, NEVER).astype(np.int32)
+            ranges = runs(asked, steps)
+            asked &= ~ranges.mask
+            yield self._learnt(ranges)
+
+    def _asked(self, demands: list[_Demand]) -> Mask:
+        """[u, v]: unit u asks unit v for what that knew at the start of the leaf."""
+        wanted: dict[int, set[int]] = {}
+        for access, met in ((demand.access, demand.met) for demand in demands):
+            assert access.seen is not None
+            units, others = np.nonzero(met & ~self._seen(access))
+            knowing = np.packbits(access.seen.T, axis=1, bitorder="little")
+            for unit, other in zip(units.tolist(), others.tolist(), strict=True):
+                sets = wanted.setdefault(unit, set())
+                sets.add(int.from_bytes(knowing[other].tobytes(), "little"))
+        asked = np.zeros((self._units, self._units), np.bool_)
+        for unit, sets in wanted.items():
+            asked[unit, list(covering(sets))] = True
+        return asked
+
+    def _learnt(self, ranges: Ranges) -> Ranges:
+        self._known = self._learn(ranges)
+        return ranges
+
+    def _learn(self, ranges: Ranges) -> Steps:
+        """What the units know after these waits."""
+        known = self._known.copy()
+        for (low, high, step), units in ranges.kinds():
+            learnt = self._published[step][low:high].max(axis=0)
+            learnt[low:high] = np.maximum(learnt[low:high], step)
+            known[units] = np.maximum(known[units], learnt)
+        return known
+
+    # ---- the schedule --------------------------------------------------------------------------
+    def schedule(self) -> Schedule:
+        """Steps are numbered anew: only those that someone waits for count."""
+        awaited: dict[int, set[int]] = {}
+        for unit, items in enumerate(self._items):
+            for item in items:
+                if isinstance(item, Wait) and item.step > 0:
+                    awaited.setdefault(item.step, set()).update(item.others(unit))
+        number = {step: new for new, step in enumerate((0, *sorted(awaited)))}
+        units = tuple(
+            self._unit(unit, [step for step in sorted(awaited) if unit in awaited[step]], number)
+            for unit in range(self._units)
+        )
+        return Schedule(units, len(number) if any(units) else 0)
+
+    def _unit(self, unit: int, steps: list[int], number: Mapping[int, int]) -> tuple[Item, ...]:
+        """The items of a unit, with its signals: of several at one place the last says it all."""
+        items = [
+            Wait(item.unit, number[item.step], item.count) if isinstance(item, Wait) else item
+            for item in self._items[unit]
+        ]
+        places = {self._ends[step][unit]: number[step] for step in steps}
+        # What the end of the leaf publishes needs no signal.
+        places.pop(len(items), None)
+        bounds = sorted({0, *places, len(items)})
+        signalled: list[Item] = []
+        for low, high in pairwise(bounds):
+            if low in places:
+                signalled.append(Signal(places[low]))
+            signalled.extend(items[low:high])
+        return tuple(signalled)

@@ -1,0 +1,103 @@
+"""What a policy is, and the plan of a leaf that every policy gives.
+
+A policy decides which unit runs which tasks of which kernel, and in which wave. It inserts no
+waits: the synchroniser finds those that a plan needs. A policy is a file of `policies/` that
+registers an object; the scheduler asks those that fit the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from stretto.device.operator import Kernel
+from stretto.device.regions import Body, Region, Statement, item_regions
+from stretto.device.tree import Rotation
+from stretto.schedule.costs import MachineCosts
+from stretto.schedule.footprint import Footprints, Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An item in its wave; `parts` is empty for a register statement, which every unit executes."""
+
+    item: Statement
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPlan:
+    """Waves of a leaf, and the estimated seconds from its start to its end.
+
+    A unit may wait for what other units do in earlier waves, not for what they do in its own. Of
+    one unit the items run in the order in which they stand.
+    """
+
+    waves: tuple[tuple[Placed, ...], ...]
+    seconds: float
+
+    @property
+    def placed(self) -> Iterator[Placed]:
+        for wave in self.waves:
+            yield from wave
+
+    @property
+    def regions(self) -> Iterator[Region]:
+        """All that the leaf touches."""
+        for placed in self.placed:
+            yield from item_regions(placed.item)
+
+
+class FunctionPlanner(Protocol):
+    """Plans the leaves of one function, asked in the order of its text."""
+
+    def plan(self, body: Body) -> LeafPlan: ...
+
+    def rotate(self, pairs: Rotation) -> None:
+        """A loop ends: the buffers of each pair have traded places."""
+        ...
+
+
+class Policy(Protocol):
+    """`name` is how reports call it.
+
+    ranges: who waits for several units waits once, for all units from the first to the last of
+    them. That suits plans whose units do the same thing, each beside the next.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ranges(self) -> bool: ...
+
+    def fits(self, units: int, costs: MachineCosts) -> bool:
+        """Can it plan for this machine at all?"""
+        ...
+
+    def planning_seconds(self, items: int, units: int) -> float:
+        """About how long it takes to plan a program of so many items."""
+        ...
+
+    def planner(self, units: int, costs: MachineCosts, footprints: Footprints) -> FunctionPlanner:
+        """Plans one function. What `footprints` remember is used again for the waits."""
+        ...
+
+
+POLICIES: dict[str, Policy] = {}
+"""All policies, by name."""
+
+
+def register(policy: Policy) -> None:
+    assert POLICIES.setdefault(policy.name, policy) is policy, policy.name
+
+
+def task_seconds(kernel: Kernel, costs: MachineCosts) -> float:
+    if kernel.seconds > 0:
+        return kernel.seconds
+    return costs.call_seconds if kernel.call is not None else costs.task_seconds
+
+
+def expected_tasks(kernel: Kernel, costs: MachineCosts) -> int:
+    return kernel.tasks if kernel.is_static else costs.unknown_trips
