@@ -124,7 +124,9 @@ def test_between_leaves_it_is_known_who_knows() -> None:
     first = copying("first", A, X), (on(0),)
     second = copying("second", B, A), (on(1),)
     pending = leaf(4, [first], [second], setting=setting).pending()
-    (seen,) = [mask for (*_, name, write), (_, mask) in pending.items() if (name, write) == ("a", 1)]
+    (seen,) = [
+        mask for (*_, name, write), (_, mask) in pending.items() if (name, write) == ("a", 1)
+    ]
     assert seen[:, 0].tolist() == [True, True, False, False]
     # Unit 2 writes what unit 1 has read, and so asks unit 1 for all.
     write = copying("write", A, X), (on(2),)

@@ -166,6 +166,14 @@ class Backward(ABC, Generic[L, S]):
     def rotate(self, state: S, pairs: Rotation) -> S:
         return state
 
+    def decide(self, node: Loop[L] | If[L], after: S) -> S:
+        """What holds before the units read the bounds or the condition of a node."""
+        return after
+
+    def begin(self, node: For[L], after: S) -> S:
+        """What holds before an iteration is given its index."""
+        return after
+
     def visit(self, node: Node[L], after: S) -> S:
         """What holds before a node, given what holds after it."""
         match node:
@@ -176,16 +184,23 @@ class Backward(ABC, Generic[L, S]):
                     after = self.visit(child, after)
                 return after
             case For(body=body, rotate=pairs):
-                return self._fixpoint(after, lambda now: self.visit(body, self.rotate(now, pairs)))
+
+                def iteration(now: S) -> S:
+                    return self.begin(node, self.visit(body, self.rotate(now, pairs)))
+
+                trips = trip_count(node)
+                before = after if trips == 0 else self._fixpoint(after, iteration)
+                return self.decide(node, iteration(before) if trips else before)
             case While(head=head, body=body, rotate=pairs):
 
                 def turn(now: S) -> S:
                     again = self.visit(body, self.rotate(now, pairs))
-                    return self.visit(head, self.merge(again, after))
+                    return self.visit(head, self.decide(node, self.merge(again, after)))
 
-                return self._fixpoint(self.visit(head, after), turn)
+                return self._fixpoint(self.visit(head, self.decide(node, after)), turn)
             case If(then=then, orelse=orelse):
-                return self.merge(self.visit(then, after), self.visit(orelse, after))
+                arms = self.visit(then, after), self.visit(orelse, after)
+                return self.decide(node, self.merge(*arms))
             case Call():
                 return self.call(node, after)
 

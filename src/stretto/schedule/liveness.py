@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from stretto.device.expr import Buffer
-from stretto.device.operator import Kernel
+from stretto.device.expr import Buffer, Var
+from stretto.device.flow import Backward
+from stretto.device.operator import Kernel, Operator
 from stretto.device.regions import Statement, item_regions
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, While
-from stretto.device.verifier.touched import stores_all
+from stretto.device.tree import Call, For, Leaf, Node, Seq, While, children, rotation, swaps
 from stretto.schedule.policy import LeafPlan
 
 
@@ -66,21 +66,17 @@ class Life:
         return units & (units - 1) == 0
 
 
-@dataclass(slots=True)
-class _Loop:
-    """A loop from its first to its last event.
-
-    written: names of buffers that the part of a round walked so far writes, surely or in the arm
-    that is walked. exposed: those that some way through a round reads or adds to before that.
-    """
+@dataclass(frozen=True, slots=True)
+class _LoopLife:
+    """A loop from its first to its last event. exposed: names of the buffers that an iteration may
+    read, or add to, before it has written them."""
 
     start: Event
     end: Event
-    written: set[str] = field(default_factory=set[str])
-    exposed: set[str] = field(default_factory=set[str])
+    exposed: frozenset[str]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Liveness:
     """Events by buffer name, and the pairs of buffers that rotate."""
 
@@ -105,7 +101,7 @@ def _union(events: list[Event]) -> int:
     return units
 
 
-def _extend(name: str, events: list[Event], loop: _Loop) -> None:
+def _extend(name: str, events: list[Event], loop: _LoopLife) -> None:
     """Over the whole loop if the buffer is used outside of it, or read before it is written."""
     start, end = loop.start, loop.end
     inside = [event for event in events if start.position < event.position < end.position]
@@ -125,33 +121,28 @@ class _Timeline:
         self._leaf = 0
         self.events: dict[str, list[Event]] = {}
         self.pairs: list[tuple[Buffer, Buffer]] = []
-        self.loops: list[_Loop] = []
-        self._open: list[_Loop] = []
+        self.loops: list[_LoopLife] = []
 
     def visit(self, node: Node[LeafPlan]) -> None:
         match node:
             case Leaf(plan):
                 self._visit_leaf(plan)
-            case Seq(children):
-                for child in children:
+            case Call(tensors=tensors):
+                self._note((access.buffer.name for _, access in tensors), self._control())
+            case For() | While():
+                start = self._control()
+                for child in children(node):
                     self.visit(child)
-            case For():
-                self._visit_loop((node.body,), node.rotate)
-            case While():
-                self._visit_loop((node.head, node.body), node.rotate)
-            case If():
-                before = [loop.written.copy() for loop in self._open]
-                self.visit(node.then)
-                then = [loop.written for loop in self._open]
-                for loop, written in zip(self._open, before, strict=True):
-                    loop.written = written
-                self.visit(node.orelse)
-                for loop, written in zip(self._open, then, strict=True):
-                    loop.written |= written
-            case Call(_, _, tensors, _):
-                event = self._control()
-                for _, access in tensors:
-                    self._note(access.buffer.name, event)
+                end = self._control()
+                iteration = Seq(children(node))
+                exposed = _Exposed().visit(iteration, frozenset())
+                self.loops.append(_LoopLife(start, end, exposed))
+                self.pairs += rotation(node)
+                for event in (start, end):
+                    self._note(swaps(rotation(node)), event)
+            case _:
+                for child in children(node):
+                    self.visit(child)
 
     def _visit_leaf(self, plan: LeafPlan) -> None:
         self._leaf += 1
@@ -160,37 +151,32 @@ class _Timeline:
                 self._clock += 1
                 units = sum({1 << part.unit for part in placed.parts}) or self._everyone
                 for name, fresh in _accesses(placed.item):
-                    self._note(name, Event(self._clock, self._leaf, wave, units, fresh))
-
-    def _visit_loop(
-        self, parts: tuple[Node[LeafPlan], ...], rotate: tuple[tuple[Buffer, Buffer], ...]
-    ) -> None:
-        start = self._control()
-        loop = _Loop(start, start)
-        self._open.append(loop)
-        for part in parts:
-            self.visit(part)
-        self._open.pop()
-        loop.end = end = self._control()
-        self.loops.append(loop)
-        self.pairs.extend(rotate)
-        for pair in rotate:
-            for buffer in pair:
-                self._note(buffer.name, start)
-                self._note(buffer.name, end)
+                    self._note((name,), Event(self._clock, self._leaf, wave, units, fresh))
 
     def _control(self) -> Event:
         self._leaf += 1
         self._clock += 1
         return Event(self._clock, self._leaf, 0, self._everyone, fresh=False)
 
-    def _note(self, name: str, event: Event) -> None:
-        self.events.setdefault(name, []).append(event)
-        for loop in self._open:
-            if event.fresh:
-                loop.written.add(name)
-            elif name not in loop.written:
-                loop.exposed.add(name)
+    def _note(self, names: Iterable[str], event: Event) -> None:
+        for name in names:
+            self.events.setdefault(name, []).append(event)
+
+
+class _Exposed(Backward[LeafPlan, frozenset[str]]):
+    """Names of the buffers that may be read before they are written."""
+
+    def leaf(self, body: LeafPlan, after: frozenset[str]) -> frozenset[str]:
+        for placed in reversed(list(body.placed)):
+            for name, fresh in _accesses(placed.item):
+                after = after - {name} if fresh else after | {name}
+        return after
+
+    def call(self, call: Call[LeafPlan], after: frozenset[str]) -> frozenset[str]:
+        return after.union(access.buffer.name for _, access in call.tensors)
+
+    def merge(self, a: frozenset[str], b: frozenset[str]) -> frozenset[str]:
+        return a | b
 
 
 def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
@@ -202,11 +188,24 @@ def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
             for load in operator.reads():
                 fresh.setdefault(load.access.buffer.name, False)
             # A push to a list keeps the items of earlier iterations, a copy of a list the rest.
-            writes_all = stores_all(stage) and not operator.accumulate
-            fresh.setdefault(operator.out.buffer.name, writes_all)
+            fresh.setdefault(operator.out.buffer.name, _overwrites(operator))
         yield from fresh.items()
     else:
         regions = item_regions(item)
         reads = {region.buffer.name for region in regions if not region.write}
         yield from ((name, False) for name in reads)
         yield from ((name, True) for name in {r.buffer.name for r in regions} - reads)
+
+
+def _overwrites(operator: Operator) -> bool:
+    """Does the operator surely write every element of its region, whatever was there?
+
+    It does if the place of an element is told by its variables alone, one to a dim, and the number
+    of elements is known. (The verifier has a rule of its own, so that no mistake is made twice.)
+    """
+    variables = [term for index in operator.out.index for term in index.terms]
+    plain = all(isinstance(atom, Var) and factor == 1 for atom, factor in variables)
+    one_each = all(len(index.terms) <= 1 for index in operator.out.index)
+    distinct = len({atom for atom, _ in variables}) == len(variables)
+    static = all(isinstance(extent, int) for extent in (*operator.dims, *operator.reduce))
+    return plain and one_each and distinct and static and not operator.accumulate

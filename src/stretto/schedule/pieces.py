@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stretto.device.expr import Reg
+from stretto.device.flow import Backward, Loop
 from stretto.device.operator import Kernel
-from stretto.device.program import Item, Schedule, Signal, Wait
-from stretto.device.regions import kernel_reads
-from stretto.device.tree import Call, For, Leaf, Let, Node, walk
-from stretto.device.verifier.assignment import Assigned, Assignment
+from stretto.device.program import Item, Run, Schedule, Signal, Wait
+from stretto.device.regions import kernel_reads, statement_reads
+from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, reads, walk
 from stretto.schedule.merge import Step
 
 
@@ -65,20 +65,51 @@ def _signalled(units: Sequence[Sequence[Item]]) -> set[tuple[int, int]]:
 
 
 def piece_registers(
-    body: Node[Schedule], kernels: Mapping[str, Kernel], limits: frozenset[Reg]
-) -> tuple[set[Reg], set[Reg]]:
+    body: Node[Schedule], kernels: Mapping[str, Kernel]
+) -> tuple[frozenset[Reg], frozenset[Reg]]:
     """The registers that a piece takes, and those that it assigns.
 
-    It takes what it may read before it has assigned it, and what it assigns on some ways only.
+    It takes what is live before it when all that it assigns is live after it: what it may read
+    before it has assigned it, and what it assigns on some ways only.
     """
-    taken: set[Reg] = set()
+    assigned = frozenset(_assigned(body))
+    return _LiveRegisters(kernels).visit(body, assigned), assigned
 
-    def note(registers: Iterable[Reg], assigned: Assigned, _: str) -> None:
-        taken.update(reg for reg in registers if reg.name not in assigned and reg not in limits)
 
-    sure = Assignment(lambda name: kernel_reads(kernels[name]), note).end(body, frozenset())
-    assigned = set(_assigned(body))
-    return taken | {reg for reg in assigned if reg.name not in sure}, assigned
+class _LiveRegisters(Backward[Schedule, frozenset[Reg]]):
+    """The registers that may be read before they are assigned again."""
+
+    def __init__(self, kernels: Mapping[str, Kernel]) -> None:
+        self._kernels = kernels
+
+    def leaf(self, body: Schedule, after: frozenset[Reg]) -> frozenset[Reg]:
+        # Every unit has the same assignments.
+        return frozenset[Reg]().union(*(self._before(items, after) for items in body.units))
+
+    def _before(self, items: Sequence[Item], live: frozenset[Reg]) -> frozenset[Reg]:
+        for item in reversed(items):
+            match item:
+                case Run(kernel=name):
+                    live |= kernel_reads(self._kernels[name])
+                case Let(reg=reg):
+                    live = live - {reg} | statement_reads(item)
+                case Check():
+                    live |= statement_reads(item)
+                case _:
+                    pass
+        return live
+
+    def call(self, call: Call[Schedule], after: frozenset[Reg]) -> frozenset[Reg]:
+        return after - {mine for mine, _ in call.results} | reads(call)
+
+    def merge(self, a: frozenset[Reg], b: frozenset[Reg]) -> frozenset[Reg]:
+        return a | b
+
+    def decide(self, node: Loop[Schedule] | If[Schedule], after: frozenset[Reg]) -> frozenset[Reg]:
+        return after | reads(node)
+
+    def begin(self, node: For[Schedule], after: frozenset[Reg]) -> frozenset[Reg]:
+        return after - {node.index}
 
 
 def _assigned(body: Node[Schedule]) -> Iterator[Reg]:

@@ -10,10 +10,11 @@ earlier launch did is left out. The same cut bounds the size of one launch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, limit_register
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
-from stretto.device.program import DeviceProgram, Item, Run, Schedule
+from stretto.device.program import DeviceProgram, Item, Schedule
 from stretto.device.tree import (
     Call,
     For,
@@ -25,6 +26,10 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     While,
+    children,
+    joined,
+    leaves,
+    rebuilt,
     rotating,
     walk,
 )
@@ -47,61 +52,30 @@ class _Planner:
         self.most = most_kernels
         self.kernels = {kernel.name: kernel for kernel in program.kernels}
         self.functions = {f.name: f for f in program.tree.functions}
+        # The functions that the host must execute: those with a library call, or that call such.
         self.hosted: set[str] = set()
-        self._find_hosted()
-
-    def _find_hosted(self) -> None:
-        """Functions that the host must execute: those with a library call, or that call such."""
-        while True:
-            more = {
-                name
-                for name, function in self.functions.items()
-                if name not in self.hosted and self._needs_host(function.body)
+        while (
+            more := {
+                name for name, function in self.functions.items() if self._needs_host(function.body)
             }
-            if not more:
-                return
+            - self.hosted
+        ):
             self.hosted |= more
 
     def _needs_host(self, node: Node[Schedule]) -> bool:
-        for item in walk(node):
-            if isinstance(item, Leaf) and any(
-                isinstance(i, Run) and self.kernels[i.kernel].call is not None
-                for items in item.body.units
-                for i in items
-            ):
-                return True
-            if isinstance(item, Call) and item.function in self.hosted:
-                return True
-        return False
+        return any(
+            isinstance(item, Call) and item.function in self.hosted for item in walk(node)
+        ) or any(self.kernels[name].call for leaf in leaves(node) for name in leaf.kernels)
 
     def size(self, node: Node[Schedule]) -> int:
         """About how much text: kernels, once for every place where they run."""
-        total = 0
-        for item in walk(node):
-            if isinstance(item, Leaf):
-                total += len({i.kernel for u in item.body.units for i in u if isinstance(i, Run)})
-        return total
+        return sum(len(schedule.kernels) for schedule in leaves(node))
 
     def plan(self) -> Plan:
-        functions = [self.functions["main"]]
-        functions += [f for n, f in self.functions.items() if n in self.hosted and n != "main"]
-        made: list[TreeFunction[Action]] = []
-        words: dict[str, dict[str, int]] = {}
-        for function in functions:
-            cutter = _Cutter(self, function)
-            body = cutter.function()
-            words[function.name] = cutter.words
-            made.append(
-                TreeFunction(
-                    function.name,
-                    function.params,
-                    function.tensors,
-                    function.written,
-                    function.results,
-                    function.locals,
-                    body,
-                )
-            )
+        names = ["main", *(name for name in self.functions if name in self.hosted - {"main"})]
+        cutters = {name: _Cutter(self, self.functions[name]) for name in names}
+        made = [cutter.source.with_body(cutter.function()) for cutter in cutters.values()]
+        words = {name: cutter.words for name, cutter in cutters.items()}
         return Plan(self.program, Tree(tuple(made), self.program.tree.externals), words)
 
     def on_host(self, node: Node[Schedule]) -> bool:
@@ -128,57 +102,54 @@ class _Cutter:
         self.planner = planner
         self.source = function
         self.words: dict[str, int] = {}
-        self.pieces: list[Node[Schedule]] = []
         self.made = 0
+        self.moving: tuple[Buffer, ...] = ()
         for reg in (*function.results, *function.params):
-            self.word(reg)
+            self.word(reg.name)
 
-    def word(self, reg: Reg) -> int:
-        return self.words.setdefault(reg.name, len(self.words))
+    def word(self, name: str) -> int:
+        return self.words.setdefault(name, len(self.words))
 
     def function(self) -> Node[Action]:
         body = self.source.body
-        parts = list(self.flat(body))
-        if len(parts) == 1 and not self.planner.on_host(body):
-            return self.launch([body], set(), ())
+        if not self.planner.on_host(body) and len(list(self.flat(body))) == 1:
+            return self.launch(body, self.source.params, self.source.results)
         moving = {*self.source.tensors, *rotating(body)}
-        for buffer in sorted(moving, key=lambda b: b.name):
-            self.words[address_name(buffer)] = len(self.words)
-        return self.node(body, moving)
+        self.moving = tuple(sorted(moving, key=lambda buffer: buffer.name))
+        for buffer in self.moving:
+            self.word(address_name(buffer))
+        return self.node(body)
 
     # ---- cutting -----------------------------------------------------------------------------
-    def node(self, node: Node[Schedule], moving: set[Buffer]) -> Node[Action]:
-        parts = list(self.parts(node, moving))
-        return parts[0] if len(parts) == 1 else Seq(tuple(parts))
-
-    def parts(self, node: Node[Schedule], moving: set[Buffer]) -> Iterator[Node[Action]]:
+    def node(self, node: Node[Schedule]) -> Node[Action]:
         """What the host does for a node, in order."""
+        parts: list[Node[Action]] = []
         gathered: list[Node[Schedule]] = []
         size = 0
+
+        def flush() -> None:
+            nonlocal size
+            if gathered:
+                parts.append(self.piece(joined(gathered)))
+                gathered.clear()
+                size = 0
+
         for item in self.flat(node):
             if isinstance(item, Library):
-                yield from self.flush(gathered, moving)
-                size = 0
-                yield Leaf(item)
+                flush()
+                parts.append(Leaf(item))
             elif self.planner.on_host(item):
-                ahead, hosted = self.control(item, moving)
-                gathered += ahead
-                yield from self.flush(gathered, moving)
-                size = 0
-                yield hosted
+                hosted = self.control(item, gathered)
+                flush()
+                parts.append(hosted)
             else:
                 more = self.planner.size(item)
                 if size + more > self.planner.most:
-                    yield from self.flush(gathered, moving)
-                    size = 0
+                    flush()
                 gathered.append(item)
                 size += more
-        yield from self.flush(gathered, moving)
-
-    def flush(self, gathered: list[Node[Schedule]], moving: set[Buffer]) -> Iterator[Node[Action]]:
-        if gathered:
-            yield self.launch(list(gathered), moving, None)
-            gathered.clear()
+        flush()
+        return parts[0] if len(parts) == 1 else Seq(tuple(parts))
 
     def flat(self, node: Node[Schedule]) -> Iterator[Node[Schedule] | Library]:
         """Sequences and leaves taken apart where the host has to come in."""
@@ -220,33 +191,21 @@ class _Cutter:
         return Library(call, step.kernel) if isinstance(step, RunStep) and call else None
 
     # ---- control on the host -----------------------------------------------------------------
-    def control(
-        self, node: Node[Schedule], moving: set[Buffer]
-    ) -> tuple[list[Node[Schedule]], Node[Action]]:
-        """A node as the host executes it, and what the device computes before it."""
-        ahead: list[Node[Schedule]] = []
-        match node:
-            case For(index, start, stop, step, body, rotate):
-                self.word(index)
-                bounds = [self.number(expr, ahead) for expr in (start, stop)]
-                inner = self.node(body, moving)
-                return ahead, For(index, bounds[0], bounds[1], step, inner, rotate)
-            case While(head, condition, body, rotate):
-                self.word(condition)
-                first, inner = self.node(head, moving), self.node(body, moving)
-                return ahead, While(first, condition, inner, rotate)
-            case If(condition, then, orelse):
-                self.word(condition)
-                arms = self.node(then, moving), self.node(orelse, moving)
-                return ahead, If(condition, *arms)
-            case Call(function, registers, tensors, results):
-                passed = tuple((reg, self.number(expr, ahead)) for reg, expr in registers)
-                places = tuple((buffer, self.place(access, ahead)) for buffer, access in tensors)
-                for mine, _ in results:
-                    self.word(mine)
-                return ahead, Call(function, passed, places, results)
-            case _:
-                raise TypeError(node)
+    def control(self, node: Node[Schedule], ahead: list[Node[Schedule]]) -> Node[Action]:
+        """A node as the host executes it; what the device computes for it is added to `ahead`."""
+        if isinstance(node, Call):
+            passed = tuple((reg, self.number(expr, ahead)) for reg, expr in node.registers)
+            places = tuple((buffer, self.place(a, ahead)) for buffer, a in node.tensors)
+            for mine, _ in node.results:
+                self.word(mine.name)
+            return Call(node.function, passed, places, node.results)
+        if isinstance(node, For):
+            self.word(node.index.name)
+            bounds = [self.number(expr, ahead) for expr in (node.start, node.stop)]
+            node = replace(node, start=bounds[0], stop=bounds[1])
+        elif isinstance(node, While | If):
+            self.word(node.condition.name)
+        return rebuilt(node, [self.node(child) for child in children(node)])
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
         """A number, or a register that a launch computes for the host."""
@@ -254,7 +213,7 @@ class _Cutter:
             return expr
         self.made += 1
         reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
-        self.word(reg)
+        self.word(reg.name)
         items: tuple[Item, ...] = (Let(reg, expr),)
         ahead.append(Leaf(Schedule((items,) * self.planner.program.units, 1)))
         return Position(Index.of(reg))
@@ -265,52 +224,32 @@ class _Cutter:
         return Access(access.buffer, (1,), (offset.index,))
 
     # ---- launches ----------------------------------------------------------------------------
+    def piece(self, body: Node[Schedule]) -> Node[Action]:
+        """One of several launches: it takes and gives what passes between them."""
+        limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
+        taken, assigned = piece_registers(body, self.planner.kernels)
+        takes = tuple(sorted(taken - limits, key=lambda reg: reg.name))
+        gives = tuple(sorted(assigned, key=lambda reg: reg.name))
+        for reg in (*takes, *gives):
+            self.word(reg.name)
+        return self.launch(body, takes, gives)
+
     def launch(
-        self, nodes: list[Node[Schedule]], moving: set[Buffer], results: tuple[Reg, ...] | None
+        self, body: Node[Schedule], params: tuple[Reg, ...], results: tuple[Reg, ...]
     ) -> Node[Action]:
-        """A device program of nodes; `results` None: all that it assigns."""
         program, source = self.planner.program, self.source
-        body: Node[Schedule] = nodes[0] if len(nodes) == 1 else Seq(tuple(nodes))
-        if results is not None:
-            results = source.results
-            takes = source.params
-        else:
-            limits = frozenset(limit_register(b.slot) for b in program.lists)
-            taken, assigned = piece_registers(body, self.planner.kernels, limits)
-            results = tuple(sorted(assigned, key=lambda r: r.name))
-            takes = tuple(sorted(taken, key=lambda r: r.name))
-            for reg in (*takes, *results):
-                self.word(reg)
-        functions = self.planner.reached(body)
-        main = TreeFunction(
-            "main",
-            takes,
-            tuple(sorted(moving, key=lambda b: b.name)),
-            (),
-            results,
-            source.locals,
-            body,
+        main = TreeFunction("main", params, self.moving, (), results, source.locals, body)
+        called = self.planner.reached(body)
+        used = {name for f in (main, *called) for leaf in leaves(f.body) for name in leaf.kernels}
+        frames = (
+            ("main", program.frame(source.name)),
+            *((f.name, program.frame(f.name)) for f in called),
         )
-        used = {
-            i.kernel
-            for f in (main, *functions)
-            for n in walk(f.body)
-            if isinstance(n, Leaf)
-            for items in n.body.units
-            for i in items
-            if isinstance(i, Run)
-        }
-        frames = [("main", program.frame(source.name))]
-        frames += [(f.name, program.frame(f.name)) for f in functions]
-        return Leaf(
-            Launch(
-                DeviceProgram(
-                    program.units,
-                    Tree((main, *functions), program.tree.externals),
-                    tuple(k for k in program.kernels if k.name in used),
-                    tuple(frames),
-                    program.lists,
-                ),
-                tuple(b for b in main.tensors if b in rotating(body)),
-            )
+        launched = replace(
+            program,
+            tree=Tree((main, *called), program.tree.externals),
+            kernels=tuple(kernel for kernel in program.kernels if kernel.name in used),
+            frames=frames,
         )
+        turned = rotating(body)
+        return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned)))
