@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from stretto.device.costs import CostModel
 from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, trip_count
-from stretto.schedule.costs import MachineCosts
 
 L = TypeVar("L")
 
 
 def tree_seconds(
-    functions: Iterable[TreeFunction[L]], leaf: Callable[[L], float], costs: MachineCosts
+    functions: Iterable[TreeFunction[L]], leaf: Callable[[L], float], costs: CostModel
 ) -> float:
     """Seconds of one run of `main`, the longer arm of every branch taken."""
     bodies = {function.name: function.body for function in functions}
@@ -21,7 +21,7 @@ def tree_seconds(
 
 class _Estimator(Generic[L]):
     def __init__(
-        self, bodies: dict[str, Node[L]], leaf: Callable[[L], float], costs: MachineCosts
+        self, bodies: dict[str, Node[L]], leaf: Callable[[L], float], costs: CostModel
     ) -> None:
         self._bodies = bodies
         self._leaf = leaf

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body, Region, Statement, item_regions
 from stretto.device.tree import Rotation
-from stretto.schedule.costs import MachineCosts
 from stretto.schedule.footprint import Footprints, Parts
 
 
@@ -72,7 +72,7 @@ class Policy(Protocol):
     @property
     def ranges(self) -> bool: ...
 
-    def fits(self, units: int, costs: MachineCosts) -> bool:
+    def fits(self, units: int, costs: CostModel) -> bool:
         """Can it plan for this machine at all?"""
         ...
 
@@ -80,7 +80,7 @@ class Policy(Protocol):
         """About how long it takes to plan a program of so many items."""
         ...
 
-    def planner(self, units: int, costs: MachineCosts, footprints: Footprints) -> FunctionPlanner:
+    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> FunctionPlanner:
         """Plans one function. What `footprints` remember is used again for the waits."""
         ...
 
@@ -93,11 +93,11 @@ def register(policy: Policy) -> None:
     assert POLICIES.setdefault(policy.name, policy) is policy, policy.name
 
 
-def task_seconds(kernel: Kernel, costs: MachineCosts) -> float:
+def task_seconds(kernel: Kernel, costs: CostModel) -> float:
     if kernel.seconds > 0:
         return kernel.seconds
     return costs.call_seconds if kernel.call is not None else costs.task_seconds
 
 
-def expected_tasks(kernel: Kernel, costs: MachineCosts) -> int:
+def expected_tasks(kernel: Kernel, costs: CostModel) -> int:
     return kernel.tasks if kernel.is_static else costs.unknown_trips

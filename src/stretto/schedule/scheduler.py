@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import cast
 
+from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Schedule, Signal, Wait
@@ -22,7 +23,6 @@ from stretto.device.tree import (
     rotation,
 )
 from stretto.errors import ScheduleError
-from stretto.schedule.costs import MachineCosts
 from stretto.schedule.estimate import tree_seconds
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.leaf_waits import SyncSetting
@@ -62,7 +62,7 @@ class Report:
     separate_bytes: int
 
 
-def schedule(tree: Tree[Body], units: int, costs: MachineCosts | None = None) -> DeviceProgram:
+def schedule(tree: Tree[Body], units: int, costs: CostModel | None = None) -> DeviceProgram:
     """A program for `units` units, or for one where several would not gain what waking them costs.
 
     Where `costs` ask for a team it is always for all units.
@@ -73,10 +73,10 @@ def schedule(tree: Tree[Body], units: int, costs: MachineCosts | None = None) ->
 
 
 def schedule_with_report(
-    tree: Tree[Body], units: int, costs: MachineCosts | None = None
+    tree: Tree[Body], units: int, costs: CostModel | None = None
 ) -> tuple[DeviceProgram, Report]:
     """As `schedule`, with what it decided."""
-    costs = costs or MachineCosts()
+    costs = costs or HOST_COSTS
     tree = normalize(tree)
     alone = tree_seconds(tree.functions, lambda body: _sequential_seconds(body, costs), costs)
     declined: list[str] = []
@@ -114,7 +114,7 @@ class ProgramPlan:
 
 
 def _shared_out(
-    tree: Tree[Body], units: int, costs: MachineCosts, alone: float, declined: list[str]
+    tree: Tree[Body], units: int, costs: CostModel, alone: float, declined: list[str]
 ) -> ProgramPlan | None:
     """The best plan for several units; None where it does not gain what waking them costs.
 
@@ -140,7 +140,7 @@ def _shared_out(
     return best
 
 
-def _by_planning(tree: Tree[Body], units: int, costs: MachineCosts) -> list[tuple[float, Policy]]:
+def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[float, Policy]]:
     """The policies that fit, and what their planning costs, the cheapest first."""
     items = sum(len(body) for function in tree.functions for body in leaves(function.body))
     prices = [
@@ -151,7 +151,7 @@ def _by_planning(tree: Tree[Body], units: int, costs: MachineCosts) -> list[tupl
     return sorted(prices, key=lambda pair: pair[0])
 
 
-def _plan(tree: Tree[Body], units: int, costs: MachineCosts, policy: Policy) -> ProgramPlan:
+def _plan(tree: Tree[Body], units: int, costs: CostModel, policy: Policy) -> ProgramPlan:
     footprints = Footprints(units)
     functions = tuple(
         function.with_body(_planned(function.body, policy.planner(units, costs, footprints)))
@@ -173,13 +173,13 @@ def _planned(node: Node[Body], planner: FunctionPlanner) -> Node[LeafPlan]:
             return planned
 
 
-def _sequential_seconds(body: Body, costs: MachineCosts) -> float:
+def _sequential_seconds(body: Body, costs: CostModel) -> float:
     kernels = (item for item in body if isinstance(item, Kernel))
     return sum(task_seconds(kernel, costs) * expected_tasks(kernel, costs) for kernel in kernels)
 
 
 def _realised(
-    tree: Tree[Body], plan: ProgramPlan, costs: MachineCosts
+    tree: Tree[Body], plan: ProgramPlan, costs: CostModel
 ) -> tuple[DeviceProgram, list[FramePlan]]:
     """The program of a plan, with its memory and its waits."""
     kernels = _kernels(tree)

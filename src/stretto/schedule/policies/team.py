@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.device.boxes import Mask
+from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
-from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Node, leaf_nodes
 from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
 from stretto.schedule.policy import LeafPlan, Placed, expected_tasks, register, task_seconds
@@ -46,20 +46,20 @@ class TeamPolicy:
     name: str = "team"
     ranges: bool = True
 
-    def fits(self, units: int, costs: MachineCosts) -> bool:
+    def fits(self, units: int, costs: CostModel) -> bool:
         return True
 
     def planning_seconds(self, items: int, units: int) -> float:
         return items * (5e-4 + 1e-4 * units)
 
-    def planner(self, units: int, costs: MachineCosts, footprints: Footprints) -> _Planner:
+    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _Planner:
         return _Planner(units, costs, footprints)
 
 
 class _Planner:
     """Plans the leaves of one function, in the order of its text."""
 
-    def __init__(self, units: int, costs: MachineCosts, footprints: Footprints) -> None:
+    def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
         self._units = units
         self._costs = costs
         self._footprints = footprints

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body, Region
 from stretto.device.tree import Rotation
 from stretto.schedule.affinity import Producers, favourites
-from stretto.schedule.costs import MachineCosts
 from stretto.schedule.dependence import Node, conflict, leaf_nodes
 from stretto.schedule.footprint import Footprints, Part, Parts
 from stretto.schedule.policy import LeafPlan, Placed, expected_tasks, register, task_seconds
@@ -52,20 +52,20 @@ class WavefrontPolicy:
     name: str = "wavefront"
     ranges: bool = False
 
-    def fits(self, units: int, costs: MachineCosts) -> bool:
+    def fits(self, units: int, costs: CostModel) -> bool:
         return units == 1 or not costs.team
 
     def planning_seconds(self, items: int, units: int) -> float:
         return items * (5e-4 + 1.2e-5 * units * units)
 
-    def planner(self, units: int, costs: MachineCosts, footprints: Footprints) -> _Planner:
+    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _Planner:
         return _Planner(units, costs, footprints)
 
 
 class _Planner:
     """Plans the leaves of one function, in the order of its text."""
 
-    def __init__(self, units: int, costs: MachineCosts, footprints: Footprints) -> None:
+    def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
         self._units = units
         self._costs = costs
         self._footprints = footprints
@@ -80,7 +80,7 @@ class _Planner:
 
 class _LeafPlanner:
     def __init__(
-        self, units: int, costs: MachineCosts, footprints: Footprints, producers: Producers
+        self, units: int, costs: CostModel, footprints: Footprints, producers: Producers
     ) -> None:
         self._units = units
         self._costs = costs
