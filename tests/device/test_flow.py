@@ -81,6 +81,13 @@ def rotation(rng: random.Random) -> Rotation:
     return ((names[0], names[1]),) if rng.random() < 0.5 else ()
 
 
+class Live(Read):
+    """Names that may be read before they are written; leaf "d" writes `a`, the others read."""
+
+    def leaf(self, body: str, after: Names) -> Names:
+        return after - {"a"} if body == "d" else after | {body}
+
+
 Step = str | Rotation | Call[str]
 
 
@@ -124,10 +131,10 @@ def repeated(
 @pytest.mark.parametrize("seed", range(150))
 def test_on_all_ways(seed: int) -> None:
     tree = drawn(random.Random(seed))
-    written, read = Written(), Read()
+    written, read, live = Written(), Read(), Live()
     start: Names = frozenset("a")
     ends: list[Names] = []
-    befores: list[Names] = []
+    befores: dict[Read, list[Names]] = {read: [], live: []}
     for way in ways(tree):
         state = start
         for step in way:
@@ -139,19 +146,21 @@ def test_on_all_ways(seed: int) -> None:
                 case _:
                     state = written.rotate(state, step)
         ends.append(state)
-        after: Names = frozenset()
-        for step in reversed(way):
-            match step:
-                case str():
-                    after = read.leaf(step, after)
-                case Call():
-                    after = read.call(step, after)
-                case _:
-                    after = read.rotate(after, step)
-        befores.append(after)
+        for backward, found in befores.items():
+            after: Names = frozenset()
+            for step in reversed(way):
+                match step:
+                    case str():
+                        after = backward.leaf(step, after)
+                    case Call():
+                        after = backward.call(step, after)
+                    case _:
+                        after = backward.rotate(after, step)
+            found.append(after)
+    for backward, before in befores.items():
+        assert backward.visit(tree, frozenset()) >= frozenset.union(*before)
     found = written.end(tree, start)
     assert found <= frozenset.intersection(*ends)
-    assert read.visit(tree, frozenset()) >= frozenset.union(*befores)
     assert found == Remembered().end(tree, start)
 
 
@@ -164,6 +173,16 @@ def test_exact_where_all_trips_are_possible() -> None:
     assert Written().end(surely, frozenset()) == {"b"}
     never = For(Reg("i"), Const(0, DType.I64), Const(0, DType.I64), 1, Leaf("b"))
     assert Written().end(never, frozenset()) == frozenset()
+
+
+def test_a_loop_that_surely_runs_writes() -> None:
+    def loop(trips: int) -> Node[str]:
+        return For(Reg("i"), Const(0, DType.I64), Const(trips, DType.I64), 1, Leaf("d"))
+
+    assert Live().visit(loop(2), frozenset("a")) == frozenset()
+    assert Live().visit(loop(0), frozenset("a")) == {"a"}
+    unknown = For(Reg("i"), Const(0, DType.I64), UNKNOWN, 1, Leaf("d"))
+    assert Live().visit(unknown, frozenset("a")) == {"a"}
 
 
 def test_a_loop_carries_what_trades_places() -> None:

@@ -95,6 +95,8 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 1, s.base + 1)) return false;
         break;
       }
       case 1:
@@ -107,25 +109,12 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 0, s.base + 1)) return false;
         break;
       }
     }
-    s.base += 1;
-    stretto::signal(s.ctx, s.unit, s.base);
-    switch (s.unit)
-    {
-      case 0:
-      {
-        if (!stretto::wait(s.ctx, s.unit, 1, s.base + 0)) return false;
-        break;
-      }
-      case 1:
-      {
-        if (!stretto::wait(s.ctx, s.unit, 0, s.base + 0)) return false;
-        break;
-      }
-    }
-    s.base += 1;
+    s.base += 2;
     stretto::signal(s.ctx, s.unit, s.base);
     if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_half_2 + 0, b_tree_a_3 + 0)) return false;
     if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_a_3 + 0, b_tree_b_4 + 0)) return false;

@@ -188,9 +188,14 @@ class Backward(ABC, Generic[L, S]):
                 def iteration(now: S) -> S:
                     return self.begin(node, self.visit(body, self.rotate(now, pairs)))
 
-                trips = trip_count(node)
-                before = after if trips == 0 else self._fixpoint(after, iteration)
-                return self.decide(node, iteration(before) if trips else before)
+                head = self._fixpoint(after, iteration)
+                match trip_count(node):
+                    case None:
+                        return self.decide(node, head)
+                    case 0:
+                        return self.decide(node, after)
+                    case _:
+                        return self.decide(node, iteration(head))
             case While(head=head, body=body, rotate=pairs):
 
                 def turn(now: S) -> S:

@@ -1,0 +1,125 @@
+"""Policies: what it takes to add one, and which of several is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from stretto.device.costs import CostModel
+from stretto.device.expr import Reg
+from stretto.device.operator import Kernel
+from stretto.device.program import Run
+from stretto.device.regions import Body
+from stretto.device.tree import For, Leaf, Rotation, Seq, leaves
+from stretto.device.verifier import verify
+from stretto.machines.emulator.run import Emulator
+from stretto.schedule.footprint import Footprints, Part
+from stretto.schedule.policies import POLICIES
+from stretto.schedule.policy import LeafPlan, Placed, register
+from stretto.schedule.scheduler import schedule, schedule_with_report
+from tests.schedule.programs import OUT, A, B, X, kernel, mixing
+from tests.schedule.trees import EAGER, number, program
+
+
+@dataclass(frozen=True, slots=True)
+class InTurns:
+    """One kernel after the other, each as a whole on the next unit. (A whole policy.)"""
+
+    seconds: float = 0.0
+    price: float = 0.0
+    name: str = "turns"
+    ranges: bool = False
+
+    def fits(self, units: int, costs: CostModel) -> bool:
+        return units > 1
+
+    def planning_seconds(self, items: int, units: int) -> float:
+        return self.price
+
+    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> InTurns.Planner:
+        return InTurns.Planner(units, self.seconds)
+
+    @dataclass(slots=True)
+    class Planner:
+        units: int
+        seconds: float
+        turn: int = -1
+
+        def plan(self, body: Body) -> LeafPlan:
+            return LeafPlan(tuple((self.placed(item),) for item in body), self.seconds)
+
+        def placed(self, item: Kernel) -> Placed:  # pyright: ignore
+            self.turn = (self.turn + 1) % self.units
+            return Placed(item, (Part(self.turn, 0, item.tasks),))
+
+        def rotate(self, pairs: Rotation) -> None:
+            pass
+
+
+TREE = program(
+    Seq(
+        (
+            Leaf((kernel("a", A, X), mixing("b", B, A))),
+            For(Reg("i"), number(0), number(2), 1, Leaf((mixing("c", A, B), kernel("d", B, A)))),
+            Leaf((kernel("end", OUT, B),)),
+        )
+    ),
+    (A, B),
+    (X, OUT),
+)
+
+
+@pytest.fixture(autouse=True)
+def table() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    before = dict(POLICIES)
+    yield
+    POLICIES.clear()
+    POLICIES.update(before)
+
+
+def test_a_policy_is_one_class() -> None:
+    """Waits, memory and steps are none of its business."""
+    register(InTurns())
+    made, report = schedule_with_report(TREE, 3, EAGER)
+    assert (report.policy, report.units) == ("turns", 3)
+    verify(made)
+    runs = {
+        item.kernel: unit
+        for leaf in leaves(made.tree.main.body)
+        for unit, items in enumerate(leaf.units)
+        for item in items
+        if isinstance(item, Run)
+    }
+    assert runs == {"a": 0, "b": 1, "c": 2, "d": 0, "end": 1}
+    assert report.waits > 0
+    outs = [torch.zeros(8), torch.zeros(8)]
+    x = torch.rand(8)
+    for out, one in zip(outs, (made, schedule(TREE, 1)), strict=True):
+        Emulator(one, 1).run({0: x, 1: out})
+    torch.testing.assert_close(*outs)
+
+
+def test_the_least_estimate_is_taken() -> None:
+    register(InTurns(seconds=1.0))
+    _, report = schedule_with_report(TREE, 2, replace(EAGER, planning_share=1e-9))
+    assert report.policy == "wavefront"
+    assert any("turns: estimated at 4000000.0 us" in reason for reason in report.declined)
+
+
+def test_planning_is_a_cost() -> None:
+    """A policy that takes longer than it could gain is not asked."""
+    register(InTurns(price=3600.0))
+    _, report = schedule_with_report(TREE, 2, EAGER)
+    assert report.policy == "wavefront"
+    assert "turns: it could not gain what planning with it costs" in report.declined
+
+
+def test_where_no_plan_can_gain_none_is_made() -> None:
+    """Waking the workers takes longer than the whole program."""
+    register(InTurns())
+    _, report = schedule_with_report(TREE, 2, CostModel(wake_seconds=1.0))
+    assert (report.units, report.declined) == (1, ())
