@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -21,7 +21,7 @@ from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan
-from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
 from stretto.schedule.plan import MOST_KERNELS, make_plan
@@ -69,17 +69,17 @@ def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = Tr
     """`spread`: cut finely and used by all units, however small the work is."""
     lowered = lower(program)
     costs = SPREAD if spread else CPU_COSTS
-    tree, packings = select(lowered, units, fuse, costs)
-    device, _ = schedule_with_report(tree, units, costs)
+    selected = select(lowered, units, fuse, costs)
+    device, _ = schedule_with_report(selected.tree, units, costs)
     assert device.units == units or not spread
-    verify(device, tree)
-    return Built(replace(lowered.interface, packings=packings), device)
+    verify(device, selected.tree)
+    return Built(selected.interface, device)
 
 
 def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool = True) -> Built:
     """The same for the kernels of a GPU with so many thread blocks."""
     lowered = lower(program)
-    tree = select_cuda(lowered, units, fuse, CUDA_COSTS.spread() if spread else CUDA_COSTS)
+    tree = select_cuda(lowered, units, fuse, CUDA_COSTS.spread() if spread else CUDA_COSTS).tree
     device, _ = schedule_with_report(tree, units, CUDA_COSTS)
     assert device.units == units
     verify(device, tree)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stretto.device.operator import Kernel, TileDim
+from stretto.device.regions import Body
 from stretto.device.tree import map_tree
 from stretto.frontends.python import capture
 from stretto.lowering.program import lower
@@ -20,7 +21,7 @@ from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.device import cuda_executable, emulated_cuda_executable
 from stretto.machines.cuda.printer.program import Style, print_plan
-from stretto.machines.cuda.select import KernelItems, select_cuda
+from stretto.machines.cuda.select import select
 from stretto.machines.cuda.templates.reduction import Reduce
 from stretto.options import Options
 from stretto.passes.manager import run_passes
@@ -81,7 +82,7 @@ def make(
     options = Options(cache_dir=folder)
     captured = capture(multiply, (matrix, vector), {}, options)
     lowered = lower(run_passes(captured.program, pipeline()))
-    tree = select_cuda(lowered, bench.units)
+    tree = select(lowered, bench.units).tree
     if shape is not None:
         tree = map_tree(tree, lambda items: _shaped(items, shape, task_rows))
     program, _ = schedule_with_report(tree, bench.units, CUDA_COSTS)
@@ -93,7 +94,7 @@ def make(
     return cuda_executable(plan, sources, compiled, lowered.interface, options, bench.device)
 
 
-def _shaped(items: KernelItems, shape: Shape, task_rows: int) -> KernelItems:
+def _shaped(items: Body, shape: Shape, task_rows: int) -> Body:
     """The kernels with their reductions in that shape, in tasks of so many rows."""
     changed: list[Any] = []
     for item in items:

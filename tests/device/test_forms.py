@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import Tensor
@@ -19,7 +17,7 @@ from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES as CPU_TEMPLATES
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.cuda.templates import TEMPLATES as CUDA_TEMPLATES
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
@@ -42,15 +40,14 @@ def again(form: Form) -> Form:
 def forms(program: Program) -> list[Form]:
     """A program in all its forms, for two machines."""
     lowered = lower(program)
-    tree, packings = select(lowered, 2)
-    selected = Selected(tree, replace(lowered.interface, packings=packings))
-    scheduled = Scheduled(schedule(tree, 2), selected.interface)
+    selected = select(lowered, 2)
+    scheduled = Scheduled(schedule(selected.tree, 2), selected.interface)
     return [lowered, selected, scheduled, *forms_for_gpu(lowered)]
 
 
 def forms_for_gpu(lowered: Lowered) -> list[Form]:
     interface = lowered.interface
-    tree = select_cuda(lowered, 3)
+    tree = select_cuda(lowered, 3).tree
     program = schedule(tree, 3, CUDA_COSTS)
     plans = [Planned(make_plan(program, most), interface) for most in (1, 400)]
     return [Selected(tree, interface), Scheduled(program, interface), *plans]
@@ -115,9 +112,8 @@ def tensors_for(program: Program) -> list[Tensor]:
 def run_form(form: Form, inputs: list[Tensor]) -> list[Tensor]:
     """Goes on from a form, on two units, and runs the program on the emulator."""
     match form:
-        case Lowered(_, interface):
-            tree, packings = select(form, 2)
-            return run_form(Selected(tree, replace(interface, packings=packings)), inputs)
+        case Lowered():
+            return run_form(select(form, 2), inputs)
         case Selected(tree, interface):
             return run_form(Scheduled(schedule(tree, 2), interface), inputs)
         case Scheduled(program, interface):

@@ -12,7 +12,7 @@ from stretto.device.tree import leaves
 from stretto.ir.types import DType
 from stretto.kernels.products import product_of
 from stretto.kernels.split_reductions import SPLIT, may_split, slices_of, split
-from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.select import select
 from tests.lowering.programs import lowered
 
 
@@ -127,7 +127,7 @@ def total(shape: str, result: str, dims: str, name: str = "sum.dim_IntList") -> 
 
 
 def kernels(text: str, units: int) -> list[Kernel]:
-    tree = select_cuda(lowered(text), units)
+    tree = select(lowered(text), units).tree
     found = [item for leaf in leaves(tree.main.body) for item in leaf if isinstance(item, Kernel)]
     parts = [buffer for buffer in tree.main.locals if ".part" in buffer.name]
     written = {stage.operator.out.buffer for kernel in found for stage in kernel.stages}
@@ -170,7 +170,7 @@ def test_others_are_not(text: str) -> None:
 
 
 def test_parts_are_buffers_of_the_function_that_uses_them() -> None:
-    tree = select_cuda(
+    tree = select(
         lowered("""
             func @main(%x: f32[1, 100000]) -> (f32[1, 10]) {
               %y = call @f(%x) : f32[1, 10]
@@ -184,6 +184,6 @@ def test_parts_are_buffers_of_the_function_that_uses_them() -> None:
             }
             """),
         132,
-    )
+    ).tree
     assert [b.name for b in tree.function("f").locals] == ["f.part0"]
     assert not any(".part" in b.name for b in tree.main.locals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,7 @@ import stretto
 from benchmarks.models import CORE
 from benchmarks.models import build as build_model
 from stretto.device.costs import CostModel
-from stretto.device.forms import Packing, ProgramInterface
+from stretto.device.forms import ProgramInterface
 from stretto.device.normalize import normalize
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
@@ -25,7 +25,7 @@ from stretto.ir.core import Program
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.emulator.run import Emulator
 from stretto.machines.interpreter.machine import InterpretedExecutable, InterpreterMachine
@@ -116,13 +116,12 @@ RECORDER = RecordingMachine("recorder")
 
 def captured_specimen(name: str, recorded: Recorded, units: int, costs: CostModel) -> Specimen:
     lowered = lower(recorded.program)
-    packings: tuple[Packing, ...] = ()
     if costs.team:
-        tree = select_cuda(lowered, units, True, CUDA_COSTS.spread())
+        selected = select_cuda(lowered, units, True, CUDA_COSTS.spread())
     else:
-        tree, packings = select(lowered, units, True, SPREAD)
-    run = _Runner(replace(lowered.interface, packings=packings), recorded.inputs)
-    return specimen(name, tree, units, costs, run)
+        selected = select(lowered, units, True, SPREAD)
+    run = _Runner(selected.interface, recorded.inputs)
+    return specimen(name, selected.tree, units, costs, run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,12 +306,11 @@ def test_many_units_are_a_team() -> None:
 def test_printed_code_waits_for_several_units() -> None:
     model, inputs = build("lstm", "small")
     program = optimized(model, inputs)
-    lowered = lower(program)
-    tree, packings = select(lowered, 3, Options().fuse, SPREAD)
-    device = schedule(tree, 3, TEAM)
+    selected = select(lower(program), 3, Options().fuse, SPREAD)
+    device = schedule(selected.tree, 3, TEAM)
     verify(device)
     assert any(item.count > 1 for unit in range(3) for item in waits_of(device, unit))
-    made = Built(replace(lowered.interface, packings=packings), device)
+    made = Built(selected.interface, device)
     tensors = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
     assert_close(made.cpu()(tensors), run(program, tensors))
 
@@ -326,7 +325,7 @@ def optimized(model: Any, inputs: Any) -> Program:
 @pytest.mark.parametrize("name", CORE)
 def test_the_zoo_on_a_whole_gpu(name: str) -> None:
     model, inputs = build(name, "small")
-    tree, _ = select(lower(optimized(model, inputs)), 132, Options().fuse)
-    device = schedule(tree, 132, TEAM)
+    selected = select(lower(optimized(model, inputs)), 132, Options().fuse)
+    device = schedule(selected.tree, 132, TEAM)
     assert device.units == 132
     verify(device)

@@ -69,6 +69,10 @@ class CostModel:
     vector: int = 16
     """f32 numbers that are computed at once: along a contiguous dim they count as one."""
 
+    # ---- variants of a kernel ----------------------------------------------------------------
+    later_gain: float = 1.0
+    """A later variant, which has more tasks, must be faster by this factor."""
+
     # ---- splitting ---------------------------------------------------------------------------
     split_gain: float = 1.3
     """A reduction in two steps must be faster than one by this factor."""

@@ -19,7 +19,8 @@ from tests.lowering.programs import lowered
 def kernels(
     text: str, units: int = 2, fuse: bool = True, costs: CpuCosts = CPU_COSTS
 ) -> tuple[list[Kernel], list[Packing]]:
-    tree, packings = select(lowered(text), units, fuse, costs)
+    selected = select(lowered(text), units, fuse, costs)
+    tree, packings = selected.tree, selected.interface.packings
     found = [item for leaf in leaves(tree.main.body) for item in leaf if isinstance(item, Kernel)]
     assert len({kernel.name for kernel in found}) == len(found)
     return found, list(packings)

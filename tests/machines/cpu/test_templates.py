@@ -37,14 +37,12 @@ PROGRAMS = {
 
 
 def text_of(name: str) -> str:
-    tree, _ = select(lowered(PROGRAMS[name]), 2)
-    return print_program(schedule(tree, 2))
+    return print_program(schedule(select(lowered(PROGRAMS[name]), 2).tree, 2))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_text_of_every_template_is_read_back(name: str) -> None:
-    tree, _ = select(lowered(PROGRAMS[name]), 2)
-    program = schedule(tree, 2)
+    program = schedule(select(lowered(PROGRAMS[name]), 2).tree, 2)
     text = print_program(program)
     assert f"stage {name}(" in text
     assert parse_program(text, TEMPLATES) == program

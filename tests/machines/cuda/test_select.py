@@ -12,7 +12,7 @@ from stretto.device.tree import leaves
 from stretto.ir.types import DType
 from stretto.kernels.products import product_of
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.select import select
 from stretto.machines.cuda.templates import TEMPLATES, choose
 from stretto.machines.cuda.templates.dot import block_dtype
 from stretto.machines.cuda.templates.reduction import Reduce
@@ -22,7 +22,7 @@ from tests.lowering.programs import items_of, lowered
 
 
 def kernels(text: str, units: int = 132, fused: bool = True) -> list[Kernel]:
-    tree = select_cuda(lowered(text), units, fused)
+    tree = select(lowered(text), units, fused).tree
     found = [item for leaf in leaves(tree.main.body) for item in leaf if isinstance(item, Kernel)]
     assert len({kernel.name for kernel in found}) == len(found)
     return found
@@ -158,7 +158,7 @@ def test_the_text_of_every_template_is_read_back() -> None:
     texts: list[str] = []
     relu = "func @main(%x: f32[9]) -> (f32[9]) { %y = aten.relu.default(%x) : f32[9] return %y }"
     for text in (linear(3, 512, 512), linear(512, 512, 512), convolution(2), relu):
-        program = schedule(select_cuda(lowered(text), 132), 132)
+        program = schedule(select(lowered(text), 132).tree, 132)
         texts.append(print_program(program))
         assert parse_program(texts[-1], TEMPLATES) == program
     assert all(any(f"stage {name}(" in text for text in texts) for name in ("map", "reduce", "dot"))

@@ -23,7 +23,7 @@ from stretto.machines.cuda.printer.kernel import functions_text, print_kernel
 from stretto.machines.cuda.printer.scalar import POINTER_TYPES
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.resources import Resources
-from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.select import select
 from stretto.options import Options
 from tests.lowering import straight_line
 
@@ -96,7 +96,7 @@ def kernels_of(
 ) -> list[tuple[Kernel | Let | Check, ...]]:
     """The leaves of main. spread: cut finely, however small the work is."""
     costs = CUDA_COSTS.spread() if spread else CUDA_COSTS
-    tree = select_cuda(lowered, units, fused, costs)
+    tree = select(lowered, units, fused, costs).tree
     return list(leaves(tree.main.body))
 
 

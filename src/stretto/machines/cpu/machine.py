@@ -71,8 +71,7 @@ class CpuMachine(Machine):
         return (*TO_SCHEDULE, Stage("print", _print, CPP), Stage("compile", _compile))
 
     def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
-        tree, packings = select(lowered, units, options.fuse, self.costs)
-        return Selected(tree, replace(lowered.interface, packings=packings))
+        return select(lowered, units, options.fuse, self.costs)
 
     def describe(self, stages: Stages) -> Description:
         lines: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Kernel selection for the CPU: groups of operators become kernels with tiles and templates.
+"""Kernel selection for the CPU: groups of operators with their templates and tilings.
 
 Each operator gets a template (`templates`); each group is cut coarsely (few tasks, little overhead)
 or finely (many tasks to balance).
@@ -6,85 +6,71 @@ or finely (many tasks to balance).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd, prod
 
-from stretto.device.forms import Items, Lowered, Packing
-from stretto.device.operator import Kernel, LibraryCall, Operator, Stage, TileDim
-from stretto.device.tree import Check, Let, Tree, map_tree
-from stretto.kernels.fuse import fuse, profitable, split
-from stretto.kernels.groups import Box, Group, Grouped
+from stretto.device.forms import Lowered, Selected
+from stretto.device.operator import Operator, TileDim
+from stretto.device.tree import Tree
+from stretto.kernels.fuse import profitable
+from stretto.kernels.groups import Box, Group
 from stretto.kernels.panels import Packings
 from stretto.kernels.split_sorts import split_sorts
+from stretto.kernels.variants import Chooser, Variant, cheapest, open_kernels
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.templates import candidate
 from stretto.machines.cpu.templates.candidate import Candidate, Request
 
-KernelItems = tuple[Kernel | Let | Check, ...]
-
 
 def select(
-    lowered: Lowered, units: int, fused: bool = True, costs: CpuCosts = CPU_COSTS
-) -> tuple[Tree[KernelItems], tuple[Packing, ...]]:
-    """Groups, chooses and names kernels for a whole tree; constants that templates want packed come
-    back too.
+    lowered: Lowered,
+    units: int,
+    fused: bool = True,
+    costs: CpuCosts = CPU_COSTS,
+    choose: Chooser = cheapest,
+) -> Selected:
+    """Kernels for a whole tree, of whose variants `choose` takes one each; what the templates want
+    packed is in the interface.
     """
-    selection = _Selection(units, costs, fused, Packings(list(lowered.tree.externals)))
-    tree = map_tree(split_sorts(lowered.tree, units, costs), selection.leaf)
-    packings = selection.packings
-    return Tree(tree.functions, tuple(packings.externals)), tuple(packings.found.values())
+    packings = Packings(list(lowered.tree.externals))
+    selector = CpuSelector(units, costs, packings)
+    tree = open_kernels(split_sorts(lowered.tree, units, costs), selector, fused)
+    chosen = Tree(choose(tree, costs).functions, tuple(packings.externals))
+    return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))
 
 
-@dataclass(slots=True)
-class _Selection:
+@dataclass(frozen=True, slots=True)
+class CpuSelector:
+    """Variants for `units` threads; `packings` takes the constants to be packed."""
+
     units: int
     costs: CpuCosts
-    fused: bool
     packings: Packings
-    counter: int = 0
-
-    def leaf(self, items: Items) -> KernelItems:
-        groups = fuse(items, self.pays) if self.fused else split(items)
-        return tuple(self.item(group) for group in groups)
 
     def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
         return profitable(groups, operator, joined, self.units, self.costs)
 
-    def item(self, group: Grouped) -> Kernel | Let | Check:
-        match group:
-            case Let() | Check():
-                return group
-            case LibraryCall():
-                self.counter += 1
-                return Kernel(f"library{self.counter}", (), (), self.costs.call_seconds, group)
-            case Group():
-                return self.kernel(group)
-
-    def kernel(self, group: Group) -> Kernel:
-        self.counter += 1
-        members = group.members
-        found = [
-            candidate(Request(member, self.units, self.packings, self.costs)) for member in members
-        ]
+    def variants(self, group: Group) -> list[Variant]:
+        """One template per operator, in several tilings."""
+        costs, units = self.costs, self.units
+        found = [candidate(Request(m, units, self.packings, costs)) for m in group.members]
         seconds = sum(one.seconds for one in found)
-        grid = _cut(group, found, seconds, self.units, self.costs)
-        stages = tuple(
-            Stage(member.operator, box, one.template)
-            for member, one in zip(members, found, strict=True)
-            for box in member.boxes
+        templates = tuple(
+            one.template
+            for member, one in zip(group.members, found, strict=True)
+            for _ in member.boxes
         )
-        costs = self.costs
-        tiles = (d.tiles if isinstance(d.extent, int) else costs.unknown_tiles for d in grid)
-        tasks = prod(tiles, start=1)
-        name = f"{members[-1].operator.name.split('.')[-1] or 'map'}{self.counter}"
-        return Kernel(_identifier(name), grid, stages, seconds / tasks + costs.start_seconds)
+        variants: list[Variant] = []
+        for grid in _cuts(group, found, seconds, units, costs):
+            counts = (d.tiles if isinstance(d.extent, int) else costs.unknown_tiles for d in grid)
+            task = seconds / prod(counts, start=1) + costs.start_seconds
+            # Efficiencies that differ by less than a percent are equal.
+            share = max(round(_efficiency(grid, group, found, units), 2), 1e-3)
+            variants.append(Variant(grid, templates, task, seconds / (units * share)))
+        return variants
 
 
 # ---- tiles -----------------------------------------------------------------------------------
-
-
-def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
 
 
 def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> list[int]:
@@ -108,20 +94,17 @@ def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> li
     ]
 
 
-def _cut(
+def _cuts(
     group: Group, found: list[Candidate], seconds: float, units: int, costs: CpuCosts
-) -> tuple[TileDim, ...]:
+) -> list[tuple[TileDim, ...]]:
     """Tiles for a target number of tasks: one per unit, more where tasks are long enough to
-    balance.
-
-    Of the orders in which dims may be cut, and of coarser cuts, the best one wins, the first of
-    equals.
+    balance. Dims may be cut in several orders, and more coarsely.
     """
     rounds = min(max(round(seconds / units / costs.balanced_seconds), 1), costs.most_rounds)
     per_unit = 1 if units == 1 else rounds
     first, multiples = _cut_order(group, found), _grid_multiples(group, found, costs)
     if seconds <= costs.whole_seconds:
-        return _cut_in_order(group, first, multiples, 1)
+        return [_cut_in_order(group, first, multiples, 1)]
     natural = list(range(len(group.grid)))
     targets = sorted({units * per_unit, 2 * units, units}, reverse=True)
     cuts = [
@@ -130,7 +113,7 @@ def _cut(
         if target <= units * per_unit
         for order in (first, natural, natural[::-1])
     ]
-    return max(cuts, key=lambda cut: round(_efficiency(cut, group, found, units), 2))
+    return list(dict.fromkeys(cuts))
 
 
 def _efficiency(

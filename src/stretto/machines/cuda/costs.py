@@ -18,6 +18,7 @@ class CudaCosts(CostModel):
     """A wait goes through the second-level cache twice; a second task costs one."""
     wake_seconds: float = 0.0
     team: bool = True
+    later_gain: float = 1.05
 
     bandwidth: float = 4.0e10
     """Bytes per second from memory."""
@@ -39,8 +40,6 @@ class CudaCosts(CostModel):
     """f16 and bf16 operations per second of tensor cores."""
     depth_seconds: float = 1.2e-7
     """A step along the depth of a product, however small."""
-    finer_gain: float = 1.05
-    """A kernel of more tasks must be faster by this factor."""
 
     spread_figures: ClassVar[Mapping[str, float]] = {
         "start_seconds": 1e-12,

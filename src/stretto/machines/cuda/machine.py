@@ -25,7 +25,7 @@ from stretto.machines.cuda.device import (
 from stretto.machines.cuda.diagnose import diagnoses
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.printer.program import print_plan
-from stretto.machines.cuda.select import select_cuda
+from stretto.machines.cuda.select import select
 from stretto.machines.cuda.styles import GpuProgram, compile_plan
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.cuda.toolchain import Target, require_triton
@@ -88,7 +88,7 @@ class TritonMachine(Machine):
         return TEMPLATES
 
     def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
-        return Selected(select_cuda(lowered, units, options.fuse, self.costs), lowered.interface)
+        return select(lowered, units, options.fuse, self.costs)
 
 
 @dataclass(frozen=True)

@@ -10,49 +10,49 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
-from stretto.device.forms import Items, Lowered
-from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
-from stretto.device.tree import Check, Let, Tree, map_tree
-from stretto.kernels.fuse import fuse, split
-from stretto.kernels.groups import Group, Grouped, single
+from stretto.device.forms import Lowered, Selected
+from stretto.device.operator import Operator, Span, TileDim
+from stretto.kernels.groups import Group, single
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
+from stretto.kernels.variants import Chooser, Variant, cheapest, cheapest_of, open_kernels
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
-from stretto.machines.cuda.templates import choose
+from stretto.machines.cuda.templates import choose as choose_template
 from stretto.machines.cuda.templates.stencil import Choice, Stencil, whole_seconds
 
 SMALLEST = 16
 """Rows and columns of the smallest block that tensor cores multiply."""
 
-KernelItems = tuple[Kernel | Let | Check, ...]
 
-
-def select_cuda(
-    lowered: Lowered, units: int, fused: bool = True, costs: CudaCosts = CUDA_COSTS
-) -> Tree[KernelItems]:
-    """Groups, cuts and names kernels for a whole tree, for `units` thread blocks."""
-    selection = _Selection(units, costs, fused)
-    estimates = Estimates(selection.seconds_alone, selection.least_seconds, costs)
+def select(
+    lowered: Lowered,
+    units: int,
+    fused: bool = True,
+    costs: CudaCosts = CUDA_COSTS,
+    choose: Chooser = cheapest,
+) -> Selected:
+    """Kernels for a whole tree, for `units` thread blocks; `choose` takes a variant of each."""
+    selector = CudaSelector(units, costs)
+    estimates = Estimates(selector.seconds_alone, selector.least_seconds, costs)
     tree = split_reductions(count_sorts(lowered.tree, costs), units, estimates)
-    return map_tree(tree, selection.leaf)
+    return Selected(choose(open_kernels(tree, selector, fused), costs), lowered.interface)
 
 
-@dataclass(slots=True)
-class _Selection:
+@dataclass(frozen=True, slots=True)
+class CudaSelector:
+    """Variants for `units` thread blocks."""
+
     units: int
     costs: CudaCosts
-    fused: bool
-    counter: int = 0
-
-    def leaf(self, items: Items) -> KernelItems:
-        groups = fuse(items, self.pays) if self.fused else split(items)
-        return tuple(self.item(group) for group in groups)
 
     def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
         """Is one kernel faster than several, with the waits between them?"""
         parts, wait = [*groups, single(operator)], self.costs.wait_seconds
         apart = sum(self.best_seconds(group) + wait for group in parts) - wait
         return self.best_seconds(joined) <= apart
+
+    def variants(self, group: Group) -> list[Variant]:
+        return Cutter(group, self.units, self.costs).variants()
 
     def seconds_alone(self, operator: Operator) -> float:
         return self.best_seconds(single(operator))
@@ -61,63 +61,56 @@ class _Selection:
         return whole_seconds(Stencil.of(operator, self.costs)) / self.units
 
     def best_seconds(self, group: Group) -> float:
-        return Cutter(group, self.units, self.costs).best()[1]
-
-    def item(self, group: Grouped) -> Kernel | Let | Check:
-        match group:
-            case Let() | Check():
-                return group
-            case LibraryCall():
-                self.counter += 1
-                return Kernel(f"library{self.counter}", (), (), self.costs.call_seconds, group)
-            case Group():
-                return self.kernel(group)
-
-    def kernel(self, group: Group) -> Kernel:
-        self.counter += 1
-        cutter = Cutter(group, self.units, self.costs)
-        grid, _ = cutter.best()
-        tiles = tuple(dim.tile for dim in grid)
-        stages: list[Stage] = []
-        for member, stencil in zip(group.members, cutter.stencils, strict=True):
-            for box in member.boxes:
-                choice = cutter.choice(stencil, box, tiles)
-                stages.append(Stage(member.operator, box, choice.template))
-        last = group.members[-1].operator.name.split(".")[-1] or "map"
-        name = "".join(c if c.isalnum() else "_" for c in f"{last}{self.counter}")
-        return Kernel(name, grid, tuple(stages), cutter.task_seconds(tiles))
+        return cheapest_of(self.variants(group), self.costs).seconds
 
 
 @dataclass(slots=True)
 class Cutter:
-    """Tries tilings of a group's grid."""
+    """Tries tilings of a group's grid. `known`: the choices for each member, by the box's sizes."""
 
     group: Group
     units: int
     costs: CudaCosts
     stencils: list[Stencil] = field(init=False)
-    known: dict[tuple[Operator, tuple[int, ...]], Choice] = field(
-        default_factory=dict[tuple[Operator, tuple[int, ...]], Choice]
-    )
+    known: list[dict[tuple[int, ...], Choice]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.stencils = [Stencil.of(member.operator, self.costs) for member in self.group.members]
+        self.known = [{} for _ in self.stencils]
 
-    def best(self) -> tuple[tuple[TileDim, ...], float]:
-        """The grid of least estimated time, the coarsest of about equals; and that time."""
-        extents = self.group.grid
-        if 0 in extents:
-            return tuple(
-                TileDim(extent, max(self.costs.size(extent), 1)) for extent in extents
-            ), 0.0
-        found = tuple(self.costs.size(extent) for extent in extents)
-        time = self.seconds(found)
-        for tiles in self.candidates():
-            seconds = self.seconds(tiles)
-            if seconds * self.costs.finer_gain < time:
-                found, time = tiles, seconds
-        grid = zip(extents, found, strict=True)
-        return tuple(TileDim(extent, tile) for extent, tile in grid), time
+    def variants(self) -> list[Variant]:
+        """All tilings, beginning with one task."""
+        whole = tuple(self.costs.size(extent) for extent in self.group.grid)
+        if 0 in whole:
+            return [self.variant(tuple(max(size, 1) for size in whole), is_empty=True)]
+        return [self.variant(tiles) for tiles in dict.fromkeys((whole, *self.candidates()))]
+
+    def variant(self, tiles: tuple[int, ...], is_empty: bool = False) -> Variant:
+        """The boxes of one operator are under way at once; several tasks bring a wait."""
+        task, choices = self.costs.start_seconds, list[Choice]()
+        for number, member in enumerate(self.group.members):
+            first, *others = found = [self.choice(number, box, tiles) for box in member.boxes]
+            beside = sum(choice.beside for choice in others)
+            task += first.seconds + beside + self.costs.stage_seconds
+            choices += found
+        grid = tuple(
+            TileDim(extent, tile) for extent, tile in zip(self.group.grid, tiles, strict=True)
+        )
+        sizes = (ceil(self.costs.size(dim.extent) / dim.tile) for dim in grid)
+        tasks = prod(sizes, start=1)
+        seconds = ceil(tasks / self.units) * task
+        seconds += self.costs.wait_seconds if tasks > 1 else 0.0
+        templates = tuple(choice.template for choice in choices)
+        return Variant(grid, templates, task, 0.0 if is_empty else seconds)
+
+    def choice(self, number: int, box: tuple[Span, ...], tiles: tuple[int, ...]) -> Choice:
+        sizes = tuple(
+            self.costs.size(span.extent) if span.grid is None else tiles[span.grid] for span in box
+        )
+        known = self.known[number]
+        if sizes not in known:
+            known[sizes] = choose_template(self.stencils[number], sizes)
+        return known[sizes]
 
     def candidates(self) -> list[tuple[int, ...]]:
         """Tilings from coarse to fine, without repetitions."""
@@ -193,32 +186,6 @@ class Cutter:
                     if extent % SMALLEST == 0 and dim in stencil.sides:
                         result[span.grid] = max(result[span.grid], SMALLEST)
         return result
-
-    def seconds(self, tiles: tuple[int, ...]) -> float:
-        """Estimated time of all tasks on all units, with the wait that several tasks bring."""
-        task = self.task_seconds(tiles)
-        extents = (self.costs.size(extent) for extent in self.group.grid)
-        tasks = prod((ceil(e / t) for e, t in zip(extents, tiles, strict=True)), start=1)
-        return ceil(tasks / self.units) * task + (self.costs.wait_seconds if tasks > 1 else 0.0)
-
-    def task_seconds(self, tiles: tuple[int, ...]) -> float:
-        """One task. The boxes of one operator are under way at once."""
-        total = self.costs.start_seconds
-        for member, stencil in zip(self.group.members, self.stencils, strict=True):
-            first, *others = (self.choice(stencil, box, tiles) for box in member.boxes)
-            total += (
-                first.seconds + sum(choice.beside for choice in others) + self.costs.stage_seconds
-            )
-        return total
-
-    def choice(self, stencil: Stencil, box: tuple[Span, ...], tiles: tuple[int, ...]) -> Choice:
-        sizes = tuple(
-            self.costs.size(span.extent) if span.grid is None else tiles[span.grid] for span in box
-        )
-        key = (stencil.operator, sizes)
-        if key not in self.known:
-            self.known[key] = choose(stencil, sizes)
-        return self.known[key]
 
 
 def _divisor(size: int, tile: int) -> int:
