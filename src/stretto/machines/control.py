@@ -5,14 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
-from stretto.device.expr import Buffer, Expr, Reg
-from stretto.device.program import Schedule
-from stretto.device.tree import Call, Check, For, If, Leaf, Node, Rotation, Seq, While
+from stretto.device.expr import Buffer, Expr, Reg, limit_register
+from stretto.device.program import DeviceProgram, Schedule
+from stretto.device.tree import (
+    Call,
+    Check,
+    For,
+    If,
+    Leaf,
+    Node,
+    Rotation,
+    Seq,
+    TreeFunction,
+    While,
+    walk,
+)
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.terms import Term, infix, literal, separated
+from stretto.machines.terms import Term, call, infix, literal, separated
 from stretto.runtime.status import Status
 
 CHECK_CODES = {
@@ -22,10 +35,38 @@ CHECK_CODES = {
 }
 
 
-class ControlPrinter(ABC):
+class ProgramParts:
+    """What the functions of a program share.
+
+    arguments: the places of buffers in the argument block: first all but constants, then the
+    constants that the text mentions. limits: where the list stands whose capacity a register has.
+    """
+
+    def __init__(self, program: DeviceProgram) -> None:
+        self.program = program
+        self.kernels = {kernel.name: kernel for kernel in program.kernels}
+        variable = (b for b in program.tree.externals if b.kind != "constant")
+        self.arguments = {buffer: place for place, buffer in enumerate(variable)}
+        self.limits = {limit_register(b.slot): self.arguments[b] for b in program.lists}
+        nodes = (node for f in program.tree.functions for node in walk(f.body))
+        self.recursive = any(isinstance(node, Call) for node in nodes)
+
+    def place(self, buffer: Buffer) -> int:
+        return self.arguments.setdefault(buffer, len(self.arguments))
+
+
+Parts = TypeVar("Parts", bound=ProgramParts)
+
+
+class ControlPrinter(ABC, Generic[Parts]):
     """Makes statements of the nodes of one function, in `out`."""
 
-    def __init__(self) -> None:
+    namespace = ""
+    """What stands before the names of functions that printed programs call."""
+
+    def __init__(self, parts: Parts, function: TreeFunction[Schedule]) -> None:
+        self.parts = parts
+        self.function = function
         self.out = code.Builder()
 
     def node(self, node: Node[Schedule]) -> None:
@@ -79,10 +120,11 @@ class ControlPrinter(ABC):
     def check(self, item: Check) -> None:
         if item.code not in CHECK_CODES:
             raise CodegenError(f"unknown check {item.code}")
-        place = self.place(item.subject) if item.code == "list_full" else item.subject
-        detail = literal(place)
+        is_list = item.code == "list_full"
+        detail = self.parts.limits[limit_register(item.subject)] if is_list else item.subject
+        detail = literal(detail)
         if item.detail is not None:
-            detail = self.packed_detail(detail, self.scalar(item.detail))
+            detail = call(f"{self.namespace}packed_detail", detail, self.scalar(item.detail))
         self.require(self.scalar(item.condition), CHECK_CODES[item.code], detail)
 
     @contextmanager
@@ -114,18 +156,10 @@ class ControlPrinter(ABC):
         """Stops the run with `failure` unless `condition` holds."""
 
     @abstractmethod
-    def packed_detail(self, subject: Term, detail: Term) -> Term:
-        """A failure's number and an integer as one word."""
-
-    @abstractmethod
     def buffer(self, buffer: Buffer) -> Term: ...
 
     @abstractmethod
     def reg(self, reg: Reg) -> Term: ...
-
-    @abstractmethod
-    def place(self, slot: int) -> int:
-        """Where the buffer of a slot stands in the argument block."""
 
     @abstractmethod
     def fresh(self, hint: str) -> Term:

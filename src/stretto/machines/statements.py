@@ -74,6 +74,15 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a function of the program, which may be the one around; `results` are variables."""
+
+    function: str
+    arguments: tuple[Term, ...]
+    results: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """Tasks of a kernel, from `first` to `last` by `stride`. Machines make loops of it.
 
@@ -150,7 +159,20 @@ class Raw:
 
 
 Statement = (
-    Assign | Store | Do | Guard | Wait | Signal | Run | If | For | Loop | Section | Return | Raw
+    Assign
+    | Store
+    | Do
+    | Guard
+    | Wait
+    | Signal
+    | Call
+    | Run
+    | If
+    | For
+    | Loop
+    | Section
+    | Return
+    | Raw
 )
 Block = tuple[Statement, ...]
 
@@ -207,6 +229,8 @@ def terms(statement: Statement) -> tuple[Term | None, ...]:
             return (value,)
         case Run(_, arguments, first, last, stride):
             return first, last, stride, *arguments
+        case Call(_, arguments):
+            return arguments
         case If(condition):
             return (condition,)
         case For(_, first, last, step):
@@ -228,6 +252,8 @@ def defines(statement: Statement) -> tuple[str, ...]:
             return target.names
         case Guard(_, target) | Wait(_, target) | Raw(_, target) | Loop(flag=target):
             return () if target is None else target.names
+        case Call(_, _, results):
+            return tuple(name for result in results for name in result.names)
         case _:
             return ()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from stretto.device.expr import Access, Buffer, Expr, Reg
 from stretto.device.operator import Kernel, LibraryCall
@@ -11,7 +10,7 @@ from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, W
 from stretto.device.tree import Call, Check, Let, Rotation, TreeFunction, While
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.control import ControlPrinter
+from stretto.machines.control import ControlPrinter, ProgramParts
 from stretto.machines.cpu.printer.expr import (
     MEMORY_TYPES,
     VALUE_TYPES,
@@ -31,7 +30,6 @@ from stretto.machines.terms import (
     separated,
     variable,
 )
-from stretto.machines.usage import used
 from stretto.runtime.status import Status
 
 LONG_SECONDS = 2e-5
@@ -42,23 +40,19 @@ CONTEXT, UNIT, BASE, EDGES, DEPTH, OTHER, FRAME = map(
 FALSE = code.Return((literal("false"),))
 
 
-@dataclass(slots=True)
-class ProgramParts:
+class SourceParts(ProgramParts):
     """What the functions of a program share.
 
-    texts: of kernels, by name; kernel_names: the C++ function of each text. places: where the
-    buffer of a slot stands in the argument block; limits: the same place, of the register that
-    holds the capacity. library: the calls, numbered as they come.
+    texts: of kernels, by name; kernel_names: the C++ function of each text. library: the calls,
+    numbered as they come.
     """
 
-    program: DeviceProgram
-    texts: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
-    kernel_names: dict[code.Function, str] = field(default_factory=dict[code.Function, str])
-    kernels: dict[str, Kernel] = field(default_factory=dict[str, Kernel])
-    numbers: dict[str, int] = field(default_factory=dict[str, int])
-    places: dict[int, int] = field(default_factory=dict[int, int])
-    limits: dict[Reg, int] = field(default_factory=dict[Reg, int])
-    library: list[LibraryCall] = field(default_factory=list[LibraryCall])
+    def __init__(self, program: DeviceProgram) -> None:
+        super().__init__(program)
+        self.texts: dict[str, KernelText] = {}
+        self.kernel_names: dict[code.Function, str] = {}
+        self.numbers = {name: number for number, name in enumerate(self.kernels)}
+        self.library: list[LibraryCall] = []
 
     def function_name(self, name: str) -> str:
         """Names that differ in signs only stay apart by their number."""
@@ -93,25 +87,25 @@ def parameters(function: TreeFunction[Schedule]) -> tuple[Term, ...]:
     )
 
 
-class UnitPrinter(ControlPrinter):
+class UnitPrinter(ControlPrinter[SourceParts]):
     """Makes statements of one function; what a unit does in a leaf is a case of a switch."""
 
-    def __init__(self, parts: ProgramParts, function: TreeFunction[Schedule]) -> None:
-        super().__init__()
-        self.parts = parts
-        self.function = function
+    namespace = "stretto::"
+
+    def __init__(self, parts: SourceParts, function: TreeFunction[Schedule]) -> None:
+        super().__init__(parts, function)
         self.loops = 0
+        self.buffers: dict[Buffer, Term] = {}
+        self.regs: dict[Reg, Term] = {}
 
     # ---- names -------------------------------------------------------------------------------
     def buffer(self, buffer: Buffer) -> Term:
-        return buffer_name(buffer)
+        return self.buffers.setdefault(buffer, buffer_name(buffer))
 
     def reg(self, reg: Reg) -> Term:
-        place = self.parts.limits.get(reg)
-        return reg_name(reg) if place is None else literal(f"s.ctx->limits[{place}]")
-
-    def place(self, slot: int) -> int:
-        return self.parts.places[slot]
+        if reg in self.parts.limits:
+            return literal(f"s.ctx->limits[{self.parts.limits[reg]}]")
+        return self.regs.setdefault(reg, reg_name(reg))
 
     def fresh(self, hint: str) -> Term:
         self.loops += 1
@@ -126,19 +120,19 @@ class UnitPrinter(ControlPrinter):
     # ---- the function ------------------------------------------------------------------------
     def print(self) -> code.Function:
         program, function = self.parts.program, self.function
+        with self.out.block() as body:
+            self.node(function.body)
+            for number, reg in enumerate(function.results):
+                self.out.assign(result(number), self.reg(reg))
         recursive = function.name != "main"
         if recursive:
             size = program.frame(function.name).nbytes
             self.guard("depth_left", prefix("++", DEPTH))
-            left = call(
-                "stretto::arena_left", CONTEXT, filled("{} - s.ctx->arena + {}", FRAME, size)
-            )
-            self.out.add(code.Guard(left))
+            left = filled("{} - s.ctx->arena + {}", FRAME, size)
+            self.out.add(code.Guard(call("stretto::arena_left", CONTEXT, left)))
             self.guard("back_edge", EDGES)
         self.declarations()
-        self.node(function.body)
-        for number, reg in enumerate(function.results):
-            self.out.assign(result(number), self.reg(reg))
+        self.out.add(*body)
         if recursive:
             self.out.add(code.Do(prefix("--", DEPTH)))
         self.out.add(code.Return((literal("true"),)))
@@ -149,9 +143,9 @@ class UnitPrinter(ControlPrinter):
         self.out.add(code.Guard(call(f"stretto::{function}", CONTEXT, UNIT, *arguments)))
 
     def declarations(self) -> None:
-        buffers, regs = used(self.function.body, self.parts.texts)
+        """Declares the buffers and registers that the body mentions."""
         frame = self.parts.program.frame(self.function.name)
-        for buffer in sorted(buffers, key=lambda b: b.name):
+        for buffer, name in sorted(self.buffers.items(), key=lambda item: item[0].name):
             kind = f"{MEMORY_TYPES[buffer.dtype]}*"
             match buffer.kind:
                 case "param":
@@ -159,12 +153,12 @@ class UnitPrinter(ControlPrinter):
                 case "local" | "items":
                     place = FRAME + frame[buffer.name].offset
                 case _:
-                    place = literal(f"s.ctx->buffers[{self.parts.places[buffer.slot]}]")
+                    place = literal(f"s.ctx->buffers[{self.parts.place(buffer)}]")
             address = joined(f"({kind})(", place, ")")
-            self.out.assign(buffer_name(buffer), address, f"[[maybe_unused]] {kind}")
-        for reg in sorted(regs, key=lambda r: r.name):
-            if reg not in self.function.params and reg not in self.parts.limits:
-                self.out.assign(reg_name(reg), 0, f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]}")
+            self.out.assign(name, address, f"[[maybe_unused]] {kind}")
+        for reg, name in sorted(self.regs.items(), key=lambda item: item[0].name):
+            if reg not in self.function.params:
+                self.out.assign(name, 0, f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]}")
 
     # ---- control -----------------------------------------------------------------------------
     def loop(self, condition: Term, body: Iterable[code.Statement]) -> None:
@@ -255,9 +249,6 @@ class UnitPrinter(ControlPrinter):
         fail = call("stretto::fail", CONTEXT, f"stretto::{failure.name}", detail)
         self.out.add(code.If(prefix("!", condition), (code.Return((fail,)),)))
 
-    def packed_detail(self, subject: Term, detail: Term) -> Term:
-        return call("stretto::packed_detail", subject, detail)
-
     def run(self, item: Run) -> None:
         kernel = self.parts.kernels[item.kernel]
         if kernel.call is not None:
@@ -290,7 +281,7 @@ class UnitPrinter(ControlPrinter):
         with self.out.within(code.Section()):
             for n, item in enumerate(library.operands):
                 if isinstance(item, Buffer):
-                    operands.append(joined("(void*)", buffer_name(item)))
+                    operands.append(joined("(void*)", self.buffer(item)))
                     continue
                 kind = "double" if item.dtype.is_float else "int64_t"
                 scalar = variable(f"scalar{n}")

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Reg, limit_register
+from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram
-from stretto.device.tree import Call, walk
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
 from stretto.machines.cpu.printer.function import (
-    ProgramParts,
+    SourceParts,
     UnitPrinter,
     result,
 )
@@ -25,7 +24,6 @@ from stretto.machines.cpu.printer.stage import header
 from stretto.machines.dialects import cpp_signature, write_cpp_function
 from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
 from stretto.machines.terms import call, infix, joined, literal, prefix, variable
-from stretto.machines.usage import used
 from stretto.text import Writer
 
 PRELUDE = """\
@@ -63,22 +61,17 @@ CTX, UNIT = variable("ctx"), variable("unit")
 
 def print_program(program: DeviceProgram) -> Source:
     """C++ text of a verified DeviceProgram."""
-    parts = ProgramParts(program)
+    parts = SourceParts(program)
     out = Writer()
     needed = {header(stage) for kernel in program.kernels for stage in kernel.stages}
     for name in sorted(name for name in needed if name is not None):
         out.write(f'#include "{name}"')
     out.write(PRELUDE)
-    for number, kernel in enumerate(program.kernels):
-        parts.kernels[kernel.name] = kernel
-        parts.numbers[kernel.name] = number
+    for kernel in program.kernels:
         _add_kernel(parts, kernel)
     for function, name in parts.kernel_names.items():
         write_cpp_function(f"__attribute__((noinline)) static void {name}", function, out)
         out.write()
-    arguments = _arguments(parts)
-    parts.places = {buffer.slot: place for place, buffer in enumerate(arguments)}
-    parts.limits = {limit_register(slot): place for slot, place in parts.places.items()}
     functions = {
         f"static bool {parts.function_name(function.name)}": UnitPrinter(parts, function).print()
         for function in program.tree.functions
@@ -88,13 +81,11 @@ def print_program(program: DeviceProgram) -> Source:
     for head, function in functions.items():
         write_cpp_function(head, function, out)
     write_cpp_function('extern "C" void stretto_run', _entry(parts), out)
-    calls = (node for f in program.tree.functions for node in walk(f.body))
-    recursive = any(isinstance(node, Call) for node in calls)
-    names = tuple(parts.kernels)
-    return Source(out.text(), arguments, tuple(parts.library), names, recursive)
+    library, names = tuple(parts.library), tuple(parts.kernels)
+    return Source(out.text(), tuple(parts.arguments), library, names, parts.recursive)
 
 
-def _add_kernel(parts: ProgramParts, kernel: Kernel) -> None:
+def _add_kernel(parts: SourceParts, kernel: Kernel) -> None:
     """Enters a kernel; equal functions are one."""
     if kernel.call is not None:
         parts.library.append(kernel.call)
@@ -107,17 +98,7 @@ def _add_kernel(parts: ProgramParts, kernel: Kernel) -> None:
     parts.kernel_names.setdefault(text.function, f"k_{identifier(kernel.name)}")
 
 
-def _arguments(parts: ProgramParts) -> tuple[Buffer, ...]:
-    """The argument block: all externals, but of constants only those that the text mentions."""
-    mentioned: set[Buffer] = set()
-    for function in parts.program.tree.functions:
-        mentioned |= used(function.body, parts.texts)[0]
-    externals = parts.program.tree.externals
-    buffers = [b for b in externals if b.kind != "constant" or b in mentioned]
-    return tuple(sorted(buffers, key=lambda b: b.kind == "constant"))
-
-
-def _entry(parts: ProgramParts) -> Function:
+def _entry(parts: SourceParts) -> Function:
     """The function that a unit enters the program by."""
     main, out = parts.program.tree.main, Builder()
     out.add(Raw(literal("State s{ctx, unit, 0, 0, 0};"), variable("s")))

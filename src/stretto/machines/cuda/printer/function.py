@@ -6,23 +6,31 @@ once it is false tasks and waits are skipped, loops end, and the text falls thro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
-from stretto.device.expr import Buffer, Expr, Reg, loads
+from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Check, If, Let, While
-from stretto.errors import CodegenError
+from stretto.device.tree import Call, Check, If, Let, TreeFunction, While, rotating
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter
 from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.parts import ModuleParts
-from stretto.machines.cuda.printer.scalar import BARRIER, CONTROL, OK, TASK, UNIT, VALUE_TYPES
+from stretto.machines.cuda.printer.scalar import (
+    BARRIER,
+    CONTROL,
+    MEMORY_TYPES,
+    OK,
+    TASK,
+    UNIT,
+    VALUE_TYPES,
+)
 from stretto.machines.cuda.printer.stage_nest import tile_count
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.status import Status
@@ -38,35 +46,80 @@ from stretto.schedule.merge import (
 
 LEAST_LINES = 24
 """A leaf or branch of so many lines is a function of its own."""
-BASE, POLLS, TABLES, ROW = (variable(name) for name in ("base", "polls", "tables", "row"))
+FRAME_UNIT = 64
+"""Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
+BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
 
 
-class TeamPrinter(ControlPrinter):
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a variable holds over calls: its Triton type, and the first value."""
+
+    type: str
+    first: Term
+
+
+class TeamPrinter(ControlPrinter[ModuleParts]):
     """Makes statements of the nodes of one function, which all units run.
 
-    `pointer` is the variable that holds a buffer's address.
+    kept: the variables that hold registers, and addresses that change, by name. places: the
+    addresses of buffers that stay where they are. moving: the first ones of those that trade
+    places.
     """
 
-    def __init__(
-        self, parts: ModuleParts, function: str, pointer: Callable[[Buffer], Term]
-    ) -> None:
-        super().__init__()
-        self.parts = parts
-        self.function = function
-        self.pointer = pointer
+    def __init__(self, parts: ModuleParts, function: TreeFunction[Schedule]) -> None:
+        super().__init__(parts, function)
         self.clean = False  # all threads of the unit see what the unit has written
+        self.rotated = rotating(function.body)
+        self.pointers: dict[Buffer, Term] = {}
+        self.kept: dict[str, Kept] = {}
+        self.places: dict[Term, Term] = {}
+        self.moving: dict[Term, Term] = {}
 
     # ---- names -------------------------------------------------------------------------------
     def buffer(self, buffer: Buffer) -> Term:
-        return self.pointer(buffer)
+        if buffer not in self.pointers:
+            self.pointers[buffer] = self._pointer(buffer)
+        return self.pointers[buffer]
+
+    def _pointer(self, buffer: Buffer) -> Term:
+        """The variable that holds a buffer's address."""
+        moves = buffer in self.rotated or buffer.kind == "param"
+        is_external = buffer.kind not in ("local", "items", "param")
+        if buffer in self.parts.moving or (is_external and not moves):
+            pointer = self.parts.external(buffer)
+        else:
+            key = self.function.name, "buffer", buffer.name
+            pointer = self.parts.variable(key, f"b_{buffer.name}")
+            if buffer.kind != "param":
+                place = self.parts.external(buffer) if is_external else self.in_frame(buffer)
+                (self.moving if moves else self.places)[pointer] = place
+        if moves:
+            self.kept[pointer.text] = Kept(pointer_type(buffer), arena(buffer))
+        return pointer
+
+    def in_frame(self, buffer: Buffer) -> Term:
+        """The address of an intermediate value."""
+        size = buffer.dtype.itemsize
+        offset = self.parts.program.frame(self.function.name)[buffer.name].offset // size
+        base = arena(buffer)
+        return (base + FRAME * (FRAME_UNIT // size) if self.parts.recursive else base) + offset
 
     def reg(self, reg: Reg) -> Term:
         if reg in self.parts.limits:
             return variable(f"limit{self.parts.limits[reg]}")
-        return self.parts.variable((self.function, "reg", reg.name), f"r_{reg.name}")
+        name = self.parts.variable((self.function.name, "reg", reg.name), f"r_{reg.name}")
+        return self.keep(name, reg.dtype)
 
-    def place(self, slot: int) -> int:
-        return self.parts.places[slot]
+    def keep(self, name: Term, dtype: DType) -> Term:
+        kind = VALUE_TYPES[dtype]
+        self.kept[name.text] = Kept(kind, call("tl.cast", 0, kind))
+        return name
+
+    @property
+    def parameters(self) -> tuple[Term, ...]:
+        """The variables that a caller of the function assigns."""
+        return (*map(self.reg, self.function.params), *map(self.buffer, self.function.tensors))
 
     def fresh(self, hint: str) -> Term:
         return self.parts.fresh(hint)
@@ -77,7 +130,7 @@ class TeamPrinter(ControlPrinter):
         return printer.expr(expr)
 
     def declare(self, variable: Term, value: Term, dtype: DType) -> None:
-        self.out.assign(variable, call("tl.cast", value, VALUE_TYPES[dtype]))
+        self.out.assign(self.keep(variable, dtype), call("tl.cast", value, VALUE_TYPES[dtype]))
 
     # ---- control -----------------------------------------------------------------------------
     @contextmanager
@@ -105,7 +158,27 @@ class TeamPrinter(ControlPrinter):
         self.out.add(code.Loop(self.reg(node.condition), tuple(head), tuple(body), going, OK))
 
     def call(self, node: Call[Schedule]) -> None:
-        raise CodegenError("a call outside of the state machine")
+        callee = self.parts.program.tree.function(node.function)
+        registers, tensors = dict(node.registers), dict(node.tensors)
+        returned = {theirs: mine for mine, theirs in node.results}
+        if registers:
+            self.settle()
+        arguments = (
+            *(
+                call("tl.cast", self.scalar(registers[r]), VALUE_TYPES[r.dtype])
+                for r in callee.params
+            ),
+            *(self.address(tensors[buffer]) for buffer in callee.tensors),
+        )
+        results = tuple(self.reg(returned[reg]) for reg in callee.results)
+        self.out.add(code.Call(node.function, arguments, results))
+        self.clean = False
+
+    def address(self, access: Access) -> Term:
+        base = self.buffer(access.buffer)
+        if access.offset == Index():
+            return base
+        return base + self.scalar(Position(access.offset))
 
     def advance(self, at: Term, stop: Term, step: int) -> None:
         self.out.assign(at, literal(step), operator="+=")
@@ -155,11 +228,7 @@ class TeamPrinter(ControlPrinter):
         super().check(item)
 
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
-        holds = call("tl.cast", condition, "tl.int1")
-        self.out.add(code.Guard(call("require", CONTROL, OK, holds, failure.value, detail), OK))
-
-    def packed_detail(self, subject: Term, detail: Term) -> Term:
-        return call("packed_detail", subject, detail)
+        self.out.add(requirement(condition, failure, detail))
 
     # ---- tasks -------------------------------------------------------------------------------
     def run(self, step: RunStep) -> None:
@@ -167,7 +236,7 @@ class TeamPrinter(ControlPrinter):
         text = self.parts.texts[step.kernel]
         buffers, regs = map(self.buffer, text.buffers), map(self.reg, text.regs)
         arguments = (*buffers, *regs, CONTROL, TASK)
-        units = self.parts.units
+        units = self.parts.program.units
         last = literal(kernel.tasks) if kernel.is_static else self.task_count(kernel)
         start = dealt_from(step, kernel, units)
         if start is not None:
@@ -206,7 +275,7 @@ class TeamPrinter(ControlPrinter):
             widest = max(w.count for waits in step.waits.values() for w in waits)
             with self.rows(rows, ("first", "count", "step")) as (first, count, ahead):
                 self.wait_for(first, count, BASE + ahead, widest)
-        if len(step.waits) == self.parts.units:
+        if len(step.waits) == self.parts.program.units:
             self.clean = True
 
     def wait_for(self, first: Term, count: Term, target: Term, widest: int) -> None:
@@ -224,20 +293,20 @@ class TeamPrinter(ControlPrinter):
             rows = {unit: ((value,),) for unit, value in step.steps.items()}
             with self.rows(rows, ("step",)) as (ahead,):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
-        if len(step.steps) == self.parts.units:
+        if len(step.steps) == self.parts.program.units:
             self.clean = True
 
     @contextmanager
     def only(self, units: Mapping[int, object]) -> Generator[None]:
         """A branch that only those units enter."""
-        total = self.parts.units
-        if len(units) == total:
+        everyone = self.parts.program.units
+        if len(units) == everyone:
             yield
             return
         first, last = min(units), max(units)
         if last - first + 1 > len(units):
             place = len(self.parts.tables)
-            self.parts.tables += [int(unit in units) for unit in range(total)]
+            self.parts.tables += [int(unit in units) for unit in range(everyone)]
             condition = infix(table_entry(place, UNIT), "!=", 0)
         elif first == last:
             condition = infix(UNIT, "==", first)
@@ -253,12 +322,12 @@ class TeamPrinter(ControlPrinter):
         """A loop over what a table holds for each unit; gives the columns, called `names`."""
         tables = self.parts.tables
         heads = len(tables)
-        tables += [0] * (self.parts.units + 1)
-        for unit in range(self.parts.units):
+        tables += [0] * (self.parts.program.units + 1)
+        for unit in range(self.parts.program.units):
             tables[heads + unit] = len(tables)
             for row in rows.get(unit, ()):
                 tables += row
-        tables[heads + self.parts.units] = len(tables)
+        tables[heads + self.parts.program.units] = len(tables)
         begin, end = (table_entry(heads + n, UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
         with self.out.within(code.For(ROW, begin, end, literal(len(names)))):
@@ -267,6 +336,20 @@ class TeamPrinter(ControlPrinter):
                     code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
                 )
             yield columns
+
+
+def requirement(condition: Term, failure: Status, detail: Term) -> code.Guard:
+    holds = call("tl.cast", condition, "tl.int1")
+    return code.Guard(call("require", CONTROL, OK, holds, failure.value, detail), OK)
+
+
+def arena(buffer: Buffer) -> Term:
+    """The parameter that is the arena as memory of the buffer's elements."""
+    return variable(f"arena_{MEMORY_TYPES[buffer.dtype].removeprefix('tl.')}")
+
+
+def pointer_type(buffer: Buffer) -> str:
+    return f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
 
 
 def table_entry(place: int, offset: Term) -> Term:

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from stretto.device.expr import Reg
-from stretto.device.operator import Kernel
+from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
-from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.control import ProgramParts
+from stretto.machines.cuda.printer.kernel import print_kernel
+from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.statements import Function
 from stretto.machines.terms import Term, variable
 
+NAMES = (ENTRY, "control", "polls", "unit", "base", "ok", "task")
+"""Variables that every program has."""
 
-@dataclass(slots=True)
-class Identifiers:
-    """Python names, one for each key, all different."""
 
-    taken: set[str] = field(default_factory=set[str])
-    names: dict[object, str] = field(default_factory=dict[object, str])
+class ModuleParts(ProgramParts):
+    """What the module of a program is made from.
 
-    def of(self, key: object, hint: str) -> str:
+    moving: the variables of main's tensors. defined: the names of the module's functions, and
+    whether they are inlined where they are called. inline: all functions are. tables: numbers that
+    units look up. counter: numbers the names of parts of scalars.
+    """
+
+    def __init__(self, program: DeviceProgram, inline: bool) -> None:
+        super().__init__(program)
+        self.inline = inline
+        self.texts = {kernel.name: print_kernel(kernel) for kernel in program.kernels}
+        self.taken = {*NAMES}
+        self.names: dict[object, Term] = {}
+        self.tables: list[int] = []
+        self.counter = [0]
+        self.defined: dict[tuple[Function, bool], str] = {}
+        self.externals = {
+            b: self.fresh(f"p{place}_{b.name}") for b, place in self.arguments.items()
+        }
+        self.moving = {b: self.fresh(f"b_{b.name}") for b in program.tree.main.tensors}
+        self.externals |= self.moving
+
+    def external(self, buffer: Buffer) -> Term:
+        """What holds the address of a buffer outside of the frames."""
+        if buffer not in self.externals:
+            self.externals[buffer] = self.fresh(f"p{self.place(buffer)}_{buffer.name}")
+        return self.externals[buffer]
+
+    def variable(self, key: object, hint: str) -> Term:
+        """The variable of a key."""
         if key not in self.names:
             self.names[key] = self.fresh(hint)
         return self.names[key]
 
-    def fresh(self, hint: str) -> str:
+    def fresh(self, hint: str) -> Term:
+        return variable(self.identifier(hint))
+
+    def identifier(self, hint: str) -> str:
+        """A Python name that nothing else has."""
         base = "".join(c if c.isascii() and c.isalnum() else "_" for c in hint)
         name, number = base, 1
         while name in self.taken:
@@ -34,42 +62,9 @@ class Identifiers:
         self.taken.add(name)
         return name
 
-
-@dataclass(slots=True)
-class ModuleParts:
-    """What the module of a program is made from.
-
-    texts: kernels by name; defined: the names of the module's functions, and whether they are
-    inlined where they are called. places: where the buffer of a slot stands in the argument block;
-    limits: where a list's capacity register does. inline: all functions are.
-    """
-
-    program: DeviceProgram
-    kernels: Mapping[str, Kernel]
-    texts: Mapping[str, TritonKernel]
-    places: Mapping[int, int]
-    limits: Mapping[Reg, int]
-    identifiers: Identifiers
-    inline: bool
-    tables: list[int] = field(default_factory=list[int])
-    counter: list[int] = field(default_factory=lambda: [0])
-    defined: dict[tuple[Function, bool], str] = field(
-        default_factory=dict[tuple[Function, bool], str]
-    )
-
-    @property
-    def units(self) -> int:
-        return self.program.units
-
-    def variable(self, key: object, hint: str) -> Term:
-        return variable(self.identifiers.of(key, hint))
-
-    def fresh(self, hint: str) -> Term:
-        return variable(self.identifiers.fresh(hint))
-
     def define(self, hint: str, function: Function, inline: bool = False) -> str:
         """The name of a function of the module; equal ones are one."""
         key = function, inline or self.inline
         if key not in self.defined:
-            self.defined[key] = self.identifiers.fresh(hint)
+            self.defined[key] = self.identifier(hint)
         return self.defined[key]

@@ -1,313 +1,219 @@
 """Recursion as a loop over an explicit stack, with a state for each place to go on from.
 
 A GPU has no call stack worth the name. All functions of a recursive program are cut at their calls
-into *states*: pieces without a call, which stay structured, and for control nodes with a call
+into *states*: pieces without a call, which stay structured, and for control statements with a call
 inside a state per head, body and join. A loop runs the state at hand until main is done. A call
-pushes what its caller still needs, each unit on a stack of its own (units run at their own pace);
-frames of intermediate values are common to all units, as on the CPU machine.
+pushes what of its caller is live behind it, each unit on a stack of its own (units run at their own
+pace); frames of intermediate values are common to all units, as on the CPU machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stretto.device.expr import Access, Buffer, Index, Position, Reg
-from stretto.device.program import Schedule
-from stretto.device.tree import Call, For, If, Node, TreeFunction, While, rotating, walk
+from stretto.device.tree import Call, walk
 from stretto.machines import statements as code
-from stretto.machines.control import goes_on
-from stretto.machines.cuda.printer.function import TeamPrinter
+from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
-from stretto.machines.cuda.printer.scalar import BARRIER, MEMORY_TYPES, OK, UNIT, VALUE_TYPES
+from stretto.machines.cuda.printer.scalar import BARRIER, OK, UNIT
 from stretto.machines.terms import Term, call, infix, literal, variable
-from stretto.machines.usage import used
 from stretto.runtime.status import Status
 
-FRAME_UNIT = 64
-"""Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
-STATE, FRAME, DEPTH, STACK, TOP = (
-    variable(name) for name in ("state", "frame", "depth", "stack", "top")
-)
-MAX_DEPTH, ARENA_BYTES, STACK_WORDS = (
-    variable(name) for name in ("max_depth", "arena_bytes", "stack_words")
-)
+STATE, DEPTH, STACK, TOP = map(variable, ("state", "depth", "stack", "top"))
+MAX_DEPTH, ARENA_BYTES, STACK_WORDS = map(variable, ("max_depth", "arena_bytes", "stack_words"))
+ZERO = call("tl.cast", 0, "tl.int64")
+
+
+@dataclass(slots=True)
+class State:
+    """returns: what is done first behind a call, before the addresses in the frame are known."""
+
+    owner: Routine
+    returns: code.Block = ()
+    body: list[code.Statement] = field(default_factory=list[code.Statement])
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A variable that a caller keeps over a call, and its Triton type."""
+class Routine:
+    """A function that is to be cut. frame: how many FRAME_UNITs its intermediate values take.
 
-    name: Term
-    type: str
+    reaches: the functions that may run while it waits for a call.
+    """
 
+    printer: TeamPrinter
+    entry: int
+    frame: int
+    reaches: frozenset[str]
 
-def has_call(node: Node[Schedule]) -> bool:
-    return any(isinstance(item, Call) for item in walk(node))
+    @property
+    def name(self) -> str:
+        return self.printer.function.name
 
 
 @dataclass(slots=True)
 class StateMachine:
-    """All functions of a program.
-
-    `external` is what holds the address of an external buffer or of a tensor of main. `first` says
-    what registers of main hold at first, by variable, where that is not 0. states: each with the
-    function it belongs to.
-    """
-
     parts: ModuleParts
-    external: Mapping[Buffer, Term]
-    first: Mapping[Term, Term]
-    states: list[tuple[StatePrinter, code.Builder]] = field(
-        default_factory=list[tuple["StatePrinter", code.Builder]]
-    )
-    functions: dict[str, StatePrinter] = field(default_factory=dict[str, "StatePrinter"])
+    states: list[State] = field(default_factory=list[State])
+    routines: dict[str, Routine] = field(default_factory=dict[str, Routine])
 
     def __post_init__(self) -> None:
-        functions = self.parts.program.tree.functions
+        tree = self.parts.program.tree
         callees = {
-            f.name: {n.function for n in walk(f.body) if isinstance(n, Call)} for f in functions
+            f.name: {n.function for n in walk(f.body) if isinstance(n, Call)}
+            for f in tree.functions
         }
-        for function in functions:
-            reaches = _reachable(function.name, callees)
-            self.functions[function.name] = StatePrinter(self, function, reaches)
+        for function in tree.functions:
+            frame = -(-self.parts.program.frame(function.name).nbytes // FRAME_UNIT)
+            printer = TeamPrinter(self.parts, function)
+            routine = Routine(printer, len(self.states), frame, _reachable(function.name, callees))
+            self.routines[function.name] = routine
+            self.states.append(State(routine))
 
-    def statements(self, results: code.Block) -> code.Block:
-        """The loop over states. `results` hand main's results over."""
-        for function in self.functions.values():
-            function.body(results)
-        main = self.functions["main"]
+    def statements(self, results: code.Block, first: Mapping[str, Term]) -> code.Block:
+        """The loop over states. results: hands main's results over. first: what variables hold at
+        first that are not 0."""
+        for routine in self.routines.values():
+            self.add(routine, results)
         out = code.Builder()
-        self._declare(out)
-        out.assign(STATE, call("tl.cast", main.entry, "tl.int32"))
-        with out.within(code.Loop(OK & infix(STATE, ">=", 0))):
-            for number, (owner, state) in enumerate(self.states):
-                body = tuple(state.statements)
-                names = code.mentioned(body)
-                places = (
-                    code.Assign(name, owner.address(buffer))
-                    for buffer, name in owner.fixed.items()
-                    if name.text in names
-                )
+        for name in (FRAME, DEPTH, TOP):
+            out.assign(name, ZERO)
+        out.assign(STACK, STACK + UNIT * STACK_WORDS)
+        entry = self.routines["main"].entry
+        with out.block() as branches:
+            for number, state in enumerate(self.states):
                 here = OK & infix(STATE, "==", number)
-                out.add(
-                    code.If(
-                        here, (*owner.returns.get(number, ()), *places, *body), (), owner.tree.name
-                    )
-                )
+                body = (*state.returns, *self.places(state), *state.body)
+                out.add(code.If(here, body, note=state.owner.name))
+        between = frozenset[str]().union(*(code.live((b,), frozenset()) for b in branches))
+        external = {*self.parts.externals.values()}
+        for routine in self.routines.values():
+            for name, kept in routine.printer.kept.items():
+                if name in between and variable(name) not in external:
+                    out.assign(variable(name), first.get(name, kept.first))
+        out.assign(STATE, call("tl.cast", entry, "tl.int32"))
+        out.add(code.Loop(OK & infix(STATE, ">=", 0), body=tuple(branches)))
         return tuple(out.statements)
 
-    def _declare(self, out: code.Builder) -> None:
-        zero = call("tl.cast", 0, "tl.int64")
-        out.assign(FRAME, zero)
-        out.assign(DEPTH, zero)
-        out.assign(STACK, STACK + UNIT * STACK_WORDS)
-        out.assign(TOP, zero)
-        external = {*self.external.values()}
-        for function in self.functions.values():
-            for kept in [*function.registers, *function.loops]:
-                out.assign(kept.name, self.first.get(kept.name, call("tl.cast", 0, kept.type)))
-            for buffer, kept in function.moving.items():
-                if kept.name not in external:
-                    out.assign(kept.name, arena(buffer))
+    def places(self, state: State) -> code.Block:
+        """The addresses in the frame that a state uses."""
+        used = code.mentioned(tuple(state.body))
+        places = state.owner.printer.places.items()
+        return tuple(code.Assign(name, place) for name, place in places if name.text in used)
 
+    def add(self, routine: Routine, results: code.Block) -> None:
+        """The states of a function."""
+        printer = routine.printer
+        printer.node(printer.function.body)
+        if routine.name == "main":
+            printer.out.add(*results, code.Assign(STATE, literal(-1)))
+            after = frozenset[str]()
+        else:
+            printer.settle()
+            after = frozenset(printer.reg(reg).text for reg in printer.function.results)
+        moving = (code.Assign(name, place) for name, place in printer.moving.items())
+        last = self.cut(routine, (*moving, *printer.out.statements), routine.entry, after)
+        if routine.name != "main":
+            following = call("tl.cast", call("tl.load", STACK + TOP, effect=True), "tl.int32")
+            self.states[last].body += [_down(TOP, 1), code.Assign(STATE, following)]
 
-class StatePrinter(TeamPrinter):
-    """One function. Nodes without calls are printed as everywhere; others become states.
+    # ---- cutting -----------------------------------------------------------------------------
+    def new(self, routine: Routine, returns: code.Block = ()) -> int:
+        self.states.append(State(routine, returns))
+        return len(self.states) - 1
 
-    fixed: the variables of buffers with a place in the frame. moving: those of buffers whose
-    address changes. registers, loops: what else the function keeps over its calls. returns: what
-    a state behind a call does first.
-    """
+    def goto(self, state: int, following: int) -> None:
+        self.states[state].body.append(code.Assign(STATE, literal(following)))
 
-    def __init__(
-        self, machine: StateMachine, function: TreeFunction[Schedule], reaches: frozenset[str]
-    ) -> None:
-        super().__init__(machine.parts, function.name, self.address_variable)
-        self.machine = machine
-        self.tree = function
-        self.reaches = reaches
-        self.fixed: dict[Buffer, Term] = {}
-        self.moving: dict[Buffer, Kept] = {}
-        self.loops: list[Kept] = []
-        self.returns: dict[int, code.Block] = {}
-        self.entry = self.new_state()
-        buffers, regs = used(function.body, machine.parts.texts)
-        rotated = rotating(function.body)
-        for buffer in sorted(buffers | set(function.tensors), key=lambda b: b.name):
-            if function.name == "main" and buffer in function.tensors:
-                if buffer in rotated:
-                    self.moving[buffer] = Kept(machine.external[buffer], pointer_type(buffer))
-            elif buffer.kind == "param" or buffer in rotated:
-                self.moving[buffer] = Kept(self.local(buffer), pointer_type(buffer))
-            elif buffer.kind in ("local", "items"):
-                self.fixed[buffer] = self.local(buffer)
-        regs = sorted(regs | {*function.params, *function.results}, key=lambda r: r.name)
-        limits = machine.parts.limits
-        self.registers = [self.kept(reg) for reg in regs if reg not in limits]
+    def choose(self, state: int, condition: Term, yes: int, no: int) -> None:
+        choice = call("tl.where", condition, yes, no)
+        self.states[state].body.append(code.Assign(STATE, choice))
 
-    def local(self, buffer: Buffer) -> Term:
-        return self.parts.variable((self.function, "buffer", buffer.name), f"b_{buffer.name}")
+    def cut(self, owner: Routine, block: code.Block, state: int, after: frozenset[str]) -> int:
+        """Appends statements to a state, and gives the state in which their end lies.
 
-    def kept(self, reg: Reg) -> Kept:
-        return Kept(self.reg(reg), VALUE_TYPES[reg.dtype])
+        after: the variables that are live behind them.
+        """
+        for statement, behind in zip(block, code.live_behind(block, after), strict=True):
+            if not any(isinstance(inner, code.Call) for inner in code.walk((statement,))):
+                self.states[state].body.append(statement)
+                continue
+            match statement:
+                case code.Call():
+                    state = self.call(owner, statement, state, behind)
+                case code.Section(body):
+                    state = self.cut(owner, body, state, behind)
+                case code.If(condition, then, orelse):
+                    yes, no, join = (self.new(owner) for _ in range(3))
+                    self.choose(state, condition, yes, no)
+                    for arm, block in ((yes, then), (no, orelse)):
+                        self.goto(self.cut(owner, block, arm, behind), join)
+                    state = join
+                case code.Loop(condition, head, body):
+                    first, again, end = (self.new(owner) for _ in range(3))
+                    live_head = code.live((statement,), behind)
+                    live_body = behind | code.live(body, live_head) | {*condition.names}
+                    self.goto(state, first)
+                    self.choose(self.cut(owner, head, first, live_body), condition, again, end)
+                    self.goto(self.cut(owner, body, again, live_head), first)
+                    state = end
+                case _:
+                    raise TypeError(statement)
+        return state
 
-    def address_variable(self, buffer: Buffer) -> Term:
-        if buffer in self.moving:
-            return self.moving[buffer].name
-        return self.fixed.get(buffer) or self.machine.external[buffer]
-
-    def address(self, buffer: Buffer) -> Term:
-        """The address of a buffer that has a fixed place in the frame or outside."""
-        if buffer.kind not in ("local", "items"):
-            return self.machine.external[buffer]
-        size = buffer.dtype.itemsize
-        offset = self.parts.program.frame(self.function)[buffer.name].offset // size
-        return arena(buffer) + FRAME * (FRAME_UNIT // size) + offset
-
-    def body(self, results: code.Block) -> None:
-        self.enter(self.entry)
-        external = {*self.machine.external.values()}
-        for buffer, kept in self.moving.items():
-            if buffer.kind != "param" and kept.name not in external:
-                self.out.assign(kept.name, self.address(buffer))
-        self.node(self.tree.body)
-        if self.function == "main":
-            self.out.add(*results)
-            self.goto(-1)
-            return
-        self.settle()
-        self.out.assign(TOP, literal(1), operator="-=")
-        self.out.assign(
-            STATE, call("tl.cast", call("tl.load", STACK + TOP, effect=True), "tl.int32")
+    def call(self, caller: Routine, node: code.Call, state: int, behind: frozenset[str]) -> int:
+        """A call; gives the state behind it."""
+        callee = self.routines[node.function]
+        types = caller.printer.kept if caller.name in callee.reaches else {}
+        given = {name for result in node.results for name in result.names}
+        kept = [variable(name) for name in types if name in behind and name not in given]
+        needed = (FRAME + (caller.frame + callee.frame)) * FRAME_UNIT
+        room = TOP + (len(kept) + 1)
+        frame = literal(caller.frame)
+        back = self.new(caller, (_down(FRAME, caller.frame), _down(DEPTH, 1)))
+        out = code.Builder(self.states[state].body)
+        out.assign(DEPTH, 1, operator="+=")
+        out.add(
+            requirement(infix(DEPTH, "<=", MAX_DEPTH), Status.TOO_DEEP, DEPTH),
+            requirement(infix(needed, "<=", ARENA_BYTES), Status.ARENA_FULL, needed),
+            requirement(infix(room, "<=", STACK_WORDS), Status.ARENA_FULL, literal(0)),
+            BARRIER,  # nobody still reads what is overwritten here
         )
-
-    # ---- states ------------------------------------------------------------------------------
-    def new_state(self) -> int:
-        self.machine.states.append((self, code.Builder()))
-        return len(self.machine.states) - 1
-
-    def enter(self, state: int) -> None:
-        self.out = self.machine.states[state][1]
-        self.clean = False
-
-    def goto(self, state: int) -> None:
-        self.out.assign(STATE, literal(state))
-
-    def choose(self, condition: Term, yes: int, no: int) -> None:
-        self.out.assign(STATE, call("tl.where", condition, yes, no))
-
-    # ---- nodes -------------------------------------------------------------------------------
-    def branch(self, node: If[Schedule]) -> None:
-        if not has_call(node):
-            return super().branch(node)
-        yes, no, join = (self.new_state() for _ in range(3))
-        self.choose(self.reg(node.condition), yes, no)
-        for state, arm in ((yes, node.then), (no, node.orelse)):
-            self.enter(state)
-            self.node(arm)
-            self.goto(join)
-        self.enter(join)
-
-    def while_loop(self, node: While[Schedule]) -> None:
-        if not has_call(node):
-            return super().while_loop(node)
-        first, again, end = (self.new_state() for _ in range(3))
-        self.goto(first)
-        self.enter(first)
-        self.node(node.head)
-        self.choose(self.reg(node.condition), again, end)
-        self.enter(again)
-        self.node(node.body)
-        self.rotate(node.rotate)
-        self.goto(first)
-        self.enter(end)
-
-    def for_loop(self, node: For[Schedule]) -> None:
-        if not has_call(node):
-            return super().for_loop(node)
-        at, stop = self.begin(node)
-        self.loops += [Kept(name, "tl.int64") for name in (at, stop)]
-        head, body, end = (self.new_state() for _ in range(3))
-        self.goto(head)
-        self.enter(head)
-        self.choose(goes_on(node, at, stop), body, end)
-        self.enter(body)
-        self.iteration(node, at, stop)
-        self.goto(head)
-        self.enter(end)
-
-    # ---- calls -------------------------------------------------------------------------------
-    def call(self, node: Call[Schedule]) -> None:
-        callee = self.machine.functions[node.function]
-        kept = self.all_kept() if self.function in callee.reaches else []
-        mine, theirs = self.frame_units(), callee.frame_units()
-        out = self.out
-        out.assign(DEPTH, literal(1), operator="+=")
-        self.require(infix(DEPTH, "<=", MAX_DEPTH), Status.TOO_DEEP, DEPTH)
-        needed = (FRAME + (mine + theirs)) * FRAME_UNIT
-        self.require(infix(needed, "<=", ARENA_BYTES), Status.ARENA_FULL, needed)
-        self.require(infix(TOP + (len(kept) + 1), "<=", STACK_WORDS), Status.ARENA_FULL, literal(0))
-        out.add(BARRIER)  # nobody still reads what is overwritten here
-        back = self.new_state()
-        self.returns[back] = (
-            code.Assign(FRAME, literal(mine), operator="-="),
-            code.Assign(DEPTH, literal(1), operator="-="),
-        )
-        words = [*(as_word(variable.name, variable.type) for variable in kept), literal(back)]
+        words = [*(as_word(name, types[name.text].type) for name in kept), literal(back)]
         for place, word in enumerate(words):
             out.add(code.Store(None, STACK + TOP + place, word, OK))
         out.assign(TOP, call("tl.where", OK, len(words), 0), operator="+=")
-        self.pass_arguments(callee, node)
-        out.assign(FRAME, literal(mine), operator="+=")
-        self.goto(callee.entry)
-        self.enter(back)
-        self.come_back(callee, node, kept)
-
-    def all_kept(self) -> list[Kept]:
-        return [*self.registers, *self.moving.values(), *self.loops]
-
-    def pass_arguments(self, callee: StatePrinter, node: Call[Schedule]) -> None:
-        registers, tensors = dict(node.registers), dict(node.tensors)
-        if registers:
-            self.settle()
-        pairs: list[tuple[Term, Term]] = []
-        for reg in callee.tree.params:
-            value = call("tl.cast", self.scalar(registers[reg]), VALUE_TYPES[reg.dtype])
-            pairs.append((callee.reg(reg), value))
-        for buffer in callee.tree.tensors:
-            pairs.append((callee.moving[buffer].name, self.passed(tensors[buffer])))
-        self.move(pairs, f"argument{{}}_{callee.entry}")
-
-    def passed(self, access: Access) -> Term:
-        base = self.buffer(access.buffer)
-        if access.offset == Index():
-            return base
-        return base + self.scalar(Position(access.offset))
-
-    def move(self, pairs: Sequence[tuple[Term, Term]], name: str) -> None:
-        """Assigns all values at once, by variables of this name with a number."""
-        between = [variable(name.format(number)) for number in range(len(pairs))]
-        for temporary, (_, value) in zip(between, pairs, strict=True):
-            self.out.assign(temporary, value)
-        for temporary, (target, _) in zip(between, pairs, strict=True):
-            self.out.assign(target, temporary)
-
-    def come_back(self, callee: StatePrinter, node: Call[Schedule], kept: Sequence[Kept]) -> None:
-        out = self.out
-        results = [variable(f"result{n}_{callee.entry}") for n in range(len(node.results))]
-        for result, (_, theirs) in zip(results, node.results, strict=True):
-            out.assign(result, callee.reg(theirs))
+        _move(out, callee.printer.parameters, node.arguments, f"argument{{}}_{callee.entry}")
+        out.assign(FRAME, frame, operator="+=")
+        self.goto(state, callee.entry)
+        restored = code.Builder(self.states[back].body)
         if kept:
-            out.assign(TOP, literal(len(kept)), operator="-=")
-            for place, variable_ in enumerate(kept):
-                word = call("tl.load", STACK + TOP + place, effect=True)
-                out.assign(variable_.name, from_word(word, variable_.type))
-        for result, (mine, _) in zip(results, node.results, strict=True):
-            out.assign(self.reg(mine), result)
+            restored.add(_down(TOP, len(kept)))
+        loads = (call("tl.load", STACK + TOP + place, effect=True) for place in range(len(kept)))
+        old = [
+            from_word(load, types[name.text].type) for name, load in zip(kept, loads, strict=True)
+        ]
+        theirs = [callee.printer.reg(reg) for reg in callee.printer.function.results]
+        # The callee's registers may be the caller's own, so they are read before those come back.
+        between = [variable(f"result{n}_{callee.entry}") for n in range(len(theirs))]
+        for targets, values in ((between, theirs), (kept, old), (node.results, between)):
+            for target, value in zip(targets, values, strict=True):
+                restored.assign(target, value)
+        return back
 
-    def frame_units(self) -> int:
-        return -(-self.parts.program.frame(self.function).nbytes // FRAME_UNIT)
+
+def _move(
+    out: code.Builder, targets: tuple[Term, ...], values: tuple[Term, ...], name: str
+) -> None:
+    """Assigns all values at once, by variables of this name with a number."""
+    between = [variable(name.format(number)) for number in range(len(targets))]
+    for pairs in (zip(between, values, strict=True), zip(targets, between, strict=True)):
+        for target, value in pairs:
+            out.assign(target, value)
+
+
+def _down(name: Term, step: int) -> code.Assign:
+    return code.Assign(name, literal(step), operator="-=")
 
 
 def _reachable(name: str, callees: Mapping[str, set[str]]) -> frozenset[str]:
@@ -318,15 +224,6 @@ def _reachable(name: str, callees: Mapping[str, set[str]]) -> frozenset[str]:
         found |= new
         waiting += new
     return frozenset(found)
-
-
-def arena(buffer: Buffer) -> Term:
-    """The parameter that is the arena as memory of the buffer's elements."""
-    return variable(f"arena_{MEMORY_TYPES[buffer.dtype].removeprefix('tl.')}")
-
-
-def pointer_type(buffer: Buffer) -> str:
-    return f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
 
 
 def as_word(value: Term, kind: str) -> Term:
