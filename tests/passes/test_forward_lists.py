@@ -48,6 +48,25 @@ def test_another_item_is_no_copy() -> None:
     check_unchanged(text, ForwardLists())
 
 
+COPY_AGAIN = """
+  %s = list.stack(%all) : f32[4, 3]
+  %two = list.new() : list<f32[3]>
+  %again = for %u in (0, 4, 1) carry (%q = %two) {
+    %s_u = aten.select.int(%s, 0, %u) : f32[3]
+    %o = list.push(%q, %s_u) : list<f32[3]>
+    yield %o
+  } : list<f32[3]>
+  %z = list.stack(%again) : f32[4, 3]
+  %r = aten.relu.default(%z) : f32[4, 3]"""
+
+
+def test_a_copy_of_a_copy_reads_the_first_tensor() -> None:
+    program = program_of(copy(COPY_AGAIN, "f32[4, 3]"))
+    after = apply(program, ForwardLists(), EliminateDeadCode())
+    (relu,) = after.main.body.ops
+    assert relu.operands == (after.main.params[0],)
+
+
 def test_length() -> None:
     text = copy("%r = list.length(%all) : i64[]", "i64[]")
     after = apply(program_of(text), ForwardLists(), EliminateDeadCode())

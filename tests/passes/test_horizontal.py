@@ -226,7 +226,7 @@ def test_a_view_of_a_transposed_constant_is_a_reshape() -> None:
         """)
     weight = torch.arange(6.0).view(2, 3).t()
     program.constants["w"] = weight
-    known = Constants.of(program, program.main.body)
+    ((_, known),) = Constants.by_function(program)
     flat, _, other, part, kernel = (op.result for op in program.main.body.ops[1:6])
     for value, wanted in (
         (flat, weight.reshape(-1)),

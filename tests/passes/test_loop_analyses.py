@@ -33,7 +33,7 @@ def test_components_of_a_body() -> None:
         }
         """)
     (loop,) = loops_of(program.main.body)
-    found = loop_dependence(loop.body, loop.carried)
+    found = loop_dependence(loop)
     assert [names(nodes) for nodes in found.components] == [["u"], ["p", "v"], ["late"], ["q", "w"]]
     assert [number in found.cyclic for number in range(4)] == [False, True, False, True]
     assert found.component(program.main.params[0]) is None

@@ -33,7 +33,7 @@ from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction, is_view
 from stretto.passes.batching.twins import Twins, find_twins, is_source, type_bytes
 from stretto.passes.list_lengths import ListLengths
-from stretto.passes.loop_form import innermost_blocks, normalise
+from stretto.passes.loop_form import normalise, replace_loops
 
 MEBIBYTE = 1 << 20
 
@@ -46,21 +46,13 @@ class BatchLoops:
     name: ClassVar[str] = "batch_loops"
 
     def apply(self, program: Program) -> bool:
-        changed = False
-        for function in program.functions.values():
-            for block in innermost_blocks(function.body):
-                for loop in [op for op in block.ops if isinstance(op, ForOp)]:
-                    ops = self._loop(loop, ListLengths.of(function.body), program)
-                    place = block.ops.index(loop)
-                    block.ops[place : place + 1] = ops
-                    changed |= len(ops) > 1
-        return changed
+        return replace_loops(program, lambda loop, body: self._loop(loop, body, program))
 
-    def _loop(self, loop: ForOp, lengths: ListLengths, program: Program) -> list[Op]:
+    def _loop(self, loop: ForOp, body: Block, program: Program) -> list[Op]:
         length = batch_length(loop, program)
         if isinstance(length, str):
             return [loop]
-        twins = find_twins(loop, length, lengths, self.limit_bytes)
+        twins = find_twins(loop, length, ListLengths.of(body), self.limit_bytes)
         kept = profitable(loop, twins)
         if isinstance(kept, str):
             return [loop]

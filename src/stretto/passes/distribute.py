@@ -30,7 +30,7 @@ from stretto.ir.ops import ForOp, ListGetOp, ListNewOp, ListPushOp
 from stretto.ir.rewrite import clone_op
 from stretto.ir.types import ListType
 from stretto.passes.distribution_plan import Part, plan_distribution
-from stretto.passes.loop_form import innermost_blocks, normalise
+from stretto.passes.loop_form import normalise, replace_loops
 
 MEBIBYTE = 1 << 20
 
@@ -43,15 +43,7 @@ class Distribute:
     name: ClassVar[str] = "distribute"
 
     def apply(self, program: Program) -> bool:
-        changed = False
-        for function in program.functions.values():
-            for block in innermost_blocks(function.body):
-                for loop in [op for op in block.ops if isinstance(op, ForOp)]:
-                    ops = self._loop(loop)
-                    place = block.ops.index(loop)
-                    block.ops[place : place + 1] = ops
-                    changed |= len(ops) > 1
-        return changed
+        return replace_loops(program, lambda loop, _: self._loop(loop))
 
     def _loop(self, loop: ForOp) -> list[Op]:
         parts = plan_distribution(loop, self.limit_bytes)
@@ -76,24 +68,25 @@ def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
     """One loop after the empty lists for what it hands over. `lists` gains their final values."""
     mapping: dict[Value, Value] = {}
     body = Block()
-    index = mapping[loop.index] = Value(loop.index.type, loop.index.hint)
+    index = mapping[loop.index] = _fresh(loop.index)
     old = [loop.carried[place] for place in part.carried]
-    carried = tuple(Value(value.type, value.hint) for value in old)
+    carried = tuple(map(_fresh, old))
     mapping.update(zip(old, carried, strict=True))
     for value in part.received:
-        item = mapping[value] = Value(value.type, value.hint)
+        item = mapping[value] = _fresh(value)
         body.ops.append(ListGetOp(lists[value], index, results=(item,)))
     body.ops.extend(clone_op(op, mapping) for op in loop.body.ops if op in part.ops)
-    empty = [_empty_list(value) for value in part.sent]
-    growing = tuple(Value(op.result.type, op.result.hint) for op in empty)
+    types = [Value(ListType(value.tensor), value.hint) for value in part.sent]
+    empty = [ListNewOp(results=(value,)) for value in types]
+    growing, final = (tuple(map(_fresh, types)) for _ in range(2))
     pushed = [
-        _push(values, mapping[value]) for values, value in zip(growing, part.sent, strict=True)
+        ListPushOp(values, mapping[value], results=(_fresh(values),))
+        for values, value in zip(growing, part.sent, strict=True)
     ]
     body.ops.extend(pushed)
     body.params = (index, *carried, *growing)
     yielded = tuple(mapping.get(v, v) for v in (loop.body.yields[place] for place in part.carried))
     body.yields = (*yielded, *(op.result for op in pushed))
-    final = tuple(Value(op.result.type, op.result.hint) for op in empty)
     lists.update(zip(part.sent, final, strict=True))
     inits = (*(loop.inits[place] for place in part.carried), *(op.result for op in empty))
     results = (*(loop.results[place] for place in part.carried), *final)
@@ -103,9 +96,5 @@ def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
     return [*empty, new]
 
 
-def _empty_list(value: Value) -> Op:
-    return ListNewOp(results=(Value(ListType(value.tensor), value.hint),))
-
-
-def _push(values: Value, item: Value) -> Op:
-    return ListPushOp(values, item, results=(Value(values.type, values.hint),))
+def _fresh(value: Value) -> Value:
+    return Value(value.type, value.hint)

@@ -40,7 +40,7 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
         return "its trip count is not known, and it does not count from 0 in steps of 1"
     if has_check(loop):
         return "it has a check, which runs between the ops of its iteration"
-    dependence = loop_dependence(loop.body, loop.carried)
+    dependence = loop_dependence(loop)
     plan = _Planner(loop, dependence)
     plan.place_all()
     if plan.count < 2:

@@ -26,7 +26,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
+from stretto.passes.contractions import Constants, Linear, as_linear
 
 MEBIBYTE = 1 << 20
 
@@ -40,25 +40,22 @@ class FoldTables:
     name: ClassVar[str] = "fold_tables"
 
     def apply(self, program: Program) -> bool:
-        count, derived = 0, DerivedConstants(program)
-        for function in program.functions.values():
-            constants = Constants.of(program, function.body)
-            for block in all_blocks(function.body):
-                count += self._block(block, constants, derived)
-        return count > 0
+        changed = False
+        for body, constants in Constants.by_function(program):
+            for block in all_blocks(body):
+                changed |= self._block(block, constants)
+        return changed
 
-    def _block(self, block: Block, constants: Constants, derived: DerivedConstants) -> int:
-        ops: list[Op] = []
-        count = 0
-        for op in block.ops:
+    def _block(self, block: Block, constants: Constants) -> bool:
+        before, ops = block.ops, list[Op]()
+        for op in before:
             found = looked_up(op, constants)
             if isinstance(found, Lookup) and self.stay_reason(found) is None:
-                ops.extend(_folded(found, derived))
-                count += 1
+                ops.extend(_folded(found, constants))
             else:
                 ops.append(op)
         block.ops = ops
-        return count
+        return len(ops) > len(before)
 
     def stay_reason(self, found: Lookup) -> str | None:
         """Why the product is not worth a table, or None."""
@@ -88,14 +85,14 @@ def looked_up(op: Op, constants: Constants) -> Lookup | str:
     maker = constants.makers.get(linear.input)
     if not isinstance(maker, TensorOp) or maker.target != "aten.embedding.default":
         return "its input is not looked up in a table"
-    source, indices = value_argument(maker, "weight"), value_argument(maker, "indices")
-    table = None if source is None else constants.tensor(source)
+    table = constants.tensor(value_argument(maker, "weight"))
+    indices = value_argument(maker, "indices")
     if table is None or indices is None:
         return "the table is not constant"
     return Lookup(linear, table.detach(), indices)
 
 
-def _folded(found: Lookup, derived: DerivedConstants) -> list[Op]:
+def _folded(found: Lookup, constants: Constants) -> list[Op]:
     op, weight, bias = found.linear.op, found.linear.weight, found.linear.bias
     sources = [found.table, weight, *([] if bias is None else [bias])]
 
@@ -105,7 +102,7 @@ def _folded(found: Lookup, derived: DerivedConstants) -> list[Op]:
             total = exact if bias is None else exact + bias.double()
         return total.to(found.table.dtype)
 
-    table = derived.op("product_table", sources, product)
+    table = constants.derived("product_table", sources, product)
     lookup = tensor_op("aten.embedding.default", table.result, found.indices)
     assert lookup.result.type == op.result.type
     lookup.results, lookup.location = op.results, op.location

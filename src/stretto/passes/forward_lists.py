@@ -34,10 +34,9 @@ from stretto.ir.ops import (
     LiteralOp,
     TensorOp,
 )
-from stretto.ir.rewrite import substitute
+from stretto.ir.rewrite import Replacement, rewrite_block
 from stretto.ir.types import INDEX
 from stretto.ops.infer import tensor_op
-from stretto.passes.loop_form import innermost_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +72,24 @@ def copied_tensor(loop: ForOp, place: int, makers: Mapping[Value, Op]) -> Value 
 
 def _forward_function(body: Block) -> bool:
     makers = {value: op for op in body.walk() for value in op.results}
-    sources: dict[Value, Value] = {}
-    for loop in [op for op in body.walk() if isinstance(op, ForOp)]:
-        for place, result in enumerate(loop.results):
-            source = copied_tensor(loop, place, makers)
-            if isinstance(source, Value):
-                sources[result] = source
-    if not sources:
-        return False
+    loops = (op for op in body.walk() if isinstance(op, ForOp))
+    found = {
+        result: copied_tensor(loop, place, makers)
+        for loop in loops
+        for place, result in enumerate(loop.results)
+    }
+    sources = {result: source for result, source in found.items() if isinstance(source, Value)}
+    stacked = {
+        op.result: sources[op.list]
+        for op in body.walk()
+        if isinstance(op, ListStackOp) and op.list in sources
+    }
+    for result, source in sources.items():
+        while source in stacked and stacked[source].type == source.type:  # a copy of a copy
+            source = stacked[source]
+        sources[result] = source
     ranges = dict(_ranges(body))
-    return sum(_forward(item, sources, ranges, body) for item in innermost_blocks(body)) > 0
+    return bool(sources) and rewrite_block(body, lambda op, _: _reader(op, sources, ranges))
 
 
 def _ranges(body: Block) -> Iterator[tuple[Value, range]]:
@@ -94,43 +101,25 @@ def _ranges(body: Block) -> Iterator[tuple[Value, range]]:
             yield op.index, range(op.start, op.stop, op.step)
 
 
-def _forward(
-    block: Block, sources: dict[Value, Value], ranges: dict[Value, range], body: Block
-) -> bool:
-    """Replace the readers in one block; values that are tensors already are renamed in `body`."""
-    renamed: dict[Value, Value] = {}
-    kept: list[Op] = []
-    for op in block.ops:
-        new = _reader(op, sources, ranges)
-        if isinstance(new, Value):
-            renamed[op.result] = new
-            continue
-        if new is not None:
-            new.results, new.location = op.results, op.location
-        kept.append(new or op)
-    changed = any(new is not old for new, old in zip(kept, block.ops, strict=False))
-    block.ops = kept
-    substitute(body, renamed)
-    return changed or bool(renamed)
-
-
-def _reader(op: Op, sources: dict[Value, Value], ranges: dict[Value, range]) -> Op | Value | None:
+def _reader(op: Op, sources: dict[Value, Value], ranges: dict[Value, range]) -> Replacement | None:
     """What an op that reads a forwarded list becomes: a tensor that is there, or another op."""
-    match op:
-        case ListStackOp() if op.list in sources:
-            source = sources[op.list]
-            return source if source.type == op.result.type else None
-        case ListLengthOp() if op.list in sources:
-            length = sources[op.list].tensor.shape[0]
-            return LiteralOp(length) if isinstance(length, int) else None
-        case ListGetOp() if op.list in sources and op.index in ranges:
-            source, positions = sources[op.list], ranges[op.index]
-            length = source.tensor.shape[0]
-            if isinstance(length, int) and _inside(positions, length):
-                return tensor_op("aten.select.int", source, 0, op.index)
-            return None
-        case _:
-            return None
+    if not isinstance(op, ListStackOp | ListLengthOp | ListGetOp) or op.list not in sources:
+        return None
+    source = sources[op.list]
+    length = source.tensor.shape[0]
+    if isinstance(op, ListStackOp):
+        return ([], (source,)) if source.type == op.result.type else None
+    if not isinstance(length, int):
+        return None
+    if isinstance(op, ListLengthOp):
+        new: Op = LiteralOp(length, results=(Value(op.result.type, op.result.hint),))
+    elif op.index in ranges and _inside(ranges[op.index], length):
+        new = tensor_op("aten.select.int", source, 0, op.index)
+        new.result.hint = op.result.hint
+    else:
+        return None
+    new.location = op.location
+    return [new], new.results
 
 
 def _inside(positions: range, length: int) -> bool:

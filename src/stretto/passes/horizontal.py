@@ -25,11 +25,11 @@ from typing import ClassVar
 import torch
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import ConstantOp, ForOp, TensorOp, WhileOp
+from stretto.ir.ops import Argument, ConstantOp, ForOp, TensorOp, WhileOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ops.arguments import argument, value_argument, with_arguments
 from stretto.ops.infer import tensor_op
-from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
+from stretto.passes.contractions import Constants, Linear, as_linear
 from stretto.passes.loop_dependence import loop_dependence
 
 
@@ -59,25 +59,35 @@ class Horizontal:
     name: ClassVar[str] = "horizontal"
 
     def apply(self, program: Program) -> bool:
-        count, derived = 0, DerivedConstants(program)
-        for function in program.functions.values():
-            constants = Constants.of(program, function.body)
-            recurrences = _recurrences(function.body)
-            for block in all_blocks(function.body):
-                count += _fuse_block(block, constants, derived, recurrences)
+        count = 0
+        for body, constants in Constants.by_function(program):
+            recurrences = _recurrences(body)
+            for block in all_blocks(body):
+                count += _fuse_block(block, constants, recurrences)
         return count > 0
+
+
+_OTHERS = {
+    "aten.mm.default": ("mat2", "self", "", 0, 0),
+    "aten.bmm.default": ("self", "mat2", "", 2, 2),
+    **dict.fromkeys(
+        ("aten.convolution.default", "aten.conv1d.default", "aten.conv2d.default"),
+        ("input", "weight", "bias", 0, -1),
+    ),
+}
+"""Contractions that are not `Linear`, among them `mm` with a constant matrix from the left: the
+names of input, weight and bias, and the dims of the outputs. Images may lack a batch dim, so their
+channels are counted from the image."""
 
 
 def member(op: Op, constants: Constants) -> Member | str:
     """The op as one that may be fused with others, or why it may not."""
     if not isinstance(op, TensorOp) or len(op.results) != 1:
-        return "not a tensor operator"
-    if op.target in ("aten.convolution.default", "aten.conv1d.default", "aten.conv2d.default"):
-        return _convolution(op, constants)
-    if op.target == "aten.bmm.default":
-        return _batched(op, constants)
+        return "it is not a tensor operator"
     linear = as_linear(op, constants)
-    return _linear(linear) if isinstance(linear, Linear) else _left_constant(op, constants, linear)
+    if isinstance(linear, Linear):
+        return _linear(linear)
+    return _other(op, constants) if op.target in _OTHERS else linear
 
 
 def _linear(linear: Linear) -> Member:
@@ -90,57 +100,30 @@ def _linear(linear: Linear) -> Member:
     return Member(linear.op, key, linear.weight, linear.bias, 0, rank - 1, join)
 
 
-def _left_constant(op: TensorOp, constants: Constants, reason: str) -> Member | str:
-    """A constant matrix from the left: the outputs are rows of the result."""
-    if op.target != "aten.mm.default":
-        return reason
-    left, right = value_argument(op, "self"), value_argument(op, "mat2")
-    weight = None if left is None else constants.tensor(left)
-    if weight is None or right is None:
-        return reason
-
-    def join(rows: Value, bias: Value | None) -> TensorOp:
-        assert bias is None
-        return tensor_op("aten.mm.default", rows, right)
-
-    return Member(op, ("left", right, weight.dtype), weight, None, 0, 0, join)
-
-
-def _batched(op: TensorOp, constants: Constants) -> Member | str:
-    source, factor = value_argument(op, "self"), value_argument(op, "mat2")
-    weight = None if factor is None else constants.tensor(factor)
+def _other(op: TensorOp, constants: Constants) -> Member | str:
+    input_name, weight_name, bias_name, weight_dim, result_dim = _OTHERS[op.target]
+    source, bias = value_argument(op, input_name), value_argument(op, bias_name)
+    weight, known = constants.tensor(value_argument(op, weight_name)), constants.tensor(bias)
     if weight is None or source is None:
         return "the weight is not constant"
-    if 0 in weight.stride():
-        return "the weight is one matrix repeated"
-
-    def join(joined: Value, bias: Value | None) -> TensorOp:
-        assert bias is None
-        return tensor_op("aten.bmm.default", source, joined)
-
-    return Member(op, ("bmm", source, weight.dtype), weight, None, 2, 2, join)
-
-
-def _convolution(op: TensorOp, constants: Constants) -> Member | str:
-    source, factor = value_argument(op, "input"), value_argument(op, "weight")
-    bias = value_argument(op, "bias")
-    weight = None if factor is None else constants.tensor(factor)
-    if weight is None or source is None:
-        return "the weight is not constant"
-    known = None if bias is None else constants.tensor(bias)
     if bias is not None and known is None:
         return "the bias is not constant"
-    if argument(op, "groups") != 1 or argument(op, "transposed"):
-        return "the convolution is grouped or transposed"
-    names = ("stride", "padding", "dilation")
-    key = ("convolution", op.target, source, weight.dtype, tuple(weight.shape[1:]))
+    if 0 in weight.stride():
+        return "the weight is one matrix repeated"
+    settings: Hashable = ()
+    if result_dim < 0:  # a convolution
+        if argument(op, "groups") != 1 or argument(op, "transposed"):
+            return "the convolution is grouped or transposed"
+        names = ("stride", "padding", "dilation")
+        settings = tuple(weight.shape[1:]), *(argument(op, name) for name in names)
+        result_dim = source.tensor.rank - weight.dim() + 1
 
     def join(joined: Value, joined_bias: Value | None) -> TensorOp:
-        return with_arguments(op, {"weight": joined, "bias": joined_bias})
+        biases: dict[str, Argument] = {bias_name: joined_bias} if bias_name else {}
+        return with_arguments(op, {weight_name: joined, **biases})
 
-    channel = source.tensor.rank - weight.dim() + 1
-    settings = tuple(argument(op, name) for name in names)
-    return Member(op, (*key, settings), weight, known, 0, channel, join)
+    key = (op.target, source, weight.dtype, settings)
+    return Member(op, key, weight, known, weight_dim, result_dim, join)
 
 
 def _recurrences(body: Block) -> dict[Op, tuple[Op, int]]:
@@ -148,20 +131,14 @@ def _recurrences(body: Block) -> dict[Op, tuple[Op, int]]:
     found: dict[Op, tuple[Op, int]] = {}
     for loop in body.walk():
         if isinstance(loop, (ForOp, WhileOp)):
-            carried = loop.carried if isinstance(loop, ForOp) else loop.body.params
-            dependence = loop_dependence(loop.body, carried)
+            dependence = loop_dependence(loop)
             for op in loop.body.ops:
                 if dependence.is_recurrent(op):
                     found[op] = (loop, dependence.component_of[op])
     return found
 
 
-def _fuse_block(
-    block: Block,
-    constants: Constants,
-    derived: DerivedConstants,
-    recurrences: dict[Op, tuple[Op, int]],
-) -> int:
+def _fuse_block(block: Block, constants: Constants, recurrences: dict[Op, tuple[Op, int]]) -> int:
     """How many contractions took the place of several.
 
     One that has to wait for a recurrence would make all wait that it is fused with, so only members
@@ -176,22 +153,22 @@ def _fuse_block(
     for members in several:
         place = block.ops.index(members[0].op)
         fused = {item.op for item in members}
-        block.ops[place:place] = _fused(derived, members)
+        block.ops[place:place] = _fused(constants, members)
         block.ops = [op for op in block.ops if op not in fused]
     return len(several)
 
 
-def _fused(derived: DerivedConstants, members: list[Member]) -> list[Op]:
+def _fused(constants: Constants, members: list[Member]) -> list[Op]:
     """The one contraction and the slices that take over the members' results."""
     first = members[0]
     weights = [item.weight.detach() for item in members]
-    weight = derived.op(
+    weight = constants.derived(
         "joined_weight",
         [first.weight_dim, *weights],
         lambda: torch.cat(weights, first.weight_dim).contiguous(),
     )
     ops: list[Op] = [weight]
-    bias_op = _joined_bias(derived, members)
+    bias_op = _joined_bias(constants, members)
     if bias_op is not None:
         ops.append(bias_op)
     contraction = first.join(weight.result, None if bias_op is None else bias_op.result)
@@ -208,7 +185,7 @@ def _fused(derived: DerivedConstants, members: list[Member]) -> list[Op]:
     return ops
 
 
-def _joined_bias(derived: DerivedConstants, members: list[Member]) -> ConstantOp | None:
+def _joined_bias(constants: Constants, members: list[Member]) -> ConstantOp | None:
     """All biases in one; zeros where a member has none."""
     if all(item.bias is None for item in members):
         return None
@@ -220,4 +197,4 @@ def _joined_bias(derived: DerivedConstants, members: list[Member]) -> ConstantOp
         item.outputs if item.bias is None else part
         for item, part in zip(members, parts, strict=True)
     ]
-    return derived.op("joined_bias", sources, lambda: torch.cat(parts))
+    return constants.derived("joined_bias", sources, lambda: torch.cat(parts))

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from stretto.ir.core import Block, Op, Value
+from stretto.ir.core import Op, Value
+from stretto.ir.ops import ForOp, WhileOp
 from stretto.ir.rewrite import free_values_of_op
 
 Node = Op | Value
@@ -41,8 +42,9 @@ class LoopDependence:
         return None if node is None else self.component_of[node]
 
 
-def loop_dependence(body: Block, carried: tuple[Value, ...]) -> LoopDependence:
-    """Analyse a loop body whose parameters `carried` take what the block yields."""
+def loop_dependence(loop: ForOp | WhileOp) -> LoopDependence:
+    """The dependences in the body of a loop."""
+    body, carried = loop.body, loop.carried if isinstance(loop, ForOp) else loop.body.params
     maker: dict[Value, Node] = {value: value for value in carried}
     for op in body.ops:
         maker.update(dict.fromkeys(op.results, op))

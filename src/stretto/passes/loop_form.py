@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from stretto.ir.core import Block, Op, Value
+from collections.abc import Callable
+
+from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp
 from stretto.ir.rewrite import all_blocks, substitute, uses
 from stretto.ir.types import INDEX
 from stretto.ops.infer import tensor_op
+
+
+def replace_loops(program: Program, new: Callable[[ForOp, Block], list[Op]]) -> bool:
+    """Puts the ops that `new` gives in the place of each `for` loop, inner loops first.
+
+    `new` gets the loop and the body of its function. True when a loop became several ops.
+    """
+    changed = False
+    for function in program.functions.values():
+        for block in innermost_blocks(function.body):
+            for loop in [op for op in block.ops if isinstance(op, ForOp)]:
+                ops = new(loop, function.body)
+                place = block.ops.index(loop)
+                block.ops[place : place + 1] = ops
+                changed |= len(ops) > 1
+    return changed
 
 
 def innermost_blocks(body: Block) -> list[Block]:

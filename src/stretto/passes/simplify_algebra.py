@@ -15,7 +15,7 @@ from stretto.ir.rewrite import Definitions
 from stretto.ir.types import DType
 from stretto.ops.arguments import argument, value_argument
 from stretto.ops.infer import tensor_op
-from stretto.ops.properties import is_lossless
+from stretto.ops.properties import is_lossless, is_random
 
 TensorRule = Callable[[TensorOp, Definitions], Value | TensorOp | None]
 """Gives a value or an op that stands for the op's only result, or None. It may leave the type to be
@@ -48,58 +48,41 @@ def same_as_operand(op: TensorOp, _: Definitions) -> Value | None:
 
 
 def dropout_off(op: TensorOp, definitions: Definitions) -> Value | None:
-    is_off = argument(op, "train") is False or argument(op, "p") == 0.0
-    return same_as_operand(op, definitions) if is_off else None
+    return None if is_random(op) else same_as_operand(op, definitions)
 
 
-def times_one(op: TensorOp, definitions: Definitions) -> Value | None:
-    return _neutral(op, definitions, lambda value: value == 1)
+def neutral(
+    is_neutral: Callable[[bool | int | float, bool], bool], *names: str
+) -> tuple[TensorRule, ...]:
+    """For operators that give their other operand where that in `names` is neutral.
 
+    `is_neutral` gets the number, and whether the result is a float.
+    """
 
-def plus_zero(op: TensorOp, definitions: Definitions) -> Value | None:
-    """-0.0 is neutral for floats, either zero for integers, where the operand is not scaled."""
-    if argument(op, "alpha") != 1:
+    def rule(op: TensorOp, definitions: Definitions) -> Value | None:
+        if argument(op, "alpha") not in (None, 1):
+            return None
+        is_float = op.result.tensor.dtype.is_float
+        for name in names:
+            known = number(argument(op, name), definitions)
+            if known is not None and is_neutral(known, is_float):
+                return value_argument(op, "other" if name == "self" else "self")
         return None
-    is_float = op.result.tensor.dtype.is_float
-    return _neutral(
-        op, definitions, lambda value: value == 0 and (not is_float or _sign(value) < 0)
-    )
+
+    return (rule,)
 
 
-def minus_zero(op: TensorOp, definitions: Definitions) -> Value | None:
-    if argument(op, "alpha") != 1:
-        return None
-    return _right_neutral(op, definitions, lambda value: value == 0 and _sign(value) > 0)
+def _is_one(value: float, _: bool) -> bool:
+    return value == 1
 
 
-def divided_by_one(op: TensorOp, definitions: Definitions) -> Value | None:
-    return _right_neutral(op, definitions, lambda value: value == 1)
+def _is_zero_to_add(value: float, is_float: bool) -> bool:
+    """-0.0 is neutral for floats, either zero for integers."""
+    return value == 0 and (not is_float or math.copysign(1.0, value) < 0)
 
 
-def power_of_one(op: TensorOp, definitions: Definitions) -> Value | None:
-    exponent = number(argument(op, "exponent"), definitions)
-    return value_argument(op, "self") if exponent == 1 else None
-
-
-def _sign(value: float) -> float:
-    return math.copysign(1.0, value)
-
-
-def _right_neutral(
-    op: TensorOp, definitions: Definitions, is_neutral: Callable[[bool | int | float], bool]
-) -> Value | None:
-    other = number(argument(op, "other"), definitions)
-    return value_argument(op, "self") if other is not None and is_neutral(other) else None
-
-
-def _neutral(
-    op: TensorOp, definitions: Definitions, is_neutral: Callable[[bool | int | float], bool]
-) -> Value | None:
-    """The other operand when one is neutral."""
-    left = number(argument(op, "self"), definitions)
-    if left is not None and is_neutral(left):
-        return value_argument(op, "other")
-    return _right_neutral(op, definitions, is_neutral)
+def _is_zero_to_subtract(value: float, _: bool) -> bool:
+    return value == 0 and math.copysign(1.0, value) > 0
 
 
 def logical(neutral: bool) -> TensorRule:
@@ -161,21 +144,17 @@ ALGEBRA_RULES: TensorRules = {
     **{f"aten.{name}": (same_as_operand,) for name in _COPIES},
     "aten._to_copy.default": (same_as_operand, cast_of_cast),
     "aten.dropout.default": (dropout_off,),
-    "aten.mul.Tensor": (times_one,),
-    "aten.mul.Scalar": (times_one,),
-    "aten.add.Tensor": (plus_zero,),
-    "aten.add.Scalar": (plus_zero,),
-    "aten.sub.Tensor": (minus_zero,),
-    "aten.sub.Scalar": (minus_zero,),
-    "aten.div.Tensor": (divided_by_one,),
-    "aten.div.Scalar": (divided_by_one,),
-    "aten.pow.Tensor_Scalar": (power_of_one,),
-    "aten.neg.default": (twice,),
-    "aten.logical_not.default": (twice,),
-    "aten.bitwise_not.default": (twice,),
-    "aten.logical_and.default": (logical(True),),
-    "aten.logical_or.default": (logical(False),),
-    "aten.bitwise_and.Tensor": (logical(True),),
-    "aten.bitwise_or.Tensor": (logical(False),),
+    **dict.fromkeys(("aten.mul.Tensor", "aten.mul.Scalar"), neutral(_is_one, "self", "other")),
+    **dict.fromkeys(
+        ("aten.add.Tensor", "aten.add.Scalar"), neutral(_is_zero_to_add, "self", "other")
+    ),
+    **dict.fromkeys(("aten.sub.Tensor", "aten.sub.Scalar"), neutral(_is_zero_to_subtract, "other")),
+    **dict.fromkeys(("aten.div.Tensor", "aten.div.Scalar"), neutral(_is_one, "other")),
+    "aten.pow.Tensor_Scalar": neutral(_is_one, "exponent"),
+    **dict.fromkeys(
+        ("aten.neg.default", "aten.logical_not.default", "aten.bitwise_not.default"), (twice,)
+    ),
+    **dict.fromkeys(("aten.logical_and.default", "aten.bitwise_and.Tensor"), (logical(True),)),
+    **dict.fromkeys(("aten.logical_or.default", "aten.bitwise_or.Tensor"), (logical(False),)),
     "aten.where.self": (where_known,),
 }

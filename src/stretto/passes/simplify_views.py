@@ -28,20 +28,16 @@ _SLICES = ("aten.slice.Tensor", "aten.select.int", "stretto.narrow", "stretto.na
 def permutation(op: TensorOp) -> tuple[int, ...]:
     """Which dim of the operand each dim of the result is."""
     rank = op.result.tensor.rank
-    match op.target:
-        case "aten.permute.default":
-            dims = argument(op, "dims")
-            assert isinstance(dims, tuple)
-            return tuple(dim % rank for dim in dims if isinstance(dim, int))
-        case "aten.transpose.int":
-            dims = (int_argument(op, "dim0"), int_argument(op, "dim1"))
-        case _:
-            dims = (-2, -1) if rank == 2 else (0, 0)
     order = list(range(rank))
-    first, second = dims
-    if rank and first is not None and second is not None:
-        order[first], order[second] = order[second], order[first]
-    return tuple(order)
+    match argument(op, "dims"), int_argument(op, "dim0"), int_argument(op, "dim1"):
+        case tuple() as dims, _, _:
+            return tuple(dim % rank for dim in dims if isinstance(dim, int))
+        case _, int() as first, int() as second:
+            if rank:
+                order[first], order[second] = order[second], order[first]
+            return tuple(order)
+        case _:  # aten.t
+            return tuple(order[::-1])
 
 
 def permuted_twice(op: TensorOp, definitions: Definitions) -> Value | TensorOp | None:
@@ -101,15 +97,15 @@ class Slice:
 
 def slice_of(op: TensorOp | None) -> Slice | None:
     """The slice that an op takes, when its position and the size of the dim are known."""
-    source = value_argument(op, "self") if op is not None else None
-    dim = int_argument(op, "dim") if op is not None else None
-    if op is None or source is None or dim is None:
+    if op is None:
         return None
-    rank = source.tensor.rank
+    source, dim = value_argument(op, "self"), int_argument(op, "dim")
+    if source is None or dim is None:
+        return None
+    dim %= source.tensor.rank
     size = source.tensor.shape[dim]
     if not isinstance(size, int):
         return None
-    dim %= rank
     if op.target == "aten.select.int":
         start = int_argument(op, "index")
         return None if start is None else Slice(source, dim, start % size, 1, 1, drops_dim=True)

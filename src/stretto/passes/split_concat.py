@@ -32,7 +32,7 @@ from stretto.ir.rewrite import all_blocks, users
 from stretto.ops.arguments import argument
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction
-from stretto.passes.contractions import Constants, DerivedConstants, Linear, as_linear
+from stretto.passes.contractions import Constants, Linear, as_linear
 from stretto.passes.loop_dependence import LoopDependence, loop_dependence
 
 RECURRENT = "recurrent"
@@ -48,14 +48,13 @@ class SplitConcat:
     name: ClassVar[str] = "split_concat"
 
     def apply(self, program: Program) -> bool:
-        count, derived = 0, DerivedConstants(program)
-        for function in program.functions.values():
-            constants = Constants.of(program, function.body)
-            for op in list(function.body.walk()):
+        count = 0
+        for body, constants in Constants.by_function(program):
+            for op in list(body.walk()):
                 if isinstance(op, (ForOp, WhileOp)):
-                    count += _split_in_loop(derived, op, constants)
+                    count += _split_in_loop(op, constants)
             if self.calls:
-                count += _split_between_calls(derived, function.body, constants)
+                count += _split_between_calls(body, constants)
         return count > 0
 
 
@@ -97,26 +96,25 @@ def waits_for(part: Value, op: Op, dependence: LoopDependence, body: Block) -> s
     return VARYING
 
 
-def _split_in_loop(derived: DerivedConstants, loop: ForOp | WhileOp, constants: Constants) -> int:
+def _split_in_loop(loop: ForOp | WhileOp, constants: Constants) -> int:
     """How many products of the loop body were split."""
     body = loop.body
-    carried = loop.carried if isinstance(loop, ForOp) else body.params
     candidates = [op for op in body.ops if isinstance(concatenated(op, constants), Concatenated)]
     if not candidates:
         return 0
-    dependence, count = loop_dependence(body, carried), 0
+    dependence, count = loop_dependence(loop), 0
     for op in candidates:
         found = concatenated(op, constants)
         assert isinstance(found, Concatenated)
         classes = [waits_for(part, op, dependence, body) for part in found.parts]
         if len(set(classes)) > 1:
             order = [name for name in (INVARIANT, VARYING, RECURRENT) if name in classes]
-            _replace(derived, body, found, [order.index(name) for name in classes])
+            _replace(constants, body, found, [order.index(name) for name in classes])
             count += 1
     return count
 
 
-def _split_between_calls(derived: DerivedConstants, body: Block, constants: Constants) -> int:
+def _split_between_calls(body: Block, constants: Constants) -> int:
     readers, count = users(body), 0
     for block in all_blocks(body):
         for op in list(block.ops):
@@ -127,21 +125,19 @@ def _split_between_calls(derived: DerivedConstants, body: Block, constants: Cons
             makers = [constants.makers.get(part) for part in found.parts]
             calls = {maker for maker in makers if isinstance(maker, CallOp)}
             if len(contractions) == 1 and len(calls) == len(makers) > 1:
-                _replace(derived, block, found, list(range(len(makers))))
+                _replace(constants, block, found, list(range(len(makers))))
                 count += 1
     return count
 
 
-def _replace(
-    derived: DerivedConstants, block: Block, found: Concatenated, groups: list[int]
-) -> None:
+def _replace(constants: Constants, block: Block, found: Concatenated, groups: list[int]) -> None:
     """Put the sum of the groups' products in the place of the product."""
     op = found.linear.op
     ops: list[Op] = []
     total: Value | None = None
     for number in range(max(groups) + 1):
         places = [place for place, group in enumerate(groups) if group == number]
-        product = _product(derived, found, places, total is None, ops)
+        product = _product(constants, found, places, total is None, ops)
         if total is not None:
             ops.append(tensor_op("aten.add.Tensor", total, product))
             product = ops[-1].result
@@ -155,7 +151,7 @@ def _replace(
 
 
 def _product(
-    derived: DerivedConstants,
+    constants: Constants,
     found: Concatenated,
     places: list[int],
     with_bias: bool,
@@ -163,7 +159,7 @@ def _product(
 ) -> Value:
     """Appends to `ops` the product of some of the parts with their columns of the weight."""
     parts = tuple(found.parts[place] for place in places)
-    weight = derived.op(
+    weight = constants.derived(
         "weight_columns", [found.linear.weight, *places], lambda: _columns(found, places)
     )
     ops.append(weight)
@@ -173,7 +169,7 @@ def _product(
         operands[0] = ops[-1].result
     bias = found.linear.bias
     if with_bias and bias is not None:
-        ops.append(derived.op("bias", [bias], bias.detach))
+        ops.append(constants.derived("bias", [bias], bias.detach))
         operands.append(ops[-1].result)
     ops.append(tensor_op("aten.linear.default", *operands))
     return ops[-1].result

@@ -25,6 +25,7 @@ from stretto.ops.table import (
     ShiftDims,
 )
 from stretto.passes.batching.batch import Batch, Rule, Stays
+from stretto.passes.simplify_views import permutation
 
 OWN_RULES: dict[str, Rule] = {}
 """The rules of operators whose entry in the table is `OwnRule`."""
@@ -169,17 +170,8 @@ def _expand(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 @batches("aten.permute.default", "aten.transpose.int", "aten.t.default")
 def _permute(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     _, value = _only_batched(batch, op)
-    rank = value.tensor.rank
-    order = list(range(rank))
-    match op.target, argument(op, "dims"), argument(op, "dim0"), argument(op, "dim1"):
-        case "aten.permute.default", tuple() as dims, _, _:
-            order = [dim % rank for dim in dims if isinstance(dim, int)]
-        case "aten.transpose.int", _, int() as one, int() as other:
-            if rank:
-                order[one % rank], order[other % rank] = order[other % rank], order[one % rank]
-        case _:
-            order = order[::-1]  # aten.t
-    return (batch.permute(batch.twins[value], (0, *(dim + 1 for dim in order))),)
+    order = (dim + 1 for dim in permutation(op))
+    return (batch.permute(batch.twins[value], (0, *order)),)
 
 
 @batches("aten.cat.default", "aten.stack.default")
