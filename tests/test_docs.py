@@ -49,3 +49,22 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
         "`[in](code.md)`\n```\n[in a](block.md)\n```\n"
     )
     assert broken_links(document) == ["gone.png", "other.md#nowhere"]
+
+
+# ---- the glossary ----------------------------------------------------------------------------
+_TERM = re.compile(r"`([A-Za-z][A-Za-z0-9]*)`")
+
+
+def missing_terms(text: str) -> list[str]:
+    """Names in code in a text that no class, function or alias of the package has."""
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    names = dict.fromkeys(_TERM.findall(text))
+    return [n for n in names if not re.search(rf"^(class|def) {n}\b|^{n} = ", source, re.MULTILINE)]
+
+
+def test_the_glossary_names_what_there_is() -> None:
+    assert missing_terms((ROOT / "docs" / "glossary.md").read_text()) == []
+
+
+def test_a_term_that_is_gone_is_found() -> None:
+    assert missing_terms("`Kernel`, `NoSuchClass`, `for`") == ["NoSuchClass", "for"]

@@ -39,7 +39,6 @@ buffer out f32[8] output 1
 buffer a f32[8] local
 buffer b f32[8] local
 externals (x, out)
-lists ()
 kernel first 1e-06 grid (8/4) {
   stage loops() box (8 @ 0)
     first (8)
@@ -148,12 +147,12 @@ class Panels(Template):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("run first 0 count", "run first zero count", "line 26: expected a number"),
-        ("signal 1", "signl 1", "line 27: expected one of run, wait, signal, let, check"),
-        ("= x[", "= y[", "line 11: expected `\\("),
-        ("step 1", "step 1.5", "line 28: expected an integer"),
+        ("run first 0 count", "run first zero count", "line 25: expected a number"),
+        ("signal 1", "signl 1", "line 26: expected one of run, wait, signal, let, check"),
+        ("= x[", "= y[", "line 10: expected `\\("),
+        ("step 1", "step 1.5", "line 27: expected an integer"),
         ("f32[8] input", "f31[8] input", "line 2: expected a dtype"),
-        ("a[i0] = x", "a[j0] = x", "line 11: expected an iteration variable"),
+        ("a[i0] = x", "a[j0] = x", "line 10: expected an iteration variable"),
         ("program 2", "program 2 ;", "line 1: cannot read this"),
     ],
 )

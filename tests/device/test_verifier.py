@@ -11,7 +11,7 @@ from stretto.device.expr import Access, Buffer, Index, Reg, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import (
     DeviceProgram,
-    Frame,
+    FrameLayout,
     Item,
     Placement,
     Run,
@@ -180,7 +180,7 @@ def test_a_call_needs_quiet() -> None:
     program = chain()
     body = Seq((program.tree.main.body, Call("f", (), ())))
     tree = Tree((replace(program.tree.main, body=body), callee), program.tree.externals)
-    frames = (*program.frames, ("f", Frame(0, ())))
+    frames = (*program.frames, ("f", FrameLayout(0, ())))
     broken = replace(program, tree=tree, frames=frames)
     rejected(broken, "kernel second of unit 0 may still access a when function f is called")
 
@@ -189,7 +189,7 @@ def test_a_return_needs_quiet() -> None:
     program = chain()
     local = replace(program.tree.main, name="f")
     main: TreeFunction[Schedule] = TreeFunction("main", (), (), (), (), (), Call("f", (), ()))
-    frames = (("f", program.frame("main")), ("main", Frame(0, ())))
+    frames = (("f", program.frame("main")), ("main", FrameLayout(0, ())))
     broken = replace(program, tree=Tree((main, local), program.tree.externals), frames=frames)
     rejected(broken, "may still access .* when function f returns")
 
@@ -255,13 +255,13 @@ def test_reuse_without_a_wait_is_a_race() -> None:
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (Frame(128, (("a", Placement(0, 32)),)), "b has no place"),
-        (Frame(128, (("a", Placement(0, 16)), ("b", Placement(64, 32)))), "only 16 bytes"),
-        (Frame(128, (("a", Placement(0, 32)), ("b", Placement(16, 32)))), "not aligned"),
-        (Frame(64, (("a", Placement(0, 32)), ("b", Placement(64, 32)))), "not in the frame"),
+        (FrameLayout(128, (("a", Placement(0, 32)),)), "b has no place"),
+        (FrameLayout(128, (("a", Placement(0, 16)), ("b", Placement(64, 32)))), "only 16 bytes"),
+        (FrameLayout(128, (("a", Placement(0, 32)), ("b", Placement(16, 32)))), "not aligned"),
+        (FrameLayout(64, (("a", Placement(0, 32)), ("b", Placement(64, 32)))), "not in the frame"),
     ],
 )
-def test_frames_must_hold_their_buffers(frame: Frame, reason: str) -> None:
+def test_frames_must_hold_their_buffers(frame: FrameLayout, reason: str) -> None:
     rejected(replace(chain(), frames=(("main", frame),)), reason)
 
 
@@ -343,8 +343,8 @@ def test_functions_need_frames_and_main() -> None:
 
 def called(callee: TreeFunction[Schedule], call: Call[Schedule]) -> DeviceProgram:
     main: TreeFunction[Schedule] = TreeFunction("main", (), (), (), (), (A, B), Seq((fill(), call)))
-    frame = Frame(128, (("a", Placement(0, 32)), ("b", Placement(64, 32))))
-    frames = (("main", frame), ("f", Frame(0, ())))
+    frame = FrameLayout(128, (("a", Placement(0, 32)), ("b", Placement(64, 32))))
+    frames = (("main", frame), ("f", FrameLayout(0, ())))
     kernels: tuple[Kernel, ...] = (kernel("first", A, X), kernel("copy", Q, P))
     return DeviceProgram(1, Tree((main, callee), (X, OUT)), kernels, frames)
 

@@ -8,7 +8,15 @@ import pytest
 
 from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Index, Position, Reg, Var
 from stretto.device.operator import Kernel, Span, TileDim
-from stretto.device.program import DeviceProgram, Frame, Placement, Run, Schedule, Signal, Wait
+from stretto.device.program import (
+    DeviceProgram,
+    FrameLayout,
+    Placement,
+    Run,
+    Schedule,
+    Signal,
+    Wait,
+)
 from stretto.device.tree import Call, For, Let, Node, Seq, Tree, TreeFunction
 from stretto.device.verifier import verify
 from stretto.errors import VerifyError
@@ -77,18 +85,29 @@ def test_tasks_of_one_kernel_are_independent() -> None:
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (Frame(100, (("a", Placement(0, 32)), ("b", Placement(64, 32)))), "no multiple of 64"),
-        (Frame(128, (("a", Placement(0, 32)), ("out", Placement(64, 32)))), "places what is not"),
-        (Frame(128, (("a", Placement(0, 32)), ("a", Placement(64, 32)))), "places what is not"),
+        (
+            FrameLayout(100, (("a", Placement(0, 32)), ("b", Placement(64, 32)))),
+            "no multiple of 64",
+        ),
+        (
+            FrameLayout(128, (("a", Placement(0, 32)), ("out", Placement(64, 32)))),
+            "places what is not",
+        ),
+        (
+            FrameLayout(128, (("a", Placement(0, 32)), ("a", Placement(64, 32)))),
+            "places what is not",
+        ),
     ],
 )
-def test_frames_place_local_buffers_only(frame: Frame, reason: str) -> None:
+def test_frames_place_local_buffers_only(frame: FrameLayout, reason: str) -> None:
     rejected(replace(chain(), frames=(("main", frame),)), reason)
 
 
 def test_frames_belong_to_functions() -> None:
     program = chain()
-    rejected(replace(program, frames=(*program.frames, ("f", Frame(0, ())))), "of no function")
+    rejected(
+        replace(program, frames=(*program.frames, ("f", FrameLayout(0, ())))), "of no function"
+    )
 
 
 def test_buffers_are_declared() -> None:
@@ -226,7 +245,7 @@ def calling(
     body: Node[Schedule] = Seq((fill, Call("f", (), tuple(zip((P, Q), bound, strict=True)))))
     main: TreeFunction[Schedule] = TreeFunction("main", (), (), (), (), locals, body)
     places = tuple((b.name, Placement(o, b.nbytes)) for b, o in zip(locals, offsets, strict=True))
-    frames = (("main", Frame(256, places)), ("f", Frame(0, ())))
+    frames = (("main", FrameLayout(256, places)), ("f", FrameLayout(0, ())))
     kernels = (*(kernel(f"fill {b.name}", b, X) for b in locals[:1]), kernel("copy", Q, P))
     return DeviceProgram(1, Tree((main, callee), (X, OUT)), kernels, frames)
 
@@ -282,7 +301,9 @@ def listed(*between: str, offsets: dict[str, int]) -> DeviceProgram:
     runs = tuple(Run(name, 0, 2) for name in ("push", *between, "last"))
     body = leaf(1, (Let(N, number(0)), *runs))
     offsets = {"a": 0, "list": 64} | offsets
-    frame = Frame(256, tuple((b.name, Placement(offsets[b.name], b.nbytes)) for b in (A, LIST)))
+    frame = FrameLayout(
+        256, tuple((b.name, Placement(offsets[b.name], b.nbytes)) for b in (A, LIST))
+    )
     program = device(body, *kernels, units=1, locals=(A, LIST))
     return replace(program, frames=(("main", frame),))
 

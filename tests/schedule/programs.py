@@ -8,7 +8,7 @@ from stretto.device.expr import Buffer, Expr, Index, Reg, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import (
     DeviceProgram,
-    Frame,
+    FrameLayout,
     Item,
     Placement,
     Run,
@@ -56,7 +56,7 @@ def device(
     """Locals 64 bytes apart, or at the given offsets."""
     places = {b.name: 64 * n for n, b in enumerate(locals)} | (offsets or {})
     end = max((offset + 64 for offset in places.values()), default=0)
-    frame = Frame(end, tuple((b.name, Placement(places[b.name], b.nbytes)) for b in locals))
+    frame = FrameLayout(end, tuple((b.name, Placement(places[b.name], b.nbytes)) for b in locals))
     main: TreeFunction[Schedule] = TreeFunction("main", (), (), (), (), locals, body)
     return DeviceProgram(units, Tree((main,), (X, OUT)), kernels, (("main", frame),))
 

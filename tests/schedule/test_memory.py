@@ -6,7 +6,7 @@ import pytest
 
 from stretto.device.expr import Access, Buffer, Index, Reg, Var
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, Frame
+from stretto.device.program import DeviceProgram, FrameLayout
 from stretto.device.regions import Body
 from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq
 from stretto.device.verifier import verify
@@ -50,7 +50,7 @@ def step(name: str, out: Buffer, *sources: Buffer, mirrored: bool = True) -> Ker
 
 def planned(
     body: Node[Body], *locals: Buffer, units: int = 2, share_bytes: int = 0
-) -> tuple[Frame, DeviceProgram]:
+) -> tuple[FrameLayout, DeviceProgram]:
     from dataclasses import replace
 
     costs = replace(EAGER, share_bytes=share_bytes)
@@ -59,7 +59,7 @@ def planned(
     return made.frame("main"), made
 
 
-def shared(frame: Frame, a: Buffer, b: Buffer) -> bool:
+def shared(frame: FrameLayout, a: Buffer, b: Buffer) -> bool:
     x, y = frame[a.name], frame[b.name]
     return x.offset < y.offset + y.nbytes and y.offset < x.offset + x.nbytes
 

@@ -6,7 +6,7 @@ import pytest
 
 from stretto.device.expr import Const, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, Frame, Run, Schedule, Wait
+from stretto.device.program import DeviceProgram, FrameLayout, Run, Schedule, Wait
 from stretto.device.runs import Runs, function_runs, reached, recursive_functions
 from stretto.device.tree import (
     Call,
@@ -84,7 +84,7 @@ def leaf(kernel: str) -> Leaf[Schedule]:
 def device(**bodies: Node[Schedule]) -> DeviceProgram:
     functions = tuple(TreeFunction(name, (), (), (), (), (), body) for name, body in bodies.items())
     kernels = tuple(Kernel(name, (), ()) for name in ("a", "b"))
-    frames = tuple((name, Frame(0, ())) for name in bodies)
+    frames = tuple((name, FrameLayout(0, ())) for name in bodies)
     return DeviceProgram(2, Tree(functions, ()), kernels, frames)
 
 

@@ -10,12 +10,12 @@ from stretto.device.tree import Call, Node, Rotation, swaps
 
 L = TypeVar("L")
 
-Names = frozenset[str]
+BufferNames = frozenset[str]
 
 
 def later_names(
     body: Node[L], names: Callable[[L], Iterable[str]], *, returns: bool
-) -> Callable[[L], Names | None]:
+) -> Callable[[L], BufferNames | None]:
     """For the body of a leaf, names of the buffers accessed after it, on any way; None: all.
 
     A call may access anything, and so may the caller when the function `returns`. Buffers that
@@ -26,22 +26,22 @@ def later_names(
     return lambda leaf: later.found[id(leaf)]
 
 
-class _Later(Backward[L, Names | None]):
+class _Later(Backward[L, BufferNames | None]):
     def __init__(self, names: Callable[[L], Iterable[str]]) -> None:
         self._names = names
-        self.found: dict[int, Names | None] = {}
+        self.found: dict[int, BufferNames | None] = {}
 
-    def leaf(self, body: L, after: Names | None) -> Names | None:
+    def leaf(self, body: L, after: BufferNames | None) -> BufferNames | None:
         self.found[id(body)] = self.merge(self.found.get(id(body), frozenset()), after)
         return self.merge(after, frozenset(self._names(body)))
 
-    def call(self, call: Call[L], after: Names | None) -> Names | None:
+    def call(self, call: Call[L], after: BufferNames | None) -> BufferNames | None:
         return None
 
-    def merge(self, a: Names | None, b: Names | None) -> Names | None:
+    def merge(self, a: BufferNames | None, b: BufferNames | None) -> BufferNames | None:
         return None if a is None or b is None else a | b
 
-    def rotate(self, state: Names | None, pairs: Rotation) -> Names | None:
+    def rotate(self, state: BufferNames | None, pairs: Rotation) -> BufferNames | None:
         if state is None:
             return None
         return state | {other.name for name, other in swaps(pairs).items() if name in state}

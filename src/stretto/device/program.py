@@ -87,7 +87,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameLayout:
     """The memory of one activation of a function: placements by buffer name, bytes (aligned)."""
 
     nbytes: int
@@ -104,11 +104,11 @@ class DeviceProgram:
     units: int
     tree: Tree[Schedule]
     kernels: tuple[Kernel, ...]
-    frames: tuple[tuple[str, Frame], ...]
+    frames: tuple[tuple[str, FrameLayout], ...]
     lists: tuple[Buffer, ...] = ()
 
     def kernel(self, name: str) -> Kernel:
         return next(kernel for kernel in self.kernels if kernel.name == name)
 
-    def frame(self, function: str) -> Frame:
+    def frame(self, function: str) -> FrameLayout:
         return dict(self.frames)[function]

@@ -13,7 +13,7 @@ from stretto.device.expr import Buffer
 from stretto.device.forms import Items, LeafItem
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
-from stretto.device.program import DeviceProgram, Frame, Item, Placement, Run, Schedule
+from stretto.device.program import DeviceProgram, FrameLayout, Item, Placement, Run, Schedule
 from stretto.device.regions import Body, Statement
 from stretto.device.tree import Tree, TreeFunction, leaves, map_tree
 
@@ -79,14 +79,14 @@ def _items(body: Body) -> Iterator[Item]:
             yield Run(item.name, 0, item.tasks)
 
 
-def _frame(function: TreeFunction[Body]) -> Frame:
+def _frame(function: TreeFunction[Body]) -> FrameLayout:
     placements: list[tuple[str, Placement]] = []
     end = 0
     for buffer in function.locals:
         size = _aligned(buffer)
         placements.append((buffer.name, Placement(end, size)))
         end += size
-    return Frame(end, tuple(placements))
+    return FrameLayout(end, tuple(placements))
 
 
 def _aligned(buffer: Buffer) -> int:

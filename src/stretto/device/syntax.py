@@ -55,7 +55,7 @@ from stretto.device.operator import (
     TileDim,
 )
 from stretto.device.printer import ExprPrinter, number_text
-from stretto.device.program import Frame, Item, Placement, Run, Schedule, Signal, Wait
+from stretto.device.program import FrameLayout, Item, Placement, Run, Schedule, Signal, Wait
 from stretto.device.regions import Statement
 from stretto.device.tree import (
     Call,
@@ -311,7 +311,7 @@ FRAME = pair(
     "frame {left} {right}",
     NAME,
     record(
-        Frame,
+        FrameLayout,
         "{nbytes} {placements}",
         nbytes=INTEGER,
         placements=block(

@@ -42,7 +42,7 @@ from stretto.device.grammar import (
 from stretto.device.operator import PLAIN_TEMPLATES, Kernel, Template
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.printer import ExprPrinter
-from stretto.device.program import DeviceProgram, Frame, Schedule
+from stretto.device.program import DeviceProgram, FrameLayout, Schedule
 from stretto.device.syntax import (
     FRAME,
     HOST_FUNCTION,
@@ -178,7 +178,7 @@ class _ProgramText:
     externals: tuple[Buffer, ...]
     lists: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
-    frames: tuple[tuple[str, Frame], ...]
+    frames: tuple[tuple[str, FrameLayout], ...]
     functions: tuple[TreeFunction[Schedule], ...]
     hosts: tuple[tuple[tuple[tuple[str, int], ...], TreeFunction[ActionText]], ...] = ()
 
@@ -204,7 +204,8 @@ def _program_text(word: str) -> Syntax[_ProgramText]:
     return record(
         _ProgramText,
         f"{word} {{units}}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n"
-        "lists {lists}\n{kernels}\n{frames}\n{functions}\n{hosts}",
+        "[lists {lists}\n]{kernels}\n{frames}\n{functions}\n{hosts}",
+        defaults={"lists": ()},
         units=INTEGER,
         interface=_INTERFACE,
         externals=items(BUFFER),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stretto.device.expr import Buffer, Reg
-from stretto.device.program import Frame, Placement
+from stretto.device.program import FrameLayout, Placement
 from stretto.device.regions import Interval
 from stretto.device.tree import TreeFunction
 from stretto.errors import ScheduleError
@@ -28,7 +28,7 @@ ALIGNMENT = 64
 class FramePlan:
     """`separate`: the bytes that the frame would take if nothing were shared."""
 
-    frame: Frame
+    frame: FrameLayout
     layout: Layout
     separate: int
 
@@ -106,14 +106,14 @@ def _best_gap(taken: list[Interval], nbytes: int) -> int:
     return end if best is None else best[1]
 
 
-def _frame(function: TreeFunction[LeafPlan], placed: list[tuple[int, _Block]]) -> Frame:
+def _frame(function: TreeFunction[LeafPlan], placed: list[tuple[int, _Block]]) -> FrameLayout:
     offsets: dict[str, Placement] = {}
     for start, block in placed:
         for buffer in block.buffers:
             offsets[buffer.name] = Placement(start, buffer.nbytes)
             start += _aligned(buffer.nbytes)
     nbytes = max((offset + block.nbytes for offset, block in placed), default=0)
-    return Frame(nbytes, tuple((b.name, offsets[b.name]) for b in function.locals))
+    return FrameLayout(nbytes, tuple((b.name, offsets[b.name]) for b in function.locals))
 
 
 def _layout(placed: list[tuple[int, _Block]]) -> Layout:

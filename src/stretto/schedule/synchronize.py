@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stretto.device.boxes import Mask
 from stretto.device.expr import Buffer
 from stretto.device.flow import Flow, Loop
-from stretto.device.later import Names, later_names
+from stretto.device.later import BufferNames, later_names
 from stretto.device.program import Schedule
 from stretto.device.tree import (
     Call,
@@ -58,7 +58,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         self._setting = setting
         self._relevant = relevant
         self._numbers: dict[int, int] = {}
-        self._later: Callable[[LeafPlan], Names | None] = lambda plan: None
+        self._later: Callable[[LeafPlan], BufferNames | None] = lambda plan: None
         self._renamed: dict[tuple[int, str], tuple[Footprint, Footprint]] = {}
 
     def function(self, body: Node[LeafPlan]) -> Node[Schedule]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stretto.device.expr import Buffer, Reg
 from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
-from stretto.device.program import DeviceProgram, Frame
+from stretto.device.program import DeviceProgram, FrameLayout
 from stretto.device.tree import Seq, Tree, TreeFunction
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.program import library_text
@@ -185,7 +185,7 @@ def _source(
 
 def _program(externals: tuple[Buffer, ...], results: tuple[Reg, ...], frame: int) -> DeviceProgram:
     main = TreeFunction("main", (), (), (), results, (), Seq(()))
-    return DeviceProgram(UNITS, Tree((main,), externals), (), (("main", Frame(frame, ())),))
+    return DeviceProgram(UNITS, Tree((main,), externals), (), (("main", FrameLayout(frame, ())),))
 
 
 def _tree(program: DeviceProgram) -> Tree[tuple[()]]:

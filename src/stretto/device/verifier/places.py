@@ -8,7 +8,7 @@ import numpy as np
 
 from stretto.device.boxes import Boxes, Limits, Mask
 from stretto.device.expr import Buffer
-from stretto.device.program import Frame, Placement, Schedule
+from stretto.device.program import FrameLayout, Placement, Schedule
 from stretto.device.regions import Interval, Region
 from stretto.device.tree import TreeFunction, rotation, walk
 from stretto.errors import VerifyError
@@ -21,7 +21,7 @@ class Places:
     aligned, and for buffers of a rotating group that overlap or differ in type.
     """
 
-    def __init__(self, function: TreeFunction[Schedule], frame: Frame) -> None:
+    def __init__(self, function: TreeFunction[Schedule], frame: FrameLayout) -> None:
         self._placements = dict(frame.placements)
         for buffer in function.locals:
             self._check(buffer, frame)
@@ -71,7 +71,7 @@ class Places:
                     if low < high:
                         yield name, low, high
 
-    def _check(self, buffer: Buffer, frame: Frame) -> None:
+    def _check(self, buffer: Buffer, frame: FrameLayout) -> None:
         placement = self._placements.get(buffer.name)
         if placement is None:
             raise VerifyError(f"local buffer {buffer.name} has no place in the frame")

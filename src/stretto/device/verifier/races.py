@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stretto.device.boxes import Boxes, Mask
 from stretto.device.expr import Buffer
 from stretto.device.flow import Facts
-from stretto.device.later import Names, later_names
+from stretto.device.later import BufferNames, later_names
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import Region
 from stretto.device.relation import compose
@@ -95,7 +95,7 @@ class RaceFinder(Facts[Schedule, Pending]):
         self._touched = touched
         self._leaves: dict[int, _Leaf] = {}
         self._number = 0
-        self._later: Callable[[Schedule], Names | None] = lambda schedule: None
+        self._later: Callable[[Schedule], BufferNames | None] = lambda schedule: None
         # The accesses are kept with the answer, for their `id` to stay theirs.
         self._met: dict[tuple[int, int], tuple[Accesses, Accesses, Mask]] = {}
         self._renamed: dict[tuple[int, str], tuple[Accesses, Accesses]] = {}
@@ -179,7 +179,7 @@ class RaceFinder(Facts[Schedule, Pending]):
             boxes = Boxes.of([region for _, _, region in rows])
             yield Accesses(self._number, what, kernel, place, units, indices, boxes)
 
-    def _after(self, leaf: _Leaf, pending: Pending, later: Names | None) -> Pending:
+    def _after(self, leaf: _Leaf, pending: Pending, later: BufferNames | None) -> Pending:
         """What is pending at the end of a leaf in memory that is accessed later."""
         after: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
         told = leaf.end_start.T
