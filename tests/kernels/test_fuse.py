@@ -11,8 +11,9 @@ from stretto.device.costs import CostModel
 from stretto.device.evaluate import span_range
 from stretto.device.operator import Kernel, Operator, Stage, TileDim
 from stretto.device.tree import Check, Let, leaves
-from stretto.kernels.fuse import fuse, independent, profitable, split
+from stretto.kernels.fuse import apart_reason, fuse, independent, split
 from stretto.kernels.groups import Group, Grouped, single
+from stretto.remarks import Remarks
 from tests.lowering.programs import lowered
 
 
@@ -21,10 +22,10 @@ def grouped(text: str, units: int = 4) -> list[Grouped]:
     (items,) = leaves(lowered(text).tree.main.body)
     costs = CostModel(small_work=0)
 
-    def judge(groups: list[Group], operator: Operator, joined: Group) -> bool:
-        return profitable(groups, operator, joined, units, costs)
+    def judge(groups: list[Group], operator: Operator, joined: Group) -> str | None:
+        return apart_reason(groups, operator, joined, units, costs)
 
-    found = list(fuse(items, judge))
+    found = list(fuse(items, judge, Remarks()))
     assert sum(len(group.members) for group in found if isinstance(group, Group)) == sum(
         isinstance(item, Operator) for item in items
     )
@@ -209,7 +210,7 @@ def test_a_push_stays_behind_the_check_for_room() -> None:
     push = next(item for item in items if isinstance(item, Operator) and item.name == "push")
     assert push.out.index[0].is_const  # no register tells that they belong together
     assert not independent(check, single(push))
-    order = [type(group) for group in fuse(items, 1)]
+    order = [type(group) for group in fuse(items, lambda *_: None, Remarks())]
     assert order.index(Check) < max(n for n, kind in enumerate(order) if kind is Group)
 
 

@@ -27,6 +27,7 @@ from stretto.machines.machine import Description, Diagnosis, Executable, Form, M
 from stretto.machines.registry import known_machines, register, registered, unregister
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
+from stretto.remarks import Remarks
 from stretto.runtime.results import Result
 from stretto.tools.cli import app
 
@@ -134,7 +135,7 @@ class ToyMachine(Machine):
     def units(self, options: Options, device: torch.device) -> int:
         return 1
 
-    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
+    def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         if len(lowered.tree.functions) > 1:
             raise BuildError("the toy machine calls no functions")
         numbers = iter(range(1000))

@@ -17,6 +17,7 @@ import torch
 
 from stretto.errors import SourceLocation
 from stretto.ir.types import ListType, TensorType, Type
+from stretto.remarks import Remarks
 
 
 class Value:
@@ -140,6 +141,7 @@ class Program:
     functions: dict[str, Function]
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     folded: Folded = field(default_factory=Folded)
+    remarks: Remarks = field(default_factory=Remarks)
 
     @property
     def main(self) -> Function:

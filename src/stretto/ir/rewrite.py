@@ -50,10 +50,10 @@ def clone_function(function: Function, name: str | None = None) -> Function:
 
 
 def clone_program(program: Program) -> Program:
-    """A copy that may be changed freely; the constant tensors themselves are shared."""
+    """A copy that may be changed freely; the constant tensors and the remarks are shared."""
     functions = {name: clone_function(item) for name, item in program.functions.items()}
     folded = Folded(set(program.folded.sources), set(program.folded.results))
-    return Program(functions, dict(program.constants), folded)
+    return Program(functions, dict(program.constants), folded, program.remarks)
 
 
 def inline_block(block: Block, arguments: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:

@@ -22,17 +22,19 @@ from stretto.device.tree import Check, Let
 from stretto.kernels.contraction import contraction_of
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.join import join
+from stretto.remarks import Remarks
 
-Judge = Callable[[list[Group], Operator, Group], bool]
-"""`judge(groups, operator, joined)`: is the operator better in one kernel with its producers?"""
+Judge = Callable[[list[Group], Operator, Group], str | None]
+"""`judge(groups, operator, joined)`: why the operator is better in a kernel of its own than in one
+with its producers, or None."""
 
 
-def fuse(items: Items, judge: Judge) -> tuple[Grouped, ...]:
+def fuse(items: Items, judge: Judge, remarks: Remarks) -> tuple[Grouped, ...]:
     """Groups the operators of a leaf, in an order that keeps every dependence."""
     done: list[_Placed] = []
     for item in items:
         if isinstance(item, Operator):
-            _add(done, item, judge)
+            _add(done, item, judge, remarks)
         else:
             done.append(_Placed.of(item))
     return tuple(placed.item for placed in done)
@@ -63,7 +65,7 @@ class _Placed:
         )
 
 
-def _add(done: list[_Placed], operator: Operator, judge: Judge) -> None:
+def _add(done: list[_Placed], operator: Operator, judge: Judge, remarks: Remarks) -> None:
     consumer = _Placed.of(single(operator))
     sources = {load.access.buffer for load in operator.reads()}
     producers = [
@@ -75,13 +77,20 @@ def _add(done: list[_Placed], operator: Operator, judge: Judge) -> None:
     merged: Group | None = None
     for number in reversed(producers):
         place = max([number, *chosen])
-        if not _can_gather(done, [*chosen, number], place, consumer):
-            continue
         items = [done[n].item for n in sorted([*chosen, number])]
         groups = [item for item in items if isinstance(item, Group)]
-        candidate = join(groups, operator)
-        if candidate is not None and judge(groups, operator, candidate):
+        candidate = None
+        if not _can_gather(done, [*chosen, number], place, consumer):
+            reason = "something between them must run after the producer and before the operator"
+        elif (candidate := join(groups, operator)) is None:
+            reason = "a task would need elements that other tasks compute"
+        else:
+            reason = judge(groups, operator, candidate)
+        if reason is None:
             merged, chosen = candidate, [*chosen, number]
+        else:
+            producer = groups[0].members[-1].operator.name
+            remarks.decline("fuse", f"{operator.name} with {producer}", reason, operator.source)
     if merged is None:
         done.append(consumer)
         return
@@ -161,9 +170,9 @@ def parallelism(group: Group, costs: CostModel) -> int:
     )
 
 
-def profitable(
+def apart_reason(
     groups: list[Group], operator: Operator, joined: Group, units: int, costs: CostModel
-) -> bool:
+) -> str | None:
     """Joining must leave the bulk of the work enough tasks for all units, unless it is small.
 
     An argmax behind a large product would pull the product into its one task.
@@ -172,11 +181,12 @@ def profitable(
     parts.append((single(operator), costs.work(operator)))
     total = sum(size for _, size in parts)
     if total <= costs.small_work:
-        return True
+        return None
     if _shares_an_operand(operator, joined):
-        return False
+        return "each task would read all of an operand, and tiles of its own read it less often"
     before = max(parallelism(group, costs) for group, size in parts if 10 * size >= total)
-    return parallelism(joined, costs) >= min(before, 4 * units)
+    tasks, wanted = parallelism(joined, costs), min(before, 4 * units)
+    return None if tasks >= wanted else f"one kernel would have {tasks} tasks instead of {wanted}"
 
 
 def _shares_an_operand(operator: Operator, joined: Group) -> bool:

@@ -19,6 +19,7 @@ from stretto.device.regions import Body, Statement
 from stretto.device.tree import Tree, map_tree
 from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped
+from stretto.remarks import Remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ class Selector(Protocol):
 
     @property
     def costs(self) -> CostModel: ...
-    def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
-        """Is the operator better in one kernel with its producers?"""
+    def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
+        """Why the operator is better in a kernel of its own than with its producers, or None."""
         ...
 
     def variants(self, group: Group) -> Sequence[Variant]:
@@ -72,7 +73,9 @@ class Selector(Protocol):
         ...
 
 
-def open_kernels(tree: Tree[Items], selector: Selector, fused: bool) -> Tree[OpenBody]:
+def open_kernels(
+    tree: Tree[Items], selector: Selector, fused: bool, remarks: Remarks
+) -> Tree[OpenBody]:
     """Groups the operators of all leaves, and names what becomes a kernel."""
     numbers = count(1)
 
@@ -89,7 +92,8 @@ def open_kernels(tree: Tree[Items], selector: Selector, fused: bool) -> Tree[Ope
                 return grouped
 
     def leaf(items: Items) -> OpenBody:
-        return tuple(map(item, fuse(items, selector.pays) if fused else split(items)))
+        groups = fuse(items, selector.apart, remarks) if fused else split(items)
+        return tuple(map(item, groups))
 
     return map_tree(tree, leaf)
 

@@ -30,6 +30,7 @@ from stretto.ir.core import Program
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
+from stretto.remarks import Remarks
 from stretto.runtime.constants import Copy
 from stretto.runtime.results import Result
 from stretto.schedule.scheduler import Report
@@ -112,6 +113,11 @@ class Stages:
     @property
     def backend(self) -> str:
         return self.machine.name
+
+    @property
+    def remarks(self) -> Remarks:
+        """What stages have declined so far."""
+        return self.captured.remarks
 
     @property
     def device(self) -> DeviceProgram | None:
@@ -259,8 +265,8 @@ class Machine(ABC):
         """How many execution units a program gets."""
         return options.unit_count()
 
-    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
-        """Kernels for the operators."""
+    def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
+        """Kernels for the operators; `remarks` takes what it declines to do, and why."""
         raise NotImplementedError(f"{self.name} runs no kernels")
 
     def describe(self, stages: Stages) -> Description:

@@ -36,7 +36,9 @@ def _lower(stages: Stages) -> None:
 
 def _select(stages: Stages) -> None:
     assert stages.lowered is not None
-    stages.selected = stages.machine.select(stages.lowered, stages.units, stages.options)
+    stages.selected = stages.machine.select(
+        stages.lowered, stages.units, stages.options, stages.remarks
+    )
     if stages.options.verify:
         verify_selection(stages.selected.tree)
 
@@ -47,6 +49,9 @@ def _schedule(stages: Stages) -> None:
         stages.selected.tree, stages.units, stages.machine.costs
     )
     stages.scheduled = Scheduled(program, stages.selected.interface)
+    if program.units < stages.units:
+        gain = f"waking {stages.units} units would take longer than they could gain"
+        stages.remarks.decline("schedule", "several units", gain)
 
 
 def _verify(stages: Stages) -> None:

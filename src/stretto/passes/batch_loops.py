@@ -51,10 +51,15 @@ class BatchLoops:
     def _loop(self, loop: ForOp, body: Block, program: Program) -> list[Op]:
         length = batch_length(loop, program)
         if isinstance(length, str):
+            program.remarks.decline(self.name, "for", length, loop.location)
             return [loop]
         twins = find_twins(loop, length, ListLengths.of(body), self.limit_bytes)
+        for op, reason in twins.reasons.items():
+            if isinstance(op, TensorOp) and is_contraction(op):
+                program.remarks.decline(self.name, op.target, reason, op.location)
         kept = profitable(loop, twins)
         if isinstance(kept, str):
+            program.remarks.decline(self.name, "for", kept, loop.location)
             return [loop]
         before = _live_ops(twins, kept)
         normalise(loop)

@@ -31,6 +31,7 @@ from stretto.ir.rewrite import clone_op
 from stretto.ir.types import ListType
 from stretto.passes.distribution_plan import Part, plan_distribution
 from stretto.passes.loop_form import normalise, replace_loops
+from stretto.remarks import Remarks
 
 MEBIBYTE = 1 << 20
 
@@ -43,11 +44,12 @@ class Distribute:
     name: ClassVar[str] = "distribute"
 
     def apply(self, program: Program) -> bool:
-        return replace_loops(program, lambda loop, _: self._loop(loop))
+        return replace_loops(program, lambda loop, _: self._loop(loop, program.remarks))
 
-    def _loop(self, loop: ForOp) -> list[Op]:
+    def _loop(self, loop: ForOp, remarks: Remarks) -> list[Op]:
         parts = plan_distribution(loop, self.limit_bytes)
         if isinstance(parts, str):
+            remarks.decline(self.name, "for", parts, loop.location)
             return [loop]
         if normalise(loop):
             parts = plan_distribution(loop, self.limit_bytes)

@@ -50,10 +50,14 @@ class FoldTables:
         before, ops = block.ops, list[Op]()
         for op in before:
             found = looked_up(op, constants)
-            if isinstance(found, Lookup) and self.stay_reason(found) is None:
-                ops.extend(_folded(found, constants))
-            else:
-                ops.append(op)
+            if isinstance(found, Lookup):
+                reason = self.stay_reason(found)
+                if reason is None:
+                    ops.extend(_folded(found, constants))
+                    continue
+                remarks = constants.program.remarks
+                remarks.decline(self.name, found.linear.op.target, reason, op.location)
+            ops.append(op)
         block.ops = ops
         return len(ops) > len(before)
 

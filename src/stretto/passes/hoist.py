@@ -23,6 +23,7 @@ from stretto.ir.rewrite import defined_values, free_values_of_op
 from stretto.ir.sizes import Symbol
 from stretto.ir.symbols import bound_symbols, symbols_of_op
 from stretto.ops import properties
+from stretto.remarks import Remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class HoistInvariants:
     name: ClassVar[str] = "hoist"
 
     def apply(self, program: Program) -> bool:
-        moved = [_hoist_in(function.body) for function in program.functions.values()]
+        moved = [_hoist_in(f.body, program.remarks) for f in program.functions.values()]
         return any(moved)
 
 
@@ -48,14 +49,14 @@ def stay_reason(op: Op) -> str | None:
             return f"a {op.name} may stop the run, or never end"
 
 
-def _hoist_in(block: Block) -> bool:
+def _hoist_in(block: Block, remarks: Remarks) -> bool:
     changed = False
     ops: list[Op] = []
     for op in block.ops:
         for nested in op.blocks:
-            changed |= _hoist_in(nested)
+            changed |= _hoist_in(nested, remarks)
         if isinstance(op, ForOp | WhileOp):
-            moved = _take_invariants(op)
+            moved = _take_invariants(op, remarks)
             changed |= bool(moved)
             ops.extend(moved)
         ops.append(op)
@@ -63,27 +64,32 @@ def _hoist_in(block: Block) -> bool:
     return changed
 
 
-def _take_invariants(loop: ForOp | WhileOp) -> list[Op]:
+def _take_invariants(loop: ForOp | WhileOp, remarks: Remarks) -> list[Op]:
     """Removes the invariant ops from the loop; they are in an order in which they can run."""
     inside = {value for block in loop.blocks for value in defined_values(block)}
     names = {symbol for block in loop.blocks for symbol in bound_symbols(block)}
     moved: list[Op] = []
     for block in loop.blocks:
-        _take(block, inside, names, moved)
+        _take(block, inside, names, moved, remarks)
     return moved
 
 
-def _take(block: Block, inside: set[Value], names: set[Symbol], moved: list[Op]) -> None:
+def _take(
+    block: Block, inside: set[Value], names: set[Symbol], moved: list[Op], remarks: Remarks
+) -> None:
     """`inside` are the values that the loop makes, `names` the symbols that it binds."""
     ops: list[Op] = []
     for op in block.ops:
-        if stay_reason(op) is None and _is_invariant(op, inside, names):
-            moved.append(op)
-            inside.difference_update(op.results)
-            continue
+        reason = stay_reason(op)
+        if (reason is None or isinstance(op, TensorOp)) and _is_invariant(op, inside, names):
+            if reason is None:
+                moved.append(op)
+                inside.difference_update(op.results)
+                continue
+            remarks.decline(HoistInvariants.name, op.name, reason, op.location)
         if isinstance(op, IfOp):
             for nested in op.blocks:
-                _take(nested, inside, names, moved)
+                _take(nested, inside, names, moved, remarks)
         ops.append(op)
     block.ops = ops
 

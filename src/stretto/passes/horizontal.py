@@ -29,6 +29,7 @@ from stretto.ir.ops import Argument, ConstantOp, ForOp, TensorOp, WhileOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ops.arguments import argument, value_argument, with_arguments
 from stretto.ops.infer import tensor_op
+from stretto.ops.properties import is_contraction
 from stretto.passes.contractions import Constants, Linear, as_linear
 from stretto.passes.loop_dependence import loop_dependence
 
@@ -149,6 +150,9 @@ def _fuse_block(block: Block, constants: Constants, recurrences: dict[Op, tuple[
         found = member(op, constants)
         if isinstance(found, Member):
             groups.setdefault((found.key, recurrences.get(op)), []).append(found)
+        elif isinstance(op, TensorOp) and is_contraction(op):
+            remarks = constants.program.remarks
+            remarks.decline(Horizontal.name, op.target, found, op.location)
     several = [members for members in groups.values() if len(members) > 1]
     for members in several:
         place = block.ops.index(members[0].op)

@@ -104,11 +104,15 @@ class _Inliner:
         return rewrite_block(self.function.body, self.visit)
 
     def visit(self, op: Op, _: Definitions) -> Replacement | None:
-        if not isinstance(op, CallOp) or keep_reason(self.program, op, self.recursive) is not None:
+        if not isinstance(op, CallOp):
             return None
         callee = self.program.functions[op.function].body
         size = _size(callee)
-        if size > self.left:
+        reason = keep_reason(self.program, op, self.recursive)
+        if reason is None and size > self.left:
+            reason = f"its {size} ops would make @{self.function.name} too large"
+        if reason is not None:
+            self.program.remarks.decline("inline", f"call @{op.function}", reason, op.location)
             return None
         self.left -= size
         copy = clone_block(callee, {})

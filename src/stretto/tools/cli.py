@@ -162,6 +162,9 @@ def explain(
     timeline: Annotated[
         Path | None, typer.Option(help="Also draw one run: .html, .json or .png.")
     ] = None,
+    remarks: Annotated[
+        bool, typer.Option("--remarks", help="Only what stages declined to do, all of it.")
+    ] = False,
 ) -> None:
     """Compile a model and print what was captured, fused, scheduled and built.
 
@@ -174,33 +177,36 @@ def explain(
         is_small = small or preset == "small"
         if target is None:
             options = Options(threads=threads, units=units)
-            _explain_here(model, _machine(backend), options, is_small, timeline)
+            fast = _explain_here(model, _machine(backend), options, is_small, remarks)
+            if timeline is not None:
+                fast.timeline(timeline)
+                console.print(f"wrote {timeline}", highlight=False, markup=False, soft_wrap=True)
         elif backend is not None or timeline is not None:
             other = "--backend" if backend is not None else "--timeline"
             raise UsageError(f"--target only compiles: it does not go with {other}")
         else:
-            _explain_target(model, target, units, is_small)
+            _explain_target(model, target, units, is_small, remarks)
 
 
 def _explain_here(
-    model: str, machine: Machine, options: Options, small: bool, timeline: Path | None
-) -> None:
+    model: str, machine: Machine, options: Options, small: bool, remarks: bool
+) -> stretto.Compiled:
     """A model compiled for a machine that is here."""
+    from stretto.tools.explain import remarks_text
     from stretto.tools.models import find_model, on_device, require_device
 
     require_device(machine)
     found = on_device(find_model(model, small=small), machine)
     with errors.status(f"compiling {found.name}"):
         fast = stretto.compile(found.function, found.inputs, backend=machine.name, options=options)
-    typer.echo(fast.explain(), nl=False)
-    if timeline is not None:
-        fast.timeline(timeline)
-        console.print(f"wrote {timeline}", highlight=False, markup=False, soft_wrap=True)
+    shown = remarks_text(fast.signatures[0].stages) if remarks else fast.explain()
+    typer.echo(shown, nl=False)
+    return fast
 
 
-def _explain_target(model: str, target: str, units: int | None, small: bool) -> None:
+def _explain_target(model: str, target: str, units: int | None, small: bool, remarks: bool) -> None:
     """A model compiled for a GPU that need not be there."""
-    from stretto.tools.explain import explain_target
+    from stretto.tools.explain import explain_target, remarks_text
     from stretto.tools.models import find_model
     from stretto.tools.targets import compile_model, multiprocessors, require_target
 
@@ -209,7 +215,8 @@ def _explain_target(model: str, target: str, units: int | None, small: bool) -> 
     found = find_model(model, small=small)
     with errors.status(f"compiling {found.name} for {name}"):
         captured, stages = compile_model(found, name, count, Options())
-    typer.echo(explain_target(name, found, captured, stages), nl=False)
+    shown = remarks_text(stages) if remarks else explain_target(name, found, captured, stages)
+    typer.echo(shown, nl=False)
 
 
 @app.command()
@@ -235,11 +242,15 @@ def opt(
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     threads: Threads = None,
     units: Units = None,
+    remarks: Annotated[
+        bool, typer.Option("--remarks", help="Also print what stages declined to do.")
+    ] = False,
 ) -> None:
     """Read a dump, edited or not, verify it, go on from there, and print another form or run it.
 
     Forms, in order: captured, optimised, operators, kernels, scheduled, then those of the machine.
     """
+    from stretto.tools.explain import remarks_text
     from stretto.tools.opt import Optimiser, load_constants, load_inputs
 
     with told():
@@ -252,10 +263,12 @@ def opt(
             raise UsageError("--run goes on to the end: it does not go with --to")
         if not run:
             typer.echo(optimiser.to(target), nl=False)
-            return
-        given = None if inputs is None else load_inputs(inputs)
-        for number, result in enumerate(optimiser.run(given)):
-            typer.echo(f"result {number}: {result}")
+        else:
+            given = None if inputs is None else load_inputs(inputs)
+            for number, result in enumerate(optimiser.run(given)):
+                typer.echo(f"result {number}: {result}")
+        if remarks:
+            typer.echo(remarks_text(optimiser.stages), err=True, nl=False)
 
 
 @app.command()

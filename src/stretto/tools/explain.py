@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from linecache import getline
 from typing import TYPE_CHECKING, Any, cast
 
 from stretto.device.operator import Kernel
@@ -90,6 +91,7 @@ def _write_stages(out: Writer, subject: Subject) -> None:
         _kernels(out, stages.device)
         _library_calls(out, stages.device, found.library_calls)
         _schedule(out, stages.device)
+    _section(out, "remarks: what was declined, and why", remark_rows(stages), REMARK_HEADERS)
     _seconds(out, subject)
 
 
@@ -222,6 +224,25 @@ def _report_lines(report: Report) -> list[tuple[str, str]]:
         ("waits", f"{report.waits}, for {report.signals} signals and the ends of leaves"),
         ("arena", f"{frames} ({separate} without sharing)"),
     ]
+
+
+def remark_rows(stages: Stages) -> list[tuple[str, ...]]:
+    """What each stage declined, the reason, and the user's line. What came several times, as in
+    several rounds of a pass, is one row."""
+    rows: list[tuple[str, ...]] = []
+    for remark, _ in stages.remarks:
+        file, _, line = remark.place.rpartition(":")
+        source = getline(file, int(line)).strip() if file else ""
+        rows.append((remark.stage, remark.subject, remark.reason, short_file(remark.place), source))
+    return rows
+
+
+REMARK_HEADERS = ("stage", "declined", "because", "line", "source")
+
+
+def remarks_text(stages: Stages) -> str:
+    """All remarks as a table."""
+    return table(remark_rows(stages), REMARK_HEADERS)
 
 
 def _seconds(out: Writer, subject: Subject) -> None:

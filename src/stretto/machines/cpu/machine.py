@@ -26,6 +26,7 @@ from stretto.machines.machine import (
 )
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
+from stretto.remarks import Remarks
 
 
 def source_of(stages: Stages) -> Source:
@@ -70,8 +71,8 @@ class CpuMachine(Machine):
     def stages(self) -> tuple[Stage, ...]:
         return (*TO_SCHEDULE, Stage("print", _print, CPP), Stage("compile", _compile))
 
-    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
-        return select(lowered, units, options.fuse, self.costs)
+    def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
+        return select(lowered, units, options.fuse, self.costs, remarks=remarks)
 
     def describe(self, stages: Stages) -> Description:
         lines: list[tuple[str, str]] = []

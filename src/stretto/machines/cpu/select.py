@@ -12,7 +12,7 @@ from math import ceil, gcd, prod
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Operator, TileDim
 from stretto.device.tree import Tree
-from stretto.kernels.fuse import profitable
+from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group
 from stretto.kernels.panels import Packings
 from stretto.kernels.split_sorts import split_sorts
@@ -20,6 +20,7 @@ from stretto.kernels.variants import Chooser, Variant, cheapest, open_kernels
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.templates import candidate
 from stretto.machines.cpu.templates.candidate import Candidate, Request
+from stretto.remarks import Remarks
 
 
 def select(
@@ -28,13 +29,16 @@ def select(
     fused: bool = True,
     costs: CpuCosts = CPU_COSTS,
     choose: Chooser = cheapest,
+    remarks: Remarks | None = None,
 ) -> Selected:
     """Kernels for a whole tree, of whose variants `choose` takes one each; what the templates want
     packed is in the interface.
     """
     packings = Packings(list(lowered.tree.externals))
     selector = CpuSelector(units, costs, packings)
-    tree = open_kernels(split_sorts(lowered.tree, units, costs), selector, fused)
+    tree = open_kernels(
+        split_sorts(lowered.tree, units, costs), selector, fused, remarks or Remarks()
+    )
     chosen = Tree(choose(tree, costs).functions, tuple(packings.externals))
     return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))
 
@@ -47,8 +51,8 @@ class CpuSelector:
     costs: CpuCosts
     packings: Packings
 
-    def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
-        return profitable(groups, operator, joined, self.units, self.costs)
+    def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
+        return apart_reason(groups, operator, joined, self.units, self.costs)
 
     def variants(self, group: Group) -> list[Variant]:
         """One template per operator, in several tilings."""

@@ -42,6 +42,7 @@ from stretto.machines.machine import (
 )
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
+from stretto.remarks import Remarks
 from stretto.schedule.plan import make_plan
 
 
@@ -87,8 +88,8 @@ class TritonMachine(Machine):
     def templates(self) -> Mapping[str, type[Template]]:
         return TEMPLATES
 
-    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
-        return select(lowered, units, options.fuse, self.costs)
+    def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
+        return select(lowered, units, options.fuse, self.costs, remarks=remarks)
 
 
 @dataclass(frozen=True)

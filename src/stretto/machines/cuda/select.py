@@ -19,6 +19,8 @@ from stretto.kernels.variants import Chooser, Variant, cheapest, cheapest_of, op
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.templates import choose as choose_template
 from stretto.machines.cuda.templates.stencil import Choice, Stencil, whole_seconds
+from stretto.remarks import Remarks
+from stretto.text import seconds_text
 
 SMALLEST = 16
 """Rows and columns of the smallest block that tensor cores multiply."""
@@ -30,12 +32,14 @@ def select(
     fused: bool = True,
     costs: CudaCosts = CUDA_COSTS,
     choose: Chooser = cheapest,
+    remarks: Remarks | None = None,
 ) -> Selected:
     """Kernels for a whole tree, for `units` thread blocks; `choose` takes a variant of each."""
     selector = CudaSelector(units, costs)
     estimates = Estimates(selector.seconds_alone, selector.least_seconds, costs)
     tree = split_reductions(count_sorts(lowered.tree, costs), units, estimates)
-    return Selected(choose(open_kernels(tree, selector, fused), costs), lowered.interface)
+    kernels = open_kernels(tree, selector, fused, remarks or Remarks())
+    return Selected(choose(kernels, costs), lowered.interface)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,14 @@ class CudaSelector:
     units: int
     costs: CudaCosts
 
-    def pays(self, groups: list[Group], operator: Operator, joined: Group) -> bool:
-        """Is one kernel faster than several, with the waits between them?"""
+    def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
+        """Why several kernels, with the waits between them, are faster than one."""
         parts, wait = [*groups, single(operator)], self.costs.wait_seconds
         apart = sum(self.best_seconds(group) + wait for group in parts) - wait
-        return self.best_seconds(joined) <= apart
+        together = self.best_seconds(joined)
+        if together <= apart:
+            return None
+        return f"one kernel would take {seconds_text(together)}, several {seconds_text(apart)}"
 
     def variants(self, group: Group) -> list[Variant]:
         return Cutter(group, self.units, self.costs).variants()

@@ -13,6 +13,7 @@ from stretto.machines.machine import Machine, Stage, Stages, Trial
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
+from stretto.remarks import Remarks
 
 
 def _load(stages: Stages) -> None:
@@ -36,9 +37,9 @@ class EmulatorMachine(Machine):
     def stages(self) -> tuple[Stage, ...]:
         return (*TO_SCHEDULE, Stage("load", _load))
 
-    def select(self, lowered: Lowered, units: int, options: Options) -> Selected:
+    def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         """The kernels of this host's own machine, which is what the emulator stands for."""
-        return default_machine().select(lowered, units, options)
+        return default_machine().select(lowered, units, options, remarks)
 
 
 MACHINES = (EmulatorMachine("emulator"),)

@@ -94,7 +94,9 @@ class _Finder:
             return "it has nested control flow"
         unknown = [value for value in op.operands if not self.is_known(value)]
         if unknown:
-            return f"it depends on %{unknown[0].hint}, which an iteration passes to the next"
+            hint = unknown[0].hint
+            name = f"%{hint}" if hint else "a value"
+            return f"it depends on {name}, which an iteration passes to the next"
         if isinstance(op, (ConstantOp, LiteralOp)) or self.is_invariant(op):
             return self.copy(op)
         try:
