@@ -11,38 +11,27 @@ from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Position, Re
 from stretto.device.tree import Call
 from stretto.ir.core import Value
 from stretto.ir.ops import CallOp
-from stretto.ir.types import INDEX, DType, ListType, TensorType
+from stretto.ir.types import INDEX, DType, ListType, Type
 from stretto.lowering.function import ListView, Lowering, base_register
 from stretto.lowering.lazy import cast
 from stretto.lowering.list_ops import copied, copy_items, list_values, new_list_buffer
 from stretto.lowering.targets import ListTarget, bind, is_register
 
+Passed = Buffer | Reg | ListTarget
 
-def result_param(function: str, number: int, kind: TensorType) -> Buffer:
-    """The param buffer through which a function hands back tensor result `number`."""
-    return Buffer(f"{function}.out{number}", kind.dtype, kind.static_shape(), "param")
-
-
-def argument_param(function: str, number: int, kind: TensorType) -> Buffer:
-    return Buffer(f"{function}.in{number}", kind.dtype, kind.static_shape(), "param")
+_NAMES = {"param": ("in", "arg"), "result": ("out", "ret")}
+"""What the buffer and the register of a parameter and of a result are called."""
 
 
-def argument_reg(function: str, number: int, kind: TensorType) -> Reg:
-    return Reg(f"{function}.arg{number}", kind.dtype)
-
-
-def result_reg(function: str, number: int, kind: TensorType) -> Reg:
-    return Reg(f"{function}.ret{number}", kind.dtype)
-
-
-def argument_length(function: str, number: int) -> Reg:
-    """The length of a list that is an argument."""
-    return argument_reg(function, number, INDEX)
-
-
-def result_length(function: str, number: int) -> Reg:
-    """The length of a list that is a result."""
-    return result_reg(function, number, INDEX)
+def passed(low: Lowering, function: str, role: str, number: int, kind: Type) -> Passed:
+    """How parameter or result `number` of a function travels: a tensor by address, a number in a
+    register, a list in its slot, with its length in a register."""
+    memory, register = (f"{function}.{name}{number}" for name in _NAMES[role])
+    if isinstance(kind, ListType):
+        return ListTarget(low.slots.buffers[function, role, number], Reg(register, INDEX.dtype))
+    if is_register(kind):
+        return Reg(register, kind.dtype)
+    return Buffer(memory, kind.dtype, kind.static_shape(), "param")
 
 
 def lower_call(low: Lowering, op: CallOp) -> None:
@@ -54,20 +43,20 @@ def lower_call(low: Lowering, op: CallOp) -> None:
     results: list[tuple[Reg, Reg]] = []
     lists: list[tuple[Value, ListTarget]] = []
     for number, value in enumerate(op.results):
-        kind = value.type
-        if isinstance(kind, ListType):
-            mine = low.new_reg("length")
-            results.append((mine, result_length(op.function, number)))
-            lists.append((value, ListTarget(low.slots.result(op.function, number), mine)))
-        elif is_register(kind):
-            mine = low.new_reg(value.hint or "s", kind.dtype)
-            results.append((mine, result_reg(op.function, number, kind)))
-            bind(low, value, mine)
-        else:
-            buffer = low.output(value)
-            start = Access(buffer, buffer.shape, tuple(Index() for _ in buffer.shape))
-            tensors.append((result_param(op.function, number, kind), start))
-            bind(low, value, buffer)
+        match passed(low, op.function, "result", number, value.type):
+            case ListTarget(slot, theirs):
+                mine = low.new_reg("length")
+                results.append((mine, theirs))
+                lists.append((value, ListTarget(slot, mine)))
+            case Reg() as theirs:
+                mine = low.new_reg(value.hint or "s", theirs.dtype)
+                results.append((mine, theirs))
+                bind(low, value, mine)
+            case Buffer() as param:
+                buffer = low.output(value)
+                start = Access(buffer, buffer.shape, tuple(Index() for _ in buffer.shape))
+                tensors.append((param, start))
+                bind(low, value, buffer)
     low.emit_node(Call(op.function, tuple(registers), tuple(tensors), tuple(results)))
     for value, target in lists:
         _bind_list(low, value, target, heights)
@@ -79,16 +68,14 @@ def _arguments(
     registers: list[tuple[Reg, Expr]] = []
     tensors: list[tuple[Buffer, Access]] = []
     for number, argument in enumerate(op.arguments):
-        kind = argument.type
-        if isinstance(kind, ListType):
-            length = Position(low.list(argument).length)
-            registers.append((argument_length(op.function, number), length))
-        elif is_register(kind):
-            reg = argument_reg(op.function, number, kind)
-            registers.append((reg, cast(low.scalar(argument), kind.dtype)))
-        else:
-            base = low.contiguous(low.tensor(argument), argument.hint)
-            tensors.append((argument_param(op.function, number, kind), base))
+        match passed(low, op.function, "param", number, argument.type):
+            case ListTarget(_, length):
+                registers.append((length, Position(low.list(argument).length)))
+            case Reg() as reg:
+                registers.append((reg, cast(low.scalar(argument), reg.dtype)))
+            case Buffer() as param:
+                base = low.contiguous(low.tensor(argument), argument.hint)
+                tensors.append((param, base))
     _place_lists(low, op, heights)
     for buffer, height in heights.items():
         start = Position(low.base(buffer) + height)
@@ -102,7 +89,7 @@ def _arguments(
 def _list_arguments(low: Lowering, op: CallOp) -> list[tuple[Value, Buffer]]:
     """Each list argument and the slot that it is passed in."""
     return [
-        (value, low.slots.param(op.function, number))
+        (value, low.slots.buffers[op.function, "param", number])
         for number, value in enumerate(op.arguments)
         if isinstance(value.type, ListType)
     ]

@@ -39,12 +39,6 @@ class ListSlots:
     constant: frozenset[Buffer] = frozenset()
     wanted: Mapping[Value, Sequence[Buffer]] = field(default_factory=dict[Value, Sequence[Buffer]])
 
-    def param(self, function: str, number: int) -> Buffer:
-        return self.buffers[function, "param", number]
-
-    def result(self, function: str, number: int) -> Buffer:
-        return self.buffers[function, "result", number]
-
 
 def list_slots(program: Program, called: Sequence[str], externals: Externals) -> ListSlots:
     """Makes the slots of the functions `called`, those that main reaches."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.expr import Apply, Buffer, Const, Extent, Index, Position, Reg
 from stretto.device.forms import (
@@ -22,14 +24,7 @@ from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.bases import pass_bases
-from stretto.lowering.calls import (
-    argument_length,
-    argument_param,
-    argument_reg,
-    result_length,
-    result_param,
-    result_reg,
-)
+from stretto.lowering.calls import Passed, passed
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering
@@ -39,8 +34,8 @@ from stretto.lowering.lists import list_storage
 from stretto.lowering.rules import RULES
 from stretto.lowering.targets import (
     ListTarget,
-    Target,
     bind,
+    bind_all,
     claim_destinations,
     finish,
     is_register,
@@ -111,48 +106,36 @@ def _callees(program: Program, function: Function) -> set[str]:
 
 def _lower_function(low: Lowering) -> TreeFunction[Items]:
     function = low.function
-    params: list[Reg] = []
-    tensors: list[Buffer] = []
-    for number, value in enumerate(function.params):
-        kind = value.type
-        if isinstance(kind, ListType):
-            params.append(argument_length(function.name, number))
-            bind(low, value, ListTarget(low.slots.param(function.name, number), params[-1]))
-        elif is_register(kind):
-            params.append(argument_reg(function.name, number, kind))
-            bind(low, value, params[-1])
-        else:
-            tensors.append(argument_param(function.name, number, kind))
-            bind(low, value, tensors[-1])
-    targets = tuple(_result(low, number) for number in range(len(function.body.yields)))
-    written = tuple(target for target in targets if isinstance(target, Buffer))
-    results = tuple(
-        target.length if isinstance(target, ListTarget) else target
-        for target in targets
-        if isinstance(target, ListTarget | Reg)
-    )
+
+    def places(role: str, values: Iterable[Value]) -> tuple[Passed, ...]:
+        kinds = enumerate(value.type for value in values)
+        return tuple(passed(low, function.name, role, number, kind) for number, kind in kinds)
+
+    params, targets = places("param", function.params), places("result", function.body.yields)
+    bind_all(low, function.params, params)
     claim_destinations(low, function.body, targets)
     low.ops(function.body)
     finish(low, function.body.yields, targets)
     low.flush()
+    written = _buffers(targets)
     return TreeFunction(
         function.name,
-        tuple(params),
-        (*tensors, *written),
+        _registers(params),
+        (*_buffers(params), *written),
         written,
-        results,
+        _registers(targets),
         tuple(low.locals),
         Seq(tuple(low.nodes)),
     )
 
 
-def _result(low: Lowering, number: int) -> Target:
-    """Where a function leaves a result."""
-    name, kind = low.function.name, low.function.body.yields[number].type
-    if isinstance(kind, ListType):
-        return ListTarget(low.slots.result(name, number), result_length(name, number))
-    make = result_reg if is_register(kind) else result_param
-    return make(name, number, kind)
+def _buffers(places: tuple[Passed, ...]) -> tuple[Buffer, ...]:
+    return tuple(place for place in places if isinstance(place, Buffer))
+
+
+def _registers(places: tuple[Passed, ...]) -> tuple[Reg, ...]:
+    found = (place.length if isinstance(place, ListTarget) else place for place in places)
+    return tuple(place for place in found if isinstance(place, Reg))
 
 
 def _lower_main(

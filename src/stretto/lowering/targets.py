@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.device.expr import Buffer, Expr, Index, Position, Reg, expr_regs, loads
@@ -139,6 +140,6 @@ def bind(low: Lowering, value: Value, target: Target) -> None:
             low.env[value] = ListView(buffer, Index.of(length))
 
 
-def bind_all(low: Lowering, values: tuple[Value, ...], targets: list[Target]) -> None:
+def bind_all(low: Lowering, values: tuple[Value, ...], targets: Sequence[Target]) -> None:
     for value, target in zip(values, targets, strict=True):
         bind(low, value, target)
