@@ -8,7 +8,7 @@ import pytest
 
 from stretto.ir.core import Function, Value
 from stretto.ir.rewrite import defined_values
-from stretto.lowering.lists import LARGEST_BYTES, ListStorage, list_storage
+from stretto.lowering.lists.storage import LARGEST_BYTES, ListStorage, list_storage
 from tests.support import program_of
 
 

@@ -1,6 +1,6 @@
 """Lowering of calls.
 
-Registers are passed by value, tensors by address. Lists travel in slots (`list_slots.py`): the
+Registers are passed by value, tensors by address. Lists travel in slots (`lists/slots.py`): the
 caller puts an argument into the slot of the parameter and passes its length. A list that it reads
 again later stays where it is: the activation that is called begins above it.
 """
@@ -14,7 +14,7 @@ from stretto.ir.ops import CallOp
 from stretto.ir.types import INDEX, DType, ListType, Type
 from stretto.lowering.function import ListView, Lowering, base_register
 from stretto.lowering.lazy import cast
-from stretto.lowering.list_ops import copied, copy_items, list_values, new_list_buffer
+from stretto.lowering.lists.ops import copied, copy_items, list_values, new_list_buffer
 from stretto.lowering.targets import ListTarget, bind, is_register
 
 Passed = Buffer | Reg | ListTarget

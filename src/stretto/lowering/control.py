@@ -17,7 +17,7 @@ from stretto.lowering.calls import lower_call
 from stretto.lowering.function import Lowering
 from stretto.lowering.in_place import updated_in_place
 from stretto.lowering.lazy import cast
-from stretto.lowering.list_ops import copied, lower_list_op, others_need
+from stretto.lowering.lists.ops import copied, lower_list_op, others_need
 from stretto.lowering.targets import (
     LateTarget,
     ListTarget,

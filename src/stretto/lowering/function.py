@@ -50,8 +50,8 @@ from stretto.lowering.lazy import (
     stored,
     whole_buffer,
 )
-from stretto.lowering.list_slots import ListSlots
-from stretto.lowering.lists import ListStorage
+from stretto.lowering.lists.slots import ListSlots
+from stretto.lowering.lists.storage import ListStorage
 from stretto.lowering.uses import Uses
 
 

@@ -256,8 +256,3 @@ def narrow(lazy: Lazy, dim: int, start: Index | int, length: Extent, step: int =
     indices = list(variables(shape))
     indices[dim] = indices[dim] * step + Index.of(start)
     return lazy.view(shape, *indices)
-
-
-def position(index: Index | Var) -> Expr:
-    """An index as an i64 expression."""
-    return Position(Index.of(index))

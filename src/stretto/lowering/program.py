@@ -29,8 +29,8 @@ from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy, cast, memory_shape, stored
-from stretto.lowering.list_slots import ListSlots, list_slots
-from stretto.lowering.lists import list_storage
+from stretto.lowering.lists.slots import ListSlots, list_slots
+from stretto.lowering.lists.storage import list_storage
 from stretto.lowering.rules import RULES
 from stretto.lowering.targets import (
     ListTarget,

@@ -11,7 +11,7 @@ from stretto.ir.core import Block, Value
 from stretto.ir.types import ListType, TensorType
 from stretto.lowering.function import ListView, Lowering
 from stretto.lowering.lazy import Lazy, cast, register_value, stored, whole_buffer
-from stretto.lowering.list_ops import copied, copy_items, new_list_buffer, others_need
+from stretto.lowering.lists.ops import copied, copy_items, new_list_buffer, others_need
 
 
 @dataclass(frozen=True, slots=True)

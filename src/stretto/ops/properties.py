@@ -38,16 +38,14 @@ class Properties:
     """One line of the table of operators.
 
     elementwise: each element of the result depends on the operands' elements at that place only.
-    rearranges: the result only renames elements of one operand. mutates: it changes an operand.
-    switches: None where it draws no random numbers; else the arguments that can switch that off.
-    positions: the argument whose positions are checked, where it is known how. updates, whole,
-    raises: see `table.Entry`.
+    rearranges: the result only renames elements of one operand. positions: the argument whose
+    positions are checked, where it is known how. switches: None where it draws no random numbers;
+    else the arguments that can switch that off. updates, whole, raises: see `table.Entry`.
     """
 
     target: str
     elementwise: bool
     rearranges: bool
-    mutates: bool
     aliases: Aliases
     fails: Fails
     cost: Cost
@@ -95,7 +93,6 @@ def properties(target: str) -> Properties:
         target,
         elementwise,
         rearranges,
-        schema.is_mutable,
         said.aliases or (Aliases.ALWAYS if shares else Aliases.NEVER),
         said.fails or _fails(target, elementwise or rearranges),
         said.cost or cost,

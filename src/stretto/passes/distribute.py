@@ -29,8 +29,8 @@ from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp, ListGetOp, ListNewOp, ListPushOp
 from stretto.ir.rewrite import clone_op
 from stretto.ir.types import ListType
+from stretto.passes.analyses.loop_form import normalise, replace_loops
 from stretto.passes.distribution_plan import Part, plan_distribution
-from stretto.passes.loop_form import normalise, replace_loops
 from stretto.remarks import Remarks
 
 MEBIBYTE = 1 << 20

@@ -15,8 +15,8 @@ from stretto.ir.effects import has_check
 from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, LiteralOp, TensorOp
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.properties import is_contraction, is_view, properties
+from stretto.passes.analyses.loop_dependence import LoopDependence, Node, loop_dependence
 from stretto.passes.batching.twins import type_bytes
-from stretto.passes.loop_dependence import LoopDependence, Node, loop_dependence
 
 
 @dataclass(frozen=True, slots=True)

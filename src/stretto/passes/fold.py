@@ -33,7 +33,7 @@ from stretto.ir.symbols import symbols_of_op
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.infer import infer, named_arguments
 from stretto.ops.properties import is_random
-from stretto.passes.host import on_host
+from stretto.passes.analyses.host import on_host
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Simplification: an op becomes an earlier value, or a cheaper op with the same result.
 
 Every rule is exact, bit for bit, also for NaN, infinities and the sign of zero, and keeps types.
-Tensor ops: `simplify_algebra` and `simplify_views`; lists: `simplify_lists`. Here stand the rules
+The rules of tensor ops and of lists are in `simplifications/`. Here are those
 of control ops: an `if` whose arms yield the same, and a carried value that no iteration changes.
 One walk, in order; run it again after `fold` and `cse`, which make new cases.
 
@@ -26,9 +26,9 @@ from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import Definitions, Replacement, narrow, rewrite_block, substitute
 from stretto.ir.types import FLAG
-from stretto.passes.simplify_algebra import ALGEBRA_RULES, TensorRule, TensorRules
-from stretto.passes.simplify_lists import LIST_RULES, list_of_parts
-from stretto.passes.simplify_views import VIEW_RULES, items_of_stack
+from stretto.passes.simplifications.algebra import ALGEBRA_RULES, TensorRule, TensorRules
+from stretto.passes.simplifications.lists import LIST_RULES, list_of_parts
+from stretto.passes.simplifications.views import VIEW_RULES, items_of_stack
 
 _TENSOR_RULES: tuple[TensorRules, ...] = (ALGEBRA_RULES, VIEW_RULES)
 

@@ -25,7 +25,7 @@ from stretto.ops.table import (
     ShiftDims,
 )
 from stretto.passes.batching.batch import Batch, Rule, Stays
-from stretto.passes.simplify_views import permutation
+from stretto.passes.simplifications.views import permutation
 
 OWN_RULES: dict[str, Rule] = {}
 """The rules of operators whose entry in the table is `OwnRule`."""

@@ -22,10 +22,10 @@ from stretto.ir.rewrite import clone_op
 from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.ops.arguments import int_argument, value_argument
 from stretto.ops.properties import is_random, is_view, properties
-from stretto.passes.affine import Affine, affine_result
+from stretto.passes.analyses.affine import Affine, affine_result
+from stretto.passes.analyses.list_lengths import Length, ListLengths
 from stretto.passes.batching.batch import Batch, Stays
 from stretto.passes.batching.rules import rule_for
-from stretto.passes.list_lengths import Length, ListLengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from stretto.ir.core import Block, Function, Program, Value
 from stretto.ir.ops import CallOp, ListGetOp, ListLengthOp, ListStackOp
 from stretto.ir.types import ListType
 from stretto.lowering.externals import Externals
-from stretto.lowering.lists import list_groups
+from stretto.lowering.lists.storage import list_groups
 
 Place = tuple[str, str, int]
 """(function, "param" or "result", number)."""

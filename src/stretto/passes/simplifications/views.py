@@ -14,7 +14,7 @@ from stretto.ir.rewrite import Definitions, Replacement
 from stretto.ir.types import TensorType
 from stretto.ops.arguments import argument, int_argument, value_argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.simplify_algebra import TensorRules, maker_of, same_as_operand
+from stretto.passes.simplifications.algebra import TensorRules, maker_of, same_as_operand
 
 _PERMUTATIONS = ("aten.permute.default", "aten.transpose.int", "aten.t.default")
 _RESHAPES = (

@@ -22,7 +22,7 @@ from stretto.ir.rewrite import Definitions, Replacement
 from stretto.ir.types import INDEX
 from stretto.ops.arguments import argument, int_argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.list_lengths import ListLengths
+from stretto.passes.analyses.list_lengths import ListLengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from stretto.ir.types import DType, TensorType
 from stretto.ops.arguments import argument, value_argument
 from stretto.ops.infer import resolve
 from stretto.ops.properties import is_view
-from stretto.passes.host import on_host
+from stretto.passes.analyses.host import on_host
 
 
 @dataclass(frozen=True, slots=True)
