@@ -43,10 +43,10 @@ MOST_KERNELS = 400
 def make_plan(program: DeviceProgram, most_kernels: int = MOST_KERNELS) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
     launch."""
-    return _Planner(program, most_kernels).plan()
+    return _LaunchPlanner(program, most_kernels).plan()
 
 
-class _Planner:
+class _LaunchPlanner:
     def __init__(self, program: DeviceProgram, most_kernels: int) -> None:
         self.program = program
         self.most = most_kernels
@@ -73,7 +73,7 @@ class _Planner:
 
     def plan(self) -> Plan:
         names = ["main", *(name for name in self.functions if name in self.hosted - {"main"})]
-        cutters = {name: _Cutter(self, self.functions[name]) for name in names}
+        cutters = {name: _FunctionCutter(self, self.functions[name]) for name in names}
         made = [cutter.source.with_body(cutter.function()) for cutter in cutters.values()]
         words = {name: cutter.words for name, cutter in cutters.items()}
         return Plan(self.program, Tree(tuple(made), self.program.tree.externals), words)
@@ -95,10 +95,10 @@ class _Planner:
         return tuple(found.values())
 
 
-class _Cutter:
+class _FunctionCutter:
     """Cuts one function. `words` numbers the registers that the host or several launches use."""
 
-    def __init__(self, planner: _Planner, function: TreeFunction[Schedule]) -> None:
+    def __init__(self, planner: _LaunchPlanner, function: TreeFunction[Schedule]) -> None:
         self.planner = planner
         self.source = function
         self.words: dict[str, int] = {}

@@ -15,7 +15,8 @@ from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body, Region, Statement, item_regions
 from stretto.device.tree import Rotation
-from stretto.schedule.footprint import Footprints, Parts
+from stretto.schedule.dependence import Node, leaf_nodes
+from stretto.schedule.footprint import Footprints, Part, Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +100,35 @@ def task_seconds(kernel: Kernel, costs: CostModel) -> float:
     return costs.call_seconds if kernel.call is not None else costs.task_seconds
 
 
-def expected_tasks(kernel: Kernel, costs: CostModel) -> int:
-    return kernel.tasks if kernel.is_static else costs.unknown_trips
+def kernel_seconds(item: Statement, costs: CostModel) -> float:
+    """All tasks of a kernel, one after the other; a register statement takes no time."""
+    if not isinstance(item, Kernel):
+        return 0.0
+    tasks = item.tasks if item.is_static else costs.unknown_trips
+    return tasks * task_seconds(item, costs)
+
+
+def part_seconds(kernel: Kernel, part: Part, costs: CostModel) -> float:
+    count = part.count
+    if count is None:
+        count = -(-costs.unknown_trips // part.stride)
+    return count * task_seconds(kernel, costs)
+
+
+def by_priority(body: Body, costs: CostModel) -> list[Node]:
+    """The items of a leaf level by level of their dependences, the longest of a level first."""
+    return sorted(
+        leaf_nodes(body),
+        key=lambda node: (node.depth, -kernel_seconds(node.item, costs), node.index),
+    )
+
+
+def only_parts(kernel: Kernel, units: int) -> Parts | None:
+    """How a kernel's tasks are shared out where there is no choice."""
+    if kernel.call is not None:
+        return (Part(0, 0),)
+    if not kernel.is_static:
+        return tuple(Part(unit, unit, None, units) for unit in range(units))
+    if kernel.tasks == 0:
+        return ()
+    return (Part(0, 0, kernel.tasks),) if units == 1 else None

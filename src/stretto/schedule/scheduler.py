@@ -32,8 +32,7 @@ from stretto.schedule.policy import (
     FunctionPlanner,
     LeafPlan,
     Policy,
-    expected_tasks,
-    task_seconds,
+    kernel_seconds,
 )
 from stretto.schedule.synchronize import Synchronizer
 from stretto.schedule.written import ordered_buffers
@@ -78,7 +77,9 @@ def schedule_with_report(
     """As `schedule`, with what it decided."""
     costs = costs or HOST_COSTS
     tree = normalize(tree)
-    alone = tree_seconds(tree.functions, lambda body: _sequential_seconds(body, costs), costs)
+    alone = tree_seconds(
+        tree.functions, lambda body: sum(kernel_seconds(item, costs) for item in body), costs
+    )
     declined: list[str] = []
     plan = _shared_out(tree, units, costs, alone, declined)
     if plan is None:
@@ -171,11 +172,6 @@ def _planned(node: Node[Body], planner: FunctionPlanner) -> Node[LeafPlan]:
             planned = rebuilt(node, [_planned(child, planner) for child in children(node)])
             planner.rotate(rotation(node))
             return planned
-
-
-def _sequential_seconds(body: Body, costs: CostModel) -> float:
-    kernels = (item for item in body if isinstance(item, Kernel))
-    return sum(task_seconds(kernel, costs) * expected_tasks(kernel, costs) for kernel in kernels)
 
 
 def _realised(

@@ -10,6 +10,7 @@ one unit wrote, and as a whole if one unit wrote all of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,18 @@ from stretto.device.boxes import Mask
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
-from stretto.device.regions import Body
+from stretto.device.regions import Body, Statement, kernel_regions
 from stretto.device.tree import Rotation
-from stretto.schedule.dependence import Node, leaf_nodes
 from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
-from stretto.schedule.policy import LeafPlan, Placed, expected_tasks, register, task_seconds
+from stretto.schedule.policy import (
+    LeafPlan,
+    Placed,
+    by_priority,
+    kernel_seconds,
+    only_parts,
+    part_seconds,
+    register,
+)
 
 Times = NDArray[np.float64]
 
@@ -52,11 +60,11 @@ class TeamPolicy:
     def planning_seconds(self, items: int, units: int) -> float:
         return items * (5e-4 + 1e-4 * units)
 
-    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _Planner:
-        return _Planner(units, costs, footprints)
+    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _TeamPlanner:
+        return _TeamPlanner(units, costs, footprints)
 
 
-class _Planner:
+class _TeamPlanner:
     """Plans the leaves of one function, in the order of its text."""
 
     def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
@@ -75,7 +83,7 @@ class _Planner:
         self._free = np.zeros(self._units)
         finish: dict[int, tuple[tuple[Footprint, ...], Times]] = {}
         waves: list[tuple[Placed, ...]] = []
-        for node in sorted(leaf_nodes(body), key=self._priority):
+        for node in by_priority(body, self._costs):
             parts: Parts = ()
             if isinstance(node.item, Kernel):
                 parts = self._parts(node.item)
@@ -84,8 +92,9 @@ class _Planner:
             waves.append((Placed(node.item, parts),))
             footprints = self._footprints.of(node.item, parts)
             before = [finish[index] for index in node.before if index in finish]
-            finish[node.index] = footprints, self._run(node, parts, footprints, before)
-            self._note(node, parts, footprints)
+            finish[node.index] = footprints, self._run(node.item, parts, footprints, before)
+            if isinstance(node.item, Kernel):
+                self._note(node.item, parts, footprints)
         return LeafPlan(tuple(waves), float(self._free.max()))
 
     def rotate(self, pairs: Rotation) -> None:
@@ -95,45 +104,32 @@ class _Planner:
             self._writers[following.name] = _under(following, ahead)
             self._writers[current.name] = _under(current, behind)
 
-    def _priority(self, node: Node) -> tuple[int, float, int]:
-        total = self._total(node.item) if isinstance(node.item, Kernel) else 0.0
-        return node.depth, -total, node.index
-
-    def _total(self, kernel: Kernel) -> float:
-        return task_seconds(kernel, self._costs) * expected_tasks(kernel, self._costs)
-
     # ---- where the tasks run -------------------------------------------------------------------
     def _parts(self, kernel: Kernel) -> Parts:
-        if kernel.call is not None:
-            return (Part(0, 0),)
-        if not kernel.is_static:
-            return tuple(Part(u, u, None, self._units) for u in range(self._units))
-        if kernel.tasks == 0:
-            return ()
-        if self._units == 1:
-            return (Part(0, 0, kernel.tasks),)
-        sources = self._sources(kernel)
+        only = only_parts(kernel, self._units)
+        if only is not None:
+            return only
+        whole = self._footprints.of(kernel, (Part(0, 0, kernel.tasks),))
+        sources = np.flatnonzero(self._read_from(whole)[0])
         if kernel.tasks == 1 and len(sources):
-            return (Part(self._freest(sources), 0),)
-        is_small = self._total(kernel) < self._costs.wait_seconds
+            return (Part(int(sources[np.argmin(self._free[sources])]), 0),)
+        is_small = kernel_seconds(kernel, self._costs) < self._costs.wait_seconds
         if is_small and len(sources) == 1:
             return (Part(int(sources[0]), 0, kernel.tasks),)
-        aligned = self._aligned(kernel)
+        aligned = self._aligned(kernel, whole)
         return self._dealt_next(kernel.tasks) if aligned is None else aligned
 
-    def _sources(self, kernel: Kernel) -> NDArray[np.int64]:
-        """The units that wrote what the kernel reads."""
-        found = np.zeros(self._units, np.bool_)
-        for footprint in self._footprints.of(kernel, (Part(0, 0, kernel.tasks),)):
+    def _read_from(self, footprints: tuple[Footprint, ...], leaf: int | None = None) -> Mask:
+        """[u, v]: does unit u read what unit v wrote, in another leaf than `leaf`?"""
+        met = np.zeros((self._units, self._units), np.bool_)
+        for footprint in footprints:
             for writer in self._writers_of(footprint):
-                found |= self._footprints.meeting(footprint, writer.footprint)[0]
-        return np.flatnonzero(found)
+                if writer.leaf != leaf:
+                    met |= self._footprints.meeting(footprint, writer.footprint)
+        return met
 
     def _writers_of(self, footprint: Footprint) -> tuple[_Writer, ...]:
         return () if footprint.write else self._writers.get(footprint.buffer.name, ())
-
-    def _freest(self, units: NDArray[np.int64]) -> int:
-        return int(units[np.argmin(self._free[units])])
 
     def _dealt_next(self, tasks: int) -> Parts:
         """Beside the last kernel. What fits on the units without wrapping around does not wrap:
@@ -143,69 +139,52 @@ class _Planner:
         offset, self._next = self._next, (self._next + tasks) % self._units
         return deal(tasks, offset, self._units)
 
-    def _aligned(self, kernel: Kernel) -> Parts | None:
+    def _aligned(self, kernel: Kernel, whole: tuple[Footprint, ...]) -> Parts | None:
         """Each task on the unit that wrote all it reads, if the offset of a producer does that."""
-        reads = [f for f in self._footprints.of(kernel, (Part(0, 0, kernel.tasks),)) if not f.write]
-        writers = [writer for footprint in reads for writer in self._writers_of(footprint)]
+        writers = [writer for footprint in whole for writer in self._writers_of(footprint)]
         offsets = {w.dealt[1] for w in writers if w.dealt and w.dealt[0] == kernel.tasks}
         for offset in sorted(offsets):
             parts = deal(kernel.tasks, offset, self._units)
-            if not any(
-                _elsewhere(self._footprints.meeting(footprint, writer.footprint)).any()
-                for footprint in self._footprints.of(kernel, parts)
-                for writer in self._writers_of(footprint)
-            ):
+            if not self._elsewhere(self._read_from(self._footprints.of(kernel, parts))).any():
                 return parts
         return None
 
     # ---- what follows from it ------------------------------------------------------------------
     def _run(
         self,
-        node: Node,
+        item: Statement,
         parts: Parts,
         footprints: tuple[Footprint, ...],
         before: list[tuple[tuple[Footprint, ...], Times]],
     ) -> Times:
         """When each unit has done its part of an item; they are busy until then."""
-        start = self._free.copy()
+        wait = self._costs.wait_seconds
+        waiting = self._elsewhere(self._read_from(footprints, self._leaf)).any(axis=1)
+        start = np.maximum(self._free, np.where(waiting, wait, 0.0))
         for theirs, finish in before:
-            met = self._meeting(footprints, theirs)
-            ready = np.where(_elsewhere(met), finish[None, :] + self._costs.wait_seconds, 0.0)
-            start = np.maximum(start, ready.max(axis=1))
-        for footprint in footprints:
-            for writer in self._writers_of(footprint):
-                if writer.leaf != self._leaf:
-                    met = self._footprints.meeting(footprint, writer.footprint)
-                    waiting = _elsewhere(met).any(axis=1)
-                    start = np.maximum(start, np.where(waiting, self._costs.wait_seconds, 0.0))
-        finish = start
-        if isinstance(node.item, Kernel):
-            finish = self._free.copy()
-            each = task_seconds(node.item, self._costs)
-            for part in parts:
-                count = part.count
-                if count is None:
-                    count = -(-self._costs.unknown_trips // self._units)
-                finish[part.unit] = start[part.unit] + each * count
+            for a, b in product(footprints, theirs):
+                met = self._elsewhere(self._footprints.meeting(a, b))
+                start = np.maximum(start, np.where(met, finish + wait, 0.0).max(axis=1))
+        if not isinstance(item, Kernel):
+            self._free = start
+            return start
+        finish = self._free.copy()
+        for part in parts:
+            finish[part.unit] = start[part.unit] + part_seconds(item, part, self._costs)
         self._free = finish
         return finish
 
-    def _meeting(self, ours: tuple[Footprint, ...], theirs: tuple[Footprint, ...]) -> Mask:
-        met = np.zeros((self._units, self._units), np.bool_)
-        for a in ours:
-            for b in theirs:
-                met |= self._footprints.meeting(a, b)
-        return met
+    def _elsewhere(self, met: Mask) -> Mask:
+        """What is between different units."""
+        return met & ~np.eye(self._units, dtype=np.bool_)
 
-    def _note(self, node: Node, parts: Parts, footprints: tuple[Footprint, ...]) -> None:
-        if not isinstance(node.item, Kernel):
-            return
+    def _note(self, kernel: Kernel, parts: Parts, footprints: tuple[Footprint, ...]) -> None:
         dealt = None
-        if node.item.is_static and len(parts) == min(node.item.tasks, self._units):
-            dealt = node.item.tasks, (parts[0].unit - parts[0].first) % self._units
+        if kernel.is_static and len(parts) == min(kernel.tasks, self._units):
+            dealt = kernel.tasks, (parts[0].unit - parts[0].first) % self._units
         whole = {
             region.buffer.name
-            for region in node.regions
+            for region in kernel_regions(kernel)
             if region.write and all(interval is None for interval in region.box)
         }
         for footprint in footprints:
@@ -223,11 +202,6 @@ def deal(tasks: int, offset: int, units: int) -> Parts:
         for unit, first in starts
         if first < tasks
     )
-
-
-def _elsewhere(met: Mask) -> Mask:
-    """The conflicts between different units."""
-    return met & ~np.eye(len(met), dtype=np.bool_)
 
 
 def _under(buffer: Buffer, writers: tuple[_Writer, ...]) -> tuple[_Writer, ...]:

@@ -15,12 +15,21 @@ from itertools import groupby
 
 from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
-from stretto.device.regions import Body, Region
+from stretto.device.regions import Body, Region, Statement
 from stretto.device.tree import Rotation
 from stretto.schedule.affinity import Producers, favourites
-from stretto.schedule.dependence import Node, conflict, leaf_nodes
+from stretto.schedule.dependence import Node, conflict
 from stretto.schedule.footprint import Footprints, Part, Parts
-from stretto.schedule.policy import LeafPlan, Placed, expected_tasks, register, task_seconds
+from stretto.schedule.policy import (
+    LeafPlan,
+    Placed,
+    by_priority,
+    kernel_seconds,
+    only_parts,
+    part_seconds,
+    register,
+    task_seconds,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +67,11 @@ class WavefrontPolicy:
     def planning_seconds(self, items: int, units: int) -> float:
         return items * (5e-4 + 1.2e-5 * units * units)
 
-    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _Planner:
-        return _Planner(units, costs, footprints)
+    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _WavefrontPlanner:
+        return _WavefrontPlanner(units, costs, footprints)
 
 
-class _Planner:
+class _WavefrontPlanner:
     """Plans the leaves of one function, in the order of its text."""
 
     def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
@@ -70,70 +79,42 @@ class _Planner:
         self._costs = costs
         self._footprints = footprints
         self._producers = Producers()
-
-    def plan(self, body: Body) -> LeafPlan:
-        return _LeafPlanner(self._units, self._costs, self._footprints, self._producers).plan(body)
-
-    def rotate(self, pairs: Rotation) -> None:
-        self._producers.rotate(pairs)
-
-
-class _LeafPlanner:
-    def __init__(
-        self, units: int, costs: CostModel, footprints: Footprints, producers: Producers
-    ) -> None:
-        self._units = units
-        self._costs = costs
-        self._footprints = footprints
-        self._producers = producers
-        self._free = [0.0] * units
+        self._free: list[float] = []
         self._placed: list[tuple[Node, _Fit]] = []
         self._shares: dict[int, tuple[_Share, ...]] = {}
 
     def plan(self, body: Body) -> LeafPlan:
-        nodes = leaf_nodes(body)
-        for node in sorted(nodes, key=self._priority):
-            if isinstance(node.item, Kernel):
-                if node.item.is_static and node.item.tasks == 0:
-                    self._shares[node.index] = ()
-                    continue
-                fits = [self._fit(node, parts) for parts in self._candidates(node.item)]
-                self._place(node, self._best(node.item, fits))
-            else:
-                self._place(node, self._fit(node, ()))
+        self._free = [0.0] * self._units
+        self._placed = []
+        self._shares = {}
+        for node in by_priority(body, self._costs):
+            fits = [self._fit(node, parts) for parts in self._candidates(node.item)]
+            self._place(node, self._best(node.item, fits))
         return LeafPlan(self._waves(), max(self._free))
 
-    def _priority(self, node: Node) -> tuple[int, float, int]:
-        total = 0.0
-        if isinstance(node.item, Kernel):
-            total = self._total(node.item)
-        return node.depth, -total, node.index
+    def rotate(self, pairs: Rotation) -> None:
+        self._producers.rotate(pairs)
 
-    def _total(self, kernel: Kernel) -> float:
-        return task_seconds(kernel, self._costs) * expected_tasks(kernel, self._costs)
+    def _is_small(self, item: Statement) -> bool:
+        least = self._costs.small_waits * self._costs.wait_seconds
+        return kernel_seconds(item, self._costs) < least
 
-    def _is_small(self, kernel: Kernel) -> bool:
-        return self._total(kernel) < self._costs.small_waits * self._costs.wait_seconds
-
-    def _candidates(self, kernel: Kernel) -> Iterator[Parts]:
+    def _candidates(self, item: Statement) -> Iterator[Parts]:
         """Ways to share the tasks out, the preferred one of equals first."""
-        if kernel.call is not None:
-            yield (Part(0, 0),)
-        elif not kernel.is_static:
-            yield tuple(Part(u, u, None, self._units) for u in range(self._units))
-        elif self._units == 1:
-            yield (Part(0, 0, kernel.tasks),)
-        else:
-            blocks = equal_blocks(kernel.tasks, self._units)
-            if kernel.tasks > 1:
-                following = self._following(kernel, blocks)
-                if following is not None:
-                    yield following
-            if kernel.tasks > 1 and not self._is_small(kernel):
+        only = only_parts(item, self._units) if isinstance(item, Kernel) else ()
+        if only is not None or not isinstance(item, Kernel):
+            yield only or ()
+            return
+        blocks = equal_blocks(item.tasks, self._units)
+        if item.tasks > 1:
+            following = self._following(item, blocks)
+            if following is not None:
+                yield following
+            if not self._is_small(item):
                 yield blocks
-                yield from self._levelled(kernel)
-            for unit in self._single_units(kernel):
-                yield (Part(unit, 0, kernel.tasks),)
+                yield from self._levelled(item)
+        for unit in self._single_units(item):
+            yield (Part(unit, 0, item.tasks),)
 
     def _following(self, kernel: Kernel, blocks: Parts) -> Parts | None:
         """Each task on the unit of its inputs; None when that says nothing, or too many parts."""
@@ -174,9 +155,9 @@ class _LeafPlanner:
         freest = self._free.index(min(self._free))
         return list(dict.fromkeys((shares.index(max(shares)), freest)))
 
-    def _best(self, kernel: Kernel, fits: list[_Fit]) -> _Fit:
+    def _best(self, item: Statement, fits: list[_Fit]) -> _Fit:
         """The one that finishes first; a small kernel is split only where no unit has to wait."""
-        if self._is_small(kernel):
+        if self._is_small(item):
             fits = [fit for fit in fits if len(fit.parts) == 1 or not fit.after] or fits
         return min(fits, key=lambda fit: fit.finish)
 
@@ -201,14 +182,10 @@ class _LeafPlanner:
         if not isinstance(node.item, Kernel):
             yield from ((unit, 0.0, node.regions) for unit in range(self._units))
             return
-        each = task_seconds(node.item, self._costs)
         seconds = dict.fromkeys((part.unit for part in parts), 0.0)
         regions: dict[int, tuple[Region, ...]] = dict.fromkeys(seconds, ())
         for part in parts:
-            count = part.count
-            if count is None:
-                count = -(-self._costs.unknown_trips // self._units)
-            seconds[part.unit] += each * count
+            seconds[part.unit] += part_seconds(node.item, part, self._costs)
             regions[part.unit] += self._footprints.regions(node.item, part)
         yield from ((unit, seconds[unit], regions[unit]) for unit in seconds)
 
@@ -224,7 +201,8 @@ class _LeafPlanner:
         }
 
     def _place(self, node: Node, fit: _Fit) -> None:
-        self._placed.append((node, fit))
+        if fit.shares:
+            self._placed.append((node, fit))
         self._shares[node.index] = fit.shares
         for share in fit.shares:
             self._free[share.unit] = share.finish
