@@ -15,7 +15,6 @@ from stretto.schedule.footprint import Footprints, Part
 from stretto.schedule.layout import Layout
 from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting
 from stretto.schedule.policy import Placed
-from stretto.schedule.wait_ranges import covering
 from tests.schedule.trees import buffer, load, map_kernel
 
 X = buffer("x", 12, kind="input", slot=0)
@@ -128,10 +127,10 @@ def test_between_leaves_it_is_known_who_knows() -> None:
         mask for (*_, name, write), (_, mask) in pending.items() if (name, write) == ("a", 1)
     ]
     assert seen[:, 0].tolist() == [True, True, False, False]
-    # Unit 2 writes what unit 1 has read, and so asks unit 1 for all.
+    # Unit 2 writes what unit 0 has written and unit 1 has read.
     write = copying("write", A, X), (on(2),)
     following = leaf(4, [write], pending=pending, number=1, setting=setting)
-    assert waits_of(following.schedule())[2] == [Wait(1, 0)]
+    assert waits_of(following.schedule())[2] == [Wait(0, 0, 2)]
     read = copying("read", B, X), (on(1),)
     assert waits_of(leaf(4, [read], pending=pending, setting=setting).schedule())[1] == []
 
@@ -194,9 +193,3 @@ def test_what_matters_is_over_at_the_end() -> None:
     assert {touch.footprint.buffer.name for touch, _ in settled.pending().values()} == {"a"}
     assert made.settled(lambda footprint: footprint.buffer.name == "c") is made
     assert waits_of(made.schedule()) == [[], [], []]
-
-
-def test_few_units_cover() -> None:
-    assert covering([]) == ()
-    assert covering([0b0011, 0b0110, 0b1010]) == (1,)
-    assert covering([0b001, 0b100]) == (0, 2)

@@ -23,7 +23,7 @@ from stretto.errors import ScheduleError
 from stretto.schedule.footprint import Footprint, Footprints
 from stretto.schedule.layout import Layout
 from stretto.schedule.policy import Placed
-from stretto.schedule.wait_ranges import NEVER, Ranges, Steps, covering, hull, runs, shared_ranges
+from stretto.schedule.wait_ranges import NEVER, Ranges, Steps, hull, runs, shared_ranges
 
 TouchKey = tuple[int, int, str, str, bool]
 
@@ -211,7 +211,8 @@ class LeafWaits:
             )
         if latest == NEVER:
             return False
-        made = [self._wide(demands, needed)] if self._setting.ranges else list(self._exact(demands))
+        exact = not self._setting.ranges
+        made = list(self._exact(demands, needed)) if exact else [self._wide(demands, needed)]
         for ranges in made:
             self.pairs = self.pairs + (ranges.mask & self._others)
         found = [wait for ranges in made for wait in ranges.waits()]
@@ -234,34 +235,12 @@ class LeafWaits:
         )
         return self._learnt(shared_ranges(ranges))
 
-    def _exact(self, demands: list[_Demand]) -> Iterator[Ranges]:
-        """Waits for units that are needed, the latest steps first; of the start of the leaf, for
-        few units that know."""
-        inside = [demand for demand in demands if demand.access.seen is None]
-        while inside and (needed := self._needed(inside, self._known)).max() >= 0:
+    def _exact(self, demands: list[_Demand], needed: Steps) -> Iterator[Ranges]:
+        """Waits for the units that are needed, the latest steps first: they tell of others, too."""
+        while needed.max() >= 0:
             steps: Steps = needed.max(axis=1)
             yield self._learnt(runs((needed == steps[:, None]) & (needed >= 0), steps))
-        asked = self._asked([demand for demand in demands if demand.access.seen is not None])
-        while asked.any():
-            steps = np.where(asked.any(axis=1), 0, NEVER).astype(np.int32)
-            ranges = runs(asked, steps)
-            asked &= ~ranges.mask
-            yield self._learnt(ranges)
-
-    def _asked(self, demands: list[_Demand]) -> Mask:
-        """[u, v]: unit u asks unit v for what that knew at the start of the leaf."""
-        wanted: dict[int, set[int]] = {}
-        for access, met in ((demand.access, demand.met) for demand in demands):
-            assert access.seen is not None
-            units, others = np.nonzero(met & ~self._seen(access))
-            knowing = np.packbits(access.seen.T, axis=1, bitorder="little")
-            for unit, other in zip(units.tolist(), others.tolist(), strict=True):
-                sets = wanted.setdefault(unit, set())
-                sets.add(int.from_bytes(knowing[other].tobytes(), "little"))
-        asked = np.zeros((self._units, self._units), np.bool_)
-        for unit, sets in wanted.items():
-            asked[unit, list(covering(sets))] = True
-        return asked
+            needed = self._needed(demands, self._known)
 
     def _learnt(self, ranges: Ranges) -> Ranges:
         self._known = self._learn(ranges)

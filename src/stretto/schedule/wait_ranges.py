@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,15 +80,3 @@ def shared_ranges(ranges: Ranges) -> Ranges:
         elif high == unit and (low, unit + 1, step) in same:
             last[unit] = unit + 1
     return Ranges(first, last, ranges.steps)
-
-
-def covering(sets: Iterable[int]) -> tuple[int, ...]:
-    """Few units such that each bit set holds one of them."""
-    left = set(sets)
-    chosen: list[int] = []
-    while left:
-        units = range(max(left).bit_length())
-        best = max(units, key=lambda unit: sum(seen >> unit & 1 for seen in left))
-        chosen.append(best)
-        left = {seen for seen in left if not seen >> best & 1}
-    return tuple(sorted(chosen))
