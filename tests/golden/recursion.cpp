@@ -66,7 +66,7 @@ static bool f0_main(State& s, char* frame)
   r_main_n_1 = b1_in1[0];
   s.base += 1;
   stretto::signal(s.ctx, s.unit, s.base);
-  if (!f1_tree(s, frame + 0, int64_t(r_main_n_1), b0_in0 + 0, b2_out0 + 0)) return false;
+  if (!f1_tree(s, frame + 0, int64_t(r_main_n_1), b0_in0, b2_out0)) return false;
   return true;
 }
 static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in0, float* b_tree_out0)
@@ -116,8 +116,8 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
     }
     s.base += 2;
     stretto::signal(s.ctx, s.unit, s.base);
-    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_half_2 + 0, b_tree_a_3 + 0)) return false;
-    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_a_3 + 0, b_tree_b_4 + 0)) return false;
+    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_half_2, b_tree_a_3)) return false;
+    if (!f1_tree(s, frame + 128, int64_t(uint64_t(r_tree_arg1) + -1), b_tree_a_3, b_tree_b_4)) return false;
     switch (s.unit)
     {
       case 0:

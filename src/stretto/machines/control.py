@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from stretto.device.expr import Buffer, Expr, Reg, limit_register
+from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, limit_register
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import (
     Call,
@@ -15,6 +15,7 @@ from stretto.device.tree import (
     For,
     If,
     Leaf,
+    Let,
     Node,
     Rotation,
     Seq,
@@ -59,16 +60,21 @@ Parts = TypeVar("Parts", bound=ProgramParts)
 
 
 class ControlPrinter(ABC, Generic[Parts]):
-    """Makes statements of the nodes of one function, in `out`."""
+    """Makes statements of the nodes of one function, in `out`.
 
+    ok: a variable that says whether nothing went wrong, where functions do not return at once when
+    something does. namespace: what stands before the names of functions that programs call.
+    """
+
+    ok: Term | None = None
     namespace = ""
-    """What stands before the names of functions that printed programs call."""
 
     def __init__(self, parts: Parts, function: TreeFunction[Schedule]) -> None:
         self.parts = parts
         self.function = function
         self.out = code.Builder()
 
+    # ---- control -----------------------------------------------------------------------------
     def node(self, node: Node[Schedule]) -> None:
         match node:
             case Leaf(schedule):
@@ -85,6 +91,12 @@ class ControlPrinter(ABC, Generic[Parts]):
             case Call():
                 self.call(node)
 
+    @contextmanager
+    def inside(self) -> Generator[list[code.Statement]]:
+        """The block of an arm or of a loop."""
+        with self.out.block() as block:
+            yield block
+
     def branch(self, node: If[Schedule]) -> None:
         with self.inside() as then:
             self.node(node.then)
@@ -93,29 +105,52 @@ class ControlPrinter(ABC, Generic[Parts]):
         self.out.add(code.If(self.reg(node.condition), tuple(then), tuple(orelse)))
 
     def for_loop(self, node: For[Schedule]) -> None:
-        at, stop = self.begin(node)
-        with self.inside() as body:
-            self.iteration(node, at, stop)
-        self.loop(goes_on(node, at, stop), body)
-
-    def begin(self, node: For[Schedule]) -> tuple[Term, Term]:
-        """The variables of a loop: where it is, and where it stops."""
         at, stop = self.fresh("at"), self.fresh("stop")
-        self.declare(at, self.scalar(node.start), DType.I64)
-        self.declare(stop, self.scalar(node.stop), DType.I64)
-        return at, stop
+        self.declare(at, node.start)
+        self.declare(stop, node.stop)
+        with self.inside() as body:
+            self.out.assign(self.reg(node.index), at)
+            self.node(node.body)
+            self.rotate(node.rotate)
+            self.advance(at, stop, node.step)
+        goes_on = infix(at, "<" if node.step > 0 else ">", stop)
+        self.out.add(code.Loop(self.ok & goes_on if self.ok else goes_on, body=tuple(body)))
 
-    def iteration(self, node: For[Schedule], at: Term, stop: Term) -> None:
-        self.out.assign(self.reg(node.index), at)
-        self.node(node.body)
-        self.rotate(node.rotate)
-        self.advance(at, stop, node.step)
+    def while_loop(self, node: While[Schedule]) -> None:
+        flag = self.fresh("going") if self.ok else None
+        with self.inside() as head:
+            self.node(node.head)
+            with self.out.block() as body:
+                self.node(node.body)
+                self.rotate(node.rotate)
+        condition = self.reg(node.condition)
+        self.out.add(code.Loop(condition, tuple(head), tuple(body), flag, self.ok))
 
     def rotate(self, pairs: Rotation) -> None:
         """The end of an iteration: buffers trade places."""
         for pair in pairs:
             a, b = (self.buffer(buffer) for buffer in pair)
             self.out.assign(separated((a, b)), separated((b, a)))
+
+    def call(self, node: Call[Schedule]) -> None:
+        callee = self.parts.program.tree.function(node.function)
+        registers, tensors = dict(node.registers), dict(node.tensors)
+        returned = {theirs: mine for mine, theirs in node.results}
+        arguments = (
+            *(self.number(registers[reg], reg.dtype) for reg in callee.params),
+            *(self.address(tensors[buffer]) for buffer in callee.tensors),
+        )
+        self.invoke(callee.name, arguments, tuple(self.reg(returned[r]) for r in callee.results))
+
+    def address(self, access: Access) -> Term:
+        base = self.buffer(access.buffer)
+        if access.offset == Index():
+            return base
+        return base + self.scalar(Position(access.offset))
+
+    # ---- statements of leaves ------------------------------------------------------------------
+    def let(self, item: Let) -> None:
+        self.out.assign(self.reg(item.reg), self.number(item.value, item.reg.dtype))
 
     def check(self, item: Check) -> None:
         if item.code not in CHECK_CODES:
@@ -127,25 +162,14 @@ class ControlPrinter(ABC, Generic[Parts]):
             detail = call(f"{self.namespace}packed_detail", detail, self.scalar(item.detail))
         self.require(self.scalar(item.condition), CHECK_CODES[item.code], detail)
 
-    @contextmanager
-    def inside(self) -> Generator[list[code.Statement]]:
-        """The block of an arm or of a loop."""
-        with self.out.block() as block:
-            yield block
-
     # ---- what machines differ in ---------------------------------------------------------------
     @abstractmethod
     def leaf(self, schedule: Schedule) -> None: ...
 
     @abstractmethod
-    def while_loop(self, node: While[Schedule]) -> None: ...
-
-    @abstractmethod
-    def call(self, node: Call[Schedule]) -> None: ...
-
-    @abstractmethod
-    def loop(self, condition: Term, body: Iterable[code.Statement]) -> None:
-        """A loop that goes on while `condition` holds."""
+    def invoke(
+        self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]
+    ) -> None: ...
 
     @abstractmethod
     def advance(self, at: Term, stop: Term, step: int) -> None:
@@ -163,15 +187,16 @@ class ControlPrinter(ABC, Generic[Parts]):
 
     @abstractmethod
     def fresh(self, hint: str) -> Term:
-        """A variable of its own."""
+        """A variable of its own, for a number of a loop."""
 
     @abstractmethod
-    def declare(self, variable: Term, value: Term, dtype: DType) -> None: ...
+    def declare(self, variable: Term, value: Expr) -> None:
+        """The first value of such a variable."""
 
     @abstractmethod
     def scalar(self, expr: Expr) -> Term:
         """One number."""
 
-
-def goes_on(node: For[Schedule], at: Term, stop: Term) -> Term:
-    return infix(at, "<" if node.step > 0 else ">", stop)
+    def number(self, expr: Expr, dtype: DType) -> Term:
+        """One number of exactly this type."""
+        return self.scalar(expr)

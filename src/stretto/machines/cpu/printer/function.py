@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.device.expr import Access, Buffer, Expr, Reg
+from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
-from stretto.device.tree import Call, Check, Let, Rotation, TreeFunction, While
-from stretto.ir.types import DType
+from stretto.device.tree import Check, Let, Rotation, TreeFunction
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, ProgramParts
 from stretto.machines.cpu.printer.expr import (
@@ -114,8 +113,8 @@ class UnitPrinter(ControlPrinter[SourceParts]):
     def scalar(self, expr: Expr) -> Term:
         return ScalarPrinter(self, self.out, inline=1).expr(expr)
 
-    def declare(self, variable: Term, value: Term, dtype: DType) -> None:
-        self.out.assign(variable, value, VALUE_TYPES[dtype])
+    def declare(self, variable: Term, value: Expr) -> None:
+        self.out.assign(variable, self.scalar(value), "int64_t")
 
     # ---- the function ------------------------------------------------------------------------
     def print(self) -> code.Function:
@@ -161,17 +160,6 @@ class UnitPrinter(ControlPrinter[SourceParts]):
                 self.out.assign(name, 0, f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]}")
 
     # ---- control -----------------------------------------------------------------------------
-    def loop(self, condition: Term, body: Iterable[code.Statement]) -> None:
-        self.out.add(code.Loop(condition, body=tuple(body)))
-
-    def while_loop(self, node: While[Schedule]) -> None:
-        with self.inside() as head:
-            self.node(node.head)
-        with self.inside() as body:
-            self.node(node.body)
-            self.rotate(node.rotate)
-        self.out.add(code.Loop(self.reg(node.condition), tuple(head), tuple(body)))
-
     def rotate(self, pairs: Rotation) -> None:
         super().rotate(pairs)
         self.guard("back_edge", EDGES)  # interrupts are let in
@@ -185,21 +173,10 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         left = call("uint64_t", far) - near
         self.out.assign(at, filled("{} > {} ? {} : {}", left, abs(step), at + step, stop))
 
-    def call(self, node: Call[Schedule]) -> None:
-        callee = self.parts.program.tree.function(node.function)
-        frame = self.parts.program.frame(self.function.name).nbytes
-        registers, tensors = dict(node.registers), dict(node.tensors)
-        returned = {theirs: mine for mine, theirs in node.results}
-        arguments = (
-            *(self.scalar(registers[reg]) for reg in callee.params),
-            *(self.pointer(tensors[buffer]) for buffer in callee.tensors),
-            *(self.reg(returned[reg]) for reg in callee.results),
-        )
-        name = self.parts.function_name(node.function)
-        self.out.add(code.Guard(call(name, "s", FRAME + frame, *arguments)))
-
-    def pointer(self, access: Access) -> Term:
-        return ScalarPrinter(self, self.out, inline=1).pointer(access.buffer, access.offset)
+    def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
+        frame = FRAME + self.parts.program.frame(self.function.name).nbytes
+        name = self.parts.function_name(function)
+        self.out.add(code.Guard(call(name, "s", frame, *arguments, *results)))
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
@@ -229,8 +206,8 @@ class UnitPrinter(ControlPrinter[SourceParts]):
                     self.wait(item)
                 case Signal(step):
                     self.publish(BASE + step)
-                case Let(reg, value):
-                    self.out.assign(self.reg(reg), self.scalar(value))
+                case Let():
+                    self.let(item)
                 case Check():
                     self.check(item)
 

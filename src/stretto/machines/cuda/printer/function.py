@@ -6,17 +6,17 @@ once it is false tasks and waits are skipped, loops end, and the text falls thro
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
-from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, loads
+from stretto.device.expr import Buffer, Expr, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Check, If, Let, TreeFunction, While, rotating
+from stretto.device.tree import Call, Check, If, Let, TreeFunction, rotating
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter
@@ -67,6 +67,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     places.
     """
 
+    ok = OK
+
     def __init__(self, parts: ModuleParts, function: TreeFunction[Schedule]) -> None:
         super().__init__(parts, function)
         self.clean = False  # all threads of the unit see what the unit has written
@@ -86,7 +88,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         """The variable that holds a buffer's address."""
         moves = buffer in self.rotated or buffer.kind == "param"
         is_external = buffer.kind not in ("local", "items", "param")
-        if buffer in self.parts.moving or (is_external and not moves):
+        is_given = self.function.name == "main" and buffer in self.parts.moving
+        if is_given or (is_external and not moves):
             pointer = self.parts.external(buffer)
         else:
             key = self.function.name, "buffer", buffer.name
@@ -122,15 +125,18 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return (*map(self.reg, self.function.params), *map(self.buffer, self.function.tensors))
 
     def fresh(self, hint: str) -> Term:
-        return self.parts.fresh(hint)
+        return self.keep(self.parts.fresh(hint), DType.I64)
 
     def scalar(self, expr: Expr) -> Term:
         """One number, its parts in statements before; loads happen only while `ok`."""
         printer = LanePrinter(self, self.out, conditions=(OK,), counter=self.parts.counter)
         return printer.expr(expr)
 
-    def declare(self, variable: Term, value: Term, dtype: DType) -> None:
-        self.out.assign(self.keep(variable, dtype), call("tl.cast", value, VALUE_TYPES[dtype]))
+    def number(self, expr: Expr, dtype: DType) -> Term:
+        return call("tl.cast", self.scalar(expr), VALUE_TYPES[dtype])
+
+    def declare(self, variable: Term, value: Expr) -> None:
+        self.out.assign(variable, self.number(value, DType.I64))
 
     # ---- control -----------------------------------------------------------------------------
     @contextmanager
@@ -140,45 +146,18 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             yield block
         self.clean = False
 
+    def call(self, node: Call[Schedule]) -> None:
+        if node.registers:
+            self.settle()
+        super().call(node)
+
     def branch(self, node: If[Schedule]) -> None:
         with self.out.within(code.Section(least=LEAST_LINES)):
             super().branch(node)
 
-    def loop(self, condition: Term, body: Iterable[code.Statement]) -> None:
-        self.out.add(code.Loop(OK & condition, body=tuple(body)))
-
-    def while_loop(self, node: While[Schedule]) -> None:
-        going = self.fresh("going")
-        with self.inside() as head:
-            self.node(node.head)
-        with self.out.block() as body:
-            self.node(node.body)
-            self.rotate(node.rotate)
+    def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
+        self.out.add(code.Call(function, arguments, results))
         self.clean = False
-        self.out.add(code.Loop(self.reg(node.condition), tuple(head), tuple(body), going, OK))
-
-    def call(self, node: Call[Schedule]) -> None:
-        callee = self.parts.program.tree.function(node.function)
-        registers, tensors = dict(node.registers), dict(node.tensors)
-        returned = {theirs: mine for mine, theirs in node.results}
-        if registers:
-            self.settle()
-        arguments = (
-            *(
-                call("tl.cast", self.scalar(registers[r]), VALUE_TYPES[r.dtype])
-                for r in callee.params
-            ),
-            *(self.address(tensors[buffer]) for buffer in callee.tensors),
-        )
-        results = tuple(self.reg(returned[reg]) for reg in callee.results)
-        self.out.add(code.Call(node.function, arguments, results))
-        self.clean = False
-
-    def address(self, access: Access) -> Term:
-        base = self.buffer(access.buffer)
-        if access.offset == Index():
-            return base
-        return base + self.scalar(Position(access.offset))
 
     def advance(self, at: Term, stop: Term, step: int) -> None:
         self.out.assign(at, literal(step), operator="+=")
@@ -208,10 +187,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 self.wait(step)
             case SignalStep():
                 self.signal(step)
-            case StatementStep(item=Let(reg, value)):
-                if next(loads(value), None) is not None:
+            case StatementStep(item=Let() as item):
+                if next(loads(item.value), None) is not None:
                     self.settle()
-                self.declare(self.reg(reg), self.scalar(value), reg.dtype)
+                self.let(item)
             case StatementStep(item):
                 assert isinstance(item, Check)
                 self.check(item)

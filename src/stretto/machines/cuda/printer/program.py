@@ -2,8 +2,8 @@
 
 A unit is a program of the launch, resident from start to end. Control flow of the DeviceProgram is
 structured control flow of Triton on values that every unit loads for itself; a recursive program is
-a loop over states (triton_states.py). Progress counters go on from launch to launch: a unit begins
-with what it published last, so nothing is reset. See triton_source.py for the parameters.
+a loop over states (states.py). Progress counters go on from launch to launch: a unit begins
+with what it published last, so nothing is reset. See source.py for the parameters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Style:
     """How a program is printed.
 
     warps: of a unit. registers: of a thread, for constants that are loaded before their task may
-    begin (`triton_early`). inline: the text of a kernel stands wherever it runs; without it kernels
+    begin (early.py). inline: the text of a kernel stands wherever it runs; without it kernels
     are functions, which compiles faster.
     """
 

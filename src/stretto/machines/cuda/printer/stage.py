@@ -1,7 +1,7 @@
 """Prints the stages of a task as Triton, by the templates that kernel selection chose.
 
 The threads of a block hand over through memory, with a barrier in between, or, where lanes agree,
-in registers (triton_stage_frame.py). Reductions side by side first load and add up, and only then
+in registers (stage_frame.py). Reductions side by side first load and add up, and only then
 combine their lanes: the loads of all are under way at once.
 """
 
