@@ -23,11 +23,12 @@ from stretto.machines.cuda.describe import LaunchRow, host_rows, launch_rows
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.cuda.toolchain import require_triton
+from stretto.machines.machine import HOST, Machine
 from stretto.options import Options
 from stretto.text import bytes_text
 from stretto.tools.models import find_model
 from stretto.tools.names import UsageError, require_known
-from stretto.tools.targets import compile_model, multiprocessors, require_target
+from stretto.tools.targets import compile_model, target_machine
 
 from .machine import git_commit, machine_line, versions
 from .models import CORE, ZOO
@@ -87,14 +88,15 @@ def survey(
     tell: Tell = lambda text: None,
 ) -> Survey:
     """Compiles the models. cache: a folder that may have them; None compiles all anew."""
-    count = units or multiprocessors(require_target(target))
+    machine = target_machine(target, units)
+    count = machine.units(Options(), HOST)
     found: list[ModelResources] = []
     commit = git_commit()  # of the code that runs: the checkout may go on meanwhile
     with tempfile.TemporaryDirectory(prefix="stretto-") as fresh:
         options = Options(cache_dir=cache or fresh)
         for name in models:
             tell(f"{name}: {target}")
-            found.append(_model(name, target, others, count, preset, options, tell))
+            found.append(_model(name, machine, others, count, preset, options, tell))
     known = {**versions(), "triton": require_triton()}
     return Survey(
         datetime.date.today().isoformat(),
@@ -110,7 +112,7 @@ def survey(
 
 def _model(
     name: str,
-    target: str,
+    machine: Machine,
     others: Sequence[str],
     units: int,
     preset: str,
@@ -120,7 +122,7 @@ def _model(
     start = time.perf_counter()
     try:
         model = find_model(name, small=preset == "small")
-        _, stages = compile_model(model, target, units, options)
+        _, stages = compile_model(model, machine, options)
     except StrettoError as error:
         spent = {"until it failed": time.perf_counter() - start}
         return ModelResources(name, spent, problem=f"{type(error).__name__}: {error.message}")
@@ -225,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         require_known("model", options.models, ZOO)
         for name in (options.target, *options.others):
-            require_target(name)
+            target_machine(name)
     except UsageError as error:
         raise SystemExit(f"error: {error}") from None
     if options.out and not (options.out.is_file() and BEGIN in options.out.read_text()):

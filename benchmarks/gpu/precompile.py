@@ -18,7 +18,7 @@ def precompile(folder: Path, chosen: tuple[str, ...] = ()) -> dict[str, float]:
     """Seconds by model. A program found in `folder` later is one whose text is the same."""
     from stretto.build import build
     from stretto.frontends.python import capture
-    from stretto.machines.cuda.machine import CrossCompiler
+    from stretto.machines.cuda.machine import CUDA
     from stretto.options import Options
 
     found: dict[str, float] = {}
@@ -30,7 +30,7 @@ def precompile(folder: Path, chosen: tuple[str, ...] = ()) -> dict[str, float]:
             start = time.perf_counter()
             with torch.no_grad():
                 captured = capture(module, inputs, {}, options)
-                build(captured.program, CrossCompiler.of(TARGET, UNITS), options)
+                build(captured.program, CUDA.for_target(TARGET, UNITS), options)
             found[f"{name} {preset}"] = time.perf_counter() - start
             print(f"  {name} {preset}: {found[f'{name} {preset}']:.1f} s", flush=True)
     return found

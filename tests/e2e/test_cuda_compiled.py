@@ -11,7 +11,7 @@ import torch
 from benchmarks.models import ZOO, build
 from stretto.build import build as build_stages
 from stretto.frontends.python import capture
-from stretto.machines.cuda.machine import CrossCompiler, gpu_program
+from stretto.machines.cuda.machine import CUDA, gpu_program
 from stretto.machines.machine import Stages
 from stretto.options import Options
 from tests.e2e.test_zoo import MODELS
@@ -31,7 +31,7 @@ def compiled(name: str, preset: str, target: str, units: int, folder: Path) -> S
     model, inputs = build(name, preset)
     options = Options(cache_dir=folder)
     captured = capture(model, tuple(inputs), {}, options)
-    return build_stages(captured.program, CrossCompiler.of(target, units), options)
+    return build_stages(captured.program, CUDA.for_target(target, units), options)
 
 
 def require_good(stages: Stages, name: str, units: int) -> None:
@@ -58,7 +58,7 @@ def test_sorting_in_a_loop_for_hopper(tmp_path: Path) -> None:
     options = Options(cache_dir=tmp_path)
     arguments = (torch.zeros(4), torch.zeros(4, 1000), torch.tensor(3))
     program = capture(beams, arguments, {}, options).program
-    stages = build_stages(program, CrossCompiler.of("sm_90", 132), options)
+    stages = build_stages(program, CUDA.for_target("sm_90", 132), options)
     (kernel,) = gpu_program(stages).compiled
     assert kernel.resources.units_per_sm >= 1
     assert len(kernel.binary) < LARGEST

@@ -19,6 +19,7 @@ from stretto.machines.registry import (
     registered,
     unregister,
 )
+from stretto.remarks import Remarks
 
 SOURCE = Path(__file__).parents[2] / "src" / "stretto"
 TORCH_DEVICES = ("cpu", "cuda")
@@ -64,7 +65,7 @@ def test_a_machine_without_kernels_says_so() -> None:
     machine = find_machine("interpreter")
     assert machine.device() == HOST
     with pytest.raises(NotImplementedError, match="interpreter runs no kernels"):
-        machine.select(None, 1, stretto.Options())  # type: ignore[arg-type]
+        machine.select(None, 1, stretto.Options(), Remarks())  # type: ignore[arg-type]
 
 
 def test_no_code_but_its_own_names_a_machine() -> None:

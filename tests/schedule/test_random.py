@@ -15,7 +15,7 @@ from stretto.device.tree import Tree, leaves, map_tree
 from stretto.device.verifier import verify
 from stretto.errors import VerifyError
 from stretto.machines.emulator.run import Emulator
-from stretto.runtime.shadow import RaceError, UninitialisedRead
+from stretto.machines.emulator.shadow import RaceError, UninitialisedRead
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule
 from tests.schedule.random_trees import random_memory, random_tree

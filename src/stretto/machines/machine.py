@@ -236,6 +236,8 @@ class Machine(ABC):
     """Whether programs are C++ of this process, so that guards may be, too."""
     is_emulated: ClassVar[bool] = False
     """Whether Python does the work, so that times mean nothing."""
+    targets: ClassVar[tuple[str, ...]] = ()
+    """Devices that it compiles for although they need not be there."""
     instead: ClassVar[str] = ""
     """What the command line can do where the device is missing."""
     is_oracle: ClassVar[bool] = False
@@ -260,6 +262,11 @@ class Machine(ABC):
     def require_ready(self) -> None:
         """Raises BuildError where nothing can be compiled just now."""
         return None
+
+    def for_target(self, target: str, units: int | None) -> Machine:
+        """A machine that compiles for a device that need not be there, and loads nothing. `units`:
+        None is as many as a usual one has. Raises ValueError for a target that is not known."""
+        raise ValueError(f"{self.name} compiles for what is here only")
 
     def units(self, options: Options, device: torch.device) -> int:
         """How many execution units a program gets."""

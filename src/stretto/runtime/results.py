@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 import torch
@@ -28,6 +28,15 @@ def item_shape(buffer: Buffer) -> tuple[int, ...]:
 def grows(buffer: Buffer) -> bool:
     """True for a buffer whose leading dim the runtime chooses."""
     return len(item_shape(buffer)) != len(buffer.shape)
+
+
+def first_capacities(buffers: Iterable[tuple[int, Buffer]]) -> dict[int, int]:
+    """How many items the lists among numbered buffers have room for at first, by number."""
+    return {
+        number: buffer.shape[0] if isinstance(buffer.shape[0], int) else FIRST_CAPACITY
+        for number, buffer in buffers
+        if buffer.kind == "list"
+    }
 
 
 def result(

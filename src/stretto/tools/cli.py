@@ -208,14 +208,13 @@ def _explain_target(model: str, target: str, units: int | None, small: bool, rem
     """A model compiled for a GPU that need not be there."""
     from stretto.tools.explain import explain_target, remarks_text
     from stretto.tools.models import find_model
-    from stretto.tools.targets import compile_model, multiprocessors, require_target
+    from stretto.tools.targets import compile_model, target_machine
 
-    name = require_target(target)
-    count = units or multiprocessors(name)
+    machine = target_machine(target, units)
     found = find_model(model, small=small)
-    with errors.status(f"compiling {found.name} for {name}"):
-        captured, stages = compile_model(found, name, count, Options())
-    shown = remarks_text(stages) if remarks else explain_target(name, found, captured, stages)
+    with errors.status(f"compiling {found.name} for {target}"):
+        captured, stages = compile_model(found, machine, Options())
+    shown = remarks_text(stages) if remarks else explain_target(target, found, captured, stages)
     typer.echo(shown, nl=False)
 
 

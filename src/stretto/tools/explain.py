@@ -150,7 +150,7 @@ def _kernels(out: Writer, device: DeviceProgram) -> None:
     rows = [kernel_row(k, runs[k.name]) for k in device.kernels if k.call is None]
     headers = ("kernel", "operators", "template", "tile", "tasks", "runs", "estimate", "line")
     title = "kernels (tasks each, how often they run in a call, estimated time of a task)"
-    _section(out, title, [row.cells() for row in rows], headers)
+    _section(out, title, rows, headers)
 
 
 def _library_calls(out: Writer, device: DeviceProgram, where: str) -> None:

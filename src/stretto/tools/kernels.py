@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from stretto.device.expr import Apply, Expr, Extent, Reg
 from stretto.device.operator import Kernel, Template
@@ -23,34 +22,9 @@ def short_file(text: str) -> str:
     return _FOLDERS.sub("", text)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRow:
+def kernel_row(kernel: Kernel, runs: Runs) -> tuple[str, ...]:
     """A line of the table of kernels."""
-
-    name: str
-    operators: str
-    template: str
-    tile: str
-    tasks: str
-    runs: str
-    estimate: str
-    line: str
-
-    def cells(self) -> tuple[str, ...]:
-        return (
-            self.name,
-            self.operators,
-            self.template,
-            self.tile,
-            self.tasks,
-            self.runs,
-            self.estimate,
-            self.line,
-        )
-
-
-def kernel_row(kernel: Kernel, runs: Runs) -> KernelRow:
-    return KernelRow(
+    return (
         kernel.name,
         operators_text(kernel),
         templates_text(kernel),

@@ -25,7 +25,7 @@ from stretto.device.tree import Tree
 from stretto.device.verifier import verify
 from stretto.device.verifier.initialisation import loose_names
 from stretto.errors import StrettoError, VerifyError
-from stretto.runtime.shadow import RaceError, UninitialisedRead
+from stretto.machines.emulator.shadow import RaceError, UninitialisedRead
 from stretto.runtime.stops import DeadlockError
 from stretto.tools.mutation import Mutant, mutate
 

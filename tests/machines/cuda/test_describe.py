@@ -15,7 +15,7 @@ from stretto.errors import BuildError
 from stretto.frontends.python import capture
 from stretto.machines.cuda import toolchain as triton_toolchain
 from stretto.machines.cuda.describe import host_rows, launch_rows, launch_runs, why_calls_wait
-from stretto.machines.cuda.machine import CUDA, CrossCompiler, gpu_program
+from stretto.machines.cuda.machine import CUDA, gpu_program
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.machine import Stages
 from stretto.tools import targets
@@ -67,7 +67,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     """A loop for an H100."""
     options = stretto.Options(cache_dir=tmp_path_factory.mktemp("cache"))
     captured = capture(until_small, (LARGE,), {}, options)
-    return build(captured.program, CrossCompiler.of("sm_90", 132), options)
+    return build(captured.program, CUDA.for_target("sm_90", 132), options)
 
 
 # ---- for a target ------------------------------------------------------------------------------
@@ -118,24 +118,23 @@ def test_a_target_whose_resources_are_unknown(compiled: Stages) -> None:
 
 def test_an_unknown_target() -> None:
     with pytest.raises(ValueError, match="no target 'sm_70'; there are sm_80, .*, gfx942"):
-        CrossCompiler.of("sm_70", 80)
+        CUDA.for_target("sm_70", 80)
     with pytest.raises(UsageError, match="unknown target 'sm90'; did you mean 'sm_90'"):
-        targets.require_target("sm90")
+        targets.target_machine("sm90")
 
 
 def test_every_target_has_a_usual_number_of_units() -> None:
-    assert set(targets.MULTIPROCESSORS) == set(triton_toolchain.TARGETS)
-    assert targets.require_target("sm_90a") == "sm_90"
+    for name in triton_toolchain.TARGETS:
+        machine = targets.target_machine(name)
+        assert 84 <= machine.units(stretto.Options(), torch.device("cpu")) <= 304
+    assert triton_toolchain.Target.parse("sm_90a").name == "sm_90"
 
 
 def test_another_version_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_toolchain, "SUPPORTED", ((9, 0), (9, 1)))
     triton_toolchain.require_triton.cache_clear()
-    model = Model("until_small", until_small, (LARGE,))
     with pytest.raises(BuildError, match="is not supported, only >=9.0,<9.1"):
-        targets.require_target("sm_90")
-    with pytest.raises(BuildError, match="is not supported"):
-        targets.compile_model(model, "sm_90", 132, stretto.Options())
+        targets.target_machine("sm_90")
     monkeypatch.undo()
     triton_toolchain.require_triton.cache_clear()
 

@@ -15,7 +15,7 @@ from stretto.device.tree import Call, Check, For, If, Leaf, Let, Seq, Tree, Whil
 from stretto.errors import RunError
 from stretto.ir.types import DType
 from stretto.machines.emulator.run import EmulatedRun, Emulator
-from stretto.runtime.shadow import Clocks, RaceError, Shadow, UninitialisedRead
+from stretto.machines.emulator.shadow import Clocks, RaceError, Shadow, UninitialisedRead
 from stretto.runtime.status import Status
 from stretto.runtime.stops import DeadlockError, ProgramStopped
 from stretto.schedule.scheduler import schedule

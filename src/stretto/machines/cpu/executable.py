@@ -21,7 +21,7 @@ from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
 from stretto.runtime.memory_watch import load as load_memory_watch
 from stretto.runtime.probes import load as load_probes
-from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
+from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, explained
 
@@ -78,11 +78,7 @@ class CpuExecutable(Executable):
         places = {buffer.slot: place for place, buffer in enumerate(source.arguments)}
         self.outputs = [ResultPlace(places[o.buffer.slot], o) for o in interface.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
-        self.capacities = {
-            place: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
-            for place, b in enumerate(self.free)
-            if b.kind == "list"
-        }
+        self.capacities = first_capacities(enumerate(self.free))
         self.static = [_layout(b) for b in self.free if b.kind == "output"]
         self.as_they_are = [place.number for place in self.outputs]
         self.is_shaped = any(map(_is_dynamic, self.outputs))

@@ -37,7 +37,7 @@ from stretto.machines.machine import Executable
 from stretto.options import Options
 from stretto.runtime.constants import Copy, is_plain
 from stretto.runtime.memory_watch import regions_of
-from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, item_shape, result
+from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, explained
 
@@ -77,11 +77,7 @@ class CudaExecutable(Executable):
         self.registers = {reg: words[reg.name] if words else n for n, reg in enumerate(results)}
         self.words = len(words) if words else len(results)
         self.free = [b for b in program.tree.externals if b.kind != "constant"]
-        self.capacities = {
-            place: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
-            for place, b in enumerate(self.free)
-            if b.kind == "list"
-        }
+        self.capacities = first_capacities(enumerate(self.free))
         self.inputs = [b.slot for b in interface.inputs]
         self.outputs = [o.buffer.slot for o in interface.outputs]
         self.static = [(b.slot, item_shape(b), b.dtype.torch) for b in self.free if _is_fixed(b)]

@@ -28,7 +28,7 @@ from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select
 from stretto.machines.cuda.styles import GpuProgram, compile_plan
 from stretto.machines.cuda.templates import TEMPLATES
-from stretto.machines.cuda.toolchain import Target, require_triton
+from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
 from stretto.machines.forms import device_form
 from stretto.machines.machine import (
     Description,
@@ -100,6 +100,7 @@ class CudaMachine(TritonMachine):
     device_type: ClassVar[str] = "cuda"
     trials: ClassVar[tuple[Trial, ...]] = ()
     is_default: ClassVar[bool] = True
+    targets: ClassVar[tuple[str, ...]] = TARGETS
     instead: ClassVar[str] = (
         "without a GPU: --backend cuda-emulated runs it here, explain --target sm_90 compiles it"
     )
@@ -111,6 +112,12 @@ class CudaMachine(TritonMachine):
 
     def device(self) -> torch.device:
         return find_gpu(torch.device(self.device_type)).device
+
+    def for_target(self, target: str, units: int | None) -> CrossCompiler:
+        """Raises BuildError, too, where Triton is missing."""
+        known = Target.parse(target)
+        require_triton()
+        return CrossCompiler(self.name, known, units or known.multiprocessors, costs=self.costs)
 
     def require_ready(self) -> None:
         if is_capturing_stream():
@@ -194,13 +201,6 @@ class CrossCompiler(TritonMachine):
     target: Target
     multiprocessors: int
     summary: ClassVar[str] = "compiles for a GPU that need not be there"
-
-    @staticmethod
-    def of(target: str, multiprocessors: int) -> CrossCompiler:
-        """Raises ValueError for an unknown target; BuildError where Triton is missing."""
-        known = Target.parse(target)
-        require_triton()
-        return CrossCompiler(CUDA.name, known, multiprocessors)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

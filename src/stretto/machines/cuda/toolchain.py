@@ -57,6 +57,15 @@ _CUDA = {
     120: Multiprocessor(48, 24, 100 * 1024),
 }
 _HIP = {"gfx942": 64}
+_MULTIPROCESSORS = {
+    "sm_80": 108,  # A100
+    "sm_86": 84,  # A40, RTX A6000
+    "sm_89": 142,  # L40S
+    "sm_90": 132,  # H100 (SXM), H200
+    "sm_100": 132,  # a B200 has 148; 132 compares with sm_90
+    "sm_120": 170,  # RTX 5090
+    "gfx942": 304,  # MI300X
+}
 TARGETS = (*(f"sm_{arch}" for arch in _CUDA), *_HIP)
 """What Target.parse knows."""
 
@@ -83,6 +92,11 @@ class Target:
         if name in _HIP:
             return Target(name, "hip", name, _HIP[name], None)
         raise ValueError(f"no target {name!r}; there are {', '.join(TARGETS)}")
+
+    @property
+    def multiprocessors(self) -> int:
+        """Those of a usual GPU of this kind."""
+        return _MULTIPROCESSORS[self.name]
 
     @property
     def binary(self) -> str:

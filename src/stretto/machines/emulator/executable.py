@@ -12,7 +12,7 @@ from stretto.machines.emulator.run import EmulatedRun, Emulator
 from stretto.machines.machine import Executable
 from stretto.options import Options
 from stretto.runtime.constants import ConstantTable
-from stretto.runtime.results import FIRST_CAPACITY, GROWTH, Result, grows, result
+from stretto.runtime.results import GROWTH, Result, first_capacities, grows, result
 from stretto.runtime.stops import ProgramStopped, explained, stopped
 
 
@@ -33,11 +33,7 @@ class EmulatedExecutable(Executable):
         self.constants = ConstantTable(interface, constants, native=False)
         self.copies = self.constants.copies
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
-        self.capacities = {
-            b.slot: b.shape[0] if isinstance(b.shape[0], int) else FIRST_CAPACITY
-            for b in program.tree.externals
-            if b.kind == "list"
-        }
+        self.capacities = first_capacities((b.slot, b) for b in program.tree.externals)
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
         """Runs once; a list that was full is made larger and the program run again."""

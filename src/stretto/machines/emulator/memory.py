@@ -13,7 +13,7 @@ from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.device.verifier.writes import written_externals
 from stretto.errors import RunError
-from stretto.runtime.shadow import Clocks, Places, RaceError, Shadow, UninitialisedRead
+from stretto.machines.emulator.shadow import Clocks, Places, RaceError, Shadow, UninitialisedRead
 
 _GARBAGE = 0xFF
 """What fresh memory is filled with: NaN as a float, -1 as an integer."""

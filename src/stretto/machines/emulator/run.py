@@ -25,8 +25,8 @@ from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, Tree
 from stretto.errors import RunError
 from stretto.ir.failure import packed_detail
 from stretto.machines.emulator.memory import Pointer, SharedMemory, UnitMemory
+from stretto.machines.emulator.shadow import Clocks
 from stretto.runtime.library import run_call
-from stretto.runtime.shadow import Clocks
 from stretto.runtime.status import Status
 from stretto.runtime.stops import DeadlockError, ProgramStopped
 
