@@ -126,12 +126,12 @@ def test_explain_for_a_target_that_is_not_there(tmp_path: Path) -> None:
 
 def test_explain_for_a_target_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     from stretto.errors import BuildError
-    from stretto.tools import targets
+    from stretto.machines.cuda import machine
 
     def missing() -> str:
         raise BuildError("Triton cannot be imported: gone", remedy="pip install 'stretto[cuda]'")
 
-    monkeypatch.setattr(targets, "require_triton", missing)
+    monkeypatch.setattr(machine, "require_triton", missing)
     result = run("explain", "rae", "--target", "sm_90", code=1)
     assert "BuildError: Triton cannot be imported: gone" in result.stderr
     assert "remedy: pip install 'stretto[cuda]'" in result.stderr
