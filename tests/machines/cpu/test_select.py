@@ -10,7 +10,7 @@ from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.select import select
-from stretto.machines.cpu.templates import Packed
+from stretto.machines.cpu.templates.contraction import Packed
 from stretto.runtime.packing import pack
 from tests.backends import SPREAD
 from tests.lowering.programs import lowered

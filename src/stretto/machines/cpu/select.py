@@ -18,8 +18,8 @@ from stretto.kernels.panels import Packings
 from stretto.kernels.split_sorts import split_sorts
 from stretto.kernels.variants import Chooser, Variant, cheapest, open_kernels
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
+from stretto.machines.cpu.template import Candidate, Request
 from stretto.machines.cpu.templates import candidate
-from stretto.machines.cpu.templates.candidate import Candidate, Request
 from stretto.remarks import Remarks
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stretto.device.expr import Apply, Dynamic, Expr, Extent, Index, Load, Reg
+from stretto.device.expr import Access, Apply, Dynamic, Expr, Extent, Index, Load, Reg, Var
 from stretto.device.operator import Operator, Span, Stage
 from stretto.machines.cpu.printer.expr import (
     VALUE_TYPES,
@@ -17,8 +17,8 @@ from stretto.machines.cpu.printer.expr import (
 )
 from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
-from stretto.machines.statements import Builder, For, Store
-from stretto.machines.terms import Term, call, literal
+from stretto.machines.statements import Builder, Do, For, Store
+from stretto.machines.terms import Operand, Term, call, literal, total
 
 ZERO = literal(0)
 
@@ -64,6 +64,24 @@ class NestPrinter:
             return
         with self.loop(iteration(dims[0]), *self.bounds(self.stage.box[dims[0]])):
             self.nest(dims[1:], body)
+
+    def pointer(self, access: Access, fixed: dict[int, Term]) -> Term:
+        """Pointer to the element at the given values of variables, 0 for the others."""
+        terms: list[Term] = [self.names.buffer(access.buffer)]
+        offset = access.offset
+        for atom, factor in offset.terms:
+            if isinstance(atom, Var):
+                if atom.number in fixed and fixed[atom.number].text != "0":
+                    terms.append(fixed[atom.number] * factor)
+            elif isinstance(atom, Reg):
+                terms.append(self.names.reg(atom) * factor)
+        if offset.const:
+            terms.append(literal(offset.const))
+        return total(*terms) or ZERO
+
+    def call(self, template: str, *arguments: Operand) -> None:
+        """A call of a function template of namespace stretto that does not add to what is there."""
+        self.out.add(Do(call(f"stretto::{template}", *arguments, "false")))
 
     def vectorisable(self) -> bool:
         """False when iterations of the inner loop may not be done side by side."""

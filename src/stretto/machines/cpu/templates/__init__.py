@@ -1,25 +1,27 @@
-"""How a core computes a stage: a file per kind of template.
+"""How a core computes a stage: a file per family of templates, which is found by itself.
 
-A file has the dataclasses of its templates, and a function that says when one applies, what it asks
-of the tiles, and what it costs. `CANDIDATES` are asked one after the other; the first one that
-applies is taken, and the last one always does.
+A file has dataclasses (what was chosen and found out, and how that is printed), and a function that
+says when one of them applies, what it asks of the tiles, and what it costs.
 """
 
 from __future__ import annotations
 
-from stretto.device.operator import Loops, Template
-from stretto.machines.cpu.templates.candidate import Candidate, Request
-from stretto.machines.cpu.templates.contraction import Dots, Packed, Rows, contraction_candidate
-from stretto.machines.cpu.templates.convolution import Conv, Depthwise, convolution_candidate
-from stretto.machines.cpu.templates.loops import Sort, loop_candidate, sort_candidate
+from importlib import import_module
+from pkgutil import iter_modules
 
-CpuTemplate = Packed | Rows | Dots | Conv | Depthwise | Sort | Loops
+from stretto.device.operator import Template
+from stretto.machines.cpu.template import Candidate, Family, Request
+
+_FOUND: list[Family] = [
+    import_module(item.name).FAMILY for item in iter_modules(__path__, f"{__name__}.")
+]
+FAMILIES = sorted(_FOUND, key=lambda family: family.rank)
 TEMPLATES: dict[str, type[Template]] = {
-    template.name: template for template in (Packed, Rows, Dots, Conv, Depthwise, Sort, Loops)
+    template.name: template for family in FAMILIES for template in family.templates
 }
-CANDIDATES = (convolution_candidate, contraction_candidate, sort_candidate, loop_candidate)
 
 
 def candidate(request: Request) -> Candidate:
-    """The first template that applies."""
-    return next(found for ask in CANDIDATES if (found := ask(request)) is not None)
+    """The template of the first family that applies; plain loops always do."""
+    found = (family.candidate(request) for family in FAMILIES)
+    return next(one for one in found if one is not None)

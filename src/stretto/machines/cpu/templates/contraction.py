@@ -7,25 +7,30 @@ that is contiguous along the depth is multiplied by dot products.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.device.expr import Access, Buffer, Extent, Index, Var
-from stretto.device.operator import Operator, Template
+from stretto.device.operator import Operator
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import Layout, PackedTemplate, Packings, PanelRead, layout_of
-from stretto.machines.cpu.templates.candidate import Candidate, Request
+from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
+from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.terms import Operand, Term, call
 
 HEIGHTS = {64: 6, 32: 12, 16: 12}
 """Rows of a register tile, by its columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packed(PackedTemplate):
+class Packed(PackedTemplate, CpuTemplate):
     """The right operand is a constant, laid out as panels of `columns` columns."""
 
     name: ClassVar[str] = "packed"
+    header: ClassVar[str] = "contract.h"
     rows: int
     columns: int
     contraction: Contraction
@@ -40,12 +45,25 @@ class Packed(PackedTemplate):
         column = Index.of(Var(self.contraction.column))
         return PanelRead(operator, self.panels, right, outer, column)
 
+    def write(self, nest: NestPrinter) -> None:
+        found, packed = self.contraction, self.panels
+        start = Access(packed, (packed.elements,), (self.read(nest.operator).panel,))
+
+        def emit(block: Block) -> None:
+            panels = nest.pointer(start, block.fixed)
+            left = block.left, block.left_row, found.left_depth
+            ends = *block.result, found.depth, block.columns
+            nest.call(_function("packed_many", nest, self.rows, self.columns), *left, panels, *ends)
+
+        _blocks(nest, found, emit)
+
 
 @dataclass(frozen=True, slots=True)
-class Rows(Template):
+class Rows(CpuTemplate):
     """The right operand has rows that are contiguous."""
 
     name: ClassVar[str] = "rows"
+    header: ClassVar[str] = "contract.h"
     rows: int
     columns: int
     contraction: Contraction
@@ -53,13 +71,28 @@ class Rows(Template):
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"contraction": known(operator)}
+
+    def write(self, nest: NestPrinter) -> None:
+        found = self.contraction
+        _, right = found.operands(nest.operator)
+        assert found.right_depth is not None
+        depth = found.right_depth
+
+        def emit(block: Block) -> None:
+            left = block.left, block.left_row, found.left_depth
+            ends = *block.result, block.columns, found.depth
+            matrix = nest.pointer(right, block.fixed), depth
+            nest.call(_function("rows", nest, self.rows, self.columns), *left, *matrix, *ends)
+
+        _blocks(nest, found, emit)
 
 
 @dataclass(frozen=True, slots=True)
-class Dots(Template):
+class Dots(CpuTemplate):
     """Both operands are contiguous along the depth."""
 
     name: ClassVar[str] = "dots"
+    header: ClassVar[str] = "contract.h"
     rows: int
     columns: int
     contraction: Contraction
@@ -67,6 +100,18 @@ class Dots(Template):
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"contraction": known(operator)}
+
+    def write(self, nest: NestPrinter) -> None:
+        found = self.contraction
+        _, right = found.operands(nest.operator)
+
+        def emit(block: Block) -> None:
+            ends = *block.result, block.columns, found.depth
+            matrix = nest.pointer(right, block.fixed), stride(right, found.column)
+            function = _function("dots", nest, self.rows, self.columns)
+            nest.call(function, block.left, block.left_row, *matrix, *ends)
+
+        _blocks(nest, found, emit)
 
 
 def known(operator: Operator) -> Contraction:
@@ -76,7 +121,7 @@ def known(operator: Operator) -> Contraction:
     return found
 
 
-def contraction_candidate(request: Request) -> Candidate | None:
+def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     found = contraction_of(operator)
     if found is None:
@@ -167,3 +212,53 @@ def static(extent: Extent) -> int:
     if not isinstance(extent, int):
         raise TypeError("a packed dim must be static")
     return extent
+
+
+FAMILY = Family((Packed, Rows, Dots), _candidate)
+
+
+# ---- printing --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a task computes for one place in the batch.
+
+    left: where the left operand begins, and its stride along the rows. result: the same of the
+    results, and the number of rows. fixed: the variables that say where.
+    """
+
+    left: Term
+    left_row: int
+    result: tuple[Operand, Operand, Operand]
+    columns: Term
+    fixed: dict[int, Term]
+
+
+def _blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]) -> None:
+    """Loops over the batch and all rows but the inner ones, around what `emit` adds."""
+    operator, box = nest.operator, nest.stage.box
+    outer = [*found.batch, *found.rows[:-1]]
+    inner = found.rows[-1] if found.rows else None
+    units = {n: nest.bounds(box[n])[0] for n, extent in enumerate(operator.dims) if extent == 1}
+
+    def body() -> None:
+        first, last = nest.bounds(box[found.column])
+        fixed = {**units, **{n: iteration(n) for n in outer}, found.column: first}
+        rows: Operand = 1
+        left, _ = found.operands(operator)
+        left_row = result_row = 0
+        if inner is not None:
+            fixed[inner], row_last = nest.bounds(box[inner])
+            rows = call("int", row_last - fixed[inner])
+            left_row, result_row = stride(left, inner), stride(operator.out, inner)
+        start, columns = nest.pointer(left, fixed), call("int", last - first)
+        result = nest.pointer(operator.out, fixed), result_row, rows
+        emit(Block(start, left_row, result, columns, fixed))
+
+    nest.nest(outer, body)
+
+
+def _function(name: str, nest: NestPrinter, rows: int, columns: int) -> str:
+    kind = VALUE_TYPES[nest.operator.out.buffer.dtype]
+    return f"contract_{name}<{kind}, {rows}, {columns}>"

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from stretto.device.expr import Buffer, Index, Var
-from stretto.device.operator import Operator, Template
+from stretto.device.expr import Access, Buffer, Index, Var
+from stretto.device.operator import Operator
 from stretto.kernels.contraction import (
     Convolution,
     convolution_of,
     flat_stride,
+    image_start,
     loads_of,
     stride,
 )
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PackedTemplate, PanelRead
-from stretto.machines.cpu.templates.candidate import Candidate, Request
+from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
+from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
 from stretto.machines.cpu.templates.contraction import (
     constant_layout,
     depth_dims,
     static,
 )
+from stretto.machines.statements import Assign, Raw
+from stretto.machines.terms import Term, call, infix, literal, variable
+
+PIXEL, CHANNEL, GROUP, FIRST, LAST, SCRATCH = map(variable, ("p", "c", "g", "c0", "c1", "scratch"))
+PIXELS, PIXELS_OF_ROW = literal("S::pixels"), literal("S::OW")
 
 
 @dataclass(frozen=True, slots=True)
-class Conv(PackedTemplate):
+class Conv(PackedTemplate, CpuTemplate):
     """Products of slabs of `rows` channels of packed weights and patches of `columns` pixels."""
 
     name: ClassVar[str] = "conv"
+    header: ClassVar[str] = "conv.h"
     rows: int
     columns: int
     convolution: Convolution
@@ -37,6 +48,40 @@ class Conv(PackedTemplate):
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"convolution": known(operator)}
+
+    def write(self, nest: NestPrinter) -> None:
+        with _each_image(nest, self.convolution) as image:
+            self._products(nest, image)
+
+    def _products(self, nest: NestPrinter, image: Image) -> None:
+        kind, channels = image.kind, image.channels
+        weights = nest.names.buffer(self.panels)
+        member = self.read(nest.operator).member
+        if member != Index():
+            weights = weights + nest.index(member)
+        height, lanes = self.rows, self.columns
+        memory = f"alignas(64) {kind} scratch[stretto::conv_scratch<{kind}, S, {lanes}> + 1];"
+        nest.out.add(Raw(literal(memory), SCRATCH))
+        top, bottom = (row * PIXELS_OF_ROW for row in image.rows)
+        per_group = self.convolution.per_group
+        template = f"conv_tile<{kind}, S, {height}, {lanes}>"
+        pixels = call("int", PIXEL), call("int", bottom)
+        first, last = channels
+        if self.convolution.groups == 1:
+            nest.out.add(Assign(FIRST, first, "const int64_t"), Assign(LAST, last, "const int64_t"))
+            out, count = _out_pointer(nest, FIRST, PIXEL), call("int", LAST - FIRST)
+            with nest.loop(PIXEL, top, bottom, step=lanes):
+                panels = weights + FIRST * literal("S::K")
+                nest.call(template, image.start, panels, SCRATCH, out, PIXELS, count, *pixels)
+            return
+        slabs = -(-per_group // height) * height
+        first, last = (infix(bound, "/", per_group) for bound in channels)
+        with nest.loop(GROUP, first, last):
+            out = _out_pointer(nest, GROUP * per_group, PIXEL)
+            with nest.loop(PIXEL, top, bottom, step=lanes):
+                group = image.start + GROUP * literal("(S::C * S::H * S::W)")
+                panels = weights + GROUP * literal(f"({slabs} * S::K)")
+                nest.call(template, group, panels, SCRATCH, out, PIXELS, per_group, *pixels)
 
     def read(self, operator: Operator) -> PanelRead:
         channel, size = Index.of(Var(1)), self.convolution.per_group
@@ -47,15 +92,33 @@ class Conv(PackedTemplate):
 
 
 @dataclass(frozen=True, slots=True)
-class Depthwise(Template):
+class Depthwise(CpuTemplate):
     """Every channel has an image and taps of its own."""
 
     name: ClassVar[str] = "depthwise"
+    header: ClassVar[str] = "conv.h"
     convolution: Convolution
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"convolution": known(operator)}
+
+    def write(self, nest: NestPrinter) -> None:
+        with _each_image(nest, self.convolution) as image:
+            self._channels(nest, image)
+
+    def _channels(self, nest: NestPrinter, image: Image) -> None:
+        top, bottom = image.rows
+        with nest.loop(CHANNEL, *image.channels):
+            weights = nest.pointer(loads_of(nest.operator)[0], {})
+            nest.call(
+                f"conv_depthwise<{image.kind}, S>",
+                image.start + CHANNEL * literal("(S::H * S::W)"),
+                weights + CHANNEL * literal("S::taps"),
+                _out_pointer(nest, CHANNEL, top * PIXELS_OF_ROW),
+                call("int", top),
+                call("int", bottom - top),
+            )
 
 
 def known(operator: Operator) -> Convolution:
@@ -65,7 +128,7 @@ def known(operator: Operator) -> Convolution:
     return found
 
 
-def convolution_candidate(request: Request) -> Candidate | None:
+def _candidate(request: Request) -> Candidate | None:
     operator, member = request.operator, request.member
     conv = convolution_of(operator)
     if conv is None or conv.in_channels * prod(conv.kernel) == 0:
@@ -140,3 +203,49 @@ def _spatial_multiples(rank: int, out_h: int, out_w: int, lanes: int) -> tuple[i
         if -(-pixels // lanes) * lanes <= 1.06 * pixels:
             return (rows, 0)
     return (0, 0)
+
+
+FAMILY = Family((Conv, Depthwise), _candidate, rank=0)
+
+
+# ---- printing --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a task computes of one image. `rows`, `channels`: bounds (first, last) of its part."""
+
+    start: Term
+    kind: str
+    channels: tuple[Term, Term]
+    rows: tuple[Term, Term]
+
+
+@contextmanager
+def _each_image(nest: NestPrinter, found: Convolution) -> Generator[Image]:
+    """A loop over the images of a batch."""
+    operator, box = nest.operator, nest.stage.box
+    pairs = (found.kernel, found.step, found.padding, found.dilation)
+    sizes = [found.in_channels, found.height, found.width, *(n for pair in pairs for n in pair)]
+    shape = ", ".join(str(size) for size in sizes)
+    nest.out.add(Raw(literal(f"using S = stretto::Conv<{shape}>;")))
+    rows = nest.bounds(box[2]) if len(operator.dims) == 4 else (ZERO, literal(1))
+    with nest.loop(iteration(0), *nest.bounds(box[0])):
+        first = image_start(operator)
+        start = nest.names.buffer(first.buffer) + nest.index(first.offset)
+        kind = VALUE_TYPES[operator.out.buffer.dtype]
+        yield Image(start, kind, nest.bounds(box[1]), rows)
+
+
+def _out_pointer(nest: NestPrinter, channel: Term, pixel: Term) -> Term:
+    out = nest.operator.out
+    first = tuple(_at_zero(index) for index in out.index)
+    image = nest.pointer(Access(out.buffer, out.shape, first), {0: iteration(0)})
+    return image + channel * PIXELS + pixel
+
+
+def _at_zero(index: Index) -> Index:
+    """The index at 0 of its variable, unless that is the batch."""
+    if index.vars() <= {0}:
+        return index
+    return index + Index.of(Var(next(iter(index.vars())))) * -1

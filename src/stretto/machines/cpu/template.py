@@ -1,13 +1,32 @@
-"""What selection asks of a template, and what it gets."""
+"""What a template of the CPU is: what selection asks of it, and how it is printed.
+
+Each file of `templates/` has a `FAMILY`: dataclasses that derive from `CpuTemplate`, and a function
+that says which of them applies, what it asks of the tiles and what it costs.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stretto.device.operator import Operator, Template
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import Packings
 from stretto.machines.cpu.costs import CpuCosts
+from stretto.machines.cpu.printer.nest import NestPrinter
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTemplate(Template):
+    """`header`: what the printed code needs beside the headers of all programs."""
+
+    header: ClassVar[str]
+
+    @abstractmethod
+    def write(self, nest: NestPrinter) -> None:
+        """Adds the statements of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +65,12 @@ class Candidate:
     first: int | None = None
     last: int | None = None
     repeated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The templates of a file. rank: of several families that apply, the lowest is taken."""
+
+    templates: tuple[type[Template], ...]
+    candidate: Callable[[Request], Candidate | None]
+    rank: int = 1
