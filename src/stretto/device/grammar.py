@@ -1,12 +1,12 @@
 """How records are written and read: one pattern per record serves the printer and the parser.
 
-A pattern is the text of a record with `{field}` where the text of a field stands. What is between
-square brackets is left out where its fields have their defaults. Double braces are braces of the
-text; a line that ends with one opens a block, whose lines are indented.
+A pattern is the text of a record with `{field}` where the text of a field stands, which has the
+syntax of its type unless another is given. What is between square brackets is left out where its
+fields have their defaults. Double braces are braces of the text; a line that ends with one opens a
+block, whose lines are indented. `{declarations}` is the place of the declarations of all buffers
+that the text names.
 
-`{declarations}` is the place of the declarations of all buffers that the text names.
-
-    RUN = record(Run, "run {kernel} {first} count {count}[ by {stride}]", kernel=NAME, ...)
+    record(Run, "run {kernel} {first} count {count}[ by {stride}]", count=either("all", INTEGER))
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import StrEnum
-from typing import Any, Generic, TypeVar, cast
+from enum import Enum, StrEnum
+from functools import reduce
+from operator import or_
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from stretto.device.expr import Access, Buffer, Expr, Extent, Reg
 from stretto.device.expr_parser import ExprParser, tokens_of
 from stretto.device.printer import ExprPrinter, name_text, number_text
 
@@ -40,6 +43,15 @@ class Syntax(Generic[T]):
     first: frozenset[str] = frozenset()
 
 
+def converted(syntax: Syntax[A], into: Callable[[A], B], back: Callable[[B], A]) -> Syntax[B]:
+    """The syntax of a record for values that are not records themselves."""
+    return Syntax(
+        lambda printer, value: syntax.show(printer, back(value)),
+        lambda given: into(syntax.read(given)),
+        syntax.first,
+    )
+
+
 # ---- small values ----------------------------------------------------------------------------
 NAME: Syntax[str] = Syntax(lambda _, value: name_text(value), ExprParser.name)
 STRING: Syntax[str] = Syntax(lambda _, value: json.dumps(value), ExprParser.string)
@@ -50,6 +62,36 @@ REGISTER = Syntax(ExprPrinter.register, ExprParser.register)
 EXTENT = Syntax(ExprPrinter.extent, ExprParser.extent)
 ACCESS = Syntax(ExprPrinter.access, ExprParser.access)
 EXPR = Syntax(ExprPrinter.expr, ExprParser.expr)
+
+
+_OF_TYPE: dict[Any, Syntax[Any]] = {
+    str: NAME,
+    int: INTEGER,
+    float: converted(NUMBER, float, float),
+    Buffer: BUFFER,
+    Reg: REGISTER,
+    Extent: EXTENT,
+    Access: ACCESS,
+    Expr: EXPR,
+}
+
+
+def of_type(hint: Any) -> Syntax[Any]:
+    """The syntax of an annotated type. Records that have one are known by their class."""
+    if hint in _OF_TYPE:
+        return _OF_TYPE[hint]
+    parts = get_args(hint)
+    match get_origin(hint):
+        case None if isinstance(hint, type) and issubclass(hint, Enum):
+            return member(hint)
+        case origin if origin is tuple and parts[-1] is Ellipsis:
+            return items(of_type(parts[0]))
+        case origin if origin is tuple:
+            return pair("{left} = {right}", of_type(parts[0]), of_type(parts[1]))
+        case _ if type(None) in parts:
+            return of_type(reduce(or_, (part for part in parts if part is not type(None))))
+        case _:
+            raise TypeError(f"{hint} has no syntax of its own")
 
 
 def member(kind: type[Kind]) -> Syntax[Kind]:
@@ -152,15 +194,6 @@ def later(syntax: Callable[[], Syntax[T]]) -> Syntax[T]:
     """A syntax that is defined further down, as of what has itself inside."""
     return Syntax(
         lambda printer, value: syntax().show(printer, value), lambda given: syntax().read(given)
-    )
-
-
-def converted(syntax: Syntax[A], into: Callable[[A], B], back: Callable[[B], A]) -> Syntax[B]:
-    """The syntax of a record for values that are not records themselves."""
-    return Syntax(
-        lambda printer, value: syntax.show(printer, back(value)),
-        lambda given: into(syntax.read(given)),
-        syntax.first,
     )
 
 
@@ -290,12 +323,24 @@ def record(
     for field in fields(make):
         if field.default is not MISSING:
             known.setdefault(field.name, field.default)
-    found = _Pattern(_parsed(_PIECE.finditer(pattern)), syntax, known)
+    names = [piece["field"] for piece in _PIECE.finditer(pattern) if piece["field"]]
+    hints = get_type_hints(make)
+    parts = {
+        name: syntax[name] if name in syntax else of_type(hints[name])
+        for name in names
+        if name != "declarations"
+    }
+    found = _Pattern(_parsed(_PIECE.finditer(pattern)), parts, known)
 
     def show(printer: ExprPrinter, value: T) -> str:
-        return found.show(printer, {name: getattr(value, name) for name in syntax})
+        return found.show(printer, {name: getattr(value, name) for name in parts})
 
-    return Syntax(show, lambda given: cast("type[Any]", make)(**found.read(given)), found.first)
+    def read(given: ExprParser) -> T:
+        return cast("type[Any]", make)(**found.read(given))
+
+    made = Syntax(show, read, found.first)
+    _OF_TYPE.setdefault(make, made)
+    return made
 
 
 def pair(pattern: str, left: Syntax[A], right: Syntax[B]) -> Syntax[tuple[A, B]]:

@@ -21,14 +21,8 @@ from stretto.device.forms import (
     ProgramInterface,
 )
 from stretto.device.grammar import (
-    ACCESS,
-    BUFFER,
-    EXPR,
-    EXTENT,
     INTEGER,
     NAME,
-    NUMBER,
-    REGISTER,
     STRING,
     Syntax,
     block,
@@ -40,7 +34,6 @@ from stretto.device.grammar import (
     items,
     later,
     lines,
-    member,
     pair,
     record,
 )
@@ -60,13 +53,11 @@ from stretto.device.regions import Statement
 from stretto.device.tree import (
     Call,
     Check,
-    CheckCode,
     For,
     If,
     Leaf,
     Let,
     Node,
-    Rotation,
     Seq,
     TreeFunction,
     While,
@@ -125,11 +116,8 @@ ARGUMENTS: Syntax[tuple[LibraryArgument, ...]] = items(ARGUMENT)
 LIBRARY_CALL = record(
     LibraryCall,
     "{name} {target} {args} {kwargs} -> {outs}\n  reason {reason} source {source}",
-    name=NAME,
-    target=NAME,
     args=ARGUMENTS,
     kwargs=items(pair("{left} = {right}", NAME, ARGUMENT)),
-    outs=items(BUFFER),
     reason=STRING,
     source=STRING,
 )
@@ -137,16 +125,10 @@ OPERATOR = record(
     Operator,
     "{name} {dims}[ reduce {combine} {reduce}]{accumulate}[ source {source}]\n  {out} = {value}",
     defaults={"combine": Combine.NONE, "reduce": ()},
-    name=NAME,
-    dims=items(EXTENT),
-    combine=member(Combine),
-    reduce=items(EXTENT),
     accumulate=flag("accumulate"),
     source=STRING,
-    out=ACCESS,
-    value=EXPR,
 )
-SPAN = record(Span, "{extent}[ @ {grid}][ + {offset}]", extent=EXTENT, grid=INTEGER, offset=INTEGER)
+SPAN = record(Span, "{extent}[ @ {grid}][ + {offset}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +144,6 @@ _STAGE_TEXT = record(
     _StageText,
     "stage {template}{choices}[ packed {packed}] box {box}\n  {operator}",
     defaults={"packed": None},
-    template=NAME,
-    choices=items(pair("{left} = {right}", NAME, INTEGER)),
-    packed=BUFFER,
-    box=items(SPAN),
-    operator=OPERATOR,
 )
 
 
@@ -190,38 +167,19 @@ def _read_stage(given: ExprParser) -> Stage:
 
 
 STAGE = Syntax(_show_stage, _read_stage, _STAGE_TEXT.first)
+TILE_DIM = record(TileDim, "{extent}/{tile}")
 KERNEL = record(
     Kernel,
     "kernel {name} {seconds} grid {grid} {{\n{stages}\n[library {call}]\n}}",
-    name=NAME,
-    seconds=converted(NUMBER, float, float),
-    grid=items(record(TileDim, "{extent}/{tile}", extent=EXTENT, tile=INTEGER)),
     stages=lines(STAGE),
-    call=LIBRARY_CALL,
 )
 
 # ---- leaves ----------------------------------------------------------------------------------
-LET = record(Let, "let {reg} = {value}", reg=REGISTER, value=EXPR)
-CHECK = record(
-    Check,
-    "check {code} {subject} = {condition}[ detail {detail}]",
-    code=member(CheckCode),
-    subject=INTEGER,
-    condition=EXPR,
-    detail=EXPR,
-)
-RUN = record(
-    Run,
-    "run {kernel} {first} count {count}[ by {stride}]",
-    kernel=NAME,
-    first=INTEGER,
-    count=either("all", INTEGER),
-    stride=INTEGER,
-)
-WAIT = record(
-    Wait, "wait {unit}[ count {count}] step {step}", unit=INTEGER, count=INTEGER, step=INTEGER
-)
-SIGNAL = record(Signal, "signal {step}", step=INTEGER)
+LET = record(Let, "let {reg} = {value}")
+CHECK = record(Check, "check {code} {subject} = {condition}[ detail {detail}]")
+RUN = record(Run, "run {kernel} {first} count {count}[ by {stride}]", count=either("all", INTEGER))
+WAIT = record(Wait, "wait {unit}[ count {count}] step {step}")
+SIGNAL = record(Signal, "signal {step}")
 ITEM: Syntax[Item] = choice({Run: RUN, Wait: WAIT, Signal: SIGNAL, Let: LET, Check: CHECK})
 
 OPERATORS: Syntax[tuple[LeafItem, ...]] = block(
@@ -238,12 +196,10 @@ KERNELS: Syntax[tuple[Statement, ...]] = block(choice({Kernel: KERNEL, Let: LET,
 SCHEDULE = record(
     Schedule,
     "{steps} {{\n{units}\n}}",
-    steps=INTEGER,
     units=lines(headed("unit", block(ITEM))),
 )
 
 # ---- the control tree ------------------------------------------------------------------------
-ROTATION: Syntax[Rotation] = items(pair("{left} = {right}", BUFFER, BUFFER))
 
 
 def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
@@ -256,36 +212,16 @@ def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
             For: record(
                 For,
                 "for {index} = {start} .. {stop} step {step}[ rotate {rotate}] {{\n{body}\n}}",
-                index=REGISTER,
-                start=EXPR,
-                stop=EXPR,
-                step=INTEGER,
-                rotate=ROTATION,
                 body=node,
             ),
             While: record(
                 While,
                 "while {condition}[ rotate {rotate}] {{\n{head}\n{body}\n}}",
-                condition=REGISTER,
-                rotate=ROTATION,
                 head=node,
                 body=node,
             ),
-            If: record(
-                If,
-                "if {condition} {{\n{then}\n{orelse}\n}}",
-                condition=REGISTER,
-                then=node,
-                orelse=node,
-            ),
-            Call: record(
-                Call,
-                "call {function} {registers} {tensors} {results}",
-                function=NAME,
-                registers=items(pair("{left} = {right}", REGISTER, EXPR)),
-                tensors=items(pair("{left} = {right}", BUFFER, ACCESS)),
-                results=items(pair("{left} = {right}", REGISTER, REGISTER)),
-            ),
+            If: record(If, "if {condition} {{\n{then}\n{orelse}\n}}", then=node, orelse=node),
+            Call: record(Call, "call {function} {registers} {tensors} {results}"),
         }
     )
     return found
@@ -297,30 +233,18 @@ def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
         "function {name} {{[\nparams {params}][\nresults {results}][\ntensors {tensors}]"
         "[\nwritten {written}][\nlocals {locals}]\n{body}\n}}",
         defaults=dict.fromkeys(("params", "results", "tensors", "written", "locals"), ()),
-        name=NAME,
-        params=items(REGISTER),
-        results=items(REGISTER),
-        tensors=items(BUFFER),
-        written=items(BUFFER),
-        locals=items(BUFFER),
         body=tree_node(leaf),
     )
 
 
+PLACEMENT = record(Placement, "{offset} size {nbytes}")
 FRAME = pair(
     "frame {left} {right}",
     NAME,
     record(
         FrameLayout,
         "{nbytes} {placements}",
-        nbytes=INTEGER,
-        placements=block(
-            pair(
-                "{left} at {right}",
-                NAME,
-                record(Placement, "{offset} size {nbytes}", offset=INTEGER, nbytes=INTEGER),
-            )
-        ),
+        placements=block(pair("{left} at {right}", NAME, PLACEMENT)),
     ),
 )
 
@@ -347,16 +271,12 @@ class LibraryText:
 ActionText = LaunchText | LibraryText
 ACTION: Syntax[ActionText] = choice(
     {
-        LibraryText: record(LibraryText, "library {kernel}", kernel=NAME),
+        LibraryText: record(LibraryText, "library {kernel}"),
         LaunchText: record(
             LaunchText,
             "launch frame {frame} kernels {kernels}[ calls {calls}][ rotated {rotated}] "
             "{{\n{main}\n}}",
             defaults={"calls": (), "rotated": ()},
-            frame=NAME,
-            kernels=items(NAME),
-            calls=items(NAME),
-            rotated=items(BUFFER),
             main=tree_function(SCHEDULE),
         ),
     }
@@ -372,49 +292,29 @@ LOCATION = record(
     SourceLocation,
     "{file} {line}[ column {column}][ to {end_column}][ in {function}]",
     file=STRING,
-    line=INTEGER,
-    column=INTEGER,
-    end_column=INTEGER,
     function=STRING,
 )
-STOP = record(
-    Stop,
-    "stop {failure}[ at {location}]",
-    defaults={"location": None},
-    failure=record(
-        Failure, "{error} {message}[ added {added}]", error=NAME, message=STRING, added=INTEGER
-    ),
-    location=LOCATION,
-)
-STRIDES = items(pair("{left} by {right}", INTEGER, INTEGER))
+FAILURE = record(Failure, "{error} {message}[ added {added}]", message=STRING)
+STOP = record(Stop, "stop {failure}[ at {location}]", defaults={"location": None})
+STRIDED = pair("{left} by {right}", INTEGER, INTEGER)
 PACKING = record(
     Packing,
     "packing {buffer} of {source} from {start} outer {outer} columns {columns} depth {depth} "
     "lanes {lanes}",
-    buffer=BUFFER,
-    source=BUFFER,
-    start=INTEGER,
-    outer=STRIDES,
-    columns=pair("{left} by {right}", INTEGER, INTEGER),
-    depth=STRIDES,
-    lanes=INTEGER,
+    outer=items(STRIDED),
+    columns=STRIDED,
+    depth=items(STRIDED),
+)
+OUTPUT = choice(
+    {
+        OutputTensor: record(OutputTensor, "tensor {buffer} {shape}"),
+        OutputList: record(OutputList, "list {buffer} {length}"),
+    }
 )
 INTERFACE = record(
     ProgramInterface,
     "inputs {inputs}\noutputs {outputs}\n{stops}[\nmade {made}]\n{packings}",
-    inputs=items(BUFFER),
-    outputs=items(
-        choice(
-            {
-                OutputTensor: record(
-                    OutputTensor, "tensor {buffer} {shape}", buffer=BUFFER, shape=items(EXTENT)
-                ),
-                OutputList: record(
-                    OutputList, "list {buffer} {length}", buffer=BUFFER, length=REGISTER
-                ),
-            }
-        )
-    ),
+    outputs=items(OUTPUT),
     stops=lines(STOP),
     made=converted(items(INTEGER), frozenset, lambda made: tuple(sorted(made))),
     packings=lines(PACKING),

@@ -28,14 +28,11 @@ from stretto.device.forms import (
     externals,
 )
 from stretto.device.grammar import (
-    BUFFER,
     DECLARATIONS,
-    INTEGER,
     Syntax,
     choice,
     converted,
     indented,
-    items,
     lines,
     record,
 )
@@ -153,7 +150,6 @@ def _tree_text(word: str, leaf: Syntax[Any]) -> Syntax[_TreeText]:
         _TreeText,
         f"{word}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n{{functions}}",
         interface=_INTERFACE,
-        externals=items(BUFFER),
         functions=lines(tree_function(leaf)),
     )
 
@@ -206,10 +202,7 @@ def _program_text(word: str) -> Syntax[_ProgramText]:
         f"{word} {{units}}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n"
         "[lists {lists}\n]{kernels}\n{frames}\n{functions}\n{hosts}",
         defaults={"lists": ()},
-        units=INTEGER,
         interface=_INTERFACE,
-        externals=items(BUFFER),
-        lists=items(BUFFER),
         kernels=lines(KERNEL),
         frames=lines(FRAME),
         functions=lines(tree_function(SCHEDULE)),
