@@ -79,7 +79,7 @@ def test_kernels(old: str, new: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("wait 0 step 1", "wait 1 step 1", "waits"),
+        ("leaf 1 {", "leaf 0 {", "publishes nothing at its end"),
         ("main.b.2 at 128", "main.b.2 at 64", "overlap"),
         ("run init1 0", "run init1 1", "no tasks 1"),
         ("inputs (in0", "inputs (out0", "input out0 is no input buffer"),

@@ -178,7 +178,7 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
     depths = tuple(resolve(extent, registers) for extent in operator.reduce)
     ranges = (*box, *((0, depth) for depth in depths))
     variables = tuple(
-        _variable(first, last, dim, len(ranges)) for dim, (first, last) in enumerate(ranges)
+        variable(first, last, dim, len(ranges)) for dim, (first, last) in enumerate(ranges)
     )
     scope = Scope(variables, ranges, registers, memory)
     outer = tuple(last - first for first, last in box)
@@ -200,7 +200,7 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
         parallel = (
             variables
             if not depths
-            else (_variable(first, last, dim, len(box)) for dim, (first, last) in enumerate(box))
+            else (variable(first, last, dim, len(box)) for dim, (first, last) in enumerate(box))
         )
         stores = Scope(tuple(parallel), box, registers, memory)
         if operator.combine:
@@ -208,7 +208,7 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
     _store(operator, value, shape, stores)
 
 
-def _variable(first: int, last: int, dim: int, dims: int) -> Tensor:
+def variable(first: int, last: int, dim: int, dims: int) -> Tensor:
     """The numbers from `first` to `last`, exclusive, along one of several dims."""
     small = last - first <= SMALL_RANGE
     return (_known_range if small else _range)(first, last, dim, dims)

@@ -217,41 +217,51 @@ def expr_regs(expr: Expr) -> set[Reg]:
     return {atom for atom in expr_atoms(expr) if isinstance(atom, Reg)}
 
 
+def parts(expr: Expr) -> list[Expr]:
+    """The expression and all that it is made of, those in dynamic positions included."""
+    found: list[Expr] = []
+    _add_parts(expr, found)
+    return found
+
+
+def index_parts(index: Index) -> list[Expr]:
+    """The expressions in the dynamic positions of an index, with their parts."""
+    found: list[Expr] = []
+    _add_index_parts(index, found)
+    return found
+
+
 def loads(expr: Expr) -> Iterator[Load]:
     """All loads, those inside dynamic positions included."""
-    found: list[Load] = []
-    _add_loads(expr, found)
-    return iter(found)
+    return (part for part in parts(expr) if isinstance(part, Load))
 
 
 def index_loads(index: Index) -> Iterator[Load]:
     """Loads inside the dynamic positions of an index."""
-    found: list[Load] = []
-    _add_index_loads(index, found)
-    return iter(found)
+    return (part for part in index_parts(index) if isinstance(part, Load))
 
 
-def _add_loads(expr: Expr, found: list[Load]) -> None:
+def _add_parts(expr: Expr, found: list[Expr]) -> None:
+    found.append(expr)
     match expr:
         case Apply(_, args, _):
             for arg in args:
-                _add_loads(arg, found)
+                _add_parts(arg, found)
         case Load(access):
-            found.append(expr)
             for index in access.index:
-                _add_index_loads(index, found)
+                _add_index_parts(index, found)
         case Position(index):
-            _add_index_loads(index, found)
+            _add_index_parts(index, found)
         case Const():
             pass
 
 
-def _add_index_loads(index: Index, found: list[Load]) -> None:
+def _add_index_parts(index: Index, found: list[Expr]) -> None:
     if all(type(atom) is Var or type(atom) is Reg for atom, _ in index.terms):
         return  # as nearly all are
     for atom in index.atoms():
         if isinstance(atom, Dynamic):
-            _add_loads(atom.value, found)
+            _add_parts(atom.value, found)
 
 
 Substitution = Callable[[Var | Reg], Index]

@@ -27,7 +27,7 @@ from stretto.device.expr import (
     loads,
     row_major,
 )
-from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
+from stretto.device.operator import Kernel, LibraryCall, Span, Stage
 from stretto.device.tree import Check, Let
 
 Statement = Kernel | Let | Check
@@ -114,11 +114,6 @@ def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
 def tile_regions(kernel: Kernel, tile: tuple[Interval, ...]) -> tuple[Region, ...]:
     """What the stages touch for the given range of each grid dim."""
     return _merged(region for stage in kernel.stages for region in _stage_regions(stage, tile))
-
-
-def stores_anywhere(operator: Operator) -> bool:
-    """Does the place of the result depend on a register or on memory, as in a push to a list?"""
-    return any(isinstance(a, Reg | Dynamic) for index in operator.out.index for a in index.atoms())
 
 
 def expr_regions(expr: Expr) -> tuple[Region, ...]:

@@ -130,37 +130,22 @@ def _read_interface(given: ExprParser) -> ProgramInterface:
 _INTERFACE = Syntax(_show_interface, _read_interface)
 
 
-@dataclass(frozen=True, slots=True)
-class _TreeText:
-    interface: ProgramInterface
-    externals: tuple[Buffer, ...]
-    functions: tuple[TreeFunction[Any], ...]
-
-    @staticmethod
-    def of(form: Lowered | Selected) -> _TreeText:
-        return _TreeText(form.interface, form.tree.externals, form.tree.functions)
-
-    @property
-    def tree(self) -> Tree[Any]:
-        return Tree(self.functions, self.externals)
+def _tree(leaf: Syntax[Any]) -> Syntax[Tree[Any]]:
+    functions = lines(tree_function(leaf))
+    return record(Tree, "externals {externals}\n{functions}", functions=functions)
 
 
-def _tree_text(word: str, leaf: Syntax[Any]) -> Syntax[_TreeText]:
-    return record(
-        _TreeText,
-        f"{word}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n{{functions}}",
-        interface=_INTERFACE,
-        functions=lines(tree_function(leaf)),
-    )
-
-
-LOWERED: Syntax[Lowered] = converted(
-    _tree_text("operators", OPERATORS),
-    lambda text: Lowered(text.tree, text.interface),
-    _TreeText.of,
+LOWERED = record(
+    Lowered,
+    "operators\n{declarations}\n{interface}\n{tree}",
+    interface=_INTERFACE,
+    tree=_tree(OPERATORS),
 )
-SELECTED: Syntax[Selected] = converted(
-    _tree_text("kernels", KERNELS), lambda text: Selected(text.tree, text.interface), _TreeText.of
+SELECTED = record(
+    Selected,
+    "kernels\n{declarations}\n{interface}\n{tree}",
+    interface=_INTERFACE,
+    tree=_tree(KERNELS),
 )
 
 

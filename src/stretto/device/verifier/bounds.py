@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
+from stretto.device.evaluate import Scope, Tensors, evaluate_tensor, variable
 from stretto.device.expr import (
     Access,
     Apply,
@@ -26,7 +26,9 @@ from stretto.device.expr import (
     Reg,
     Var,
     constant,
+    expr_atoms,
     expr_regs,
+    parts,
 )
 from stretto.device.operator import Kernel, Stage
 from stretto.device.program import Schedule
@@ -224,28 +226,40 @@ class _Bounds:
 
     # ---- point by point ------------------------------------------------------------------------
     def _inside_everywhere(self, index: Index, end: int | None, guards: Guards) -> bool:
-        used = index.vars() | {atom.number for condition, _ in guards for atom in _atoms(condition)}
-        extents: list[int] = []
-        for number in sorted(used):
-            interval = self._ranges[number]
-            if interval is None:
-                return True
-            extents.append(interval[1] - interval[0])
-        if prod(extents, start=1) > MOST_POINTS:
+        values = (Position(index), *(condition for condition, _ in guards))
+        if any(_takes_a_run(value) for value in values):
             return True
-        points = _Points(sorted(used), self._ranges)
-        position = points.index(index)
-        if position is None:
+        atoms = [atom for value in values for atom in expr_atoms(value)]
+        used = sorted({atom.number for atom in atoms if isinstance(atom, Var)})
+        scope = _points(used, self._ranges)
+        if scope is None:
             return True
+        position = evaluate_tensor(values[0], scope)
         outside = position < 0
         if end is not None:
             outside = outside | (position >= end)
         for condition, holds in guards:
-            found = points.truth(condition)
-            if found is None:
-                return True
-            outside = outside & (found == holds)
-        return not bool(np.any(outside))
+            outside = outside & (evaluate_tensor(condition, scope) == holds)
+        return not bool(outside.any())
+
+
+def _takes_a_run(expr: Expr) -> bool:
+    """Does the value depend on registers or memory?"""
+    return any(
+        isinstance(part, Load) or (isinstance(part, Apply) and part.function == "checked")
+        for part in parts(expr)
+    ) or any(isinstance(atom, Quantity) and not isinstance(atom, Var) for atom in expr_atoms(expr))
+
+
+def _points(used: list[int], ranges: Ranges) -> Scope | None:
+    """All points of some variables; None if there are too many to look at."""
+    chosen = [interval for number in used if (interval := ranges[number]) is not None]
+    if len(chosen) < len(used) or prod(last - first for first, last in chosen) > MOST_POINTS:
+        return None
+    variables = [torch.zeros(())] * len(ranges)
+    for axis, (number, (first, last)) in enumerate(zip(used, chosen, strict=True)):
+        variables[number] = variable(first, last, axis, len(used))
+    return Scope(tuple(variables), (), {}, Tensors({}))
 
 
 def _within(interval: Interval | None, end: int | None) -> bool:
@@ -263,18 +277,6 @@ def _is_tight(index: Index, ranges: Ranges, known: Known) -> bool:
         or (isinstance(atom, Reg) and atom in known)
         for atom, _ in index.terms
     )
-
-
-def _atoms(condition: Expr) -> Iterator[Var]:
-    """The variables in the positions that a condition compares."""
-    match condition:
-        case Position(index):
-            yield from (atom for atom in index.atoms() if isinstance(atom, Var))
-        case Apply(_, args, _):
-            for arg in args:
-                yield from _atoms(arg)
-        case _:
-            pass
 
 
 def _limits(condition: Expr, holds: bool) -> Iterator[tuple[int, int, int]]:
@@ -323,63 +325,3 @@ def _solved(comparison: str, index: Index, value: int) -> Iterator[tuple[int, in
             yield atom.number, value, value + 1
         case _:
             pass
-
-
-class _Points:
-    """All points of some variables, as arrays that broadcast against each other."""
-
-    def __init__(self, variables: list[int], ranges: Ranges) -> None:
-        self._values: dict[int, NDArray[np.int64]] = {}
-        for axis, number in enumerate(variables):
-            interval = ranges[number]
-            assert interval is not None
-            shape = [-1 if other == axis else 1 for other in range(len(variables))]
-            self._values[number] = np.arange(*interval).reshape(shape)
-
-    def index(self, index: Index) -> NDArray[np.int64] | None:
-        """None when it depends on a register or on memory."""
-        if any(isinstance(atom, Quantity) and not isinstance(atom, Var) for atom in index.atoms()):
-            return None
-        return np.asarray(index.evaluate(self._value_of, np.maximum), np.int64)
-
-    def _value_of(self, quantity: Quantity) -> NDArray[np.int64]:
-        assert isinstance(quantity, Var)
-        return self._values[quantity.number]
-
-    def truth(self, condition: Expr) -> NDArray[np.bool_] | None:
-        """None when it depends on more than positions."""
-        match condition:
-            case Apply(function, (a, b), _) if function in _COMPARISONS:
-                one, other = self._value(a), self._value(b)
-                if one is None or other is None:
-                    return None
-                return _COMPARISONS[function](one, other)
-            case Apply("and" | "or" as function, (a, b), _):
-                first, second = self.truth(a), self.truth(b)
-                if first is None or second is None:
-                    return None
-                return first & second if function == "and" else first | second
-            case Apply("not", (a,), _):
-                inner = self.truth(a)
-                return None if inner is None else ~inner
-            case _:
-                return None
-
-    def _value(self, expr: Expr) -> NDArray[np.int64] | None:
-        match expr:
-            case Position(index):
-                return self.index(index)
-            case Const(value, dtype) if not dtype.is_float:
-                return np.full((), int(value), np.int64)
-            case _:
-                return None
-
-
-_COMPARISONS = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.device.expr import Apply, Dynamic, Expr, Index, Load, Position
+from stretto.device.expr import Apply, Expr, index_parts, parts
 from stretto.device.functions import FUNCTIONS, Result
 from stretto.device.operator import SORTS, Operator
 from stretto.errors import VerifyError
@@ -16,7 +16,8 @@ def check_operator_types(operator: Operator, what: str) -> None:
     """Raises VerifyError for an expression whose dtypes do not fit together."""
     check_types(operator.value, what)
     for index in operator.out.index:
-        _check_index(index, what)
+        for part in index_parts(index):
+            _check(part, what)
     result = DType.I64 if operator.combine in POSITIONS else operator.value.dtype
     buffer = operator.out.buffer
     if result is not buffer.dtype:
@@ -24,31 +25,21 @@ def check_operator_types(operator: Operator, what: str) -> None:
 
 
 def check_types(expr: Expr, what: str) -> None:
-    match expr:
-        case Apply(function, args, dtype):
-            for argument in args:
-                check_types(argument, what)
-            known = FUNCTIONS.get(function)
-            if known is None or len(args) != known.arity:
-                raise VerifyError(f"{what} calls {function} with {len(args)} arguments")
-            if not _fits(known.result, [argument.dtype for argument in args], dtype):
-                given = ", ".join(argument.dtype.value for argument in args)
-                raise VerifyError(f"{what} calls {function} of {given} as {dtype.value}")
-        case Load(access):
-            for index in access.index:
-                _check_index(index, what)
-        case Position(index):
-            _check_index(index, what)
-        case _:
-            pass
+    """Raises VerifyError for a function of arguments that it does not take."""
+    for part in parts(expr):
+        _check(part, what)
 
 
-def _check_index(index: Index, what: str) -> None:
-    if index.is_affine:
+def _check(expr: Expr, what: str) -> None:
+    if not isinstance(expr, Apply):
         return
-    for atom in index.atoms():
-        if isinstance(atom, Dynamic):
-            check_types(atom.value, what)
+    known = FUNCTIONS.get(expr.function)
+    if known is None or len(expr.args) != known.arity:
+        raise VerifyError(f"{what} calls {expr.function} with {len(expr.args)} arguments")
+    given = [argument.dtype for argument in expr.args]
+    if not _fits(known.result, given, expr.dtype):
+        names = ", ".join(dtype.value for dtype in given)
+        raise VerifyError(f"{what} calls {expr.function} of {names} as {expr.dtype.value}")
 
 
 def _fits(result: Result, given: list[DType], dtype: DType) -> bool:
