@@ -6,7 +6,7 @@ from math import inf, sqrt
 
 from stretto.device.expr import Position
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, broadcast, cast, variables
+from stretto.lowering.lazy import Lazy, broadcast, cast, constant, variables
 from stretto.lowering.rules.contract import finished, matmul, operand
 from stretto.lowering.rules.emit import factor_of, mapped, over
 from stretto.lowering.rules.scalar import apply, like, where
@@ -20,16 +20,20 @@ def _attention(call: Call) -> Lazy:
     return _attended(call)[0]
 
 
-@rule("_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math")
-def _attention_parts(call: Call) -> tuple[Lazy, ...]:
-    if call.used(1) and "flash" not in call.op.target:
+@rule("_scaled_dot_product_attention_math")
+def _attention_with_weights(call: Call) -> tuple[Lazy, ...]:
+    if call.used(1):
         raise Decline("the attention weights")
-    out, top, total = _attended(call)
     second = call.op.results[1].tensor
-    if "flash" not in call.op.target:
-        return out, Lazy(second.dtype, call.low.extents(second.shape), like(0, out.expr))
+    return _attended(call)[0], constant(0, second.dtype, call.low.extents(second.shape))
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def _attention_with_logsumexp(call: Call) -> tuple[Lazy, ...]:
+    out, top, total = _attended(call)
     logsumexp = apply("add", apply("log", total.expr), top.expr)
-    return out, Lazy(second.dtype, total.shape, cast(logsumexp, second.dtype))
+    dtype = call.op.results[1].tensor.dtype
+    return out, Lazy(dtype, total.shape, cast(logsumexp, dtype))
 
 
 def _attended(call: Call) -> tuple[Lazy, Lazy, Lazy]:

@@ -44,7 +44,7 @@ def affine_result(op: Op, known: Mapping[Value, Affine]) -> Affine | None:
             return left.times(-1)
         case "aten.add.Tensor" | "aten.add.Scalar" | "aten.sub.Tensor" | "aten.sub.Scalar":
             right = _scaled_other(op, known)
-            sign = 1 if op.target.startswith("aten.add") else -1
+            sign = 1 if op.target in ("aten.add.Tensor", "aten.add.Scalar") else -1
             return left + right.times(sign) if left and right else None
         case "aten.rsub.Scalar" | "aten.rsub.Tensor":
             right, factor = _operand(argument(op, "other"), known), argument(op, "alpha")

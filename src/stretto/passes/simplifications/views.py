@@ -22,7 +22,8 @@ _RESHAPES = (
     *("aten.unsqueeze.default", "aten.flatten.using_ints", "aten.unflatten.int"),
     *("aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default"),
 )
-_SLICES = ("aten.slice.Tensor", "aten.select.int", "stretto.narrow", "stretto.narrow.default")
+_NARROWS = ("stretto.narrow", "stretto.narrow.default")
+_SLICES = ("aten.slice.Tensor", "aten.select.int", *_NARROWS)
 
 
 def permutation(op: TensorOp) -> tuple[int, ...]:
@@ -116,7 +117,7 @@ def slice_of(op: TensorOp | None) -> Slice | None:
         return None
     if start < 0:
         start = max(0, start + size)
-    return Slice(source, dim, start, 1 if op.target.startswith("stretto") else step or 1, length)
+    return Slice(source, dim, start, step or 1, length)
 
 
 def whole_slice(op: TensorOp, definitions: Definitions) -> Value | None:
@@ -136,7 +137,7 @@ def sliced_twice(op: TensorOp, definitions: Definitions) -> Value | TensorOp | N
         start = inner.start + inner.step * outer.start
         step = inner.step * outer.step
         return Slice(inner.source, outer.dim, start, step, outer.length, outer.drops_dim).op()
-    return outer.op() if op.target.startswith("stretto") else None
+    return outer.op() if op.target in _NARROWS else None
 
 
 def slice_of_cat(op: TensorOp, definitions: Definitions) -> Value | TensorOp | None:

@@ -15,6 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stretto.ops.properties import properties
+
 _aten = torch.ops.aten
 _SUMS: tuple[Any, ...] = (
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot,
@@ -60,7 +62,7 @@ class Wide(Counting):
     """Every float tensor is a float64, random ones have the values that float32 has."""
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        is_random = properties(str(func)).is_random
         if func._schema.is_mutable:
             if not is_random:
                 return func(*args, **kwargs)
@@ -84,7 +86,7 @@ class Noise(Counting):
         self.generator = torch.Generator().manual_seed(seed)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
+        if func.is_view or properties(str(func)).is_random:
             return func(*args, **kwargs)
         exact = self.exact(func, args, kwargs)
         result = func(*args, **kwargs)

@@ -21,6 +21,7 @@ from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
+from stretto.ops.properties import properties
 
 MOST = 1 << 26
 """Elements of a memory up to which eager is asked."""
@@ -39,7 +40,7 @@ def check_overlap(func: Any, args: Any, kwargs: Any, targets: Sequence[Any]) -> 
         return
     state = tracer()
     traced = {id(item): _traced(state, item) for item in given}
-    elementwise = torch.Tag.pointwise in func.tags
+    elementwise = properties(str(func)).elementwise
     if not any(_may_overlap(item, targets, given, traced, elementwise) for item in targets):
         return
     with state.native():

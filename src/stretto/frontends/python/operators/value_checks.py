@@ -118,6 +118,3 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.index_add.default: _index_add,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
 }
-
-RECORDED: frozenset[Any] = frozenset((aten._linalg_check_errors.default,))
-"""Operators without results that are recorded, since what they raise depends on many values."""
