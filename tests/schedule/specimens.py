@@ -66,7 +66,7 @@ def specimen(
     def sequential(source: Tree[Body]) -> Outcome:
         return run(schedule(source, 1), 0)
 
-    policy = "team" if costs.team else "cpu"
+    policy = "team" if costs.uniform else "cpu"
     name = f"{name}, {units} units, {policy}"
     return Specimen(name, schedule(tree, units, costs), normalize(tree), run, sequential)
 
@@ -116,7 +116,7 @@ RECORDER = RecordingMachine("recorder")
 
 def captured_specimen(name: str, recorded: Recorded, units: int, costs: CostModel) -> Specimen:
     lowered = lower(recorded.program)
-    if costs.team:
+    if costs.uniform:
         selected = select_cuda(lowered, units, True, CUDA_COSTS.spread())
     else:
         selected = select(lowered, units, True, SPREAD)

@@ -12,8 +12,8 @@ from stretto.device.operator import Kernel
 from stretto.device.program import Item, Run, Schedule, Signal, Wait
 from stretto.errors import ScheduleError
 from stretto.schedule.footprint import Footprints, Part
-from stretto.schedule.layout import Layout
 from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting
+from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policy import Placed
 from tests.schedule.trees import buffer, load, map_kernel
 
@@ -44,7 +44,7 @@ def leaf(
     number: int = 0,
     setting: dict[str, Any] | None = None,
 ) -> LeafWaits:
-    chosen = {"footprints": Footprints(units), "layout": Layout(), "ranges": False}
+    chosen = {"footprints": Footprints(units), "memory": MemoryMap(), "ranges": False}
     made = SyncSetting(units, **(chosen | (setting or {})))
     waits = LeafWaits(number, pending or {}, made, lambda name: True)
     for wave in waves:
@@ -152,19 +152,19 @@ def test_units_that_wait_for_all_others_have_one_text() -> None:
 
 def test_shared_bytes_conflict() -> None:
     """Each float of `a` lies where one of `b` does, 24 bytes further."""
-    layout = Layout({"a": (24, 72), "b": (0, 48)}, sharing={"a": ("b",), "b": ("a",)})
-    moving = Layout(layout.extents, frozenset("ab"), layout.sharing)
+    memory = MemoryMap({"a": (24, 72), "b": (0, 48)}, sharing={"a": ("b",), "b": ("a",)})
+    moving = MemoryMap(memory.extents, frozenset("ab"), memory.sharing)
     first = copying("first", A, X), (on(0, 0, 6),)
 
-    def waits(layout: Layout, part: Part) -> list[Wait]:
+    def waits(memory: MemoryMap, part: Part) -> list[Wait]:
         second = copying("second", B, X), (part,)
-        return waits_of(leaf(2, [first], [second], setting={"layout": layout}).schedule())[1]
+        return waits_of(leaf(2, [first], [second], setting={"memory": memory}).schedule())[1]
 
-    assert waits(layout, on(1, 6, 6)) == [Wait(0, 1)]
-    assert waits(layout, on(1, 0, 6)) == []
+    assert waits(memory, on(1, 6, 6)) == [Wait(0, 1)]
+    assert waits(memory, on(1, 0, 6)) == []
     # Buffers that rotate may each lie anywhere in their block.
     assert waits(moving, on(1, 0, 6)) == [Wait(0, 1)]
-    assert waits(Layout(), on(1, 6, 6)) == []
+    assert waits(MemoryMap(), on(1, 6, 6)) == []
 
 
 def test_a_signal_stands_where_the_wave_ends() -> None:

@@ -36,7 +36,7 @@ class InTurns:
     def fits(self, units: int, costs: CostModel) -> bool:
         return units > 1
 
-    def planning_seconds(self, items: int, units: int) -> float:
+    def planning_work(self, units: int) -> float:
         return self.price
 
     def planner(self, units: int, costs: CostModel, footprints: Footprints) -> InTurns.Planner:
@@ -112,7 +112,7 @@ def test_the_least_estimate_is_taken() -> None:
 
 def test_planning_is_a_cost() -> None:
     """A policy that takes longer than it could gain is not asked."""
-    register(InTurns(price=3600.0))
+    register(InTurns(price=1e9))
     _, report = schedule_with_report(TREE, 2, EAGER)
     assert report.policy == "wavefront"
     assert "turns: it could not gain what planning with it costs" in report.declined

@@ -41,7 +41,7 @@ from tests.schedule.test_random import wait_places, without
 from tests.schedule.trees import EAGER, at, buffer, condition, load, map_kernel, number
 from tests.schedule.trees import program as tree_of
 
-TEAM = CostModel(wait_seconds=1e-6, team=True)
+TEAM = CostModel(wait_seconds=1e-6, uniform=True)
 WIDTH = 64
 X = buffer("x", WIDTH, kind="input", slot=0)
 OUT = buffer("out", WIDTH, kind="output", slot=1)
@@ -196,7 +196,7 @@ def check(tree: Tree[Body], units: int, seed: int, costs: CostModel) -> None:
 @given(st.integers(0, 100_000), st.sampled_from([1, 2, 5, 16]), st.sampled_from([0.0, 1e-6]))
 @settings(max_examples=60)
 def test_random_trees(seed: int, units: int, wait_seconds: float) -> None:
-    check(random_tree(seed), units, seed, replace(EAGER, team=True, wait_seconds=wait_seconds))
+    check(random_tree(seed), units, seed, replace(EAGER, uniform=True, wait_seconds=wait_seconds))
 
 
 @pytest.mark.parametrize("seed", [0, 2])

@@ -41,11 +41,13 @@ class CostModel:
     """A kernel that takes less than this many waits runs on one unit."""
     share_bytes: int = 16384
     """A smaller buffer gets memory of its own, so that it causes no waits."""
+    planning_seconds: float = 1.2e-5
+    """The compiler looks at one kernel on one unit while it plans."""
     planning_share: float = 0.02
     """What a second of planning may cost of the seconds of one run."""
-    team: bool = False
-    """The units are alike and many, as the thread blocks of one GPU kernel. All of them run even
-    where nothing is gained, tasks are dealt among them, and buffers share no memory."""
+    uniform: bool = False
+    """All units run one text, as the thread blocks of one GPU kernel: all of them run even where
+    nothing is gained, and tasks are dealt among them."""
 
     # ---- what only the run knows -------------------------------------------------------------
     unknown_size: int = 64

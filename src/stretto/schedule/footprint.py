@@ -20,7 +20,7 @@ from stretto.device.regions import (
     statement_regions,
     task_regions,
 )
-from stretto.schedule.layout import Layout
+from stretto.schedule.memory_map import MemoryMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +81,23 @@ class Footprints:
             self._made[key] = self._combined(self._kernel(item, parts))
         return self._made[key]
 
-    def meeting(self, a: Footprint, b: Footprint, layout: Layout | None = None) -> Mask:
+    def meeting(self, a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> Mask:
         """[u, v]: does the order of unit u's part of `a` and unit v's part of `b` matter?
 
-        Two buffers meet where a layout gives them bytes in common; a buffer has one layout.
+        Two buffers meet where the frame gives them bytes in common.
         """
-        if not (a.write or b.write) or (layout is None and a.buffer.name != b.buffer.name):
+        if not (a.write or b.write) or (memory is None and a.buffer.name != b.buffer.name):
             return np.zeros((self._units, self._units), np.bool_)
         key = id(a), id(b)
         if key not in self._met:
-            self._met[key] = a, b, self._compared(a, b, layout)
+            self._met[key] = a, b, self._compared(a, b, memory)
         return self._met[key][2]
 
-    def _compared(self, a: Footprint, b: Footprint, layout: Layout | None) -> Mask:
+    def _compared(self, a: Footprint, b: Footprint, memory: MemoryMap | None) -> Mask:
         met = np.zeros((self._units, self._units), np.bool_)
         if a.buffer.name != b.buffer.name:
-            assert layout is not None
-            (ours, our_units), (theirs, their_units) = (self._bytes_of(f, layout) for f in (a, b))
+            assert memory is not None
+            (ours, our_units), (theirs, their_units) = (self._bytes_of(f, memory) for f in (a, b))
             rows, columns = np.nonzero(meeting(ours, theirs))
             met[our_units[rows], their_units[columns]] = True
             return met
@@ -107,10 +107,10 @@ class Footprints:
                 met[our_units[rows], their_units[columns]] = True
         return met
 
-    def _bytes_of(self, footprint: Footprint, layout: Layout) -> tuple[Limits, Owners]:
+    def _bytes_of(self, footprint: Footprint, memory: MemoryMap) -> tuple[Limits, Owners]:
         """The bytes of the frame that the pieces may touch."""
         if id(footprint) not in self._bytes:
-            limits = np.concatenate([layout.bytes_of(boxes) for boxes, _ in footprint.pieces])
+            limits = np.concatenate([memory.bytes_of(boxes) for boxes, _ in footprint.pieces])
             owners = np.concatenate([owners for _, owners in footprint.pieces])
             self._bytes[id(footprint)] = footprint, limits, owners
         return self._bytes[id(footprint)][1:]

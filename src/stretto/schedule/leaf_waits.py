@@ -21,7 +21,7 @@ from stretto.device.program import Item, Schedule, Signal, Wait
 from stretto.device.relation import compose
 from stretto.errors import ScheduleError
 from stretto.schedule.footprint import Footprint, Footprints
-from stretto.schedule.layout import Layout
+from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policy import Placed
 from stretto.schedule.wait_ranges import NEVER, Ranges, Steps, hull, runs, shared_ranges
 
@@ -56,7 +56,7 @@ class SyncSetting:
 
     units: int
     footprints: Footprints
-    layout: Layout
+    memory: MemoryMap
     ranges: bool
 
 
@@ -182,11 +182,11 @@ class LeafWaits:
 
     def _conflicts(self, footprint: Footprint) -> Iterator[_Demand]:
         setting = self._setting
-        for name in setting.layout.near(footprint.buffer.name):
+        for name in setting.memory.near(footprint.buffer.name):
             for access in self._accesses.get(name, ()):
                 other = access.touch.footprint
                 if (other.write or footprint.write) and not self._seen(access).all():
-                    met = setting.footprints.meeting(footprint, other, setting.layout)
+                    met = setting.footprints.meeting(footprint, other, setting.memory)
                     yield _Demand(met & self._others, access)
 
     def _needed(self, demands: Iterable[_Demand], known: Steps) -> Steps:

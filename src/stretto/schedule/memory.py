@@ -16,8 +16,8 @@ from stretto.device.program import FrameLayout, Placement
 from stretto.device.regions import Interval
 from stretto.device.tree import TreeFunction
 from stretto.errors import ScheduleError
-from stretto.schedule.layout import Layout
 from stretto.schedule.liveness import Life, liveness
+from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policy import LeafPlan
 
 ALIGNMENT = 64
@@ -29,7 +29,7 @@ class FramePlan:
     """`separate`: the bytes that the frame would take if nothing were shared."""
 
     frame: FrameLayout
-    layout: Layout
+    map: MemoryMap
     separate: int
 
 
@@ -116,7 +116,7 @@ def _frame(function: TreeFunction[LeafPlan], placed: list[tuple[int, _Block]]) -
     return FrameLayout(nbytes, tuple((b.name, offsets[b.name]) for b in function.locals))
 
 
-def _layout(placed: list[tuple[int, _Block]]) -> Layout:
+def _layout(placed: list[tuple[int, _Block]]) -> MemoryMap:
     extents: dict[str, Interval] = {}
     moving: set[str] = set()
     sharing: dict[str, tuple[str, ...]] = {}
@@ -134,4 +134,4 @@ def _layout(placed: list[tuple[int, _Block]]) -> Layout:
             for buffer in other.buffers
         )
         sharing |= dict.fromkeys(names, others)
-    return Layout(extents, frozenset(moving), sharing)
+    return MemoryMap(extents, frozenset(moving), sharing)

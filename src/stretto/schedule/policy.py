@@ -77,8 +77,9 @@ class Policy(Protocol):
         """Can it plan for this machine at all?"""
         ...
 
-    def planning_seconds(self, items: int, units: int) -> float:
-        """About how long it takes to plan a program of so many items."""
+    def planning_work(self, units: int) -> float:
+        """About how many looks at one unit it takes to plan one item
+        (`CostModel.planning_seconds`)."""
         ...
 
     def planner(self, units: int, costs: CostModel, footprints: Footprints) -> FunctionPlanner:

@@ -64,7 +64,7 @@ class Report:
 def schedule(tree: Tree[Body], units: int, costs: CostModel | None = None) -> DeviceProgram:
     """A program for `units` units, or for one where several would not gain what waking them costs.
 
-    Where `costs` ask for a team it is always for all units.
+    Where the units are uniform it is always for all of them.
 
     Raises ScheduleError for a tree that cannot be scheduled (a local buffer of dynamic size).
     """
@@ -123,7 +123,7 @@ def _shared_out(
     more over the best plan so far than its planning costs.
     """
     ideal = alone / units
-    if not costs.team and (units == 1 or ideal + costs.wake_seconds > alone):
+    if not costs.uniform and (units == 1 or ideal + costs.wake_seconds > alone):
         return None
     best: ProgramPlan | None = None
     for price, policy in _by_planning(tree, units, costs):
@@ -136,7 +136,7 @@ def _shared_out(
         if plan is not None:
             declined.append(f"{plan.policy.name}: estimated at {plan.seconds * 1e6:.1f} us")
     assert best is not None, "no policy fits"
-    if not costs.team and best.seconds + costs.wake_seconds > alone:
+    if not costs.uniform and best.seconds + costs.wake_seconds > alone:
         return None
     return best
 
@@ -144,8 +144,9 @@ def _shared_out(
 def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[float, Policy]]:
     """The policies that fit, and what their planning costs, the cheapest first."""
     items = sum(len(body) for function in tree.functions for body in leaves(function.body))
+    look = items * costs.planning_seconds * costs.planning_share
     prices = [
-        (policy.planning_seconds(items, units) * costs.planning_share, policy)
+        (look * policy.planning_work(units), policy)
         for policy in POLICIES.values()
         if policy.fits(units, costs)
     ]
@@ -186,7 +187,7 @@ def _realised(
     frames: list[FramePlan] = []
     for function in plan.functions:
         memory = plan_frame(function, plan.units, share_bytes)
-        setting = SyncSetting(plan.units, plan.footprints, memory.layout, plan.policy.ranges)
+        setting = SyncSetting(plan.units, plan.footprints, memory.map, plan.policy.ranges)
         walker = Synchronizer(function.name == "main", setting, ordered(function.name))
         functions.append(function.with_body(walker.function(function.body)))
         frames.append(memory)

@@ -190,7 +190,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
     def _names(self, plan: LeafPlan) -> set[str]:
         """What a leaf accesses, and what may lie at the same place."""
         names = {region.buffer.name for region in plan.regions}
-        return {near for name in names for near in self._setting.layout.near(name)}
+        return {near for name in names for near in self._setting.memory.near(name)}
 
     def _touched_by(self, loop: Loop[LeafPlan]) -> Matters:
         """May an access outside of the loop conflict with one inside?"""
@@ -204,7 +204,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             (writes if region.write else reads).add(region.buffer.name)
 
         def matters(footprint: Footprint) -> bool:
-            near = self._setting.layout.near(footprint.buffer.name)
+            near = self._setting.memory.near(footprint.buffer.name)
             return not writes.isdisjoint(near) or (footprint.write and not reads.isdisjoint(near))
 
         return matters

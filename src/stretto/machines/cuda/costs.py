@@ -17,7 +17,7 @@ class CudaCosts(CostModel):
     wait_seconds: float = 1e-6
     """A wait goes through the second-level cache twice; a second task costs one."""
     wake_seconds: float = 0.0
-    team: bool = True
+    uniform: bool = True
     later_gain: float = 1.05
 
     bandwidth: float = 4.0e10

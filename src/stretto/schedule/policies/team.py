@@ -57,8 +57,8 @@ class TeamPolicy:
     def fits(self, units: int, costs: CostModel) -> bool:
         return True
 
-    def planning_seconds(self, items: int, units: int) -> float:
-        return items * (5e-4 + 1e-4 * units)
+    def planning_work(self, units: int) -> float:
+        return 40 + 8.5 * units
 
     def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _TeamPlanner:
         return _TeamPlanner(units, costs, footprints)

@@ -62,10 +62,10 @@ class WavefrontPolicy:
     ranges: bool = False
 
     def fits(self, units: int, costs: CostModel) -> bool:
-        return units == 1 or not costs.team
+        return units == 1 or not costs.uniform
 
-    def planning_seconds(self, items: int, units: int) -> float:
-        return items * (5e-4 + 1.2e-5 * units * units)
+    def planning_work(self, units: int) -> float:
+        return 40 + units * units
 
     def planner(self, units: int, costs: CostModel, footprints: Footprints) -> _WavefrontPlanner:
         return _WavefrontPlanner(units, costs, footprints)

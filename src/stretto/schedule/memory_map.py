@@ -12,7 +12,7 @@ from stretto.device.regions import Interval
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryMap:
     """Bytes of local buffers in their frame.
 
     `extents`: where the elements of a buffer may lie. `sharing`: the other buffers that it may
