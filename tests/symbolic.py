@@ -22,7 +22,7 @@ class Example:
     name: str
     text: str
     eager: Callable[..., object]
-    sizes: tuple[int, ...] = (0, 1, 2, 5)
+    sizes: tuple[int, ...] = (0, 1, 2, 9)
 
     def program(self) -> Program:
         return program_of(self.text)
@@ -94,6 +94,7 @@ EXAMPLES = (
         }
         """,
         lambda x, w: torch.relu(x @ w),
+        (0, 1, 9),
     ),
     Example(
         "cat",
@@ -120,6 +121,17 @@ EXAMPLES = (
         }
         """,
         lambda x: (x[:, 1:] - x[:, :-1], (x[:, 1:] - x[:, :-1])[:, 1:].exp()),
+    ),
+    Example(
+        "tail",
+        """
+        func @main[0 <= n](%x: f32[n]) -> (f32[min(n, 2)]) {
+          %a = aten.slice.Tensor(%x, 0, -2, 9223372036854775807) : f32[min(n, 2)]
+          %b = aten.neg.default(%a) : f32[min(n, 2)]
+          return %b
+        }
+        """,
+        lambda x: -x[-2:],
     ),
     Example(
         "reshape",

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import VerifyError
-from stretto.ir.size_bounds import at_most, bounds, maximum, minimum, substitute_symbols
+from stretto.ir.size_bounds import (
+    at_most,
+    bounds,
+    maximum,
+    minimum,
+    substitute_symbols,
+    with_maximum_outside,
+)
 from stretto.ir.size_parser import parse_size
 from stretto.ir.sizes import Size, Symbol, ceil_div, symbol
 
@@ -63,6 +70,7 @@ def test_sizes_are_what_python_computes(formula: Formula, binding: dict[Symbol, 
     size, text = formula
     value = _python(text, binding)
     assert size.evaluate(binding.__getitem__) == value
+    assert with_maximum_outside(size).evaluate(binding.__getitem__) == value
     assert substitute_symbols(size, dict(binding)) == Size(const=value)
     low, high = bounds(size)
     assert (low is None or low <= value) and (high is None or value <= high)
@@ -73,7 +81,7 @@ def test_sizes_are_what_python_computes(formula: Formula, binding: dict[Symbol, 
 def test_text_is_read_back(formula: Formula) -> None:
     size, _ = formula
     known = {quantity.name: quantity for quantity in SYMBOLS}
-    assert parse_size(str(size.dim), known) == size.dim
+    assert parse_size(str(size.dim), known) == with_maximum_outside(size).dim
 
 
 @settings(max_examples=100, deadline=None)
@@ -110,6 +118,7 @@ def test_maxima_drop_what_is_surely_smaller() -> None:
     assert minimum(k, 8) == k and minimum(k, 9, n + 8) == k
     assert maximum(maximum(n, k), 3) == maximum(3, k, n)
     assert str(minimum(n, k)) == "min(n, k)" or str(minimum(n, k)) == "min(k, n)"
+    assert with_maximum_outside(k + maximum(-k, -1)) == maximum(0, k - 1)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from stretto.device.expr import (
     Var,
     row_major,
     size_name,
+    strides,
 )
 from stretto.device.functions import FUNCTIONS
 from stretto.device.numbers import wrapped
@@ -100,7 +101,11 @@ def evaluate(expr: Expr, registers: Registers, memory: Memory) -> Number:
 
 def resolve(extent: Extent, registers: Registers) -> int:
     """The size of a dim."""
-    return extent if isinstance(extent, int) else int(registers[extent.name])
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, Reg):
+        return int(registers[extent.name])
+    return extent.evaluate(lambda quantity: number_of(quantity, registers))
 
 
 def number_of(quantity: Quantity, registers: Registers) -> int:
@@ -350,8 +355,8 @@ def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor
     """Positions in the flat buffer, where `mask` holds. Raises RunError for one out of range."""
     constant = 0
     varying: Tensor | int = 0
-    strides = row_major(access.shape)
-    for dim, (index, stride) in enumerate(zip(access.index, strides, strict=True)):
+    for dim, (index, step) in enumerate(zip(access.index, strides(access.shape), strict=True)):
+        stride = resolve(step, scope.registers)
         position = _index(index, scope, mask)
         first, last = _bounds(index, scope)
         limit = _limit(access, dim, scope)
@@ -369,8 +374,8 @@ def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor
 
 def _limit(access: Access, dim: int, scope: Scope) -> int:
     extent = access.shape[dim]
-    if isinstance(extent, int):
-        return extent
+    if not isinstance(extent, Reg):
+        return resolve(extent, scope.registers)
     return scope.memory.elements(access.buffer) // max(row_major(access.shape)[dim], 1)
 
 

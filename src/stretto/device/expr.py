@@ -11,7 +11,7 @@ is simplified as if nothing wrapped around, so rules make one only where that ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -58,8 +58,23 @@ def size_name(symbol: str) -> str:
     return SIZE + symbol
 
 
-Extent = int | Reg
-"""The size of a dim: static, or the value of a register (the length of a list)."""
+Extent = int | Reg | Size
+"""The size of a dim: a number; a register, for the length of a list, which changes while the
+program runs; or a size over symbols, which is known at the call and is no number."""
+
+
+def is_known(extent: Extent) -> bool:
+    """Whether a size is known at the call."""
+    return not isinstance(extent, Reg)
+
+
+def known_size(shape: Sequence[Extent]) -> int | Size:
+    """The number of elements of dims that are known at the call."""
+    total: int | Size = 1
+    for dim in shape:
+        assert not isinstance(dim, Reg)
+        total = total * dim
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +96,8 @@ class Buffer:
     kind: "input", "output", "constant", "list" (grows at run time): external memory, `slot` numbers
     it in the argument block; "local": lives in the frame of its function; "items": the same for a
     list, of which the first items are written, as many as the run tells; "param": a pointer that
-    the caller passes. Only the first dim may be a register; for "list" it is the capacity, which
-    the runtime chooses.
+    the caller passes. Only the first dim may be a register, and only for "list": it is the
+    capacity, which the runtime chooses. Sizes over symbols may stand anywhere else.
     """
 
     name: str
@@ -92,8 +107,13 @@ class Buffer:
     slot: int = -1
 
     @property
+    def is_sized(self) -> bool:
+        """Whether its size depends on symbols, and so is known at the call only."""
+        return any(isinstance(dim, Size) for dim in self.shape)
+
+    @property
     def elements(self) -> int:
-        """Number of elements; a dynamic leading dim counts as 1."""
+        """Number of elements; a dim that is no number counts as 1."""
         total = 1
         for dim in self.shape:
             total *= dim if isinstance(dim, int) else 1
@@ -104,18 +124,39 @@ class Buffer:
         return self.elements * self.dtype.itemsize
 
 
+def known_dims(buffer: Buffer) -> tuple[int | Size, ...]:
+    """The dims of a buffer, all of which are known at the call."""
+    dims = tuple(dim for dim in buffer.shape if not isinstance(dim, Reg))
+    assert len(dims) == len(buffer.shape)
+    return dims
+
+
+@lru_cache(4096)
+def strides(shape: tuple[Extent, ...]) -> tuple[int | Size, ...]:
+    """Row-major strides in elements; only the leading dim may be a register."""
+    found: list[int | Size] = []
+    step: int | Size = 1
+    for position, dim in reversed(list(enumerate(shape))):
+        found.append(step)
+        if not isinstance(dim, Reg):
+            step = step * dim
+        elif position != 0:
+            raise ValueError(f"only the leading dim may be a register: {shape}")
+    return tuple(reversed(found))
+
+
 @lru_cache(4096)
 def row_major(shape: tuple[Extent, ...]) -> tuple[int, ...]:
-    """Strides in elements; only the leading dim may be dynamic."""
-    strides: list[int] = []
-    step = 1
-    for position, dim in reversed(list(enumerate(shape))):
-        strides.append(step)
-        if isinstance(dim, int):
-            step *= dim
-        elif position != 0:
-            raise ValueError(f"only the leading dim may be dynamic: {shape}")
-    return tuple(reversed(strides))
+    """The strides, of which none may depend on a symbol."""
+    found = tuple(step for step in strides(shape) if isinstance(step, int))
+    if len(found) != len(shape):
+        raise ValueError(f"a stride is known at the call only: {shape}")
+    return found
+
+
+def has_fixed_strides(shape: tuple[Extent, ...]) -> bool:
+    """Whether `row_major` has strides for these dims: all but the first are numbers."""
+    return all(isinstance(dim, int) for dim in shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +171,7 @@ class Access:
     def offset(self) -> Index:
         """The position in elements from the start of the buffer."""
         total = Index()
-        for index, stride in zip(self.index, row_major(self.shape), strict=True):
+        for index, stride in zip(self.index, strides(self.shape), strict=True):
             total = total + index * stride
         return total
 

@@ -157,7 +157,7 @@ class ExprParser:
         """Symbols, then buffers, each declared in a line."""
         while self.accept("size"):
             self.expect("#")
-            name = self._next("word")
+            name = self.name()
             self.expect("from")
             low = self.integer()
             self.symbols[name] = Symbol(name, low, self.integer() if self.accept("to") else None)
@@ -190,7 +190,19 @@ class ExprParser:
         return Reg(name, self.dtype()) if self.accept(":") else Reg(name)
 
     def extent(self) -> Extent:
-        return self.register() if self.peek() == "$" else self.integer()
+        if self.peek() == "$":
+            return self.register()
+        if self.accept("("):
+            size = self.size()
+            self.expect(")")
+            return size
+        if self.accept("#"):
+            return Index.of(self.symbol())
+        return self.integer()
+
+    def size(self) -> int | Index:
+        """A size that is known at the call."""
+        return self.index().dim
 
     def index(self) -> Index:
         terms: list[tuple[Atom, int]] = []
@@ -229,7 +241,7 @@ class ExprParser:
         return Var(int(word[1:]))
 
     def symbol(self) -> Symbol:
-        name = self._next("word")
+        name = self.name()
         if name not in self.symbols:
             self._at -= 1
             self.fail(f"no size {name} is declared")

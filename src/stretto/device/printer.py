@@ -30,7 +30,7 @@ from stretto.device.expr import (
     Var,
 )
 from stretto.errors import ScheduleError
-from stretto.ir.sizes import Maximum, Product, Symbol
+from stretto.ir.sizes import Maximum, Product, Size, Symbol
 from stretto.ir.types import DType
 
 PLAIN_NAME = re.compile(r"(?!(?:inf|nan)\b)[A-Za-z_][A-Za-z0-9_.]*")
@@ -76,7 +76,7 @@ class ExprPrinter:
 
     def _size(self, symbol: Symbol) -> str:
         high = "" if symbol.high is None else f" to {symbol.high}"
-        return f"size #{symbol.name} from {symbol.low}{high}"
+        return f"size #{name_text(symbol.name)} from {symbol.low}{high}"
 
     def _declaration(self, buffer: Buffer, handle: str) -> str:
         name = "" if handle == buffer.name else f" {json.dumps(buffer.name)}"
@@ -89,7 +89,14 @@ class ExprPrinter:
         return f"${name_text(register.name)}{dtype}"
 
     def extent(self, extent: Extent) -> str:
-        return str(extent) if isinstance(extent, int) else self.register(extent)
+        if isinstance(extent, Reg):
+            return self.register(extent)
+        plain = isinstance(extent, int) or extent.symbol is not None
+        return self.size(extent) if plain else f"({self.size(extent)})"
+
+    def size(self, size: int | Size) -> str:
+        """A size that is known at the call."""
+        return str(size) if isinstance(size, int) else self.index(size)
 
     def index(self, index: Index) -> str:
         parts = [
@@ -114,7 +121,7 @@ class ExprPrinter:
                 return f"[{self.expr(value)}]"
             case Symbol(name):
                 self.symbols[name] = atom
-                return f"#{name}"
+                return f"#{name_text(name)}"
             case Product(factors):
                 return f"({' * '.join(self.atom(factor) for factor in factors)})"
             case Maximum(parts):

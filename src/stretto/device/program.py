@@ -11,11 +11,16 @@ agree without talking, and counters only grow.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer
+from stretto.device.expr import Buffer, known_size
 from stretto.device.operator import Kernel
 from stretto.device.tree import Check, Let, Tree
+from stretto.ir.sizes import Size, ceil_div
+
+FRAME_ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +92,48 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class SizedPlacement:
+    """Where a local buffer lies whose size is known at the call, in bytes."""
+
+    offset: int | Size
+    nbytes: int | Size
+
+    @property
+    def end(self) -> int | Size:
+        """Where the next buffer may begin."""
+        return self.offset + ceil_div(self.nbytes, FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+
+
+def sized_placements(
+    buffers: Iterable[Buffer], start: int
+) -> tuple[tuple[str, SizedPlacement], ...]:
+    """Places for the buffers among the given ones that are sized, one after the other."""
+    found: list[tuple[str, SizedPlacement]] = []
+    offset: int | Size = start
+    for buffer in buffers:
+        if buffer.is_sized:
+            nbytes = known_size(buffer.shape) * buffer.dtype.itemsize
+            found.append((buffer.name, SizedPlacement(offset, nbytes)))
+            offset = found[-1][1].end
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """The memory of one activation of a function: placements by buffer name, bytes (aligned)."""
+    """The memory of one activation of a function: placements by buffer name, bytes (aligned).
+
+    `nbytes` is what the buffers of fixed size take. Behind them lie those that are `sized`, one
+    after the other, each at a place and with a number of bytes that the call decides.
+    """
 
     nbytes: int
     placements: tuple[tuple[str, Placement], ...]
+    sized: tuple[tuple[str, SizedPlacement], ...] = ()
+
+    @property
+    def end(self) -> int | Size:
+        """The bytes of the whole frame."""
+        return self.sized[-1][1].end if self.sized else self.nbytes
 
     def __getitem__(self, name: str) -> Placement:
         return dict(self.placements)[name]

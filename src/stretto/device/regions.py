@@ -24,6 +24,7 @@ from stretto.device.expr import (
     Remainder,
     Var,
     expr_regs,
+    has_fixed_strides,
     loads,
     row_major,
 )
@@ -57,6 +58,8 @@ class Region:
     @property
     def span(self) -> Interval | None:
         """The elements from the first to the last one + 1; None when the end is not known."""
+        if not has_fixed_strides(self.shape):
+            return None
         first = last = 0
         for interval, extent, stride in zip(
             self.box, self.shape, row_major(self.shape), strict=True
@@ -367,6 +370,8 @@ def _common_boxes(a: Region, b: Region) -> tuple[Box, Box] | None:
 @lru_cache(maxsize=4096)
 def refined_strides(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[int, ...] | None:
     """Strides of dims that both shapes can be cut into, largest first; None if there are none."""
+    if not has_fixed_strides(a) or not has_fixed_strides(b):
+        return None
     strides = tuple(sorted({1, *row_major(a), *row_major(b)}, reverse=True))
     if strides[-1] == 0 or any(x % y for x, y in pairwise(strides)):
         return None

@@ -13,11 +13,18 @@ from stretto.device.expr import Buffer
 from stretto.device.forms import Items, LeafItem
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
-from stretto.device.program import DeviceProgram, FrameLayout, Item, Placement, Run, Schedule
+from stretto.device.program import (
+    FRAME_ALIGNMENT,
+    DeviceProgram,
+    FrameLayout,
+    Item,
+    Placement,
+    Run,
+    Schedule,
+    sized_placements,
+)
 from stretto.device.regions import Body, Statement
 from stretto.device.tree import Tree, TreeFunction, leaves, map_tree
-
-ALIGNMENT = 64
 
 
 def sequential(tree: Tree[Body]) -> DeviceProgram:
@@ -83,11 +90,13 @@ def _frame(function: TreeFunction[Body]) -> FrameLayout:
     placements: list[tuple[str, Placement]] = []
     end = 0
     for buffer in function.locals:
+        if buffer.is_sized:
+            continue
         size = _aligned(buffer)
         placements.append((buffer.name, Placement(end, size)))
         end += size
-    return FrameLayout(end, tuple(placements))
+    return FrameLayout(end, tuple(placements), sized_placements(function.locals, end))
 
 
 def _aligned(buffer: Buffer) -> int:
-    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+    return -(-buffer.nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT

@@ -23,6 +23,7 @@ from stretto.device.forms import (
 from stretto.device.grammar import (
     INTEGER,
     NAME,
+    SIZE,
     STRING,
     Syntax,
     block,
@@ -48,7 +49,16 @@ from stretto.device.operator import (
     TileDim,
 )
 from stretto.device.printer import ExprPrinter, number_text
-from stretto.device.program import FrameLayout, Item, Placement, Run, Schedule, Signal, Wait
+from stretto.device.program import (
+    FrameLayout,
+    Item,
+    Placement,
+    Run,
+    Schedule,
+    Signal,
+    SizedPlacement,
+    Wait,
+)
 from stretto.device.regions import Statement
 from stretto.device.tree import (
     Call,
@@ -238,13 +248,15 @@ def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
 
 
 PLACEMENT = record(Placement, "{offset} size {nbytes}")
+SIZED_PLACEMENT = record(SizedPlacement, "{offset} size {nbytes}", offset=SIZE, nbytes=SIZE)
 FRAME = pair(
     "frame {left} {right}",
     NAME,
     record(
         FrameLayout,
-        "{nbytes} {placements}",
+        "{nbytes} {placements}[ sized {sized}]",
         placements=block(pair("{left} at {right}", NAME, PLACEMENT)),
+        sized=block(pair("{left} at {right}", NAME, SIZED_PLACEMENT)),
     ),
 )
 

@@ -24,7 +24,9 @@ from stretto.ir.sizes import (
 
 def at_most(smaller: int | Size, larger: int | Size) -> bool:
     """Is `smaller <= larger` sure, whatever the symbols are in their ranges? False in doubt."""
-    low = bounds(Size.of(larger) - smaller)[0]
+    if isinstance(smaller, int) and isinstance(larger, int):
+        return smaller <= larger
+    low = _low(Size.of(larger) - smaller)
     return low is not None and low >= 0
 
 
@@ -41,26 +43,22 @@ def _low(size: Size) -> int | None:
     """The best of several lower limits."""
     if not size.terms:
         return size.const
+    for atom, coefficient in size.terms:
+        if isinstance(atom, Maximum) and coefficient < 0:  # whichever part it is
+            lows = [_low(part) for part in _instead(size, atom, coefficient)]
+            return None if None in lows else min(low for low in lows if low is not None)
     found = [_low_by_terms(size)]
     if any(isinstance(atom, Product) for atom, _ in size.terms):
         shifted = _shifted(size)
         found.append(None if shifted is None else _low_by_terms(shifted))
     for atom, coefficient in size.terms:
-        rest = size + Size(((atom, -coefficient),))
         match atom:
-            case Maximum(parts):
-                lows = [_low(rest + part * coefficient) for part in parts]
-                found.append(
-                    max((low for low in lows if low is not None), default=None)
-                    if coefficient > 0
-                    else None
-                    if None in lows
-                    else min(low for low in lows if low is not None)
-                )
-                break
+            case Maximum():  # at least each part
+                found += [_low(part) for part in _instead(size, atom, coefficient)]
             case Quotient(index, int(divisor)):
                 # divisor * floor(index / divisor) lies between index - divisor + 1 and index.
                 scale = divisor // gcd(divisor, coefficient)
+                rest = size + Size(((atom, -coefficient),))
                 replaced = index if coefficient < 0 else index + (1 - divisor)
                 low = _low(rest * scale + replaced * (coefficient * scale // divisor))
                 found.append(None if low is None else -(-low // scale))
@@ -68,6 +66,12 @@ def _low(size: Size) -> int | None:
             case _:
                 pass
     return max((low for low in found if low is not None), default=None)
+
+
+def _instead(size: Size, atom: Maximum, coefficient: int) -> list[Size]:
+    """The size with each part in the place of its maximum."""
+    rest = size + Size(((atom, -coefficient),))
+    return [rest + part * coefficient for part in atom.parts]
 
 
 def _low_by_terms(size: Size) -> int | None:
@@ -179,6 +183,19 @@ def _parts(size: Size) -> tuple[Size, ...]:
     return (size,)
 
 
+def with_maximum_outside(size: Size) -> Size:
+    """The same size without anything beside its maximum, if it has just one: `n + max(-n, -1)` is
+    `max(0, n - 1)`. Sizes of types have this form."""
+    found = [(a, c) for a, c in size.terms if isinstance(a, Maximum)]
+    if len(found) != 1 or found[0][1] not in (1, -1) or len(size.terms) + bool(size.const) == 1:
+        return size
+    ((atom, factor),) = found
+    assert isinstance(atom, Maximum)
+    rest = (size + Size(((atom, -factor),))) * factor
+    return maximum(*(part + rest for part in atom.parts)) * factor
+
+
 def substitute_symbols(size: Size, values: Mapping[Symbol, int | Size]) -> Size:
     """The size with symbols replaced, canonical again."""
-    return Size.of(size.evaluate(lambda item: Size.of(values.get(item, item)), maximum))
+    found = size.evaluate(lambda item: Size.of(values.get(item, item)), maximum)
+    return with_maximum_outside(Size.of(found))

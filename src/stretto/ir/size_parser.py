@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 
 from stretto.errors import VerifyError
-from stretto.ir.size_bounds import at_most, maximum, minimum
+from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
 from stretto.ir.sizes import Size, Symbol
 
 
@@ -20,7 +20,7 @@ def parse_size(text: str, symbols: Mapping[str, Symbol] | None = None) -> int | 
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         raise VerifyError(f"the size `{text}` is not a name or a formula over names") from None
-    return _read(tree, known).dim
+    return with_maximum_outside(_read(tree, known)).dim
 
 
 _CALLS: dict[str, Callable[..., Size]] = {"max": maximum, "min": minimum}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from stretto.device.expr import Buffer, Extent, Reg, Var
 from stretto.device.operator import LibraryCall, Operator, Span
 from stretto.device.tree import Check, Let
+from stretto.ir.sizes import Symbol
 
 Box = tuple[Span, ...]
 
@@ -57,5 +58,7 @@ def single(operator: Operator) -> Group:
 def divisible(operator: Operator) -> bool:
     """False when tasks could touch the same element: stores at computed positions."""
     return all(
-        isinstance(atom, Var | Reg) for index in operator.out.index for atom in index.atoms()
+        isinstance(atom, Var | Reg | Symbol)
+        for index in operator.out.index
+        for atom in index.atoms()
     )

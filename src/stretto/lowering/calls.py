@@ -7,11 +7,27 @@ again later stays where it is: the activation that is called begins above it.
 
 from __future__ import annotations
 
-from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Position, Reg
+from dataclasses import replace
+
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Expr,
+    Extent,
+    Index,
+    Position,
+    Reg,
+    size_name,
+)
 from stretto.device.tree import Call
-from stretto.ir.core import Value
+from stretto.errors import CodegenError
+from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
-from stretto.ir.types import INDEX, DType, ListType, Type
+from stretto.ir.size_bounds import substitute_symbols
+from stretto.ir.sizes import Size, Symbol
+from stretto.ir.symbols import Renaming, match_types, symbols_of_types
+from stretto.ir.types import INDEX, DType, ListType, TensorType, Type
 from stretto.lowering.function import ListView, Lowering, base_register
 from stretto.lowering.lazy import cast
 from stretto.lowering.lists.ops import copied, copy_items, list_values, new_list_buffer
@@ -31,7 +47,50 @@ def passed(low: Lowering, function: str, role: str, number: int, kind: Type) -> 
         return ListTarget(low.slots.buffers[function, role, number], Reg(register, INDEX.dtype))
     if is_register(kind):
         return Reg(register, kind.dtype)
-    return Buffer(memory, kind.dtype, kind.static_shape(), "param")
+    callee = low.program.functions[function]
+    own = (callee.params if role == "param" else callee.body.yields)[number].tensor
+    return Buffer(memory, own.dtype, _dims(callee, own), "param")
+
+
+def size_parameters(function: Function) -> dict[Symbol, Symbol]:
+    """The symbols of a function's parameters, by names that are unique in the program."""
+    found = sorted(symbols_of_types(value.type for value in function.params), key=str)
+    return {symbol: replace(symbol, name=f"{function.name}.{symbol}") for symbol in found}
+
+
+def size_register(symbol: Symbol) -> Reg:
+    """The parameter of a function that says how large a size is."""
+    return Reg(size_name(symbol.name))
+
+
+def _dims(function: Function, kind: TensorType) -> tuple[Extent, ...]:
+    known = {symbol: Size.of(own) for symbol, own in size_parameters(function).items()}
+    if not symbols_of_types((kind,)) <= known.keys():
+        raise CodegenError(
+            f"`{function.name}` returns a tensor whose size is known only in the run: {kind}",
+            remedy="return a list of its rows",
+        )
+    return tuple(
+        dim if isinstance(dim, int) else substitute_symbols(dim, known).dim for dim in kind.shape
+    )
+
+
+def _size_arguments(low: Lowering, op: CallOp) -> list[tuple[Reg, Expr]]:
+    """What the symbols of the function are at the call."""
+    function = low.program.functions[op.function]
+    known: Renaming = {}
+    params = tuple(value.type for value in function.params)
+    match_types(params, tuple(value.type for value in op.arguments), known)
+    found: list[tuple[Reg, Expr]] = []
+    for symbol, own in size_parameters(function).items():
+        if Size.of(symbol) not in known:
+            raise CodegenError(
+                f"the size {symbol} of `{op.function}` is not a dim of an argument",
+                location=op.location,
+            )
+        extent = low.extent(known[Size.of(symbol)])
+        found.append((size_register(own), Position(Index.of(extent))))
+    return found
 
 
 def lower_call(low: Lowering, op: CallOp) -> None:
@@ -65,7 +124,7 @@ def lower_call(low: Lowering, op: CallOp) -> None:
 def _arguments(
     low: Lowering, op: CallOp, heights: dict[Buffer, Index]
 ) -> tuple[list[tuple[Reg, Expr]], list[tuple[Buffer, Access]]]:
-    registers: list[tuple[Reg, Expr]] = []
+    registers = _size_arguments(low, op)
     tensors: list[tuple[Buffer, Access]] = []
     for number, argument in enumerate(op.arguments):
         match passed(low, op.function, "param", number, argument.type):

@@ -25,6 +25,7 @@ from stretto.device.expr import (
     Position,
     Reg,
     dynamic_index,
+    is_known,
     limit_register,
     loads,
 )
@@ -37,7 +38,8 @@ from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol
-from stretto.ir.types import Dim, DType
+from stretto.ir.symbols import symbols_of_types
+from stretto.ir.types import Dim, DType, TensorType
 from stretto.lowering.externals import Externals
 from stretto.lowering.lazy import (
     Lazy,
@@ -132,11 +134,12 @@ class Lowering:
         A dynamic dim becomes the first one of the buffer (see `placed`); there can be only one.
         """
         shape = memory_shape(shape)
-        if not all(isinstance(dim, int) for dim in shape[1:]):
+        growing = any(not is_known(dim) for dim in shape)
+        if growing and not all(isinstance(dim, int) for dim in shape[1:]):
             raise CodegenError(
                 "a tensor with two dims that are known only at run time", location=self.location
             )
-        if shape and isinstance(shape[0], Reg):
+        if growing:
             buffer = self.new_growing(hint, dtype, shape)
             self.check_room(buffer, Index.of(shape[0]))
             return buffer
@@ -191,14 +194,23 @@ class Lowering:
         return tuple(self.extent(dim) for dim in shape)
 
     def extent(self, dim: Dim) -> Extent:
-        """The size of a dim. A formula over bound symbols is computed into a register."""
+        """The size of a dim. A formula over lengths of lists is computed into a register."""
         if isinstance(dim, int):
             return dim
         if dim not in self.symbols:
-            reg = self.let(Position(self.formula(dim)), "size")
-            self.ranges[reg] = (0, None)
-            self.symbols[dim] = reg
+            formula = self.formula(dim)
+            if any(isinstance(atom, Reg) for atom in formula.atoms()):
+                reg = self.let(Position(formula), "size")
+                self.ranges[reg] = (0, None)
+                self.symbols[dim] = reg
+            else:
+                self.symbols[dim] = formula.dim
         return self.symbols[dim]
+
+    def known_extents(self, kind: TensorType) -> tuple[Extent, ...] | None:
+        """The dims of a tensor, if the sizes of the function's parameters tell them."""
+        own = symbols_of_types(value.type for value in self.function.params)
+        return self.extents(kind.shape) if symbols_of_types((kind,)) <= own else None
 
     def formula(self, dim: Size) -> Index:
         """A formula over symbols as an index over the registers that hold these."""

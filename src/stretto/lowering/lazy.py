@@ -22,6 +22,8 @@ from stretto.device.expr import (
     Position,
     Reg,
     Var,
+    is_known,
+    known_size,
     substitute_vars,
 )
 from stretto.device.numbers import convert_number
@@ -68,8 +70,9 @@ def variables(shape: tuple[Extent, ...], first: int = 0) -> tuple[Index, ...]:
 
 
 def memory_order(shape: tuple[Extent, ...]) -> tuple[int, ...]:
-    """The dims in the order they have in memory: a dynamic one first, as strides are numbers."""
-    return tuple(sorted(range(len(shape)), key=lambda dim: (isinstance(shape[dim], int), dim)))
+    """The dims in the order they have in memory: one that is a register comes first, since strides
+    are known at the call."""
+    return tuple(sorted(range(len(shape)), key=lambda dim: (is_known(shape[dim]), dim)))
 
 
 def memory_shape(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
@@ -122,9 +125,9 @@ def whole_buffer(lazy: Lazy) -> Buffer | None:
 
 
 def _same_size(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> bool:
-    numbers = [prod(d for d in s if isinstance(d, int)) for s in (a, b)]
-    dynamic = [[d for d in s if not isinstance(d, int)] for s in (a, b)]
-    return numbers[0] == numbers[1] and dynamic[0] == dynamic[1]
+    known = [known_size([d for d in s if is_known(d)]) for s in (a, b)]
+    others = [[d for d in s if not is_known(d)] for s in (a, b)]
+    return known[0] == known[1] and others[0] == others[1]
 
 
 def contiguous_base(lazy: Lazy) -> Access | None:

@@ -24,7 +24,7 @@ from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.bases import pass_bases
-from stretto.lowering.calls import Passed, passed
+from stretto.lowering.calls import Passed, passed, size_parameters, size_register
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering
@@ -53,7 +53,7 @@ def lower(program: Program, costs: CostModel = HOST_COSTS) -> Lowered:
         raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
     externals = Externals()
     inputs = tuple(
-        externals.add(f"in{n}", kind.dtype, kind.static_shape(), "input")
+        externals.add(f"in{n}", kind.dtype, kind.shape, "input")
         for n, kind in enumerate(value.tensor for value in program.main.params)
     )
     names = [name for name in program.functions if name in called]
@@ -89,6 +89,9 @@ def _lowering(
     storage = list_storage(function)
     low = Lowering(program, function, externals, storage, lower_op, costs, recursive, slots)
     low.uses.count(function.body)
+    for symbol, own in size_parameters(function).items():
+        known = symbol if function is program.main else own
+        low.symbols[Size.of(symbol)] = Size.of(known)
     return low
 
 
@@ -120,7 +123,7 @@ def _lower_function(low: Lowering) -> TreeFunction[Items]:
     written = _buffers(targets)
     return TreeFunction(
         function.name,
-        _registers(params),
+        (*map(size_register, size_parameters(function).values()), *_registers(params)),
         (*_buffers(params), *written),
         written,
         _registers(targets),
@@ -150,8 +153,8 @@ def _lower_main(
     for number, value in enumerate(function.body.yields):
         kind = value.type
         buffer = None
-        if isinstance(kind, TensorType) and kind.is_static:
-            buffer = low.externals.add(f"out{number}", kind.dtype, kind.static_shape(), "output")
+        if isinstance(kind, TensorType) and (shape := low.known_extents(kind)) is not None:
+            buffer = low.externals.add(f"out{number}", kind.dtype, shape, "output")
         buffers.append(buffer)
     claim_destinations(low, function.body, tuple(buffers))
     low.ops(function.body)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from stretto.device.expr import Extent, Reg
+from stretto.device.program import DeviceProgram
 from stretto.errors import CodegenError
 from stretto.ir.sizes import Atom, Size
 
 
-def no_symbols(what: Atom | Size) -> CodegenError:
-    """The refusal of a program with a size that is known at the call only."""
+def require_numbers(program: DeviceProgram) -> None:
+    """CodegenError for a program with sizes that are known at the call only."""
+    sized = [buffer for buffer in program.tree.externals if buffer.is_sized]
+    if sized:
+        raise no_symbols(next(dim for dim in sized[0].shape if not isinstance(dim, int)))
+
+
+def fixed(extent: Extent) -> int | Reg:
+    """An extent that code can be printed for."""
+    if isinstance(extent, Size):
+        raise no_symbols(extent)
+    return extent
+
+
+def no_symbols(what: Atom | Extent) -> CodegenError:
     return CodegenError(
         f"this machine does not run programs with symbolic sizes yet: {what}",
         remedy="compile for the sizes at hand, or run the program on the emulator",

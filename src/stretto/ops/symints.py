@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stretto.errors import VerifyError
-from stretto.ir.size_bounds import at_most, maximum, minimum
+from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
 from stretto.ir.sizes import Size, Symbol, ceil_div
 from stretto.ir.types import Dim
 
@@ -24,7 +24,7 @@ def from_sympy(expression: Any, symbols: Mapping[Any, Symbol]) -> Dim:
 
     VerifyError for what the algebra of sizes has no form for.
     """
-    return _size(expression, symbols).dim
+    return with_maximum_outside(_size(expression, symbols)).dim
 
 
 def _size(expression: Any, symbols: Mapping[Any, Symbol]) -> Size:

@@ -9,6 +9,7 @@ import torch
 
 from stretto.device.expr import Buffer, Reg
 from stretto.device.forms import OutputList, OutputTensor
+from stretto.ir.sizes import Size
 from stretto.lowering.lazy import memory_order
 
 FIRST_CAPACITY = 64
@@ -58,7 +59,10 @@ def result(
         case OutputTensor(_, shape):
             if not any(isinstance(dim, Reg) for dim in shape):
                 return memory
-            sizes = [scalars[places[dim]] if isinstance(dim, Reg) else dim for dim in shape]
+            sizes: list[int] = []
+            for dim in shape:
+                assert not isinstance(dim, Size)
+                sizes.append(scalars[places[dim]] if isinstance(dim, Reg) else dim)
             order = memory_order(shape)
             flat = memory.view(-1)[: prod(sizes)].clone()
             stored = flat.view([sizes[dim] for dim in order])

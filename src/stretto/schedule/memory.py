@@ -9,19 +9,16 @@ other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto.device.expr import Buffer, Reg
-from stretto.device.program import FrameLayout, Placement
+from stretto.device.program import FRAME_ALIGNMENT, FrameLayout, Placement, sized_placements
 from stretto.device.regions import Interval
 from stretto.device.tree import TreeFunction
 from stretto.errors import ScheduleError
 from stretto.schedule.liveness import Life, liveness
 from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policy import LeafPlan
-
-ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +52,13 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
 
     Blocks of less than `share_bytes` get memory of their own.
     """
-    for buffer in function.locals:
+    fixed = tuple(buffer for buffer in function.locals if not buffer.is_sized)
+    for buffer in fixed:
         if any(isinstance(dim, Reg) for dim in buffer.shape):
             raise ScheduleError(f"the size of local buffer {buffer.name} is not static")
     live = liveness(function.body, units)
     blocks: list[_Block] = []
-    for group in _groups(function.locals, live.pairs):
+    for group in _groups(fixed, live.pairs):
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
         nbytes = sum(_aligned(buffer.nbytes) for buffer in group)
         life = Life.of(events) if events else None
@@ -70,11 +68,13 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
         taken = [(o, o + other.nbytes) for o, other in placed if not block.may_share(other)]
         placed.append((_best_gap(taken, block.nbytes), block))
     separate = sum(block.nbytes for block in blocks)
-    return FramePlan(_frame(function, placed), _layout(placed), separate)
+    sized = sized_placements(function.locals, _end(placed))
+    frame = replace(_frame(fixed, placed), sized=sized)
+    return FramePlan(frame, _layout(placed), separate)
 
 
 def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return -(-nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
 
 
 def _groups(
@@ -106,14 +106,17 @@ def _best_gap(taken: list[Interval], nbytes: int) -> int:
     return end if best is None else best[1]
 
 
-def _frame(function: TreeFunction[LeafPlan], placed: list[tuple[int, _Block]]) -> FrameLayout:
+def _end(placed: list[tuple[int, _Block]]) -> int:
+    return max((offset + block.nbytes for offset, block in placed), default=0)
+
+
+def _frame(buffers: tuple[Buffer, ...], placed: list[tuple[int, _Block]]) -> FrameLayout:
     offsets: dict[str, Placement] = {}
     for start, block in placed:
         for buffer in block.buffers:
             offsets[buffer.name] = Placement(start, buffer.nbytes)
             start += _aligned(buffer.nbytes)
-    nbytes = max((offset + block.nbytes for offset, block in placed), default=0)
-    return FrameLayout(nbytes, tuple((b.name, offsets[b.name]) for b in function.locals))
+    return FrameLayout(_end(placed), tuple((b.name, offsets[b.name]) for b in buffers))
 
 
 def _layout(placed: list[tuple[int, _Block]]) -> MemoryMap:

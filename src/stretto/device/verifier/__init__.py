@@ -36,6 +36,8 @@ from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.plans import as_program, check_words
 from stretto.device.verifier.races import RaceFinder
+from stretto.device.verifier.size_bounds import check_sized_bounds
+from stretto.device.verifier.symbols import check_symbols
 from stretto.device.verifier.touched import Touched
 from stretto.device.verifier.writes import relevance
 
@@ -83,6 +85,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> None:
     that is safe to do.
     """
     check_form(program)
+    check_symbols(program)
     functions = program.tree.functions
     touched = Touched({kernel.name: kernel for kernel in program.kernels})
     orders = Orders()
@@ -93,6 +96,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> None:
             orders(schedule)
         check_registers(function, program.tree.externals, touched)
         check_bounds(function, touched)
+        check_sized_bounds(function, touched)
     check_aliases(program, places, touched)
     found: Origins = {}
     if source is not None:

@@ -68,10 +68,11 @@ def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
             case Leaf(schedule):
                 ranges = known if id(schedule) in always else NOTHING
                 for name in schedule.kernels:
-                    _check_once(touched.kernels[name], ranges, touched)
+                    if not touched.is_sized(name):
+                        _check_once(touched.kernels[name], ranges, touched)
                 for item in schedule.statements:
                     for expr in item.exprs:
-                        _Bounds("a register statement", (), NOTHING).visit(expr, ())
+                        StageBounds("a register statement", (), NOTHING).visit(expr, ())
             case Call():
                 _check_call(node)
             case _:
@@ -91,6 +92,8 @@ def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
 
 def _check_call(call: Call[Schedule]) -> None:
     for param, access in call.tensors:
+        if param.is_sized or access.buffer.is_sized:
+            continue  # see `size_bounds`
         offset = index_range(access.offset, ())
         if offset is not None and not (
             offset[0] >= 0 and offset[1] - 1 + param.elements <= access.buffer.elements
@@ -153,24 +156,24 @@ def _check_stage(kernel: Kernel, stage: Stage, known: Known) -> None:
         return
     ranges = (*box, *depths)
     if not any(interval is not None and interval[0] >= interval[1] for interval in depths):
-        _Bounds(f"kernel {kernel.name}", ranges, known).visit(operator.value, ())
-        _Bounds(f"kernel {kernel.name}", ranges, known).access(operator.out, ())
+        StageBounds(f"kernel {kernel.name}", ranges, known).visit(operator.value, ())
+        StageBounds(f"kernel {kernel.name}", ranges, known).access(operator.out, ())
 
 
-class _Bounds:
+class StageBounds:
     """Checks the accesses of one stage, whose variables lie in `ranges`."""
 
     def __init__(self, what: str, ranges: Ranges, known: Known) -> None:
-        self._what = what
+        self.what = what
         self._ranges = ranges
-        self._known = known
+        self.known = known
 
     def visit(self, expr: Expr, guards: Guards) -> None:
         match expr:
             case Const():
                 pass
             case Position(index):
-                self._inner(index, guards)
+                self.inner(index, guards)
             case Load(access):
                 self.access(access, guards)
             case Apply("where", (condition, then, orelse), _):
@@ -181,7 +184,7 @@ class _Bounds:
                 for arg in args:
                     self.visit(arg, guards)
 
-    def _inner(self, index: Index, guards: Guards) -> None:
+    def inner(self, index: Index, guards: Guards) -> None:
         for atom in index.atoms():
             if isinstance(atom, Dynamic):
                 self.visit(atom.value, guards)
@@ -189,24 +192,24 @@ class _Bounds:
     def access(self, access: Access, guards: Guards) -> None:
         for index, extent in zip(access.index, access.shape, strict=True):
             if index.terms:
-                self._inner(index, guards)
+                self.inner(index, guards)
             end = extent if isinstance(extent, int) else None
             if not self._inside(index, end, guards):
                 raise VerifyError(
-                    f"{self._what} accesses {access.buffer.name} out of range: "
-                    f"{_values(index_range(index, self._ranges, self._known))} in a dim of {extent}"
+                    f"{self.what} accesses {access.buffer.name} out of range: "
+                    f"{_values(index_range(index, self._ranges, self.known))} in a dim of {extent}"
                 )
 
     def _inside(self, index: Index, end: int | None, guards: Guards) -> bool:
         """False if the index surely leaves 0 .. end at a point where the guards hold."""
-        interval = index_range(index, self._ranges, self._known)
+        interval = index_range(index, self._ranges, self.known)
         if _within(interval, end):
             return True
         if guards:
             ranges = self._narrowed(guards)
-            if ranges is None or _within(index_range(index, ranges, self._known), end):
+            if ranges is None or _within(index_range(index, ranges, self.known), end):
                 return True
-        elif _is_tight(index, self._ranges, self._known):
+        elif _is_tight(index, self._ranges, self.known):
             return False
         return self._inside_everywhere(index, end, guards)
 
@@ -288,18 +291,18 @@ def _limits(condition: Expr, holds: bool) -> Iterator[tuple[int, int, int]]:
             yield from (*_limits(a, holds), *_limits(b, holds))
         case Apply("not", (a,), _):
             yield from _limits(a, not holds)
-        case Apply(function, (Position(index), Const(value, _)), _) if function in _NEGATED:
-            name = function if holds else _NEGATED[function]
+        case Apply(function, (Position(index), Const(value, _)), _) if function in NEGATED:
+            name = function if holds else NEGATED[function]
             yield from _solved(name, index, int(value))
-        case Apply(function, (Const(value, _), Position(index)), _) if function in _MIRRORED:
-            name = _MIRRORED[function]
-            yield from _solved(name if holds else _NEGATED[name], index, int(value))
+        case Apply(function, (Const(value, _), Position(index)), _) if function in MIRRORED:
+            name = MIRRORED[function]
+            yield from _solved(name if holds else NEGATED[name], index, int(value))
         case _:
             pass
 
 
-_NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 _FAR = 1 << 62
 
 
@@ -311,7 +314,7 @@ def _solved(comparison: str, index: Index, value: int) -> Iterator[tuple[int, in
     if not isinstance(atom, Var) or factor not in (1, -1):
         return
     if factor < 0:
-        comparison, value = _MIRRORED[comparison], -value
+        comparison, value = MIRRORED[comparison], -value
     match comparison:
         case "lt":
             yield atom.number, -_FAR, value

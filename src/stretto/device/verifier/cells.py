@@ -31,7 +31,12 @@ class Cells:
 
     @staticmethod
     def of(buffer: Buffer, regions: Iterable[Region], spans: Iterable[Interval]) -> Cells:
-        """The cells that regions and spans of elements cut a buffer into."""
+        """The cells that regions and spans of elements cut a buffer into.
+
+        A buffer whose size is known at the call only is one cell.
+        """
+        if buffer.is_sized:
+            return Cells(buffer, np.zeros(1, np.int64))
         cuts = [np.zeros(1, np.int64)]
         for region in regions:
             starts, length = _runs(region, buffer.elements)
@@ -46,6 +51,8 @@ class Cells:
 
     def region(self, region: Region) -> Selection:
         """The cells of a region, which must be one of those that made the cells."""
+        if self.buffer.is_sized:
+            return slice(0, 1)
         if region not in self._known:
             starts, length = _runs(region, self.buffer.elements)
             if len(starts) == 1:

@@ -6,7 +6,6 @@ The other rules take this for granted: they may look up every kernel, function, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
 
 import numpy as np
 
@@ -15,9 +14,12 @@ from stretto.device.expr import (
     Buffer,
     Extent,
     Quotient,
+    Reg,
     Remainder,
     Var,
     expr_atoms,
+    is_known,
+    known_size,
     loads,
 )
 from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Stage
@@ -130,8 +132,8 @@ def _scope(function: TreeFunction[Schedule], externals: Iterable[Buffer]) -> Sco
         for buffer in buffers:
             if buffer.kind not in kinds:
                 raise VerifyError(f"buffer {buffer.name} of {function.name} is {buffer.kind}")
-            if not all(isinstance(dim, int) and dim >= 0 for dim in buffer.shape):
-                raise VerifyError(f"the size of buffer {buffer.name} is not static")
+            if any(isinstance(dim, Reg) or not at_most(0, dim) for dim in buffer.shape):
+                raise VerifyError(f"the size of buffer {buffer.name} is not known at the call")
     if not set(function.written) <= set(function.tensors):
         raise VerifyError(f"function {function.name} writes what is not a param")
     if function.name == "main" and (function.tensors or function.params):
@@ -285,8 +287,8 @@ def _check_box(kernel: Kernel, stage: Stage) -> None:
             if not 0 <= span.grid < len(kernel.grid):
                 raise VerifyError(f"kernel {kernel.name} has no grid dim {span.grid}")
             extent = kernel.grid[span.grid].extent
-        end = span.offset + extent if isinstance(extent, int) else span.offset
-        if span.offset < 0 or (isinstance(dim, int) and end > dim):
+        end = span.offset if isinstance(extent, Reg) else extent + span.offset
+        if span.offset < 0 or not (isinstance(dim, Reg) or at_most(end, dim)):
             raise VerifyError(f"kernel {kernel.name} computes more than its operator has")
 
 
@@ -344,13 +346,16 @@ def _check_access(access: Access, what: str) -> None:
         raise VerifyError(f"{what} accesses {buffer.name} with {len(access.index)} indices")
     if any(factor == 0 for index in access.index for _, factor in index.terms):
         raise VerifyError(f"{what} accesses {buffer.name} with a term of factor 0")
-    if not all(isinstance(dim, int) and dim >= 0 for dim in shape[1:]):
+    if not all(is_known(dim) for dim in shape[1:]):
         raise VerifyError(f"{what} sees {buffer.name} with a dim of no size")
-    lead = shape[:1]
-    static = prod(dim for dim in shape if isinstance(dim, int))
-    grows = any(not isinstance(dim, int) for dim in buffer.shape)
-    fits = static <= buffer.elements
-    if lead and not isinstance(lead[0], int):
-        fits = static == 0 or buffer.elements % static == 0
-    if any(isinstance(dim, int) and dim < 0 for dim in lead) or not (grows or fits):
+    if any(isinstance(dim, int) and dim < 0 for dim in shape):
+        raise VerifyError(f"{what} sees {buffer.name} with a dim of negative size")
+    if any(isinstance(dim, Reg) for dim in buffer.shape):
+        return  # it grows
+    if shape and isinstance(shape[0], Reg):
+        row = known_size(shape[1:])
+        fits = row == 0 or (isinstance(row, int) and buffer.elements % row == 0)
+    else:
+        fits = at_most(known_size(shape), known_size(buffer.shape))
+    if not fits:
         raise VerifyError(f"{what} sees {buffer.name} as larger than it is")

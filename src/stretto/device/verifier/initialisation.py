@@ -10,13 +10,14 @@ unordered (`races`), it is enough to look at a leaf in one order that its waits 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from stretto.device.boxes import Mask
-from stretto.device.expr import Access, Buffer
+from stretto.device.expr import Access, Buffer, Index, is_known, known_size
 from stretto.device.flow import Facts
 from stretto.device.program import DeviceProgram, Run, Schedule
 from stretto.device.regions import Interval, Region
@@ -36,6 +37,7 @@ from stretto.device.verifier.cells import Cells
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
+from stretto.device.verifier.symbols import seen_size
 from stretto.device.verifier.touched import Touched
 from stretto.device.verifier.writes import function_calls
 from stretto.errors import VerifyError
@@ -129,7 +131,7 @@ def check_initialisation(
     What functions need and give depends on each other: until nothing changes.
     """
     functions = program.tree.functions
-    outputs = {b for b in program.tree.externals if b.kind == "output" and _is_static(b)}
+    outputs = {b for b in program.tree.externals if b.kind == "output" and _is_known(b)}
     written = _written_outputs(program.tree, touched)
     summaries = {f.name: Summary(gives={*f.written, *written[f.name]}) for f in functions}
     loose = _loose_buffers(program.tree, touched, summaries)
@@ -231,6 +233,7 @@ class _Checker(Facts[Schedule, State]):
     # ---- leaves --------------------------------------------------------------------------------
     def after(self, body: Schedule, state: State) -> State:
         draft = _Draft(state)
+        ran: Counter[str] = Counter()
         for unit, index in self._orders(body).sequence:
             item = body.units[unit][index]
             if not (self._touched.exposed(item) or isinstance(item, Run)):
@@ -238,14 +241,20 @@ class _Checker(Facts[Schedule, State]):
             for region in self._touched.exposed(item):
                 self._require(region, what_of(item), draft)
             if isinstance(item, Run):
-                self._written_by(item, draft)
+                ran[item.kernel] += item.count or 1
+                self._written_by(item, ran[item.kernel], draft)
         return draft.state
 
-    def _written_by(self, run: Run, draft: _Draft) -> None:
+    def _written_by(self, run: Run, ran: int, draft: _Draft) -> None:
+        """`ran`: how many tasks of the kernel have run in the leaf, or runs if its grid is known at
+        the call only. Of a buffer that is sized, all of them together write what they write."""
         partly = self._touched.partly_written(run.kernel)
+        last = ran == (run.stride if run.count is None else self._touched.tasks(run.kernel))
         for region in self._touched.regions(run):
             if region.write:
-                self._write(region, region.buffer.name not in partly, draft)
+                part = run.count is None or region.buffer.is_sized
+                surely = region.buffer.name not in partly and (last or not part)
+                self._write(region, surely, draft)
 
     def _require(self, region: Region, what: str, draft: _Draft) -> None:
         name, state = region.buffer.name, draft.state
@@ -302,7 +311,7 @@ class _Checker(Facts[Schedule, State]):
         for param, access in call.tensors:
             region = bound_region(param, access, write=True)
             if param in summary.gives:
-                self._write(region, access.offset.is_const, draft)
+                self._write(region, access.offset.is_const and _fills(call, param, access), draft)
             elif param in summary.loose:
                 self._write(region, False, draft)
         for buffer in summary.gives - callee_params:
@@ -317,7 +326,7 @@ def bound_region(param: Buffer, access: Access, write: bool) -> Region:
     if not offset.is_const:
         return _whole(buffer, write)
     box = (offset.const, offset.const + param.elements)
-    if not _is_static(buffer):
+    if not _is_static(buffer) or not _is_static(param):
         return _whole(buffer, write)
     return Region(
         buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
@@ -326,6 +335,18 @@ def bound_region(param: Buffer, access: Access, write: bool) -> Region:
 
 def _whole(buffer: Buffer, write: bool) -> Region:
     return Region(buffer, buffer.shape, (None,) * len(buffer.shape), write)
+
+
+def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:
+    """Whether a param is the whole of a buffer whose size is known at the call only."""
+    buffer = access.buffer
+    if not buffer.is_sized and not param.is_sized:
+        return True
+    return access.offset == Index() and seen_size(call, param) == known_size(buffer.shape)
+
+
+def _is_known(buffer: Buffer) -> bool:
+    return all(map(is_known, buffer.shape))
 
 
 def _is_static(buffer: Buffer) -> bool:
@@ -385,7 +406,7 @@ def _written_outputs(tree: Tree[Schedule], touched: Touched) -> dict[str, set[Bu
             for schedule in leaves(f.body)
             for name in schedule.kernels
             for region in touched.kernel(name)
-            if region.write and region.buffer.kind == "output" and _is_static(region.buffer)
+            if region.write and region.buffer.kind == "output" and _is_known(region.buffer)
         }
         for f in tree.functions
     }

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from stretto.device.boxes import Boxes, Limits, Mask
-from stretto.device.expr import Buffer
-from stretto.device.program import FrameLayout, Placement, Schedule
+from stretto.device.expr import Buffer, known_size
+from stretto.device.program import FRAME_ALIGNMENT, FrameLayout, Placement, Schedule
 from stretto.device.regions import Interval, Region
 from stretto.device.tree import TreeFunction, rotation, walk
 from stretto.errors import VerifyError
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
 
 
 class Places:
@@ -23,13 +25,17 @@ class Places:
 
     def __init__(self, function: TreeFunction[Schedule], frame: FrameLayout) -> None:
         self._placements = dict(frame.placements)
+        self._sized = frozenset(buffer.name for buffer in function.locals if buffer.is_sized)
         for buffer in function.locals:
-            self._check(buffer, frame)
+            if buffer.name not in self._sized:
+                self._check(buffer, frame)
+        _check_sized(function, frame)
         self._group = {buffer.name: [buffer.name] for buffer in function.locals}
         for node in walk(function.body):
             for current, following in rotation(node):
                 self._join(current, following)
-        names = [buffer.name for buffer in function.locals if buffer.nbytes > 0]
+        fixed = [buffer for buffer in function.locals if not buffer.is_sized]
+        names = [buffer.name for buffer in fixed if buffer.nbytes > 0]
         self._near: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
         for one, other in _meeting(
             [(name, _bytes(self._placements[m])) for name in names for m in self._group[name]]
@@ -88,7 +94,7 @@ class Places:
         one, two = self._group[current.name], self._group[following.name]
         if one is two:
             return
-        for a in one:
+        for a in one if not current.is_sized else ():
             for b in two:
                 if _meet(_bytes(self._placements[a]), _bytes(self._placements[b])):
                     raise VerifyError(f"rotating buffers {a} and {b} overlap")
@@ -98,6 +104,8 @@ class Places:
     def _bytes_of(self, boxes: Boxes) -> Iterator[Limits]:
         """[r]: the bytes of the frame that region r may be, for each place of the buffer."""
         buffer = boxes.buffer
+        if buffer.is_sized:
+            return
         spans = np.minimum(boxes.spans()[:, 0], buffer.elements) * buffer.dtype.itemsize
         for name in self._group[buffer.name]:
             yield spans + self._placements[name].offset
@@ -105,13 +113,30 @@ class Places:
     def _ranges(self, region: Region) -> list[Interval]:
         """The bytes of the frame that a region may be."""
         buffer = region.buffer
-        if buffer.name not in self._group:
+        if buffer.name not in self._group or buffer.is_sized:
             return []
         span = region.span
         size = buffer.dtype.itemsize
         first, last = (0, buffer.nbytes) if span is None else (span[0] * size, span[1] * size)
         starts = (self._placements[name].offset for name in self._group[buffer.name])
         return [(start + first, start + last) for start in starts]
+
+
+def _check_sized(function: TreeFunction[Schedule], frame: FrameLayout) -> None:
+    """Buffers whose size the call decides lie one after the other, for every size."""
+    sized = [buffer for buffer in function.locals if buffer.is_sized]
+    if [buffer.name for buffer in sized] != [name for name, _ in frame.sized]:
+        raise VerifyError(f"the frame of {function.name} has not its sized buffers in order")
+    end: int | Size = frame.nbytes
+    for buffer, (name, place) in zip(sized, frame.sized, strict=True):
+        needed = known_size(buffer.shape) * buffer.dtype.itemsize
+        if not at_most(needed, place.nbytes):
+            raise VerifyError(f"the place of {name} may have less than {needed} bytes")
+        if not at_most(end, place.offset):
+            raise VerifyError(f"the place of {name} may overlap what is before it")
+        if Size.of(place.offset) % FRAME_ALIGNMENT != Size():
+            raise VerifyError(f"the place of {name} is not aligned")
+        end = place.end
 
 
 def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from stretto.device.boxes import MOST_TASKS, part
-from stretto.device.expr import Access, Atom, Dynamic, Index, Reg, Var
-from stretto.device.operator import Kernel, Operator, Stage
+from stretto.device.expr import Access, Atom, Dynamic, Index, Reg, Var, is_known, known_size
+from stretto.device.operator import Kernel, Stage
 from stretto.device.program import Item, Run
 from stretto.device.regions import (
     Interval,
@@ -21,6 +21,7 @@ from stretto.device.regions import (
     statement_regions,
 )
 from stretto.device.tree import Check, Let
+from stretto.device.verifier.symbols import kernel_symbols
 
 
 class Touched:
@@ -34,6 +35,7 @@ class Touched:
         self.inside: set[tuple[str, tuple[tuple[Reg, Interval], ...]]] = set()
         self._whole: dict[str, tuple[Region, ...]] = {}
         self._registers: dict[str, frozenset[Reg]] = {}
+        self._sized: dict[str, bool] = {}
         self._exposed: dict[Run, tuple[Region, ...]] = {}
         self._regions: dict[Run, tuple[Region, ...]] = {}
         self._tasks: dict[tuple[str, int], tuple[tuple[Region, ...], ...]] = {}
@@ -53,12 +55,27 @@ class Touched:
             self._registers[name] = frozenset(kernel_reads(self.kernels[name]))
         return self._registers[name]
 
+    def is_sized(self, name: str) -> bool:
+        """Whether a kernel computes with sizes that are known at the call only."""
+        if name not in self._sized:
+            self._sized[name] = any(True for _ in kernel_symbols(self.kernels[name]))
+        return self._sized[name]
+
+    def tasks(self, name: str) -> int:
+        """The number of tasks of a kernel whose grid is static."""
+        kernel = self.kernels[name]
+        return 1 if kernel.call is not None else kernel.tasks
+
     def partly_written(self, name: str) -> frozenset[str]:
         """Names of the buffers of which a kernel's regions tell more than it surely writes."""
         if name not in self._partly:
-            stages = self.kernels[name].stages
-            operators = [stage.operator for stage in stages if not stores_all(stage)]
-            self._partly[name] = frozenset(operator.out.buffer.name for operator in operators)
+            kernel = self.kernels[name]
+            sized = self.is_sized(name)
+            self._partly[name] = frozenset(
+                stage.operator.out.buffer.name
+                for stage in kernel.stages
+                if not (stores_whole(kernel, stage) if sized else stores_all(stage))
+            )
         return self._partly[name]
 
     def apart(self, name: str) -> frozenset[str]:
@@ -109,6 +126,10 @@ class Touched:
     def _exposed_by(self, run: Run) -> Iterator[Region]:
         reads = [region for region in self.regions(run) if not region.write]
         kernel = self.kernels[run.kernel]
+        if run.count is None and self.is_sized(run.kernel):
+            own = self._written_before(kernel)
+            yield from (r for r in reads if r.buffer.name not in own)
+            return
         if len(kernel.stages) == 1 or run.count is None or kernel.call is not None:
             yield from reads
             return
@@ -123,6 +144,17 @@ class Touched:
                 if region.buffer.name in doubtful:
                     found[region] = None
         yield from found
+
+    def _written_before(self, kernel: Kernel) -> frozenset[str]:
+        """Names of buffers that stages write as a whole before others read them, where each task
+        has elements of its own: these the task that reads them has written."""
+        written: set[str] = set()
+        needed: set[str] = set()
+        for stage in kernel.stages:
+            needed |= {load.access.buffer.name for load in stage.operator.reads()} - written
+            if stores_whole(kernel, stage):
+                written.add(stage.operator.out.buffer.name)
+        return frozenset(written & self.apart(kernel.name)) - needed
 
     def _handed_on(self, kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
         """Names of buffers that stages write and later ones read: those that each task surely
@@ -159,6 +191,9 @@ def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
         yield region
     if not same or any(covers(other, region) for other in same):
         return
+    if region.buffer.is_sized:
+        yield region
+        return
     missing = np.zeros(region.buffer.elements, np.bool_)
     part(missing, region)[...] = True
     for other in same:
@@ -175,7 +210,7 @@ def stores_all(stage: Stage) -> bool:
     extent is known at run time only.
     """
     operator = stage.operator
-    if any(isinstance(extent, Reg) for extent in _extents(operator)):
+    if not all(isinstance(extent, int) for extent in (*operator.dims, *operator.reduce)):
         return False
     used: set[int] = set()
     for index in operator.out.index:
@@ -188,8 +223,34 @@ def stores_all(stage: Stage) -> bool:
     return True
 
 
-def _extents(operator: Operator) -> tuple[int | Reg, ...]:
-    return (*operator.dims, *operator.reduce)
+def stores_whole(kernel: Kernel, stage: Stage) -> bool:
+    """Do all tasks of a stage together surely write every element of a buffer?
+
+    They do if each dim of the buffer is one parallel dim of the operator, of the same size, and the
+    boxes of the tasks are the operator.
+    """
+    operator, out = stage.operator, stage.operator.out
+    if not all(map(is_known, (*operator.dims, *out.shape, *out.buffer.shape))):
+        return False
+    if known_size(out.shape) != known_size(out.buffer.shape):
+        return False
+    for span, dim in zip(stage.box, operator.dims, strict=True):
+        extent = span.extent if span.grid is None else kernel.grid[span.grid].extent
+        if span.offset or extent != dim:
+            return False
+    used: set[int] = set()
+    for index, extent in zip(out.index, out.shape, strict=True):
+        if extent == 1 and index == Index():
+            continue
+        if len(index.terms) != 1 or index.const or index.terms[0][1] != 1:
+            return False
+        atom = index.terms[0][0]
+        if not isinstance(atom, Var) or atom.number in used or atom.number >= len(operator.dims):
+            return False
+        if operator.dims[atom.number] != extent:
+            return False
+        used.add(atom.number)
+    return True
 
 
 def _apart(kernel: Kernel) -> Iterator[str]:

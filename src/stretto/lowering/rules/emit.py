@@ -89,7 +89,7 @@ def factor_of(low: Lowering, lazy: Lazy) -> Lazy:
         inner = inner.args[0]
         if inner.dtype not in (DType.F16, DType.BF16) or lazy.dtype is not DType.F32:
             inner = lazy.expr
-    if isinstance(inner, Load) and inner.access.offset.is_affine:
+    if isinstance(inner, Load) and all(index.is_affine for index in inner.access.index):
         return lazy
     return low.store(lazy, low.new_buffer("t", lazy.dtype, lazy.shape))
 

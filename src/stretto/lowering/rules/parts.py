@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stretto.device.expr import Extent, Index
+from stretto.device.expr import Const, Extent, Index, Position, is_known
+from stretto.ir.size_bounds import maximum
+from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, broadcast, variables
 from stretto.lowering.rules.indexing import Selection
+from stretto.lowering.rules.scalar import apply
 from stretto.lowering.rules.table import Call, rule
 from stretto.lowering.rules.updates import write
 from stretto.ops.bounds import out_of_range, window_out_of_range
@@ -52,12 +55,19 @@ def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
 def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
     """Python's rules say where a slice begins."""
     dim = call.axis(len(whole))
-    start, size = call.integer("start") if call.has("start") else 0, whole[dim]
+    start = call.integer("start") if call.has("start") else 0
+    return _window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
+
+
+def _slice_start(call: Call, start: int, size: Extent) -> Index:
     if isinstance(size, int):
-        first = Index(const=slice(start, None, 1).indices(size)[0])
-    else:
-        first = Index.of(size) + start if start < 0 else Index(const=start)
-    return _window(part, dim, first, call.integer("step"))
+        return Index(const=slice(start, None, 1).indices(size)[0])
+    if start >= 0:
+        return Index(const=start)
+    if is_known(size):
+        return maximum(0, Index.of(size) + start)
+    first = apply("maximum", Position(Index.of(size) + start), Const(0, DType.I64))
+    return Index.of(call.low.let(first, "start"))
 
 
 @part(

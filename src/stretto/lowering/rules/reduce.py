@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from stretto.device.expr import Const, Dynamic, Expr, Extent, Index, Position, Reg
+from stretto.device.expr import Const, Dynamic, Expr, Extent, Index, Position
 from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
@@ -22,18 +22,11 @@ def shaped(call: Call, lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
 
 
 def count(shape: tuple[Extent, ...], dims: tuple[int, ...]) -> int | Index:
-    """How many elements are combined. At most one of the dims may be dynamic."""
-    total = 1
-    dynamic: list[Reg] = []
+    """How many elements are combined."""
+    total = Index(const=1)
     for dim in dims:
-        extent = shape[dim]
-        if isinstance(extent, Reg):
-            dynamic.append(extent)
-        else:
-            total *= extent
-    if len(dynamic) > 1:
-        raise Decline("two dynamic dims are reduced")
-    return Index.of(dynamic[0]) * total if dynamic else total
+        total = total * shape[dim]
+    return total.dim
 
 
 def divided(expr: Expr, by: int | Index, less: int | float = 0) -> Expr:

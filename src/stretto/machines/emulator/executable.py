@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import prod
+
 import torch
 
 from stretto.deadline import Deadline
-from stretto.device.expr import Buffer
+from stretto.device.evaluate import resolve
+from stretto.device.expr import Buffer, known_dims, size_name
 from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
+from stretto.errors import RunError
+from stretto.interp.check import Sizes, bind_sizes, size_value
 from stretto.machines.emulator.run import EmulatedRun, Emulator
 from stretto.machines.machine import Executable
 from stretto.options import Options
@@ -41,36 +47,61 @@ class EmulatedExecutable(Executable):
         while True:
             constants = self.constants.tensors.items()
             memory = {buffer.slot: tensor.view(-1) for buffer, tensor in constants}
+            sizes = bound_sizes(self.interface.inputs, inputs)
             for buffer, tensor in zip(self.interface.inputs, inputs, strict=True):
                 memory[buffer.slot] = tensor.reshape(-1)
             for buffer in self.program.tree.externals:
                 if buffer.kind in ("output", "list"):
-                    memory[buffer.slot] = self.allocate(buffer)
-            ran = self.run(memory, deadline)
+                    memory[buffer.slot] = self.allocate(buffer, sizes)
+            ran = self.run(memory, sizes, deadline)
             if ran.full_list is None:
                 return [
                     self.shaped(
-                        result(o, memory[o.buffer.slot], ran.results, self.results), o.buffer
+                        result(o, memory[o.buffer.slot], ran.results, self.results),
+                        o.buffer,
+                        sizes,
                     )
                     for o in self.interface.outputs
                 ]
             self.capacities[ran.full_list] *= GROWTH
 
-    def run(self, memory: dict[int, torch.Tensor], deadline: Deadline) -> EmulatedRun:
+    def run(
+        self, memory: dict[int, torch.Tensor], sizes: Mapping[str, int], deadline: Deadline
+    ) -> EmulatedRun:
         emulator = self.emulator
         try:
-            return emulator.run(memory, dict(self.capacities), deadline)
+            return emulator.run(memory, dict(self.capacities), deadline, sizes)
         except ProgramStopped as stop:
             limits = emulator.max_depth, emulator.arena_limit
             shown = stopped(stop.status, stop.detail, *limits)
             raise explained(shown, self.interface.stops) from stop
 
-    def allocate(self, buffer: Buffer) -> torch.Tensor:
-        lead = self.capacities[buffer.slot] if grows(buffer) else 1
-        return torch.zeros(buffer.elements * lead, dtype=buffer.dtype.torch)
+    def allocate(self, buffer: Buffer, sizes: Mapping[str, int]) -> torch.Tensor:
+        if buffer.kind == "list":
+            elements = buffer.elements * (self.capacities[buffer.slot] if grows(buffer) else 1)
+        else:
+            elements = prod(resolve(dim, sizes) for dim in buffer.shape)
+        return torch.zeros(elements, dtype=buffer.dtype.torch)
 
-    def shaped(self, found: Result, buffer: Buffer) -> Result:
-        """Memory is flat here; a static result gets its dims."""
+    def shaped(self, found: Result, buffer: Buffer, sizes: Mapping[str, int]) -> Result:
+        """Memory is flat here; a result whose size is known gets its dims."""
         if isinstance(found, torch.Tensor) and buffer.kind == "output":
-            return found.view([dim for dim in buffer.shape if isinstance(dim, int)])
+            return found.view([resolve(dim, sizes) for dim in buffer.shape])
         return found
+
+
+def bound_sizes(buffers: Sequence[Buffer], tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+    """What the symbols of the inputs' dims are, by the names of their registers.
+
+    Raises RunError for sizes that do not fit.
+    """
+    sizes: Sizes = {}
+    for buffer, tensor in zip(buffers, tensors, strict=True):
+        if len(buffer.shape) != tensor.dim():
+            raise RunError(f"{buffer.name} should have {len(buffer.shape)} dims")
+        bind_sizes(known_dims(buffer), tensor.shape, sizes)
+    for buffer, tensor in zip(buffers, tensors, strict=True):
+        expected = [size_value(dim, sizes) for dim in known_dims(buffer)]
+        if expected != list(tensor.shape):
+            raise RunError(f"{buffer.name} should have dims {expected}, not {list(tensor.shape)}")
+    return {size_name(symbol.name): size for symbol, size in sizes.items()}

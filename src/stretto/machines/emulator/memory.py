@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.device.expr import Buffer
+from stretto.device.evaluate import Registers, resolve
+from stretto.device.expr import Buffer, is_known
 from stretto.device.program import DeviceProgram
 from stretto.device.verifier.writes import written_externals
 from stretto.errors import RunError
@@ -125,7 +127,14 @@ class _View:
 class UnitMemory:
     """Memory as one unit sees it in one activation of a function (a `kernels.evaluate.Memory`)."""
 
-    def __init__(self, shared: SharedMemory, unit: int, pointers: Mapping[str, Pointer]) -> None:
+    def __init__(
+        self,
+        shared: SharedMemory,
+        unit: int,
+        pointers: Mapping[str, Pointer],
+        registers: Registers,
+    ) -> None:
+        self._registers = registers
         self._shared = shared
         self._unit = unit
         self._pointers = pointers
@@ -138,8 +147,8 @@ class UnitMemory:
         self._shared.events.append(Event(self._unit, what))
 
     def elements(self, buffer: Buffer) -> int:
-        if all(isinstance(dim, int) for dim in buffer.shape):
-            return buffer.elements
+        if all(is_known(dim) for dim in buffer.shape):
+            return prod(resolve(dim, self._registers) for dim in buffer.shape)
         pointer = self._pointers[buffer.name]
         left = len(self._shared.storage(pointer).data) - pointer.offset
         return left // buffer.dtype.itemsize

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stretto.deadline import Deadline
 from stretto.device.evaluate import CheckFailed, Number, evaluate, resolve, run_task, task_count
-from stretto.device.expr import Buffer, Expr, Position
+from stretto.device.expr import Buffer, Expr, Position, limit_register
 from stretto.device.operator import Kernel, LibraryCall, as_executed
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Wait
 from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
@@ -41,6 +41,7 @@ Steps = Generator["Steps | None"]
 
 
 NO_DEADLINE = Deadline()
+NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,15 @@ class Emulator:
         buffers: Mapping[int, Tensor],
         limits: Mapping[int, int] | None = None,
         deadline: Deadline = NO_DEADLINE,
+        sizes: Mapping[str, int] = NO_SIZES,
     ) -> EmulatedRun:
-        """Runs once. `buffers`: contiguous memory by slot, changed in place; `limits`: capacities.
+        """Runs once. `buffers`: contiguous memory by slot, changed in place; `limits`: capacities;
+        `sizes`: what the symbols of main are, by `size_name`.
 
         Raises RaceError, UninitialisedRead, DeadlockError, RunError after the deadline, and
         ProgramStopped for what stops a run other than a list that is full.
         """
-        machine = _Machine(self, limits or {})
+        machine = _Machine(self, limits or {}, sizes)
         machine.memory.bind(buffers)
         units = [_Unit(machine, number) for number in range(self.program.units)]
         order = random.Random(self.seed)
@@ -110,7 +113,9 @@ def _run_all(units: list[_Unit], order: random.Random, deadline: Deadline) -> No
 class _Machine:
     """What the units share."""
 
-    def __init__(self, emulator: Emulator, limits: Mapping[int, int]) -> None:
+    def __init__(
+        self, emulator: Emulator, limits: Mapping[int, int], sizes: Mapping[str, int]
+    ) -> None:
         self.program = emulator.program
         self.kernels = {kernel.name: as_executed(kernel) for kernel in self.program.kernels}
         self.functions = {f.name: f for f in self.program.tree.functions}
@@ -119,7 +124,8 @@ class _Machine:
         self.memory = SharedMemory(self.program, self.clocks, emulator.arena_limit)
         self.max_depth = emulator.max_depth
         self.externals = {b.name: Pointer(b.slot, 0) for b in self.program.tree.externals}
-        self.limits = {f"limit.{slot}": limit for slot, limit in limits.items()}
+        self.given: dict[str, Number] = {limit_register(s).name: n for s, n in limits.items()}
+        self.given |= sizes
 
 
 @dataclass(slots=True)
@@ -128,10 +134,11 @@ class _Activation:
 
     function: TreeFunction[Schedule]
     frame: int
+    end: int
     depth: int
     memory: UnitMemory
     pointers: dict[str, Pointer]
-    registers: dict[str, Number] = field(default_factory=dict[str, Number])
+    registers: dict[str, Number]
 
     def value(self, expr: Expr) -> Number:
         return evaluate(expr, self.registers, self.memory)
@@ -194,24 +201,32 @@ class _Unit:
 
     def _main(self) -> Steps:
         main = self.machine.program.tree.main
-        activation = self._activate(main, frame=0, depth=0)
+        activation = self._activate(main, frame=0, depth=0, arguments={})
         yield self._node(main.body, activation)
         self.results = [int(activation.registers[reg.name]) for reg in main.results]
 
-    def _activate(self, function: TreeFunction[Schedule], frame: int, depth: int) -> _Activation:
+    def _activate(
+        self,
+        function: TreeFunction[Schedule],
+        frame: int,
+        depth: int,
+        arguments: Mapping[str, Number],
+    ) -> _Activation:
         layout = self.machine.frames[function.name]
+        registers = {**self.machine.given, **arguments}
         if depth > self.machine.max_depth:
             message = f"the recursion is deeper than {self.machine.max_depth} calls"
             raise self._stop(Status.TOO_DEEP, depth, message)
-        if not self.machine.memory.reserve(frame + layout.nbytes):
-            end = frame + layout.nbytes
+        end = frame + resolve(layout.end, registers)
+        if not self.machine.memory.reserve(end):
             raise self._stop(Status.ARENA_FULL, end, f"the frames need {end} bytes")
         pointers = dict(self.machine.externals)
         for name, placement in layout.placements:
             pointers[name] = Pointer(None, frame + placement.offset)
-        memory = UnitMemory(self.machine.memory, self.number, pointers)
-        registers: dict[str, Number] = dict(self.machine.limits)
-        return _Activation(function, frame, depth, memory, pointers, registers)
+        for name, placement in layout.sized:
+            pointers[name] = Pointer(None, frame + resolve(placement.offset, registers))
+        memory = UnitMemory(self.machine.memory, self.number, pointers, registers)
+        return _Activation(function, frame, end, depth, memory, pointers, registers)
 
     def _node(self, node: Node[Schedule], at: _Activation) -> Steps:
         match node:
@@ -245,11 +260,9 @@ class _Unit:
 
     def _call(self, node: Call[Schedule], at: _Activation) -> Steps:
         function = self.machine.functions[node.function]
-        frame = at.frame + self.machine.frames[at.function.name].nbytes
-        called = self._activate(function, frame, at.depth + 1)
         at.memory.begin(f"arguments of {node.function}")
-        for register, value in node.registers:
-            called.registers[register.name] = at.value(value)
+        arguments = {register.name: at.value(value) for register, value in node.registers}
+        called = self._activate(function, at.end, at.depth + 1, arguments)
         for buffer, access in node.tensors:
             base = at.pointers[access.buffer.name]
             offset = int(at.value(Position(access.offset))) * access.buffer.dtype.itemsize

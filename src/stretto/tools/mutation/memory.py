@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, FrameLayout, Placement
+from stretto.device.program import DeviceProgram, Placement
 from stretto.device.regions import Body
 from stretto.device.tree import Tree
 from stretto.tools.mutation.parts import (
@@ -49,7 +49,7 @@ def _frames(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> M
                 [other.offset, place.offset - 64, place.offset + 64, place.offset + 4, 0]
             )
             placed[at] = buffer, Placement(offset, place.nbytes)
-        made = FrameLayout(frame.nbytes, tuple(placed))
+        made = replace(frame, placements=tuple(placed))
         text += f"changes at {buffer}"
     frames = list(program.frames)
     frames[number] = name, made

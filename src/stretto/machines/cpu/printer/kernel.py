@@ -17,6 +17,7 @@ from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES
 from stretto.machines.cpu.printer.stage import print_stage
 from stretto.machines.parameters import Naming, Parameters
 from stretto.machines.statements import Builder, Function
+from stretto.machines.symbols import fixed
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 TASK = variable("task")
@@ -66,7 +67,8 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
 
 
 def _extent(dim: TileDim, names: Naming) -> Term:
-    return names.reg(dim.extent) if isinstance(dim.extent, Reg) else call("int64_t", dim.extent)
+    extent = fixed(dim.extent)
+    return names.reg(extent) if isinstance(extent, Reg) else call("int64_t", extent)
 
 
 def _tiles(dim: TileDim, names: Naming) -> Term:

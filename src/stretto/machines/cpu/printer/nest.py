@@ -18,6 +18,7 @@ from stretto.machines.cpu.printer.expr import (
 from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, Do, For, Store
+from stretto.machines.symbols import fixed
 from stretto.machines.terms import Operand, Term, call, literal, total
 
 ZERO = literal(0)
@@ -48,6 +49,7 @@ class NestPrinter:
         return ScalarPrinter(self.names, self.out).index(index)
 
     def extent(self, extent: Extent) -> Term:
+        extent = fixed(extent)
         return self.names.reg(extent) if isinstance(extent, Reg) else literal(extent)
 
     @contextmanager

@@ -23,6 +23,7 @@ from stretto.machines.cpu.printer.kernel import KernelText, print_kernel
 from stretto.machines.cpu.printer.stage import header
 from stretto.machines.dialects import cpp_signature, write_cpp_function
 from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
+from stretto.machines.symbols import require_numbers
 from stretto.machines.terms import call, infix, joined, literal, prefix, variable
 from stretto.text import Writer
 
@@ -61,6 +62,7 @@ CTX, UNIT = variable("ctx"), variable("unit")
 
 def print_program(program: DeviceProgram) -> Source:
     """C++ text of a verified DeviceProgram."""
+    require_numbers(program)
     parts = SourceParts(program)
     out = Writer()
     needed = {header(stage) for kernel in program.kernels for stage in kernel.stages}

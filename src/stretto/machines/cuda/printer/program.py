@@ -35,6 +35,7 @@ from stretto.machines.cuda.printer.scalar import (
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
 from stretto.machines.dialects import python_function
+from stretto.machines.symbols import require_numbers
 from stretto.machines.terms import Term, call, infix, literal, variable
 
 WORDS = variable("words")
@@ -86,6 +87,7 @@ def print_program(
     words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
     the results come one after the other.
     """
+    require_numbers(program)
     if words is None:
         words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
     return _ProgramPrinter(program, words, style or Style()).print()

@@ -22,6 +22,7 @@ from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
 from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, For
+from stretto.machines.symbols import fixed
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
 
 
@@ -105,6 +106,7 @@ class NestPrinter:
         return BoxDim((number,), first, bound.tile, bound.count, offset, limit, span.grid)
 
     def size(self, extent: Extent) -> int | Term:
+        extent = fixed(extent)
         return self.names.reg(extent) if isinstance(extent, Reg) else extent
 
     @property
@@ -300,7 +302,8 @@ def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple
         if isinstance(dim.extent, int) and dim.tiles <= 1:
             bounds.append(GridBound(None, dim.extent, None, dim.extent))
             continue
-        extent = names.reg(dim.extent) if isinstance(dim.extent, Reg) else literal(dim.extent)
+        extent = fixed(dim.extent)
+        extent = names.reg(extent) if isinstance(extent, Reg) else literal(extent)
         tiles = tile_count(dim, names)
         first, count = variable(f"g{number}"), None
         out.assign(first, (infix(rest, "%", tiles) if number else rest) * dim.tile)

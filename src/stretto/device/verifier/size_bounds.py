@@ -1,0 +1,250 @@
+"""Accesses lie inside of what they access for every value of the symbols, or are refused.
+
+The range of each index is found in sizes, not in numbers: variable 0 of an operator over n rows is
+in 0 .. n-1, and i0 + m is in m .. n+m-1. Positions that depend on registers or on memory are left
+to checks at run time, as in `bounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    Extent,
+    Index,
+    Position,
+    Reg,
+    Var,
+    known_size,
+    loads,
+)
+from stretto.device.operator import Kernel, Stage
+from stretto.device.program import Schedule
+from stretto.device.regions import NOTHING
+from stretto.device.tree import Call, Leaf, TreeFunction, walk
+from stretto.device.verifier.bounds import MIRRORED, NEGATED, Guards, StageBounds
+from stretto.device.verifier.symbols import is_decided, seen_size
+from stretto.device.verifier.touched import Touched
+from stretto.errors import VerifyError
+from stretto.ir.size_bounds import at_most, maximum, minimum, substitute_symbols
+from stretto.ir.sizes import Quantity, Size, Symbol
+
+
+class _Unknown(Exception):
+    """A position depends on what only the run can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The smallest and the largest value, in sizes."""
+
+    low: Size
+    high: Size
+
+    @staticmethod
+    def of(value: int | Size | _Range) -> _Range:
+        return value if isinstance(value, _Range) else _Range(Size.of(value), Size.of(value))
+
+    def __add__(self, other: int | _Range) -> _Range:
+        other = _Range.of(other)
+        return _Range(self.low + other.low, self.high + other.high)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: int | _Range) -> _Range:
+        if isinstance(other, int):
+            ends = (self.low * other, self.high * other)
+            return _Range(*(ends if other >= 0 else ends[::-1]))
+        if not at_most(0, self.low) or not at_most(0, other.low):
+            raise _Unknown
+        return _Range(self.low * other.low, self.high * other.high)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int | _Range) -> _Range:
+        number = _one(divisor)
+        return _Range(self.low // number, self.high // number)
+
+    def __mod__(self, divisor: int | _Range) -> _Range:
+        number = _one(divisor)
+        inside = at_most(0, self.low) and at_most(self.high + 1, number)
+        return self if inside else _Range(Size(), Size.of(number) - 1)
+
+
+def _one(divisor: int | _Range) -> int | Size:
+    if isinstance(divisor, int):
+        return divisor
+    if divisor.low != divisor.high:
+        raise _Unknown
+    return divisor.low.dim
+
+
+def _larger(a: int | _Range, b: int | _Range) -> _Range:
+    a, b = _Range.of(a), _Range.of(b)
+    return _Range(maximum(a.low, b.low), maximum(a.high, b.high))
+
+
+def check_sized_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
+    """Raises VerifyError for an access of the function that is not proved to be in range, if it
+    depends on symbols."""
+    for node in walk(function.body):
+        match node:
+            case Leaf(schedule):
+                for name in sorted(filter(touched.is_sized, schedule.kernels)):
+                    for stage in touched.kernels[name].stages:
+                        _check_stage(touched.kernels[name], stage)
+                for item in schedule.statements:
+                    for expr in item.exprs:
+                        _check_statement(expr)
+            case Call():
+                for param, access in node.tensors:
+                    if param.is_sized or access.buffer.is_sized:
+                        _check_call(node, param, access)
+            case _:
+                pass
+
+
+def _check_statement(expr: Expr) -> None:
+    if any(load.access.buffer.is_sized for load in loads(expr)):
+        _SizedBounds("a register statement", []).visit(expr, ())
+
+
+def _check_stage(kernel: Kernel, stage: Stage) -> None:
+    operator = stage.operator
+    extents: list[tuple[int, Extent]] = []
+    for span in stage.box:
+        extent = span.extent if span.grid is None else kernel.grid[span.grid].extent
+        extents.append((span.offset, extent))
+    parallel = len(extents)
+    extents += [(0, extent) for extent in operator.reduce]
+    what = f"kernel {kernel.name}"
+    _SizedBounds(what, extents).visit(operator.value, ())
+    _SizedBounds(what, extents[:parallel]).access(operator.out, ())
+
+
+def _check_call(call: Call[Schedule], param: Buffer, access: Access) -> None:
+    """Raises VerifyError where a param may reach beyond the buffer that it stands for."""
+    dims = access.buffer.shape
+    if any(isinstance(dim, Reg) for dim in dims):
+        return
+    end, size = access.offset + seen_size(call, param), known_size(dims)
+    if not is_decided(end):
+        return
+    if not at_most(0, access.offset) or not at_most(end, size):
+        raise VerifyError(
+            f"a call of {call.function} may bind {param.name} to memory beyond the end of "
+            f"{access.buffer.name}: {end} elements of {size}"
+        )
+
+
+class _SizedBounds(StageBounds):
+    """Proofs about one stage. An operator is run where all its dims have elements."""
+
+    def __init__(self, what: str, extents: list[tuple[int, Extent]]) -> None:
+        super().__init__(what, (None,) * len(extents), NOTHING)
+        self._variables: dict[int, _Range] = {}
+        positive: dict[Symbol, int | Size] = {}
+        for number, (offset, extent) in enumerate(extents):
+            if isinstance(extent, Reg):
+                continue
+            size = Size.of(extent)
+            self._variables[number] = _Range(Size(const=offset), size + (offset - 1))
+            if (symbol := size.symbol) is not None and symbol.low < 1:
+                positive[symbol] = Size.of(Symbol(symbol.name, 1, symbol.high))
+        self._positive = positive
+
+    def access(self, access: Access, guards: Guards) -> None:
+        for index, extent in zip(access.index, access.shape, strict=True):
+            if index.terms:
+                self.inner(index, guards)
+            if isinstance(extent, Reg):
+                continue
+            try:
+                variables = self._narrowed_sizes(guards)
+                found = self._range(index, variables)
+            except _Unknown:
+                continue
+            if any(self._at_most(r.high + 1, r.low) for r in variables.values()):
+                continue  # the guards never hold
+            last = Size.of(extent) - 1
+            if not (self._at_most(0, found.low) and self._at_most(found.high, last)):
+                raise VerifyError(
+                    f"{self.what} is not proved to access {access.buffer.name} in range: "
+                    f"{found.low} .. {found.high} in a dim of {extent}"
+                )
+
+    def _at_most(self, smaller: int | Size, larger: int | Size) -> bool:
+        difference = Size.of(larger) - smaller
+        return at_most(0, substitute_symbols(difference, self._positive))
+
+    def _range(self, index: Index, variables: Mapping[int, _Range]) -> _Range:
+        def lookup(quantity: Quantity) -> _Range:
+            match quantity:
+                case Var(number) if number in variables:
+                    return variables[number]
+                case Symbol():
+                    return _Range.of(Size.of(quantity))
+                case _:
+                    raise _Unknown
+
+        return _Range.of(index.evaluate(lookup, _larger))
+
+    def _narrowed_sizes(self, guards: Guards) -> Mapping[int, _Range]:
+        """The ranges of the variables where the guards hold."""
+        found = dict(self._variables)
+        for condition, holds in guards:
+            for sign, difference in _comparisons(condition, holds):
+                for number, sides in list(found.items()):
+                    found[number] = _solved(sign, difference, number, sides)
+        return found
+
+
+def _comparisons(condition: Expr, holds: bool) -> Iterator[tuple[str, Index]]:
+    """(sign, difference): what a condition says, as a comparison of a position with 0."""
+    match condition:
+        case Apply("and", (a, b), _) if holds:
+            yield from (*_comparisons(a, holds), *_comparisons(b, holds))
+        case Apply("or", (a, b), _) if not holds:
+            yield from (*_comparisons(a, holds), *_comparisons(b, holds))
+        case Apply("not", (a,), _):
+            yield from _comparisons(a, not holds)
+        case Apply(sign, (a, b), _) if sign in NEGATED:
+            left, right = _position(a), _position(b)
+            if left is not None and right is not None:
+                yield sign if holds else NEGATED[sign], left - right
+        case _:
+            pass
+
+
+def _position(expr: Expr) -> Index | None:
+    match expr:
+        case Position(index):
+            return index
+        case Const(int(value), _):
+            return Index(const=int(value))
+        case _:
+            return None
+
+
+def _solved(sign: str, difference: Index, number: int, sides: _Range) -> _Range:
+    """The range of a variable where `difference` compares so with 0."""
+    variable = Var(number)
+    factor = difference.coefficient(variable)
+    rest = difference - Index.of(variable) * factor
+    if factor not in (1, -1) or not all(isinstance(a, Symbol) for a, _ in rest.terms):
+        return sides
+    bound = rest * -factor
+    if factor < 0:
+        sign = MIRRORED[sign]
+    low, high = sides.low, sides.high
+    if sign in ("lt", "le", "eq"):
+        high = minimum(high, bound if sign != "lt" else bound - 1)
+    if sign in ("gt", "ge", "eq"):
+        low = maximum(low, bound if sign != "gt" else bound + 1)
+    return _Range(low, high)

@@ -1,0 +1,157 @@
+"""Programs with symbolic sizes: lowered once, run on the emulator for many sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from stretto.build import build
+from stretto.device.program import DeviceProgram
+from stretto.device.text import parse_program, print_program
+from stretto.device.verifier import verify
+from stretto.errors import CodegenError, RunError, ScheduleError, VerifyError
+from stretto.interp.interpreter import run
+from stretto.ir.core import Program
+from stretto.ir.sizes import Size, Symbol
+from stretto.ir.symbols import rename_symbols
+from stretto.ir.verifier import verify as verify_program
+from stretto.machines.cpu.printer.program import print_program as print_cpp
+from stretto.machines.cpu.templates import TEMPLATES
+from stretto.machines.cuda.printer.program import print_program as print_triton
+from stretto.machines.emulator.machine import MACHINES
+from stretto.options import Options
+from tests.backends import Built, assert_close, built, built_cuda
+from tests.symbolic import EXAMPLES, Example
+
+BY_NAME = {example.name: example for example in EXAMPLES}
+
+
+def check(example: Example, made: Built) -> None:
+    for number, binding in enumerate(example.bindings()):
+        inputs = example.inputs(binding)
+        found = made.emulator(seed=number)(inputs)
+        assert_close(found, example.expected(inputs))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+@pytest.mark.parametrize("units", [1, 3])
+def test_one_program_runs_for_every_size(example: Example, units: int) -> None:
+    check(example, built(example.program(), units))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_kernels_of_a_gpu_take_every_size(example: Example) -> None:
+    check(example, built_cuda(example.program(), 3))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_passes_take_symbolic_sizes(example: Example) -> None:
+    stages = build(example.program(), MACHINES[0], Options(threads=2))
+    for binding in example.bindings():
+        inputs = example.inputs(binding)
+        assert stages.executable is not None
+        assert_close(stages.executable(inputs), example.expected(inputs))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_text_is_read_back_and_verified(example: Example) -> None:
+    device = built(example.program(), 2, fuse=False).device
+    text = print_program(device)
+    again = parse_program(text, TEMPLATES)
+    assert again == device and print_program(again) == text
+    verify(again)
+
+
+def static(program: Program, binding: dict[Symbol, int]) -> Program:
+    """The program for these sizes only. It must not have calls."""
+    rename_symbols(program.main.body, {Size.of(symbol): n for symbol, n in binding.items()})
+    verify_program(program)
+    return program
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"call"}))
+def test_it_is_the_program_for_these_sizes(name: str) -> None:
+    example = BY_NAME[name]
+    made = built(example.program(), 2)
+    for binding in example.bindings()[::3]:
+        inputs = example.inputs(binding)
+        fixed = static(example.program(), binding)
+        assert_close(run(fixed, inputs), run(example.program(), inputs))
+        assert_close(built(fixed, 2).emulator()(inputs), made.emulator()(inputs))
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    machine = built(BY_NAME["elementwise"].program()).emulator()
+    for shapes, reason in (
+        (((65, 4), (4,), (65, 1)), "size 65, which is not in the range 0 <= n <= 64"),
+        (((3, 4), (4,), (2, 1)), "the size n is 3 in one dim and 2 in another"),
+        (((3, 5), (4,), (3, 1)), r"in0 should have dims \[3, 4\], not \[3, 5\]"),
+    ):
+        with pytest.raises(RunError, match=reason):
+            machine([torch.ones(shape) for shape in shapes])
+
+
+def test_machines_that_print_code_refuse() -> None:
+    program = BY_NAME["cat"].program()
+    refusal = "this machine does not run programs with symbolic sizes yet: n"
+    with pytest.raises(CodegenError, match=refusal):
+        print_cpp(built(program).device)
+    with pytest.raises(CodegenError, match=refusal):
+        print_triton(built_cuda(program).device)
+
+
+# ---- what the verifier refuses ---------------------------------------------------------------
+
+
+def edited(name: str, old: str, new: str, units: int = 1) -> DeviceProgram:
+    text = print_program(built(BY_NAME[name].program(), units, fuse=False).device)
+    assert old in text, text
+    return parse_program(text.replace(old, new), TEMPLATES)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "reason"),
+    [
+        ("cat", "[#n + i0, i1] =", "[#n + i0 + 1, i1] =", "not proved to access main.b"),
+        ("cat", "[#n + i0, i1] =", "[#m + i0, i1] =", "not proved to access main.b"),
+        ("cat", "buffer main.b.1 f32[(#m + #n), 3]", "buffer main.b.1 f32[#n, 3]", "not proved"),
+        ("slices", "in0[i0, i1 + 1]", "in0[i0, i1 + 2]", "not proved to access in0 in range"),
+        ("slices", "size #n from 2", "size #n from 1", "may be negative"),
+        ("matmul", "at 0 size 4*(#m * #n)", "at 0 size 4*#n", "may have less than"),
+        ("loop", "at -64*(-16*#n // 64) size", "at 0 size", "may overlap"),
+        ("loop", "at -64*(-16*#n // 64) size", "at 64 + 16*#n size", "not aligned"),
+        ("elementwise", "(#n, 4)\n", "(#q, 4)\n", "no size q is declared"),
+        ("call", "$size.halve.m = <2*#n>", "$size.halve.m = <3*#n>", "beyond the end of"),
+        ("call", "$size.halve.m = <2*#n>", "$size.halve.m = <#n + -1>", "may be out of 0 <="),
+        ("call", "$size.halve.m = <#halve.m>", "$size.halve.x = <#halve.m>", "does not give"),
+    ],
+)
+def test_mutants_are_refused(name: str, old: str, new: str, reason: str) -> None:
+    with pytest.raises((VerifyError, ScheduleError)) as error:
+        verify(edited(name, old, new))
+    assert reason in str(error.value)
+
+
+def test_a_missing_wait_is_refused() -> None:
+    device = edited("transposed", "signal", "signal", units=3)
+    text = print_program(device)
+    waits = [line for line in text.splitlines() if line.strip().startswith("wait")]
+    assert waits
+    for wait in set(waits):
+        mutant = parse_program(text.replace(wait + "\n", "", 1), TEMPLATES)
+        with pytest.raises(VerifyError):
+            verify(mutant)
+
+
+def test_a_part_that_is_not_written_is_refused() -> None:
+    """All runs of a kernel write the whole buffer; one of two does not."""
+    device = built(BY_NAME["reshape"].program(), 2, fuse=False).device
+    kernel = device.kernels[0]
+    verify(device)
+    operator = kernel.stages[0].operator
+    half = replace(operator, dims=(2, *operator.dims[1:]))
+    stages = (replace(kernel.stages[0], operator=half), *kernel.stages[1:])
+    with pytest.raises(VerifyError):
+        verify(replace(device, kernels=(replace(kernel, stages=stages), *device.kernels[1:])))
