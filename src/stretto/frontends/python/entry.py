@@ -171,9 +171,7 @@ def _try(
     except KeepApart:
         plan.keeps_apart = True
         return None
-    except Abort as signal:
-        error = signal.error
-    except (NeedsUnroll, NeedsPeel, UnknownResult) as signal:
+    except (Abort, NeedsUnroll, NeedsPeel, UnknownResult) as signal:
         error = signal.abort.error
     except Exception as problem:
         error = problem

@@ -163,7 +163,7 @@ class Outline:
         assert carry is not None
         self.params = [kind for leaf in leaves if (kind := kind_of(leaf)) is not None]
         context = FunctionContext(self.name)
-        known = (len(self.captures), tuple(self.mutated), tuple(self.replaced))
+        known = self._size()
         carry.base.restore()
         try:
             with state.region(context) as region:
@@ -197,17 +197,16 @@ class Outline:
                     raise ByIdentity
                 settled &= self._find_shared(found, tensors, after)
                 self.captures = list(context.captures)
-                settled &= known == (
-                    len(self.captures),
-                    tuple(self.mutated),
-                    tuple(self.replaced),
-                )
+                settled &= known == self._size()
                 if settled:
                     self._complete(context, region, [*params, *placed], found, tensors, after)
         except _Retrace:
             self.captures = list(context.captures)
             return False
         return settled
+
+    def _size(self) -> tuple[int, ...]:
+        return len(self.captures), len(self.mutated), len(self.replaced)
 
     def _settle(self, result: Any, given: Any, leaves: list[Any]) -> bool:
         """Learn the structure of the result; True when it was known already."""

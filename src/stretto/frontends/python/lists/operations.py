@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.leaves import fake_of_type, kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import Kind, concrete, number_kind, unify
 from stretto.frontends.python.values.state import TracedList, describe
-from stretto.ir.core import Value
+from stretto.ir.core import Op, Value
 from stretto.ir.ops import ListGetOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, ListStackOp
-from stretto.ir.types import INDEX, TensorType
+from stretto.ir.types import INDEX, TensorType, Type
 
 
 def element_kind(items: TracedList) -> Kind:
@@ -57,14 +58,22 @@ def _item_value(items: TracedList, item: Any) -> Value:
 
 
 def push(items: TracedList, item: Any) -> None:
+    length, value = _length(items), _item_value(items, item)
+    after = ListLength(length.base, length.offset + 1)
+    _change(items, lambda now: ListPushOp(now, value), after)
+    link(items, [item])
+
+
+def _change(
+    items: TracedList, op_on: Callable[[Value], Op], length: ListLength | None, *others: Type
+) -> tuple[Value, ...]:
+    """Emits an op that makes a new list of `items`. Returns its other results, of types `others`."""
     check_change(items)
     state = tracer()
-    value = _item_value(items, item)
     current = state.current(items.memory)
-    length = _length(items)
-    pushed = state.emit(ListPushOp(current, value), (current.type,))[0]
-    state.write(items.memory, pushed, ListLength(length.base, length.offset + 1))
-    link(items, [item])
+    made, *rest = state.emit(op_on(current), (current.type, *others))
+    state.write(items.memory, made, length)
+    return tuple(rest)
 
 
 def extend(items: TracedList, others: Any) -> None:
@@ -149,12 +158,8 @@ def _check_no_slice(index: Any) -> None:
 
 def set_item(items: TracedList, index: Any, item: Any) -> None:
     _check_no_slice(index)
-    check_change(items)
-    state = tracer()
-    value = _item_value(items, item)
-    current = state.current(items.memory)
-    op = ListSetOp(current, _position(items, index), value)
-    state.write(items.memory, state.emit(op, (current.type,))[0], items.memory.state.length)
+    value, place = _item_value(items, item), _position(items, index)
+    _change(items, lambda now: ListSetOp(now, place, value), items.memory.state.length)
     link(items, [item])
 
 
@@ -179,21 +184,14 @@ def pop(items: TracedList, index: Any = -1) -> Any:
         item = _method(methods.item_to_pop, items, index)
         _method(methods.delete, items, index, "pop index out of range")
         return item
-    check_change(items)
-    state = tracer()
-    kind = element_kind(items)
-    current = state.current(items.memory)
-    length = _length(items)
-    rest, item = state.emit(ListPopOp(current), (current.type, kind.type))
-    state.write(items.memory, rest, ListLength(length.base, length.offset - 1))
+    kind, length = element_kind(items), _length(items)
+    after = ListLength(length.base, length.offset - 1)
+    (item,) = _change(items, ListPopOp, after, kind.type)
     return _taken(items, wrap(item, kind, device=_device(items)))
 
 
 def clear(items: TracedList) -> None:
-    check_change(items)
-    state = tracer()
-    current = state.current(items.memory)
-    state.write(items.memory, state.emit(ListNewOp(()), (current.type,))[0], ListLength(None, 0))
+    _change(items, lambda _: ListNewOp(()), ListLength(None, 0))
 
 
 def copied(items: TracedList) -> TracedList:

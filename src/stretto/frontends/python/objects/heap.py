@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import dis
 import types
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -249,8 +248,8 @@ class Heap:
             yield from self._globals(function.__globals__, code)
 
     def _globals(self, table: dict[str, Any], code: CodeType) -> Iterator[Any]:
-        yield from self._names(table, names_stored(code))
         reads = names_read(code)
+        yield from self._names(table, reads.stored)
         for name in sorted(reads.globals & table.keys()):
             value = table[name]
             if isinstance(value, ModuleType) and is_of_user(value):
@@ -329,17 +328,3 @@ def _holds(items: tuple[Any, ...], value: Any) -> bool:
         item is value or (isinstance(item, tuple) and _holds(item, value))  # pyright: ignore[reportUnknownArgumentType]
         for item in items
     )
-
-
-@cache
-def names_stored(code: CodeType) -> frozenset[str]:
-    """Global names that a code object, with those nested in it, assigns."""
-    found = {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
-    }
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found |= names_stored(constant)
-    return frozenset(found)

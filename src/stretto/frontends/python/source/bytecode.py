@@ -20,6 +20,8 @@ class NamesRead:
     attributes: frozenset[str]
     by_path: bool
     by_name: bool
+    stored: frozenset[str]
+    """Globals that it assigns or deletes."""
 
 
 _PATHS = frozenset({"vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__", "dir"})
@@ -28,7 +30,7 @@ _BY_NAME = frozenset({"getattr", "hasattr"})
 
 @cache
 def names_read(code: CodeType) -> NamesRead:
-    variables, attributes, values = set[str](), set[str](), set[str]()
+    variables, attributes, values, stored = set[str](), set[str](), set[str](), set[str]()
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             variables.add(instruction.argval)
@@ -36,6 +38,8 @@ def names_read(code: CodeType) -> NamesRead:
                 values.add(instruction.argval)  # not called on the spot
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
             attributes.add(instruction.argval)
+        elif instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            stored.add(instruction.argval)
     by_path = bool(_PATHS & (variables | attributes) or _BY_NAME & values)
     by_name = bool(_BY_NAME & variables)
     for constant in code.co_consts:
@@ -43,8 +47,10 @@ def names_read(code: CodeType) -> NamesRead:
             inner = names_read(constant)
             variables |= inner.globals
             attributes |= inner.attributes
+            stored |= inner.stored
             by_path |= inner.by_path
             by_name |= inner.by_name
         elif isinstance(constant, str) and constant.isidentifier():
             attributes.add(constant)  # for getattr
-    return NamesRead(frozenset(variables), frozenset(attributes), by_path, by_name)
+    names = (frozenset(variables), frozenset(attributes))
+    return NamesRead(*names, by_path, by_name, frozenset(stored))

@@ -8,25 +8,22 @@ from stretto.frontends.python.tracing.signals import Abort, abort, fail
 
 
 class Poison:
-    """Stands in for a variable. `reason` and `remedy` are shown when it is used."""
+    """Stands in for a variable. The error `origin` is shown when it is used."""
 
-    __slots__ = ("origin", "reason", "remedy")
+    __slots__ = ("origin",)
 
     def __init__(self, reason: str, remedy: str) -> None:
-        self.reason = reason
-        self.remedy = remedy
         self.origin = abort(reason, remedy)
 
     @classmethod
     def of(cls, origin: Abort) -> Poison:
         """A variable whose use is the error `origin`."""
         made = cls.__new__(cls)
-        made.reason, made.remedy = origin.error.message, origin.error.remedy or ""
         made.origin = origin
         return made
 
     def fail(self, *args: Any, **kwargs: Any) -> NoReturn:
-        fail(self.reason, self.remedy)
+        fail(self.origin.error.message, self.origin.error.remedy or "")
 
     def fail_at_origin(self) -> NoReturn:
         """The same error, at the branch or loop that made the value unknown."""

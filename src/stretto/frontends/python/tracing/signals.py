@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Hashable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import CodeType
 from typing import NoReturn
 
@@ -21,23 +22,22 @@ class Abort(CaptureSignal):
     def __init__(self, error: CaptureError) -> None:
         super().__init__(str(error))
         self.error = error
+        self.abort = self
 
 
+@dataclass(eq=False)
 class NeedsUnroll(CaptureSignal):
     """A loop's index was needed as a Python int: one of `loops` has to be unrolled."""
 
-    def __init__(self, loops: frozenset[int], abort: Abort) -> None:
-        super().__init__(loops)
-        self.loops = loops
-        self.abort = abort
+    loops: frozenset[int]
+    abort: Abort
 
 
+@dataclass(eq=False)
 class NeedsPeel(CaptureSignal):
     """A loop variable changes its structure in the first iteration, which must be run by itself."""
 
-    def __init__(self, abort: Abort) -> None:
-        super().__init__()
-        self.abort = abort
+    abort: Abort
 
 
 class Replan(CaptureSignal):
@@ -49,21 +49,19 @@ class KeepApart(CaptureSignal):
     is changed."""
 
 
+@dataclass(eq=False)
 class UnknownResult(CaptureSignal):
     """A recursive call whose result type is not known yet."""
 
-    def __init__(self, key: Hashable, abort: Abort) -> None:
-        super().__init__(key)
-        self.key = key
-        self.abort = abort
+    key: Hashable
+    abort: Abort
 
 
+@dataclass(eq=False)
 class RecursionFound(CaptureSignal):
     """A call equals one that is being traced: tracing unwinds to that one and outlines it."""
 
-    def __init__(self, key: Hashable) -> None:
-        super().__init__(key)
-        self.key = key
+    key: Hashable
 
 
 def abort(message: str, remedy: str) -> Abort:
@@ -83,7 +81,7 @@ def about_definition(code: CodeType) -> Generator[None]:
     try:
         yield
     except (Abort, NeedsPeel) as signal:
-        error = (signal if isinstance(signal, Abort) else signal.abort).error
+        error = signal.abort.error
         if error.location == user_location():
             error.location = definition(code)
         raise
