@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 import stretto
+from stretto.machines.cpu import pool
 from stretto.options import Options
-from stretto.runtime import memory_watch, pool, probes
+from stretto.runtime import memory_watch, probes
 from tests.frontends.python.checks import assert_same
 
 A = torch.tensor([1.0, 2.0, 3.0])

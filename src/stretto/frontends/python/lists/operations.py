@@ -67,7 +67,7 @@ def push(items: TracedList, item: Any) -> None:
 def _change(
     items: TracedList, op_on: Callable[[Value], Op], length: ListLength | None, *others: Type
 ) -> tuple[Value, ...]:
-    """Emits an op that makes a new list of `items`. Returns its other results, of types `others`."""
+    """Emits an op that makes `items` anew. Returns its further results, of types `others`."""
     check_change(items)
     state = tracer()
     current = state.current(items.memory)
