@@ -47,6 +47,7 @@ from stretto.frontends.python.results.effects import (
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
 from stretto.frontends.python.tracing.fakes import fake_like
+from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import (
     Abort,
     KeepApart,
@@ -366,16 +367,12 @@ def _check_aliases(tracer: Tracer, inputs: list[_Input]) -> None:
             by_memory.setdefault(memory, []).append(traced)
     values = {id(item.traced): item.value for item in inputs}
     for group in by_memory.values():
-        if len(group) > 1 and any(_was_written(item, values) for item in group):
+        states = [(item.memory.state.base, values.get(id(item))) for item in group]
+        if len(group) > 1 and any(b is not v for b, v in states if not isinstance(b, str)):
             fail(
                 "a tensor that shares memory with another input is changed in place",
                 "pass a clone() of one of them",
             )
-
-
-def _was_written(tensor: TracedTensor, values: dict[int, Value]) -> bool:
-    base = tensor.memory.state.base
-    return not isinstance(base, str) and base is not values.get(id(tensor))
 
 
 def _externals(tracer: Tracer, context: FunctionContext) -> list[_Input]:
@@ -453,18 +450,11 @@ def _modules(roots: Iterable[Any]) -> list[tuple[str, nn.Module]]:
             case MethodType():
                 pending += [(name, value.__self__), (name, value.__func__)]
             case FunctionType():
-                cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-                for free, cell in cells:
-                    try:
-                        pending.append((free, cell.cell_contents))
-                    except ValueError:
-                        continue
-                used = (n for n in value.__code__.co_names if n in value.__globals__)
-                pending += [
-                    (n, value.__globals__[n])
-                    for n in used
-                    if isinstance(value.__globals__[n], nn.Module | FunctionType)
-                ]
+                code, table = value.__code__, value.__globals__
+                cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
+                pending += [(free, read_cell(cell)) for free, cell in cells]
+                used = ((n, table.get(n)) for n in code.co_names)
+                pending += [item for item in used if isinstance(item[1], nn.Module | FunctionType)]
             case _:
                 continue
     return found

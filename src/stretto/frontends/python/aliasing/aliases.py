@@ -287,9 +287,7 @@ def visible() -> set[Storage]:
     found = {traced.memory for traced in state.inputs.values()}
     found |= {constant.memory for constant in state.constants.values()}
     found |= {storage for region in state.regions for storage in region.kept}
-    snapshot = Snapshot.take()
-    pending: list[Any] = list(snapshot.cells.values())
-    pending += [item for _, values in snapshot.boxes.values() for item in values.values()]
+    pending = list(Snapshot.take().values())
     while pending:
         value = pending.pop()
         if isinstance(value, TracedTensor | TracedList):

@@ -30,17 +30,15 @@ class Surroundings:
     def of(cells: tuple[CellType, ...], arguments: Any, captures: list[Value]) -> Surroundings:
         """Follows the variables of outer functions, the functions among them, and containers."""
         found, boxes = dict[int, tuple[CellType, Any]](), dict[int, tuple[Any, dict[Any, Any]]]()
-        pending, waiting = list[Any]([arguments]), list(cells)
-        while pending or waiting:
-            if waiting:
-                cell = waiting.pop()
-                if id(cell) not in found:
-                    found[id(cell)] = cell, read_cell(cell)
-                    pending.append(read_cell(cell))
-                continue
+        pending: list[Any] = [arguments, *cells]
+        while pending:
             value = pending.pop()
-            if isinstance(value, FunctionType):
-                waiting += value.__closure__ or ()
+            if isinstance(value, CellType):
+                if id(value) not in found:
+                    found[id(value)] = value, read_cell(value)
+                    pending.append(read_cell(value))
+            elif isinstance(value, FunctionType):
+                pending += value.__closure__ or ()
             elif isinstance(value, tuple):
                 pending += value
             elif (is_box(value) or isinstance(value, nn.Module)) and id(value) not in boxes:

@@ -8,7 +8,6 @@ which the options are carried.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +20,12 @@ from stretto.frontends.python.values.state import (
     Snapshot,
     contents,
     equal_leaves,
+    have_same_parts,
     is_box,
     parts_of,
     rebuild_tuple,
     refill,
+    with_part,
 )
 
 _MOST_OPTIONS = 4
@@ -108,13 +109,9 @@ class CarriedOptions:
             return True
         if unified(known, option) is not None:
             return (number_kind(known) is None) is (number_kind(option) is None)
-        if known is UNDEFINED or type(known) is not type(option):
+        if is_box(known) and (self.base.knows(known) or self.base.knows(option)):
             return False
-        if isinstance(known, tuple):
-            return len(known) == len(option)
-        if not is_box(known) or self.base.knows(known) or self.base.knows(option):
-            return False
-        return contents(known).keys() == contents(option).keys()
+        return have_same_parts(known, option)
 
     # -- objects --------------------------------------------------------------------------------
 
@@ -149,7 +146,7 @@ class CarriedOptions:
         else:
             cells = self.base.boxes[place[0]][1]
             key, path = path[0], path[1:]
-        made = _with_part(cells[key], path, value)
+        made = with_part(cells[key], path, value)
         if made is NONE:
             return False
         self.replaced.append((cells, key, cells[key]))
@@ -161,17 +158,3 @@ class CarriedOptions:
         for cells, key, value in reversed(self.replaced):
             cells[key] = value
         self.base.restore()
-
-
-def _with_part(whole: Any, path: Sequence[Any], part: Any) -> Any:
-    """A composite with another part; NONE where the path leads into a container, which would have
-    to be changed."""
-    if not path:
-        return part
-    parts = parts_of(whole)
-    if parts is None:
-        return NONE
-    made = _with_part(parts[path[0]], path[1:], part)
-    if made is NONE:
-        return NONE
-    return rebuild_tuple(whole, [*parts[: path[0]], made, *parts[path[0] + 1 :]])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +60,7 @@ from stretto.frontends.python.values.state import (
     rebuild_tuple,
     refill,
     shown_name,
+    with_part,
 )
 from stretto.ir.core import Value
 from stretto.ir.types import ListType, TensorType
@@ -264,9 +264,9 @@ class Carry:
             (kind, *rest), *path = slot
             if kind == "cell":
                 frame = self.base.frames[rest[0]]
-                frame.set(rest[1], _poisoned(frame.get(rest[1]), path, poison))
+                frame.set(rest[1], with_part(frame.get(rest[1]), path, poison, in_boxes=True))
             else:
-                _poisoned(self.base.boxes[rest[0]][0], path, poison)
+                with_part(self.base.boxes[rest[0]][0], path, poison, in_boxes=True)
 
     def _settle_bound(self) -> None:
         """Takes the value itself for variables that each round binds: they have one after the
@@ -544,19 +544,6 @@ def _or_poison(value: Any) -> Any:
     if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
         return Poison.of(value.memory.state.stale)
     return value
-
-
-def _poisoned(whole: Any, path: Sequence[Any], poison: Poison) -> Any:
-    """The value of a variable with a poison in one of its parts."""
-    if not path:
-        return poison
-    parts = parts_of(whole)
-    if parts is not None:
-        inner = _poisoned(parts[path[0]], path[1:], poison)
-        return rebuild_tuple(whole, [*parts[: path[0]], inner, *parts[path[0] + 1 :]])
-    items = contents(whole)
-    refill(whole, {**items, path[0]: _poisoned(items.get(path[0]), path[1:], poison)})
-    return whole
 
 
 def _has_unbound_form(value: Any) -> bool:

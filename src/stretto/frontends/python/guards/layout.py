@@ -220,11 +220,9 @@ class _Collector:
             self.objects.append((value, kind))
         slots = reach.slots(value)
         self.attributes(holder, value, (n for n, item in slots.items() if item is not UNDEFINED))
-        if UNDEFINED in slots.values():
-            empty = {name for name, item in slots.items() if item is UNDEFINED}
-            for name in sorted(empty):
-                if not self.exempt.has(id(value), name):
-                    self.absent[id(value), name] = (_SlotsSet(value), name, holder)
+        for name in sorted(name for name, item in slots.items() if item is UNDEFINED):
+            if not self.exempt.has(id(value), name):
+                self.absent[id(value), name] = (_SlotsSet(value), name, holder)
 
 
 class _SlotsSet:

@@ -77,11 +77,8 @@ def replacement(box: Any) -> TracedList | None:
     of before."""
     if not isinstance(box, list) or id(box) not in tracer().replaced_lists:  # pyright: ignore[reportUnknownArgumentType]
         return None
-    snapshot = Snapshot.take()
-    values = [*snapshot.cells.values()]
-    values += [item for _, items in snapshot.boxes.values() for item in items.values()]
     origins = tracer().list_origins
-    lists = (value for value in values if isinstance(value, TracedList))
+    lists = (value for value in Snapshot.take().values() if isinstance(value, TracedList))
     return next((value for value in lists if origins.get(id(value)) == id(box)), None)  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -146,6 +143,4 @@ def _is_visible(box: Any) -> bool:
     snapshot = Snapshot.take()
     if not isinstance(box, TracedList):
         return id(box) in snapshot.boxes
-    held = [*snapshot.cells.values()]
-    held += [item for _, values in snapshot.boxes.values() for item in values.values()]
-    return any(item is box for item in held)
+    return any(item is box for item in snapshot.values())

@@ -14,7 +14,7 @@ import torch
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error
 from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import SET_ROW, TracedTensor, ViewStep
+from stretto.frontends.python.tracing.tensor import TracedTensor, ViewStep
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
@@ -49,11 +49,10 @@ def _extended(
     fake: torch.Tensor,
     target: str,
     *arguments: Argument,
-    scatter: str = "",
     inverse: tuple[Argument, ...] | None = None,
 ) -> TracedTensor:
     """The alias of `tensor` that one more view step makes."""
-    step = ViewStep(target, arguments, tracer().type_of(fake), scatter, inverse)
+    step = ViewStep(target, arguments, tracer().type_of(fake), inverse)
     return TracedTensor(fake, tensor.memory, (*tensor.steps, step))
 
 
@@ -136,11 +135,7 @@ def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
         inside = _selected_before_expand(x, fake, dim, index)
         if inside is not None:
             return inside
-    return _extended(x, fake, "aten.select.int", dim, index, scatter=_scatter_of(index))
-
-
-def _scatter_of(index: int | Value) -> str:
-    return "aten.select_scatter.default" if isinstance(index, int) else SET_ROW
+    return _extended(x, fake, "aten.select.int", dim, index)
 
 
 def _selected_before_expand(
@@ -157,7 +152,7 @@ def _selected_before_expand(
         at = index if type.shape[dim - new] != 1 else 0
         left = tuple(size for place, size in enumerate(type.shape) if place != dim - new)
         type = TensorType(type.dtype, left)
-        step = ViewStep("aten.select.int", (dim - new, at), type, _scatter_of(at))
+        step = ViewStep("aten.select.int", (dim - new, at), type)
         base = TracedTensor(fake, base.memory, (*base.steps, step))
     if type == state.type_of(fake):
         return TracedTensor(fake, base.memory, base.steps)
@@ -178,8 +173,7 @@ def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> Trace
     """`length` elements of `dim` from a position known only at run time."""
     fake = _fake_view(aten.narrow.default, tensor, dim, 0, length)
     _check(start, tensor, dim % tensor.dim(), length, "stretto.narrow")
-    scatter = "stretto.narrow_scatter"
-    return _extended(tensor, fake, "stretto.narrow", dim, start, length, scatter=scatter)
+    return _extended(tensor, fake, "stretto.narrow", dim, start, length)
 
 
 def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
@@ -207,8 +201,7 @@ def _sliced(
         end = max(start, end)
         if (start, end, step) == (0, size, 1):
             return TracedTensor(fake, tensor.memory, tensor.steps)
-    scatter = "aten.slice_scatter.default"
-    return _extended(tensor, fake, "aten.slice.Tensor", dim, start, end, step, scatter=scatter)
+    return _extended(tensor, fake, "aten.slice.Tensor", dim, start, end, step)
 
 
 def _unbind(x: TracedTensor, dim: int = 0) -> tuple[TracedTensor, ...]:
@@ -233,8 +226,7 @@ def _pieces(func: Any) -> ViewRule:
 
 def _diagonal(x: TracedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TracedTensor:
     fake = _fake_view(aten.diagonal.default, x, offset, dim1, dim2)
-    scatter = "aten.diagonal_scatter.default"
-    return _extended(x, fake, "aten.diagonal.default", offset, dim1, dim2, scatter=scatter)
+    return _extended(x, fake, "aten.diagonal.default", offset, dim1, dim2)
 
 
 def _as_strided(x: TracedTensor, size: Any, stride: Any, offset: int | None = None) -> TracedTensor:
@@ -243,8 +235,7 @@ def _as_strided(x: TracedTensor, size: Any, stride: Any, offset: int | None = No
     if x.steps or not x.fake.is_contiguous():
         fail("as_strided of a view is not captured", "use slices, unfold or reshape instead")
     places = (tuple(size), tuple(stride), offset)
-    scatter = "aten.as_strided_scatter.default"
-    return _extended(x, fake, "aten.as_strided.default", *places, scatter=scatter)
+    return _extended(x, fake, "aten.as_strided.default", *places)
 
 
 # -- repeated elements ----------------------------------------------------------------------------

@@ -34,18 +34,6 @@ PLAIN = frozenset((torch.Tensor, nn.Parameter, nn.Buffer))
 def active_transformation() -> str | None:
     """The active transformation, in words, that has to see the operators of the original function.
     This is asked on each call and must be quick."""
-    if (
-        _dispatch_modes()
-        or _transformation() is not None
-        or _traced_by_jit() is not None
-        or forward_ad._current_level >= 0
-        or _function_modes()
-    ):
-        return _describe()
-    return None
-
-
-def _describe() -> str | None:
     if _dispatch_modes():
         mode = torch._C._get_dispatch_stack_at(_dispatch_modes() - 1)
         return f"the dispatch mode {type(mode).__name__} is active"
@@ -55,10 +43,11 @@ def _describe() -> str | None:
         return "torch.jit.trace is tracing it"
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation is active"
-    for number in range(_function_modes()):
-        mode = torch._C._get_function_stack_at(number)
-        if not isinstance(mode, _device.DeviceContext):
-            return f"the function mode {type(mode).__name__} is active"
+    if _function_modes():
+        modes = map(torch._C._get_function_stack_at, range(_function_modes()))
+        for mode in modes:
+            if not isinstance(mode, _device.DeviceContext):
+                return f"the function mode {type(mode).__name__} is active"
     return None
 
 

@@ -118,8 +118,14 @@ class MemorySource:
     is_own: bool = False
 
 
-SET_ROW = "select at a position"
-"""The scatter of a `select` whose position is known only at run time."""
+_SCATTERS = {
+    "aten.select.int": "aten.select_scatter.default",
+    "aten.slice.Tensor": "aten.slice_scatter.default",
+    "aten.diagonal.default": "aten.diagonal_scatter.default",
+    "aten.as_strided.default": "aten.as_strided_scatter.default",
+    "stretto.narrow": "stretto.narrow_scatter",
+}
+"""The operators that write a part of a tensor, by those that view it."""
 
 
 class Emitter(Protocol):
@@ -134,14 +140,13 @@ class Emitter(Protocol):
 class ViewStep:
     """One view: `target(base, *arguments)`. Equal steps view the same elements.
 
-    It is written back by `scatter(base, part, *arguments)`, or, where the view keeps all elements,
-    by `target(part, *inverse)`. A view with neither cannot be written.
+    It is written back by a scatter, or, where the view keeps all elements, by
+    `target(part, *inverse)`. A view with neither cannot be written.
     """
 
     target: str
     arguments: tuple[Argument, ...]
     type: TensorType
-    scatter: str = ""
     inverse: tuple[Argument, ...] | None = None
 
     @property
@@ -151,7 +156,7 @@ class ViewStep:
 
     @property
     def is_writable(self) -> bool:
-        return bool(self.scatter) or self.inverse is not None
+        return self.target in _SCATTERS or self.inverse is not None
 
     @property
     def is_comparable(self) -> bool:
@@ -170,18 +175,19 @@ class ViewStep:
         whole = base.tensor
         if self.inverse is not None:
             return state.tensor_op(self.target, (part, *_mapped(self.inverse, state.use)), whole)
-        if not self.scatter:
+        scatter = _SCATTERS.get(self.target)
+        if scatter is None:
             fail("an expanded tensor is written in place", "call clone() on it first")
         dim, *rest = _mapped(self.arguments, state.use)
-        if self.scatter == SET_ROW:
+        if self.target == "aten.select.int" and isinstance(rest[0], Value):
             assert isinstance(dim, int)
             shape = self.type.shape
             row = TensorType(self.type.dtype, (*shape[:dim], 1, *shape[dim:]))
             part = state.tensor_op("aten.unsqueeze.default", (part, dim), row)
             return state.tensor_op("stretto.narrow_scatter", (base, part, dim, *rest), whole)
-        if self.scatter == "stretto.narrow_scatter":
+        if self.target == "stretto.narrow":
             rest = rest[:1]
-        return state.tensor_op(self.scatter, (base, part, dim, *rest), whole)
+        return state.tensor_op(scatter, (base, part, dim, *rest), whole)
 
 
 def _is_comparable(argument: Any) -> bool:

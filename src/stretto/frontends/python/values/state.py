@@ -22,7 +22,7 @@ from torch import nn
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, is_internal
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, active, tracer
-from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.either import NONE, Either
 from stretto.frontends.python.values.stores import Holder
 
 
@@ -215,6 +215,34 @@ def rebuild_tuple(old: Any, items: list[Any]) -> Any:
         return tuple(items)
 
 
+def with_part(whole: Any, path: Sequence[Any], part: Any, *, in_boxes: bool = False) -> Any:
+    """A composite with another part. A container on the way is changed itself (in_boxes), or makes
+    the result NONE."""
+    if not path:
+        return part
+    parts = parts_of(whole)
+    if parts is None and not in_boxes:
+        return NONE
+    items = contents(whole) if parts is None else dict(enumerate(parts))
+    made = with_part(items.get(path[0]), path[1:], part, in_boxes=in_boxes)
+    if made is NONE:
+        return NONE
+    items[path[0]] = made
+    if parts is not None:
+        return rebuild_tuple(whole, list(items.values()))
+    refill(whole, items)
+    return whole
+
+
+def have_same_parts(first: Any, second: Any) -> bool:
+    """Whether two tuples have the same length, or two containers of one class the same keys."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, tuple):
+        return len(first) == len(second)
+    return is_box(first) and contents(first).keys() == contents(second).keys()
+
+
 def children(value: Any) -> Iterator[Any]:
     """What a tuple or container directly holds."""
     parts = parts_of(value)
@@ -264,6 +292,12 @@ class Snapshot:
         return all(
             self.frames[number].get(name) is value for (number, name), value in self.cells.items()
         ) and all(is_same(contents(box), values) for box, values in self.boxes.values())
+
+    def values(self) -> Iterator[Any]:
+        """What variables and containers hold."""
+        yield from self.cells.values()
+        for _, values in self.boxes.values():
+            yield from values.values()
 
     def knows(self, box: Any) -> bool:
         """Whether an object existed at the time of the snapshot."""
