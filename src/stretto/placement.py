@@ -28,6 +28,7 @@ def choose_machine(backend: str, tensors: Sequence[torch.Tensor]) -> Machine:
     tensors that it cannot take."""
     check_inputs(tensors)
     if backend != AUTO:
+        require_backend(backend)  # it may have been unregistered meanwhile
         return find_machine(backend)
     served = {m.device_type for m in known_machines().values() if m.is_default}
     found = {tensor.device.type for tensor in tensors} & served - {HOST.type}

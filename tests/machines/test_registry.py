@@ -53,6 +53,13 @@ def test_a_registered_machine_is_a_backend() -> None:
         unregister("mine")
 
 
+def test_a_machine_that_is_gone_when_it_is_needed() -> None:
+    with registered(replace(find_machine("interpreter"), name="mine")):
+        fast = stretto.compile(lambda x: x + 1, backend="mine")
+    with pytest.raises(ValueError, match="backend must be one of auto, .*, not 'mine'"):
+        fast(torch.ones(2))
+
+
 def test_a_machine_that_is_registered_for_a_while() -> None:
     costs = replace(find_machine("cpu").costs, wait_seconds=1.0)
     with registered(replace(find_machine("cpu"), costs=costs)):
