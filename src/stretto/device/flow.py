@@ -17,6 +17,7 @@ from stretto.device.tree import (
     For,
     If,
     Leaf,
+    Loop,
     Node,
     Rotation,
     Seq,
@@ -29,8 +30,6 @@ from stretto.device.tree import (
 L = TypeVar("L")
 M = TypeVar("M")
 S = TypeVar("S")
-
-Loop = For[L] | While[L]
 
 
 class Flow(ABC, Generic[L, M, S]):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Reg, constant
+from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram
-from stretto.device.tree import Call, For, If, Leaf, Tree, While, walk
+from stretto.device.tree import Call, Leaf, Tree, reads, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,11 @@ class Plan:
         nodes = [node for function in self.tree.functions for node in walk(function.body)]
         libraries = [n.body for n in nodes if isinstance(n, Leaf) and isinstance(n.body, Library)]
         return (
-            any(isinstance(n, While | If | Call) for n in nodes)
-            or any(isinstance(n, For) and _is_open(n) for n in nodes)
+            any(isinstance(n, Call) or reads(n) for n in nodes)
             or any(isinstance(o, Reg) for library in libraries for o in library.call.operands)
             # It asks where a loop has left a buffer.
             or (bool(libraries) and any(launch.rotated for _, launch in self.launches))
         )
-
-
-def _is_open(node: For[Action]) -> bool:
-    return any(constant(bound) is None for bound in (node.start, node.stop))
 
 
 def address_name(buffer: Buffer) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stretto.device.tree import Call, For, If, Node, Tree, While, children, trip_count, walk
+from stretto.device.tree import Call, If, Node, Tree, children, iterations, walk
 
 L = TypeVar("L")
 
@@ -42,15 +42,7 @@ NEVER = Runs(0)
 
 def inside(node: Node[L], runs: Runs) -> Runs:
     """How often the nodes directly below a node run that runs so often itself."""
-    match node:
-        case For():
-            return runs.times(trip_count(node))
-        case While():
-            return runs.times(None)
-        case If():
-            return Runs(runs.count, False)
-        case _:
-            return runs
+    return Runs(runs.count, False) if isinstance(node, If) else runs.times(iterations(node))
 
 
 def walk_runs(node: Node[L], runs: Runs) -> Iterator[tuple[Node[L], Runs]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeGuard, TypeVar, cast
 
 from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, expr_regs
 
@@ -119,6 +119,7 @@ class Call(Generic[L]):
     """(register of the caller, register of the callee) pairs."""
 
 
+Loop = For[L] | While[L]
 Node = Leaf[L] | Seq[L] | For[L] | While[L] | If[L] | Call[L]
 
 
@@ -274,6 +275,36 @@ def walk(node: Node[L]) -> Iterator[Node[L]]:
     yield node
     for child in children(node):
         yield from walk(child)
+
+
+def iterations(node: Node[L]) -> int | None:
+    """How often what is below a node runs each time; None where values decide."""
+    match node:
+        case For():
+            return trip_count(node)
+        case While():
+            return None
+        case _:
+            return 1
+
+
+def is_loop(node: Node[L]) -> TypeGuard[Loop[L]]:
+    return isinstance(node, For | While)
+
+
+def title(node: Node[L]) -> str:
+    """What a control node is called in tables and messages."""
+    match node:
+        case For(index=index):
+            return f"for {index.name}"
+        case While(condition=condition):
+            return f"while {condition.name}"
+        case If(condition=condition):
+            return f"if {condition.name}"
+        case Call(function=name):
+            return f"call {name}"
+        case Leaf() | Seq():
+            return type(node).__name__.lower()
 
 
 def trip_count(node: For[L]) -> int | None:

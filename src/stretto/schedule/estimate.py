@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from stretto.device.costs import CostModel
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, trip_count
+from stretto.device.tree import Call, If, Leaf, Node, TreeFunction, children, iterations
 
 L = TypeVar("L")
 
@@ -46,15 +46,11 @@ class _Estimator(Generic[L]):
         match node:
             case Leaf(body):
                 return self._leaf(body)
-            case Seq(children):
-                return sum(self._node(child) for child in children)
-            case For(body=body):
-                trips = trip_count(node)
-                trips = self._costs.unknown_trips if trips is None else trips
-                return trips * self._node(body)
-            case While(head=head, body=body):
-                return self._costs.unknown_trips * (self._node(head) + self._node(body))
             case If(then=then, orelse=orelse):
                 return max(self._node(then), self._node(orelse))
             case Call(function=name):
                 return self.function(name)
+            case _:
+                times = iterations(node)
+                times = self._costs.unknown_trips if times is None else times
+                return times * sum(self._node(child) for child in children(node))

@@ -9,7 +9,7 @@ from stretto.device.expr import Buffer, Var
 from stretto.device.flow import Backward
 from stretto.device.operator import Kernel, Operator
 from stretto.device.regions import Statement, item_regions
-from stretto.device.tree import Call, For, Leaf, Node, Seq, While, children, rotation, swaps
+from stretto.device.tree import Call, Leaf, Node, Seq, children, is_loop, rotation, swaps
 from stretto.schedule.policy import LeafPlan
 
 
@@ -129,7 +129,7 @@ class _Timeline:
                 self._visit_leaf(plan)
             case Call(tensors=tensors):
                 self._note((access.buffer.name for _, access in tensors), self._control())
-            case For() | While():
+            case _ if is_loop(node):
                 start = self._control()
                 for child in children(node):
                     self.visit(child)

@@ -11,27 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, limit_register
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, Item, Schedule
 from stretto.device.tree import (
     Call,
-    For,
-    If,
     Leaf,
     Let,
     Node,
     Seq,
     Tree,
     TreeFunction,
-    While,
+    assigns,
     children,
     joined,
     leaves,
+    reads,
     rebuilt,
     rotating,
     walk,
+    with_inputs,
 )
 from stretto.schedule.merge import RunStep, Step, merge
 from stretto.schedule.pieces import piece, piece_registers
@@ -193,18 +194,15 @@ class _FunctionCutter:
     # ---- control on the host -----------------------------------------------------------------
     def control(self, node: Node[Schedule], ahead: list[Node[Schedule]]) -> Node[Action]:
         """A node as the host executes it; what the device computes for it is added to `ahead`."""
+        for reg in assigns(node):
+            self.word(reg.name)
+        node = with_inputs(
+            node, lambda expr: self.number(expr, ahead), lambda access: self.place(access, ahead)
+        )
+        for reg in sorted(reads(node), key=lambda reg: reg.name):
+            self.word(reg.name)
         if isinstance(node, Call):
-            passed = tuple((reg, self.number(expr, ahead)) for reg, expr in node.registers)
-            places = tuple((buffer, self.place(a, ahead)) for buffer, a in node.tensors)
-            for mine, _ in node.results:
-                self.word(mine.name)
-            return Call(node.function, passed, places, node.results)
-        if isinstance(node, For):
-            self.word(node.index.name)
-            bounds = [self.number(expr, ahead) for expr in (node.start, node.stop)]
-            node = replace(node, start=bounds[0], stop=bounds[1])
-        elif isinstance(node, While | If):
-            self.word(node.condition.name)
+            return cast("Call[Action]", node)
         return rebuilt(node, [self.node(child) for child in children(node)])
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:

@@ -23,12 +23,11 @@ from stretto.device.later import BufferNames, later_names
 from stretto.device.program import Schedule
 from stretto.device.tree import (
     Call,
-    For,
     Leaf,
     Node,
     Rotation,
     Seq,
-    While,
+    is_loop,
     joined,
     leaves,
     map_leaves,
@@ -98,7 +97,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
                 case Leaf(body):
                     made += _made(last)
                     last = self._walked(body, last.pending())
-                case For() | While():
+                case _ if is_loop(child):
                     nodes, state = self._entered(child, last)
                     made += nodes
                     last = self._waiting(state)

@@ -10,7 +10,6 @@ from pathlib import Path
 from stretto.device.program import DeviceProgram, Run, Schedule, Wait
 from stretto.device.runs import BY_VALUE, NEVER, Runs, function_runs, inside, reached, tree_runs
 from stretto.device.tree import (
-    Call,
     Check,
     For,
     If,
@@ -18,8 +17,8 @@ from stretto.device.tree import (
     Let,
     Node,
     Seq,
-    While,
     children,
+    title,
     trip_count,
 )
 from stretto.errors import SourceLocation
@@ -186,18 +185,16 @@ def _node_rows(node: Node[Schedule], depth: int, runs: Runs) -> Iterator[Schedul
                 yield from _node_rows(child, depth, runs)
             return
         case If():
-            yield ScheduleRow(depth, f"if {node.condition.name}", runs)
+            yield ScheduleRow(depth, title(node), runs)
             for name, arm in (("then", node.then), ("else", node.orelse)):
                 if rows := list(_node_rows(arm, depth + 2, below)):
                     yield ScheduleRow(depth + 1, name, runs)
                     yield from rows
             return
         case For():
-            what = f"for {node.index.name}, trips: {Runs().times(trip_count(node))}"
-        case While():
-            what = f"while {node.condition.name}"
-        case Call():
-            what = f"call {node.function}"
+            what = f"{title(node)}, trips: {Runs().times(trip_count(node))}"
+        case _:
+            what = title(node)
     yield ScheduleRow(depth, what, runs)
     for child in children(node):
         yield from _node_rows(child, depth + 1, below)

@@ -12,7 +12,19 @@ from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.program import DeviceProgram, Wait
 from stretto.device.runs import NEVER, Runs, tree_runs
-from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, While, reads, walk
+from stretto.device.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    While,
+    reads,
+    title,
+    walk,
+)
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.plan import PlanExecutable
@@ -237,17 +249,14 @@ def _host_row(function: str, node: Node[Action], plan: Plan) -> HostRow | None:
             return HostRow(function, call.target, ", ".join(needed) or NOTHING, call.reason)
         case Leaf() | Seq():
             return None
-        case For():
-            what = f"for {node.index.name}"
+        case For() | If():
+            pass
         case While():
-            what, names = f"while {names}", f"{names}, each trip"
-        case If():
-            what = f"if {names}"
+            names = f"{names}, each trip"
         case Call():  # register arguments are copied from words to words on the GPU
-            what = f"call {node.function}"
             offsets = [expr_regs(Position(access.offset)) for _, access in node.tensors]
             names = _names({reg for regs in offsets for reg in regs})
-    return HostRow(function, what, names, _why(node, plan))
+    return HostRow(function, title(node), names, _why(node, plan))
 
 
 def _names(regs: Iterable[Reg]) -> str:
