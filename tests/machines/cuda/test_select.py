@@ -13,10 +13,10 @@ from stretto.ir.types import DType
 from stretto.kernels.products import product_of
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select
+from stretto.machines.cuda.stencil import Stencil
 from stretto.machines.cuda.templates import TEMPLATES, choose
 from stretto.machines.cuda.templates.dot import block_dtype
 from stretto.machines.cuda.templates.reduction import Reduce
-from stretto.machines.cuda.templates.stencil import Stencil
 from stretto.schedule.scheduler import schedule
 from tests.lowering.programs import items_of, lowered
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from stretto.device.operator import Operator, Stage
 from stretto.kernels.groups import divisible
-from stretto.machines.cuda.templates.dot import Dot
+from stretto.machines.cuda.template import CudaTemplate
 
 
 def epilogue(stages: tuple[Stage, ...], place: int) -> tuple[Stage, ...]:
     """The stages behind the product at `place` that are part of it."""
     first = stages[place]
-    if not isinstance(first.template, Dot) or first.operator.accumulate:
+    if first.operator.accumulate or not _takes_epilogue(first):
         return ()
     found: list[Stage] = []
     for stage in stages[place + 1 :]:
@@ -22,6 +22,10 @@ def epilogue(stages: tuple[Stage, ...], place: int) -> tuple[Stage, ...]:
             break
         found.append(stage)
     return tuple(found)
+
+
+def _takes_epilogue(stage: Stage) -> bool:
+    return isinstance(stage.template, CudaTemplate) and stage.template.has_epilogue
 
 
 def follows(stage: Stage, before: list[Stage]) -> bool:

@@ -17,8 +17,9 @@ from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
 from stretto.kernels.variants import Chooser, Variant, cheapest, cheapest_of, open_kernels
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
+from stretto.machines.cuda.stencil import Stencil, whole_seconds
+from stretto.machines.cuda.template import Choice
 from stretto.machines.cuda.templates import choose as choose_template
-from stretto.machines.cuda.templates.stencil import Choice, Stencil, whole_seconds
 from stretto.remarks import Remarks
 from stretto.text import seconds_text
 

@@ -7,18 +7,15 @@ combine their lanes: the loads of all are under way at once.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer
 from stretto.device.operator import Operator, Stage
 from stretto.machines.cuda.printer.scalar import BARRIER
-from stretto.machines.cuda.printer.stage_dot import DotPrinter
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
-from stretto.machines.cuda.printer.stage_map import MapPrinter
 from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter
-from stretto.machines.cuda.printer.stage_reduce import ReducePrinter
-from stretto.machines.cuda.templates.dot import Dot
+from stretto.machines.cuda.templates import stage_printer
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder
 
@@ -36,25 +33,25 @@ class TaskPrinter:
     grid: tuple[GridBound, ...]
     counter: list[int] = field(default_factory=lambda: [0])
     frame: ResultFrame | None = None
-    pending: list[tuple[ReducePrinter, Generator[None]]] = field(
-        default_factory=list[tuple[ReducePrinter, Generator[None]]]
+    pending: list[tuple[NestPrinter, Iterator[None]]] = field(
+        default_factory=list[tuple[NestPrinter, Iterator[None]]]
     )
     reads: set[Buffer] = field(default_factory=set[Buffer])
     writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
     def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
         """behind: stages that are a part of this product."""
-        if NestPrinter(self.out, self.names, stage, self.grid, self.counter).is_empty:
+        printer = stage_printer((self.out, self.names, stage, self.grid, self.counter))
+        if printer.is_empty:
             return
         touched = {load.access.buffer for load in stage.operator.reads()}
         touched.add(stage.operator.out.buffer)
-        printer = self.printer(stage)
-        if not _may_wait(printer) or any(
+        if not printer.may_wait or any(
             other.operator.out.buffer in touched and other.operator != stage.operator
             for other, _ in self.pending
         ):
             self.finish()
-        if isinstance(printer, DotPrinter) and behind:
+        if behind:
             self.product(printer, behind)
             return
         printer.frame = self.frame
@@ -62,27 +59,16 @@ class TaskPrinter:
         loads = {load.access.buffer for load in stage.operator.reads() if load not in known}
         self.barrier(not loads.isdisjoint(self.writes))
         self.reads |= loads
-        if isinstance(printer, ReducePrinter) and _may_wait(printer):
-            phases = printer.reduce()
+        if printer.may_wait:
+            phases = printer.phases()
             next(phases)
             self.pending.append((printer, phases))
             return
         self.before_result(printer)
-        match printer:
-            case ReducePrinter():
-                if stage.operator.combine in ("cumsum", "cumprod"):
-                    printer.scan()
-                else:
-                    for _ in printer.reduce():
-                        pass
-            case DotPrinter():
-                printer.dot()
-            case _:
-                assert isinstance(printer, MapPrinter)
-                printer.map()
+        _print(printer)
         self.frame = printer.frame
 
-    def product(self, printer: DotPrinter, behind: tuple[Stage, ...]) -> None:
+    def product(self, printer: NestPrinter, behind: tuple[Stage, ...]) -> None:
         """A product and what its blocks compute behind it."""
         operators = [printer.operator, *(stage.operator for stage in behind)]
         made = {operator.out.buffer for operator in operators}
@@ -94,13 +80,8 @@ class TaskPrinter:
             self.writes[operator.out.buffer] = operator
             if self.frame is not None:
                 self.frame.written(operator)
-        printer.dot(tuple(operators[1:]))
-
-    def printer(self, stage: Stage) -> NestPrinter:
-        parts = (self.out, self.names, stage, self.grid, self.counter)
-        if not stage.operator.combine:
-            return MapPrinter(*parts)
-        return DotPrinter(*parts) if isinstance(stage.template, Dot) else ReducePrinter(*parts)
+        printer.beside = tuple(operators[1:])
+        _print(printer)
 
     def finish(self) -> None:
         """Prints the results that are pending."""
@@ -130,8 +111,6 @@ class TaskPrinter:
             self.writes.clear()
 
 
-def _may_wait(printer: NestPrinter) -> bool:
-    """May its results come after the loads of the next stages?"""
-    if not isinstance(printer, ReducePrinter) or printer.combine in ("cumsum", "cumprod"):
-        return False
-    return printer.is_one_block
+def _print(printer: NestPrinter) -> None:
+    for _ in printer.phases():
+        pass

@@ -6,7 +6,7 @@ access walks as one are joined first, so that most pointwise work is one long di
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -117,6 +117,15 @@ class NestPrinter:
     def result_dtype(self) -> DType:
         """What the results are computed in."""
         return self.operator.value.dtype
+
+    @property
+    def may_wait(self) -> bool:
+        """May its results come after the loads of the next stages?"""
+        return False
+
+    def phases(self) -> Iterator[None]:
+        """Prints the stage; where it may wait, in two phases: loads, then results."""
+        raise NotImplementedError
 
     # ---- results in registers ----------------------------------------------------------------
     def lane_dims(self) -> list[BoxDim]:

@@ -1,30 +1,36 @@
-"""How a thread block computes one stage of a task: a file per template, with block and cost."""
+"""How a thread block computes a stage: a file per template, which is found by itself."""
 
 from __future__ import annotations
 
-from math import prod
+from importlib import import_module
+from pkgutil import iter_modules
 
-from stretto.device.operator import Loops, Template
-from stretto.machines.cuda.templates.dot import Dot, dot_choice
-from stretto.machines.cuda.templates.pointwise import Map, map_choice
-from stretto.machines.cuda.templates.reduction import Reduce, reduce_choice
-from stretto.machines.cuda.templates.stencil import Choice, Stencil
+from stretto.device.operator import PLAIN_TEMPLATES, Template
+from stretto.machines.cuda.printer.stage_nest import NestPrinter
+from stretto.machines.cuda.stencil import Stencil
+from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.cuda.templates.pointwise import Map
+from stretto.machines.cuda.templates.reduction import Reduce
 
-CudaTemplate = Map | Reduce | Dot | Loops
-TEMPLATES: dict[str, type[Template]] = {
-    template.name: template for template in (Map, Reduce, Dot, Loops)
+_FOUND: list[Family] = [
+    import_module(item.name).FAMILY for item in iter_modules(__path__, f"{__name__}.")
+]
+FAMILIES = sorted(_FOUND, key=lambda family: family.rank)
+TEMPLATES: dict[str, type[Template]] = PLAIN_TEMPLATES | {
+    family.template.name: family.template for family in FAMILIES
 }
 
 
 def choose(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
-    """The way to compute a box of these sizes."""
-    operator = stencil.operator
-    if not operator.combine:
-        return map_choice(stencil, sizes)
-    product = stencil.product
-    if product is not None:
-        within = all(size % sizes[n] == 0 for n, size in product.pieces)
-        if stencil.is_matrix and within:
-            rows, columns = (prod(sizes[n] for n in d) for d in (product.rows, product.columns))
-            return dot_choice(stencil, product, sizes, rows, columns)
-    return reduce_choice(stencil, sizes)
+    """The way to compute a box of these sizes; a reduction or a map always applies."""
+    found = (family.choice(stencil, sizes) for family in FAMILIES)
+    return next(choice for choice in found if choice is not None)
+
+
+def stage_printer(parts: Parts) -> NestPrinter:
+    """What prints a stage: where no template was chosen, the plain ones."""
+    stage = parts[2]
+    if isinstance(stage.template, CudaTemplate):
+        return stage.template.printer(parts)
+    plain = Reduce(4, 256) if stage.operator.combine else Map(1024)
+    return plain.printer(parts)

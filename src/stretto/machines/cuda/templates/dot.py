@@ -1,25 +1,38 @@
-"""Products of matrices by `rows` x `columns` x `depth` on the tensor cores."""
+"""Products of matrices on the tensor cores (implicit GEMM), by `rows` x `columns` x `depth`.
+
+The two factors may be any expressions: rows, columns and depth are each a number of dims laid out
+along an axis, so a convolution, whose image is read under a mask, is one more product of matrices.
+Dims that both factors depend on are a batch, walked one by one. Factors of f32 are multiplied with
+the accuracy of f32; those that hold f16 or bf16 numbers go in as they are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import ClassVar
 
 from stretto.device.expr import Apply, Const, Expr, Load
-from stretto.device.operator import Operator, Template
+from stretto.device.operator import Operator
 from stretto.ir.types import DType
 from stretto.kernels.products import Product
-from stretto.machines.cuda.templates.stencil import Choice, Stencil, block_product, power, waste
+from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
+from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
+from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
+from stretto.machines.cuda.stencil import Stencil, block_product, power, waste
+from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.expressions import HALVES
+from stretto.machines.terms import Term, call, literal
 
-HALVES = (DType.F16, DType.BF16)
 DOT_BLOCK = 8192
 """Results of a block of a product; a quarter where positions take registers, as in convolutions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dot(Template):
+class Dot(CudaTemplate):
     name: ClassVar[str] = "dot"
+    has_epilogue: ClassVar[bool] = True
     rows: int
     columns: int
     depth: int
@@ -32,10 +45,18 @@ class Dot(Template):
             raise ValueError("the operator is no product")
         return {"product": product}
 
+    def printer(self, parts: Parts) -> NestPrinter:
+        return DotPrinter(*parts, template=self)
 
-def dot_choice(
-    stencil: Stencil, product: Product, sizes: tuple[int, ...], rows: int, columns: int
-) -> Choice:
+
+def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
+    """Where a box has enough rows and columns and lies within one piece of each dim."""
+    product = stencil.product
+    if product is None or not stencil.is_matrix:
+        return None
+    if any(size % sizes[n] for n, size in product.pieces):
+        return None
+    rows, columns = (prod(sizes[n] for n in side) for side in (product.rows, product.columns))
     pair = product.factors(stencil.operator)
     half = block_dtype(pair) is not None
     depth, costs = prod(stencil.depths), stencil.costs
@@ -107,3 +128,117 @@ def is_plain(factor: Expr) -> bool:
     while isinstance(factor, Apply) and factor.function == "cast":
         (factor,) = factor.args
     return isinstance(factor, Load) and factor.access.offset.is_affine
+
+
+FAMILY = Family(Dot, _choice)
+
+
+# ---- printing --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class DotPrinter(NestPrinter):
+    """Products of matrices, in blocks of `rows` x `columns` x `depth`."""
+
+    template: Dot = field(kw_only=True)
+
+    def phases(self) -> Iterator[None]:
+        self.dot()
+        return iter(())
+
+    def dot(self) -> None:
+        """Operators beside it are computed block by block."""
+        found = self.template.product
+        self.dims = self.join_roles(found)
+        rows = [d for d in self.dims if d.number in found.rows]
+        columns = [d for d in self.dims if d.number in found.columns]
+        batch = [d for d in self.dims if d not in rows and d not in columns]
+        self.depths = self.join(self.depths)
+        with self.each(self.scalars, batch) as outer:
+            self.blocks(found, outer, rows, columns)
+
+    def join_roles(self, found: Product) -> list[BoxDim]:
+        """Joins rows among themselves, and columns."""
+        offset = self.operator.out.offset
+        rows = [d for d in self.dims if d.number in found.rows]
+        columns = [d for d in self.dims if d.number in found.columns]
+        rest = [d for d in self.dims if d not in rows and d not in columns]
+        return [
+            *rest,
+            *self.join(self.by_stride(rows, offset)),
+            *self.join(self.by_stride(columns, offset)),
+        ]
+
+    def blocks(
+        self, found: Product, outer: LanePrinter, rows: list[BoxDim], columns: list[BoxDim]
+    ) -> None:
+        high, wide, deep = self.template.rows, self.template.columns, self.template.depth
+        with self.loop(rows, high) as row, self.loop(columns, wide) as column:
+            lefts = self.printer(outer, (high, deep))
+            rights = self.printer(outer, (deep, wide))
+            outs = self.printer(outer, (high, wide))
+            for printer in (lefts, outs):
+                self.place(printer, rows, 0, row)
+            for printer in (rights, outs):
+                self.place(printer, columns, 1, column)
+            for dim in (*rows, *columns):
+                # A tile lies within a piece, so any of its places tells which.
+                span = None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
+                whole = Coordinate(dim.first or literal(0), None, span)
+                (rights if dim in rows else lefts).variables[dim.number] = whole
+            total = outs.name(outs.zeros(3, "tl.float32"), "a")
+            with self.loop(self.depths, deep) as depth:
+                inner = lefts.inner(), rights.inner()
+                self.place(inner[0], self.depths, 1, depth)
+                self.place(inner[1], self.depths, 0, depth)
+                self.multiply(found, *inner, total)
+            outs.store(self.operator.out, total, DType.F32)
+            self.epilogue(outs, total)
+
+    def epilogue(self, outs: LanePrinter, total: Term) -> None:
+        """Each result is at hand for the operators behind, as memory would give it."""
+        made = {self.operator.out.buffer: self.rounded(outs, total, DType.F32, self.operator)}
+        for operator in self.beside:
+            inside = outs.inner()
+            for load in operator.reads():
+                if load.access.buffer in made:
+                    inside.known[(), load] = made[load.access.buffer]
+            dtype = operator.value.dtype
+            value = inside.expr(operator.value)
+            inside.store(operator.out, value, dtype)
+            made[operator.out.buffer] = self.rounded(inside, value, dtype, operator)
+
+    def rounded(self, printer: LanePrinter, value: Term, dtype: DType, operator: Operator) -> Term:
+        stored = operator.out.buffer.dtype
+        if stored is dtype and stored not in HALVES:
+            return value
+        return printer.name(cast_term(value, dtype, stored))
+
+    def printer(self, outer: LanePrinter, shape: tuple[int, int]) -> LanePrinter:
+        printer = self.block(*shape)
+        printer.variables |= outer.variables
+        return printer
+
+    def multiply(
+        self, found: Product, lefts: LanePrinter, rights: LanePrinter, total: Term
+    ) -> None:
+        pair = found.factors(self.operator)
+        kind = block_dtype(pair)
+        left = self.factor(lefts, pair[0], lefts.masks.get(1), kind)
+        right = self.factor(rights, pair[1], rights.masks.get(0), kind)
+        self.out.assign(total, call("stretto_dot", left, right, total))
+
+    def factor(
+        self, printer: LanePrinter, expr: Expr, mask: Term | None, kind: DType | None
+    ) -> Term:
+        """A block of a factor, 0 behind the end of the depth."""
+        load = plain_load(expr)
+        if load is not None:
+            value = printer.load(load, other="0.0" if mask else None)
+        else:
+            value = printer.expr(expr)
+            if mask:
+                value = call("tl.where", mask, value, "0.0").along(3)
+        if value.axes != 3:
+            value = call("tl.broadcast_to", value, str(list(printer.shape))).along(3)
+        return printer.name(value.to(MEMORY_TYPES[kind]) if kind else value, "f")

@@ -1,24 +1,40 @@
-"""Pointwise operators: lanes over the box, `block` at a time."""
+"""Pointwise operators: each lane of a block computes and stores one element, `block` at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import ClassVar
 
-from stretto.device.operator import Template
-from stretto.machines.cuda.templates.stencil import Choice, Stencil, power, traffic
+from stretto.device.expr import Dynamic, Index, Var
+from stretto.ir.types import DType
+from stretto.machines.cuda.printer.expr import LanePrinter
+from stretto.machines.cuda.printer.scalar import BARRIER
+from stretto.machines.cuda.printer.stage_frame import ResultFrame, Signature
+from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.stencil import Stencil, power, traffic
+from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.terms import Term
 
 MAP_BLOCK = 2048
 
+ATOMIC = (DType.F32, DType.F64, DType.I32, DType.I64)
+"""What memory can add to by itself."""
+
 
 @dataclass(frozen=True, slots=True)
-class Map(Template):
+class Map(CudaTemplate):
     name: ClassVar[str] = "map"
     block: int
 
+    def printer(self, parts: Parts) -> NestPrinter:
+        return MapPrinter(*parts, block_size=self.block)
 
-def map_choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
+
+def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
+    if stencil.operator.combine:
+        return None
     points, costs = prod(sizes), stencil.costs
     block = min(max(power(points), 32), MAP_BLOCK)
     seconds = max(
@@ -27,3 +43,142 @@ def map_choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
         ceil(points / block) * costs.latency_seconds / 2,
     )
     return Choice(Map(block), costs.latency_seconds + seconds, costs.latency_seconds + seconds)
+
+
+FAMILY = Family(Map, _choice)
+
+
+# ---- printing --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class MapPrinter(NestPrinter):
+    """Operators without a reduction.
+
+    Elements that may land on the same place are added by atomics, or else stored in order: dims
+    that decide a computed position become loops, the others stay lanes.
+    """
+
+    block_size: int = field(kw_only=True)
+
+    def phases(self) -> Iterator[None]:
+        self.map()
+        return iter(())
+
+    def map(self) -> None:
+        ordered = self.ordered_dims()
+        if not ordered and self.forwarded():
+            self.framed()
+        elif not ordered:
+            self.plain()
+        elif self.operator.accumulate and self.operator.out.buffer.dtype in ATOMIC:
+            self.chunks(self.scalars, self.dims, atomic=True)
+        else:
+            rest = [dim for dim in self.dims if dim not in ordered]
+            with self.each(self.scalars, ordered) as inside:
+                if self.operator.accumulate or self.reads_result():
+                    self.out.add(BARRIER)
+                self.chunks(inside, rest)
+
+    def plain(self) -> None:
+        dims = self.join(self.by_stride(self.dims, self.operator.out.offset))
+        value = self.chunks(self.scalars, dims)
+        total = total_size(dims)
+        if value is not None and isinstance(total, int) and total <= self.block_size:
+            self.remember(value, self.block_size if dims else 0, 1)
+
+    # ---- with results of the stages before ---------------------------------------------------
+    def lane_dims(self) -> list[BoxDim]:
+        """In a frame, its dims."""
+        if self.frame is not None:
+            matched = match(self.frame.signature, self.dims)
+            if matched is not None:
+                return matched
+        return self.by_stride(self.dims, self.operator.out.offset)
+
+    def fits(self, frame: ResultFrame) -> bool:
+        matched = match(frame.signature, self.dims)
+        if matched is None or self.ordered_dims():
+            return False
+        return frame.rank == 2 or len(matched) == len(self.dims)
+
+    def framed(self) -> None:
+        """The frame's dims along axis 0, the others, if there are any, along axis 1."""
+        frame = self.frame
+        assert frame is not None
+        known = self.forwarded()
+        lanes = self.lane_dims()
+        rest = [dim for dim in self.dims if dim not in lanes]
+        rest = self.join(self.by_stride(rest, self.operator.out.offset))
+        total = total_size(rest)
+        wide = max(self.block_size // max(frame.lanes, 1), 1)
+        if isinstance(total, int):
+            wide = min(wide, 1 << max(total - 1, 0).bit_length())
+        shape = (frame.lanes, wide) if frame.rank == 2 else (frame.lanes,)
+        printer = self.block(*shape) if frame.lanes else self.scalars.inner()
+        if frame.lanes:
+            self.place(printer, lanes, 0)
+        printer.known |= {((), load): value for load, value in known.items()}
+        if not rest:
+            value = printer.expr(self.operator.value)
+            self.store(printer, value, atomic=False)
+            self.remember(value, frame.lanes, frame.rank)
+            return
+        with self.lanes(printer, rest, 1) as (inside, _, _):
+            self.store(inside, inside.expr(self.operator.value), atomic=False)
+
+    def ordered_dims(self) -> list[BoxDim]:
+        """Dims along which two stores may hit one element."""
+        computed: set[int] = set()
+        for index in self.operator.out.index:
+            for atom in index.atoms():
+                if isinstance(atom, Dynamic):
+                    computed |= Index.of(atom).vars()
+        dynamic = any(
+            isinstance(atom, Dynamic) for index in self.operator.out.index for atom in index.atoms()
+        )
+        if not dynamic and not self.operator.accumulate:
+            return []
+        offset = self.operator.out.offset
+        return [
+            dim
+            for dim in self.dims
+            if dim.number in computed or offset.coefficient(Var(dim.number)) == 0
+        ]
+
+    def reads_result(self) -> bool:
+        buffer = self.operator.out.buffer
+        return any(load.access.buffer == buffer for load in self.operator.reads())
+
+    def chunks(self, outer: LanePrinter, dims: list[BoxDim], atomic: bool = False) -> Term | None:
+        """Computes and stores; the value, unless it is gone with a loop."""
+        if not dims:
+            inside = outer.inner()
+            value = inside.expr(self.operator.value)
+            self.store(inside, value, atomic)
+            return value
+        printer = self.block(self.block_size)
+        printer.variables |= outer.variables
+        with self.lanes(printer, dims, 0) as (inside, _, _):
+            value = inside.expr(self.operator.value)
+            self.store(inside, value, atomic)
+        return value
+
+    def store(self, printer: LanePrinter, value: Term, atomic: bool) -> None:
+        operator = self.operator
+        dtype = operator.value.dtype
+        if atomic:
+            printer.add(operator.out, value, dtype)
+        else:
+            printer.store(operator.out, value, dtype, operator.accumulate)
+
+
+def match(signature: Signature, dims: list[BoxDim]) -> list[BoxDim] | None:
+    """The dims that stand for those of a frame, one each."""
+    found: list[BoxDim] = []
+    for place in signature:
+        fitting = [d for d in dims if (d.grid, d.size) == place and d not in found]
+        if not fitting:
+            return None
+        found.append(fitting[0])
+    return found

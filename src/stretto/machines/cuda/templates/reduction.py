@@ -1,28 +1,40 @@
-"""Reductions and scans: `rows` results at a time, by `depth` lanes each."""
+"""Reductions and scans: `rows` results down a block, what is reduced across it by `depth` lanes.
+
+Every lane keeps its own total over the chunks of the reduction; the lanes of a row are combined
+once, at the end. Dims that the template unrolls become totals of their own, which share the loads
+that do not depend on them: the rows of a product with few rows read their weights once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import product
 from math import ceil, prod
 from typing import ClassVar
 
-from stretto.device.expr import Var
-from stretto.device.operator import Template
+from stretto.device.expr import Expr, Index, Var, substitute_vars
+from stretto.device.operator import SCANS
 from stretto.ir.types import DType
-from stretto.machines.cuda.templates.stencil import (
-    UNROLL,
-    Choice,
-    Stencil,
-    power,
-    traffic,
-)
+from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
+from stretto.machines.cuda.printer.scalar import VALUE_TYPES
+from stretto.machines.cuda.printer.stage_frame import ResultFrame
+from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.stencil import UNROLL, Stencil, power, traffic
+from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.terms import Term, call, infix, literal, variable
 
+FAR = 2**31 - 1
+"""The position of a lane that has seen nothing."""
+OWN = 1000
+"""Variables of unrolled points are numbered from multiples of this on."""
+COMBINED = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 REDUCE_BLOCK = 8192
 """Lanes of a block: enough loads in flight that one unit has its share of the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce(Template):
+class Reduce(CudaTemplate):
     """Dims of the bit set `unroll` have totals of their own, so that few rows of a product read
     their weights once."""
 
@@ -31,8 +43,11 @@ class Reduce(Template):
     depth: int
     unroll: int = 0
 
+    def printer(self, parts: Parts) -> NestPrinter:
+        return ReducePrinter(*parts, template=self)
 
-def reduce_choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
+
+def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
     operator, costs = stencil.operator, stencil.costs
     unrolled = _unrolled(stencil, sizes)
     copies = prod((sizes[n] for n in unrolled), start=1)
@@ -98,3 +113,210 @@ def _along_depth(stencil: Stencil) -> bool:
         if extents[n] > 1 and offset.coefficient(Var(n))
     }
     return not steps or steps.get(last, 1 << 62) == min(steps.values())
+
+
+FAMILY = Family(Reduce, _choice, rank=2)
+
+
+# ---- printing --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ReducePrinter(NestPrinter):
+    """Operators with a reduction, by rows of `rows` and chunks of `depth` lanes."""
+
+    template: Reduce = field(kw_only=True)
+
+    @property
+    def combine(self) -> str:
+        return self.operator.combine
+
+    @property
+    def dtype(self) -> DType:
+        return self.operator.value.dtype
+
+    def unrolled(self) -> list[BoxDim]:
+        return [d for d in self.dims if self.template.unroll >> d.number & 1]
+
+    def lane_dims(self) -> list[BoxDim]:
+        rest = [d for d in self.dims if d not in self.unrolled()]
+        return self.by_stride(rest, self.operator.out.offset)
+
+    def fits(self, frame: ResultFrame) -> bool:
+        signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
+        lanes = self.template.rows
+        return (frame.signature, frame.lanes, frame.rank) == (signature, lanes, 2)
+
+    @property
+    def may_wait(self) -> bool:
+        return self.combine not in SCANS and self.is_one_block
+
+    def phases(self) -> Iterator[None]:
+        if self.combine not in SCANS:
+            return self.reduce()
+        self.scan()
+        return iter(())
+
+    @property
+    def is_one_block(self) -> bool:
+        """All rows at once? Then the loads of several stages may come before their results."""
+        total = total_size(self.lane_dims())
+        return isinstance(total, int) and total <= self.template.rows
+
+    def reduce(self) -> Generator[None]:
+        """Prints in two phases: the totals of the lanes; the results."""
+        unrolled, known = self.unrolled(), self.forwarded()
+        rest = self.join(self.lane_dims())
+        if self.combine not in ("argmax", "argmin"):
+            self.depths = self.join(self.depths)
+        printer = self.block(self.template.rows, self.template.depth)
+        printer.known |= {((), load): value for load, value in known.items()}
+        with self.lanes(printer, rest, 0) as (inside, _, _):
+            copies = [self.copy(inside, unrolled, point) for point in self.points(unrolled)]
+            totals = [self.start() for _ in copies]
+            with self.lanes(inside, self.depths, 1) as (inner, position, _):
+                for (printer, value), total in zip(copies, totals, strict=True):
+                    inner.conditions = printer.conditions
+                    inner.variables |= printer.variables | inner.variables
+                    self.step(inner, value, total, position)
+            yield
+            for (printer, _), total in zip(copies, totals, strict=True):
+                result = self.finish(total)
+                out = self.operator.out
+                printer.store(out, result, self.result_dtype, self.operator.accumulate)
+                if len(copies) == 1 and self.is_one_block:
+                    self.remember(result, self.template.rows, 2)
+
+    @property
+    def result_dtype(self) -> DType:
+        return DType.I64 if self.combine in ("argmax", "argmin") else self.dtype
+
+    def points(self, unrolled: list[BoxDim]) -> list[tuple[int, ...]]:
+        sizes = [range(dim.size) for dim in unrolled if isinstance(dim.size, int)]
+        return list(product(*sizes))
+
+    def copy(
+        self, printer: LanePrinter, unrolled: list[BoxDim], point: tuple[int, ...]
+    ) -> tuple[LanePrinter, Expr]:
+        """A printer for one point of the unrolled dims, and the value with variables of its own.
+
+        What does not depend on those is the same expression at every point, and is printed once.
+        """
+        copy = printer.inner()
+        own: dict[int, int] = {}
+        for dim, place in zip(unrolled, point, strict=True):
+            first = dim.first + place if dim.first else literal(place)
+            span = (dim.low, dim.limit) if dim.limit is not None else None
+            own[dim.number] = (place + 1) * OWN + dim.number
+            copy.variables[dim.number] = Coordinate(first, None, span)
+            copy.variables[own[dim.number]] = copy.variables[dim.number]
+            if dim.count and place:
+                copy.conditions = (
+                    *copy.conditions,
+                    copy.name(infix(literal(place), "<", dim.count)),
+                )
+        last = len(self.operator.dims) + len(self.operator.reduce)
+        values = tuple(Index.of(Var(own.get(n, n))) for n in range(last))
+        return copy, substitute_vars(self.operator.value, values)
+
+    # ---- totals ------------------------------------------------------------------------------
+    def start(self) -> tuple[Term, Term]:
+        """A total and, for a position, where it was found."""
+        name = self.scalars.fresh("a", 3)
+        found = variable(f"p{name.text[1:]}_", 3)
+        shape = f"[{self.template.rows}, {self.template.depth}]"
+        kind = self.key_type if self.combine in ("argmax", "argmin") else VALUE_TYPES[self.dtype]
+        self.out.assign(name, call("tl.full", shape, self.identity(), kind))
+        if self.combine in ("argmax", "argmin"):
+            self.out.assign(found, call("tl.full", shape, FAR, "tl.int32"))
+        return name, found
+
+    @property
+    def key_type(self) -> str:
+        return "tl.int64" if self.dtype in (DType.F64, DType.I64) else "tl.int32"
+
+    def identity(self) -> str:
+        match self.combine:
+            case "sum" | "any" | "argmax" | "argmin" | "cumsum":
+                return "False" if self.dtype is DType.BOOL and self.combine == "any" else "0"
+            case "prod" | "all" | "cumprod":
+                return "True" if self.dtype is DType.BOOL else "1"
+            case "max":
+                return lowest(self.dtype)
+            case _:
+                return highest(self.dtype)
+
+    def step(
+        self, printer: LanePrinter, element: Expr, total: tuple[Term, Term], position: Term
+    ) -> None:
+        name, found = total
+        value = printer.expr(element)
+        mask = printer.masks.get(1)
+        if self.combine in ("argmax", "argmin"):
+            key = printer.name(call(f"stretto_{self.combine}_key", value))
+            better = infix(infix(key, ">", name), "|", infix(found, "==", FAR))
+            test = printer.name(better if mask is None else mask & better)
+            self.out.assign(name, call("tl.where", test, key, name))
+            self.out.assign(found, call("tl.where", test, position, found))
+            return
+        if mask is not None:
+            value = call("tl.where", mask, value, self.neutral())
+        self.out.assign(name, self.combined(name, value))
+
+    def combined(self, total: Term, value: Term) -> Term:
+        match self.combine:
+            case "sum" | "prod" | "any" | "all":
+                return infix(total, COMBINED[self.combine], value)
+            case _:
+                return call(f"stretto_{self.combine}imum", total, value)
+
+    def finish(self, total: tuple[Term, Term]) -> Term:
+        """The lanes of each row combined."""
+        name, found = total
+        result = self.scalars.fresh("s", 1)
+        if self.combine in ("argmax", "argmin"):
+            self.out.assign(result, call("stretto_first_position", name, found))
+        else:
+            self.out.assign(result, call(f"stretto_row_{self.combine}", name))
+        return result
+
+    # ---- scans -------------------------------------------------------------------------------
+    def scan(self) -> None:
+        """A running sum or product along the one reduced dim, with what was before as a carry."""
+        dims = self.join(self.by_stride(self.dims, self.operator.out.offset))
+        printer = self.block(self.template.rows, self.template.depth)
+        rows, depth = printer.shape
+        sign = "+" if self.combine == "cumsum" else "*"
+        with self.lanes(printer, dims, 0) as (inside, _, _):
+            carry, kind = self.scalars.fresh("a", 1), VALUE_TYPES[self.dtype]
+            self.out.assign(carry, call("tl.full", f"[{rows}, 1]", self.identity(), kind))
+            with self.lanes(inside, self.depths, 1) as (inner, _, start):
+                value = inner.expr(self.operator.value) + inner.zeros(3, kind)
+                mask = inner.masks.get(1)
+                if mask is not None:
+                    value = call("tl.where", mask, value, self.neutral())
+                scanned = infix(carry, sign, call(f"tl.{self.combine}", value, 1))
+                scanned = inner.name(call("tl.cast", inner.name(scanned), kind))
+                inner.store(self.operator.out, scanned, self.dtype)
+                if start is not None:
+                    last = f"tl.arange(0, {depth})[None, :] == {depth - 1}"
+                    picked = call("tl.where", last, scanned, 0)
+                    total = call("tl.sum", picked, 1, keep_dims="True")
+                    self.out.assign(carry, call("tl.cast", total, kind))
+
+    def neutral(self) -> Term:
+        return call("tl.full", "[]", self.identity(), VALUE_TYPES[self.dtype])
+
+
+def lowest(dtype: DType) -> str:
+    if dtype.is_float:
+        return 'float("-inf")'
+    bits = 8 * dtype.itemsize
+    return "False" if dtype is DType.BOOL else str(0 if dtype is DType.U8 else -(2 ** (bits - 1)))
+
+
+def highest(dtype: DType) -> str:
+    if dtype.is_float:
+        return 'float("inf")'
+    bits = 8 * dtype.itemsize
+    return "True" if dtype is DType.BOOL else str(255 if dtype is DType.U8 else 2 ** (bits - 1) - 1)

@@ -7,7 +7,7 @@ from math import prod
 
 from stretto.device.costs import count_applies
 from stretto.device.expr import Access, Load, Var, expr_atoms
-from stretto.device.operator import Operator, Template
+from stretto.device.operator import Operator
 from stretto.ir.types import DType
 from stretto.kernels.products import Product, product_of
 from stretto.machines.cuda.costs import CudaCosts
@@ -60,15 +60,6 @@ class Stencil:
     @property
     def depths(self) -> tuple[int, ...]:
         return tuple(self.costs.size(extent) for extent in self.operator.reduce)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """`beside`: what it adds to the time of another one like it that is under way."""
-
-    template: Template
-    seconds: float
-    beside: float
 
 
 def block_product(operator: Operator) -> Product | None:
