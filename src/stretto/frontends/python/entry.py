@@ -200,21 +200,13 @@ def _capture(
     tracer.owners = _owners([fn, *tree_leaves(arguments)])
     context = FunctionContext("main")
     with tracer.region(context) as region:
-        given = [
-            _input(tracer, ArgumentLeaf(number), tensor, f"arg{number}")
-            for number, tensor in enumerate(tensors)  # one for each, also if it is passed twice
-        ]
-        fetched = enumerate(zip(reading.tensors, reading.names, strict=False))
-        inputs = [
-            *given,
-            *(_input(tracer, Fetched(n, name, x.device), x, name) for n, (x, name) in fetched),
-        ]
+        inputs = _bind_inputs(tracer, tensors, reading)
         tracer.inputs = {id(item.real): item.traced for item in inputs}
         counters = _fetch_counters(tracer, reading)
         substitute(heap, plan, reading, tracer.inputs)
         substitute_counters(heap, reading, [item.traced for item in counters])
         traced_args, traced_kwargs = _traced_arguments(
-            heap, arguments, iter([item.traced for item in given])
+            heap, arguments, (item.traced for item in inputs[: len(tensors)])
         )
         enter_lists(plan.tracked.values())
         result = _call(region, fn, traced_args, traced_kwargs)
@@ -309,6 +301,18 @@ def _finish(
         tuple((n, item.real) for n, item in enumerate(inputs) if id(item.real) in tracer.met),
         objects,
     )
+
+
+def _bind_inputs(tracer: Tracer, tensors: list[torch.Tensor], reading: Reading) -> list[_Input]:
+    """A param for each tensor among the arguments, also if it is passed twice, and for each tensor
+    that an object holds in a place that is changed."""
+    given = [
+        _input(tracer, ArgumentLeaf(number), tensor, f"arg{number}")
+        for number, tensor in enumerate(tensors)
+    ]
+    fetched = enumerate(zip(reading.tensors, reading.names, strict=False))
+    found = [_input(tracer, Fetched(n, name, x.device), x, name) for n, (x, name) in fetched]
+    return [*given, *found]
 
 
 def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> _Input:

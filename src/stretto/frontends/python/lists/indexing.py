@@ -37,7 +37,8 @@ def has_position(index: Any) -> bool:
 
 
 def _is_flag(index: Any) -> bool:
-    """A traced flag without dims: all of the tensor, or nothing of it."""
+    """Whether an index is a traced flag without dims, which selects all of the tensor or
+    nothing."""
     return isinstance(index, TracedTensor) and index.dim() == 0 and index.dtype is torch.bool
 
 
@@ -77,14 +78,14 @@ def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
 
 
 def _without_leading_ones(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A value that has more dims than what it is assigned to."""
+    """The value without leading dims of size 1 that the target does not have."""
     while value.dim() > target.dim() and value.shape[0] == 1:
         value = value.squeeze(0)
     return value
 
 
 def _set_if(tensor: TracedTensor, flag: TracedTensor, value: Any) -> None:
-    """All of the tensor is the value, if the flag is set."""
+    """Assigns the value to all of the tensor if the flag is set."""
     if isinstance(value, torch.Tensor):
         value = _without_leading_ones(value, tensor).to(tensor.dtype)
     else:
@@ -156,8 +157,11 @@ def select(tensor: TracedTensor, dim: int, index: Any) -> TracedTensor:
 
 
 def _known_index(index: TracedTensor) -> int:
-    """An index that may raise what the user's code catches has to be a Python int, as it is where
-    its loop is unrolled. (The op itself may be emitted behind the `try`, where a view is read.)"""
+    """A Python int for an index that may raise what the user's code catches.
+
+    It is one where its loop is unrolled. (The op itself may be emitted behind the `try`, where a
+    view is read.)
+    """
     known = known_value(index)
     if known is not None:
         return known
@@ -191,7 +195,7 @@ def _position(start: Any) -> Value:
 
 
 def _unroll_or_fail(bounds: tuple[Any, ...]) -> None:
-    """The slice's length is not known: leave, unless the bounds turn out to be Python ints."""
+    """Called where the length of a slice is not known: unrolls the loop of its bounds, or fails."""
     for bound in bounds:
         if isinstance(bound, TracedTensor):
             try:

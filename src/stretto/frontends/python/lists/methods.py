@@ -1,7 +1,7 @@
-"""What Python's lists do beyond the operators of the Program, in terms of these.
+"""What Python's lists can do beyond the list operators of the Program, written in terms of these.
 
-The functions are traced as the user's are: their branches and loops become part of the Program
-where lengths or positions depend on the run.
+The functions are traced like user code: where lengths or positions depend on the run, their
+branches and loops become part of the Program.
 """
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false

@@ -42,7 +42,7 @@ def traced_length(items: TracedList) -> Any:
 
 
 def known_length(items: TracedList) -> int:
-    """The same where Python needs an int."""
+    """The length where Python needs an int."""
     length = traced_length(items)
     return length if isinstance(length, int) else int(concrete(length, "int"))
 
@@ -93,7 +93,7 @@ _NO_INTEGER = "'{}' object cannot be interpreted as an integer"
 
 
 def _check_position(index: Any, message: str = _NO_INDEX) -> None:
-    """What Python refuses as a position in a list."""
+    """Raises what Python raises for a position in a list."""
     if isinstance(index, torch.Tensor) and number_kind(index) is None:
         if index.numel() != 1 or index.dtype.is_floating_point or index.dtype.is_complex:
             raise TypeError("only integer tensors of a single element can be converted to an index")
@@ -123,7 +123,7 @@ def get_item(items: TracedList, index: Any) -> Any:
 
 
 def _taken(items: TracedList, item: Any) -> Any:
-    """An item shares memory with its list."""
+    """Notes that an item shares memory with its list."""
     if not items.numbers:
         link(item, [items])
     return item

@@ -78,9 +78,10 @@ class Heap:
     owners: dict[int, type] = field(default_factory=dict[int, type])
     """Classes of the objects whose attributes a box holds."""
     arguments: set[int] = field(default_factory=set[int])
-    """Containers among the arguments, which are others at the next call."""
+    """Containers among the arguments; the next call may have others."""
     shared: set[int] = field(default_factory=set[int])
-    """Containers among the arguments that the function also knows otherwise, and their copies."""
+    """Containers among the arguments that the function also reaches in another way, and their
+    copies."""
     keep: list[Any] = field(default_factory=list[Any])
     arrays: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     """Arrays, and copies of them. They cannot hold traced values, so changes are refused."""
@@ -101,9 +102,9 @@ class Heap:
         return self.seen.get(id(value)) is value
 
     def add_arguments(self, arguments: Any) -> bool:
-        """Copy what can be reached from the arguments of the captured function.
+        """Copies what can be reached from the arguments of the captured function.
 
-        True if a container is found twice among them.
+        Returns True if a container is found twice among them.
         """
         pending, twice = [arguments], False
         while pending:
@@ -196,7 +197,7 @@ class Heap:
                 return list(self._object(value))
 
     def _box(self, box: Any) -> Iterable[Any]:
-        """Enter a box; what it holds."""
+        """Enters a box. Returns what it holds."""
         if id(box) not in self.boxes:
             self.boxes[id(box)] = box
             self.before[id(box)] = self.start[id(box)] = contents(box)
@@ -273,7 +274,7 @@ class Heap:
 
     # ---- changes -----------------------------------------------------------------------------
     def touch(self, holder: Any, in_region: bool) -> None:
-        """Note that `holder` is changed now, by the line of the user that is being traced.
+        """Notes that the user's line that is being traced changes `holder`.
 
         in_region: the change may not happen in each run, or more than once.
         """

@@ -1,8 +1,14 @@
-"""Lists that outlive the call and grow in traced branches or loops.
+"""Stand-ins: lists of the Program in the place of Python lists, and copies for one of several
+objects.
 
-While it is traced, a list of the Program takes the place of such a Python list, in all variables
-and objects that refer to it. A variable that belongs to no function always refers to it, so that
-what it holds at the end is known: that goes into the Python list after each run.
+While a list that outlives the call grows in traced branches or loops, a list of the Program takes
+its place in all variables and objects that refer to it. A variable that belongs to no function
+refers to it until the end, so that what it holds then is known. That goes into the Python list
+after each run.
+
+Objects that a branch or loop leaves behind are joined to a copy, item by item. That is right as
+long as neither the copy nor an object that it stands for is changed while both can be seen.
+Otherwise the capture is tried again with the objects kept apart (`Either`).
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ _FRAME = "lists"
 
 
 def enter_lists(boxes: Iterable[Any]) -> None:
-    """Start of a capture that changes these objects: variables for the lists among them."""
+    """Makes variables for the lists among the objects that a capture changes."""
     lists = dict[str, Any]()
     for box in boxes:
         if type(box) is list:
@@ -33,7 +39,7 @@ def enter_lists(boxes: Iterable[Any]) -> None:
 
 
 def _name(box: list[Any]) -> str:
-    """Of what refers to a list."""
+    """A name for the list: that of an entry that refers to it."""
     heap: Heap = tracer().heap
     for holder in heap.holders(box):
         for key, value in heap.before_of(holder).items():
@@ -43,8 +49,11 @@ def _name(box: list[Any]) -> str:
 
 
 def check_growth(box: Any) -> None:
-    """A list gets more or fewer items in a region. Of one that outlives the call, all that refers
-    to it has to be part of the state; else the capture is tried again."""
+    """Checks that a list may change its length in a region.
+
+    If the list outlives the call, everything that refers to it has to be part of the state.
+    Otherwise the capture is tried again.
+    """
     state = tracer()
     heap: Heap = state.heap
     if not heap.owns(box):
@@ -64,8 +73,8 @@ def note_origin(made: Any, origin: int) -> None:
 
 
 def stand_ins() -> dict[int, tuple[list[Any], TracedList]]:
-    """Lists that outlive the call and the lists of the Program in their places, by the ids of
-    these."""
+    """Python lists that outlive the call, each with the list of the Program in its place, by the id
+    of the latter."""
     state = tracer()
     frame = next(frame for frame in state.frames if frame.name == _FRAME)
     found = ((box, frame.get(name)) for box, name in state.held_lists.values())
@@ -73,8 +82,8 @@ def stand_ins() -> dict[int, tuple[list[Any], TracedList]]:
 
 
 def replacement(box: Any) -> TracedList | None:
-    """The list of the Program that is in the place of a Python list, which an expression took hold
-    of before."""
+    """The list of the Program that has taken the place of a Python list. An expression may hold the
+    Python list from before."""
     if not isinstance(box, list) or id(box) not in tracer().replaced_lists:  # pyright: ignore[reportUnknownArgumentType]
         return None
     origins = tracer().list_origins
@@ -83,7 +92,7 @@ def replacement(box: Any) -> TracedList | None:
 
 
 def check_replaced(box: Any) -> None:
-    """Fail where a Python list is changed in whose place there is a list of the Program."""
+    """Fails where a Python list is changed whose place a list of the Program has taken."""
     if replacement(box) is not None:
         fail(
             "an item is set of a list that grew in a traced branch or loop while the value was "
@@ -93,14 +102,14 @@ def check_replaced(box: Any) -> None:
 
 
 def note_copy(made: Any, originals: Sequence[Any]) -> None:
-    """`made` stands for one of `originals`, and for what these stand for."""
+    """Notes that `made` stands for one of `originals`, and for all that these stand for."""
     copies = tracer().copies
     known = [copies[id(item)][1] for item in originals if id(item) in copies]
     copies[id(made)] = made, [*originals, *(item for items in known for item in items)]
 
 
 def note_twins(first: Any, second: Any) -> None:
-    """Both are copies of one object."""
+    """Notes that both are copies of one object."""
     for one, other in ((first, second), (second, first)):
         tracer().twins.setdefault(id(one), (one, []))[1].append(other)
 
@@ -128,8 +137,8 @@ def check_change(holder: Any) -> None:
 
 
 def check_kept(value: Any) -> None:
-    """Called where a value is returned, or kept in an object: the caller may know another one that
-    it stands for."""
+    """Called where a value is returned, or kept in an object. The caller may know another object
+    for which it stands."""
     state = tracer()
     originals = [] if state.keeps_apart else state.copies.get(id(value), (None, []))[1]
     if any(map(state.heap.knows, originals)):

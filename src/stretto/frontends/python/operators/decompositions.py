@@ -32,7 +32,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _lstm(inputs: Any, state: Any, *args: Any) -> Any:
-    """torch's decomposition; that of torch 2.11 leaves a dim of length 1 in the last states."""
+    """torch's decomposition, which in torch 2.11 leaves a dim of length 1 in the last states."""
     outputs, hidden, cell = aten.lstm.input.decompose(inputs, state, *args)
     return outputs, hidden.reshape(state[0].shape), cell.reshape(state[1].shape)
 
@@ -227,8 +227,8 @@ def _attention(
 
 
 def _multilabel_margin_loss(input: Any, target: Any, reduction: int) -> Any:
-    """Eager gives a tensor without dims for a single row, where the operator's own shape rule says
-    one dim."""
+    """For a single row eager PyTorch gives a tensor without dims, but the shape rule of the
+    operator says one dim."""
     if input.dim() > 1 or reduction != 0:
         return NotImplemented
     return aten.multilabel_margin_loss_forward.default(input, target, 1)
@@ -253,8 +253,9 @@ _OF_BAGS = (
 
 
 def _embedding_bag(packet: Any) -> Callable[..., Any]:
-    """Where torch's shape rule has other results than its kernel: for bfloat16, in float32; where
-    the end of the last bag, which is that of the indices, is among the offsets, without it."""
+    """Handles two cases in which torch's shape rule differs from its kernel. A bfloat16 result is
+    computed in float32. If the offsets include the end of the last bag, the operator is called
+    without it: that end is the number of indices."""
 
     def rule(weight: Any, indices: Any, offsets: Any, *args: Any, **kwargs: Any) -> Any:
         options = dict(zip(_OF_BAGS, args, strict=False)) | kwargs
@@ -274,7 +275,8 @@ def _embedding_bag(packet: Any) -> Callable[..., Any]:
 
 
 def _shift(packet: Any) -> Callable[..., Any]:
-    """Python's operator, which takes flags with a number; its decomposition does not."""
+    """A shift, which like Python's operator takes flags together with a number. torch's
+    decomposition does not."""
 
     def rule(x: Any, other: Any) -> Any:
         dtype = torch.result_type(x, other)

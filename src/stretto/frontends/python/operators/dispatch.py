@@ -148,7 +148,8 @@ def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> A
 
 
 def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
-    """What stands for `func`. What it raises for arguments that eager refuses is eager's error."""
+    """The result of what replaces `func`. An error for arguments that eager PyTorch refuses becomes
+    eager's own error."""
     try:
         with mode:
             return by(*args, **kwargs)
@@ -159,7 +160,7 @@ def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwar
 
 
 def _perhaps_copied(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
-    """A view or a copy, as the strides of a run say: memory that may be shared."""
+    """A view or a copy, depending on the strides in a run, so that the memory may be shared."""
     state = tracer()
     seen = _decompose_or_record(mode, func, args, kwargs)
     if not _is_traced(seen) or seen.memory is not args[0].memory:

@@ -1,7 +1,8 @@
-"""What eager PyTorch refuses, found by asking it: torch's shape rules accept more than its kernels.
+"""Finds out what eager PyTorch refuses, by asking it: torch's shape rules accept more than its
+kernels.
 
 `F.gelu` of integers, `var` of integers, a product of two dtypes and a maximum over no elements have
-a shape by those rules. Eager raises, and so must the compiled program.
+a shape by those rules. Eager PyTorch raises, and so must the compiled program.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ OF_OPERATORS = (
 """What torch's shape rules and decompositions raise for arguments that they refuse."""
 
 LARGEST = 1 << 16
-"""Elements of all tensors together with which an operator is tried."""
+"""The most elements, of all tensors together, with which an operator is tried."""
 
 SMALL = 8
 """Dims are shrunk to this size where only dtypes are asked about."""
@@ -161,8 +162,8 @@ def _number_parameters(func: Any) -> tuple[tuple[int, str], ...]:
 
 
 def _unfit_numbers(func: Any, args: Any, kwargs: Any, kinds: set[torch.dtype]) -> tuple[Any, ...]:
-    """The number arguments that a kernel might refuse because of the dtypes, and the dtype asked
-    for: out of range, a flag among numbers, a negative exponent."""
+    """The number arguments that a kernel might refuse because of the dtypes, together with the
+    dtype asked for. They are out of range, or a flag among numbers, or a negative exponent."""
     asked = kwargs.get("dtype")
     kinds = kinds | {asked} if isinstance(asked, torch.dtype) else kinds
     found = list[Any]()

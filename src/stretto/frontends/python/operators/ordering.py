@@ -1,8 +1,8 @@
-"""Operators that sort, as one of two whose order of equal elements is known.
+"""Replaces operators that sort by operators whose order of equal elements is known.
 
 Eager PyTorch leaves it open which of several equal elements `sort` and `topk` name first. A program
-needs it settled: the interpreter, the emulator and every machine must agree. So they become
-`aten.sort.stable` and `stretto.topk`, and what is built from them follows.
+needs this settled: the interpreter, the emulator and every machine must agree. So the operators
+become `aten.sort.stable` and `stretto.topk`, and all that is built from them follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _check_dim(x: Any, dim: int) -> None:
-    """torch's shape rule of `sort` takes any."""
+    """Refuses a dim out of range, which torch's shape rule of `sort` accepts."""
     rank = max(x.dim(), 1)
     if not -rank <= dim < rank:
         allowed = f"[{-rank}, {rank - 1}]"
@@ -92,7 +92,7 @@ def _median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
 
 
 def _nanmedian_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The median of what is no NaN; NaN where there is nothing else."""
+    """The median of the elements that are no NaN; NaN if there are none."""
     if not x.is_floating_point():
         return _median_dim(x, dim, keepdim)
     infer(tracer(), aten.nanmedian.dim, (x, dim, keepdim), {})
@@ -143,7 +143,7 @@ def _quantile(name: str) -> Callable[..., Any]:
 
 
 def _quantiles(name: str, x: Any, q: Any, interpolation: str) -> Any:
-    """What is asked for, as a tensor, once eager's checks have passed."""
+    """The quantiles that are asked for as a tensor, after eager's checks have passed."""
     if interpolation not in ("linear", "midpoint", *_ROUNDED):
         raise RuntimeError(
             f"{name}() interpolation must be one of linear, lower, higher, midpoint or nearest, "

@@ -1,11 +1,11 @@
-"""Writes through views to elements that another operand reads, as in `x[1:].add_(x[:-1])`.
+"""Checks writes through views to elements that another operand reads, as in `x[1:].add_(x[:-1])`.
 
 A kernel reads and writes element by element, so the result depends on its order. The pure form of
 an operator has no such order. Eager PyTorch refuses most of these calls, and is asked whether it
-does. Where it does not look that closely, and its order shows, the call is a CaptureError.
+does. If it accepts a call whose result depends on the order, the call is a CaptureError.
 
-Whether eager refuses a call may depend on strides. Where these are known at run time only, it is
-refused if its order shows, and else computed.
+Whether eager PyTorch refuses a call may depend on strides. Where these are known only at run time,
+the call is refused if its order matters, and computed otherwise.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.ops.properties import properties
 
 MOST = 1 << 26
-"""Elements of a memory up to which eager is asked."""
+"""The most elements of a memory for which eager PyTorch is asked."""
 
 _MESSAGE = "refer to a single memory location", "refers to a single memory location"
 
 _TRIALS = 3
-"""Contents with which a call is tried."""
+"""The number of contents with which a call is tried."""
 
 
 def check_overlap(func: Any, args: Any, kwargs: Any, targets: Sequence[Any]) -> None:
@@ -130,8 +130,8 @@ def _repeats(item: torch.Tensor) -> bool:
 def _may_overlap(
     target: Any, targets: Sequence[Any], given: Iterable[Any], traced: Any, elementwise: bool
 ) -> bool:
-    """Whether it is worth asking: mostly an operator reads other memory, or, where it goes through
-    all operands element by element, the same elements."""
+    """Whether it is worth asking. Mostly an operator reads other memory, or it goes through all
+    operands element by element and reads the same elements that it writes."""
     if _repeats(traced[id(target)].fake):
         return True
     own = traced[id(target)]
@@ -149,8 +149,8 @@ def _may_overlap(
 
 
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the ranges from the first to the last element of two views of a memory meet. Of
-    sizes known at run time, and of views at such positions, nothing is known."""
+    """Whether the ranges from the first to the last element of two views of a memory meet. They may
+    if sizes are known only at run time."""
     sizes = (*one.shape, *other.shape)
     if any(isinstance(size, torch.SymInt) for size in sizes):
         return True
@@ -169,9 +169,12 @@ def _range_of(item: torch.Tensor) -> tuple[int, int]:
 def _real_tensors(
     traced: dict[int, TracedTensor], targets: Sequence[Any], trial: int | None, apart: bool
 ) -> dict[int, torch.Tensor] | None:
-    """Of zeros, or, in a trial, of numbers that differ. None where the place of the elements is not
-    known, or there are very many. apart: with unused elements in between, of which eager does not
-    know whether two views meet."""
+    """Real tensors that share memory as the traced ones do: of zeros, or, in a trial, of numbers
+    that differ.
+
+    None where the place of the elements is not known, or there are very many. apart: unused
+    elements lie in between, so that eager PyTorch cannot tell whether two views meet.
+    """
     memories: dict[tuple[Storage, torch.dtype], torch.Tensor] = {}
     made: dict[int, torch.Tensor] = {}
     changed = {traced[id(item)].memory for item in targets}
@@ -197,7 +200,8 @@ def _real_tensors(
 def _content(
     elements: int, dtype: torch.dtype, trial: int | None, is_changed: bool
 ) -> torch.Tensor:
-    """Numbers of a memory. Integers that are not changed may be positions: they are small."""
+    """The content of a memory. Integers that are not changed may be positions, so they are
+    small."""
     if trial is None:
         return torch.zeros(elements, dtype=dtype)
     numbers = torch.arange(elements)

@@ -54,7 +54,7 @@ class ExpressionLowering(ast.NodeTransformer):
         return lower_function(node, unsure=self.unsure)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """A variable that may have no value here is looked at when it is read."""
+        """A variable that may lack a value is checked when it is read."""
         if not isinstance(node.ctx, ast.Load) or node.id not in self.unsure:
             return node
         return staged(node, "bound", ast.Constant(node.id), thunk(node))
@@ -76,7 +76,8 @@ class ExpressionLowering(ast.NodeTransformer):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _scope
 
     def _operand(self, node: ast.expr) -> ast.expr:
-        """A part that may not be evaluated, as a function. `:=` in a lambda would bind nothing."""
+        """A part that may be skipped, as a function. `:=` inside of a lambda would not bind the
+        variable."""
         if not _has_walrus([node]):
             return thunk(node)
         function = f"__stretto_operand_{len(self.operands)}"
@@ -84,7 +85,7 @@ class ExpressionLowering(ast.NodeTransformer):
         return name(function)
 
     def _binds_elsewhere(self, nodes: Sequence[ast.expr]) -> bool:
-        """Whether `:=` stands where no function of ours could bind its variable."""
+        """Whether `:=` stands where no function that is made here could bind its variable."""
         return self.scopes > 0 and _has_walrus(nodes)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:

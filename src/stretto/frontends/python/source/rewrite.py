@@ -1,4 +1,5 @@
-"""Rewritten functions: finding the source, lowering it, compiling it under the user's file name."""
+"""Rewrites functions: finds their source, stages its control flow, compiles it under the user's
+file name."""
 
 from __future__ import annotations
 
