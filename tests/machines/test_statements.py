@@ -10,18 +10,21 @@ import pytest
 from stretto.device.expr import Buffer
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.dialects import python_function
+from stretto.machines.dialects import python_function, write_cpp_function
 from stretto.machines.terms import (
     Term,
     call,
     every,
     filled,
     infix,
+    joined,
     literal,
     prefix,
+    separated,
     total,
     variable,
 )
+from stretto.text import Writer
 
 A, B, C, D, OK = (variable(name) for name in ("a", "b", "c", "d", "ok"))
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -146,3 +149,33 @@ def test_functions_take_what_they_use(path: Path) -> None:
         known |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
         unknown = {name.id for name in names} - known
         assert not {name for name in unknown if not name.startswith("stretto_")}, function.name
+
+
+def test_cpp() -> None:
+    loop = code.Loop(C, (code.Guard(call("g", A)),), (code.Assign(A, B, operator="+="),))
+    counted = code.For(variable("i"), literal(0), B, literal(4), (code.Store(None, A, B),), "#line")
+    swap = code.Assign(separated((A, B)), separated((B, A)))
+    leave = code.If(infix(A, "<", B), (code.Return((literal("false"),)),))
+    section = code.Section((code.Assign(D, A, "const int"),), literal("case 1:"))
+    body = (loop, counted, swap, leave, section, code.Wait(call("wait")), code.Return())
+    writer = Writer()
+    write_cpp_function("static bool f", code.Function((joined("int ", A),), body), writer)
+    assert writer.text() == (
+        "static bool f(int a)\n{\n"
+        "  for (;;)\n  {\n"
+        "    if (!g(a)) return false;\n"
+        "    if (!c) break;\n"
+        "    a += b;\n"
+        "  }\n"
+        "  #line\n"
+        "  for (int64_t i = 0; i < b; i += 4)\n  {\n"
+        "    a = b;\n"
+        "  }\n"
+        "  stretto::swap(a, b);\n"
+        "  if (a < b) return false;\n"
+        "  case 1:\n  {\n"
+        "    const int d = a;\n"
+        "  }\n"
+        "  if (!wait()) return false;\n"
+        "  return;\n}\n"
+    )

@@ -35,10 +35,10 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes `value` to `target`, a place in `buffer`, where the lanes of `mask` are set."""
+    """Writes `value` to `place` in `buffer`, where the lanes of `mask` are set."""
 
     buffer: Buffer | None = field(compare=False)
-    target: Term
+    place: Term
     value: Term
     mask: Term | None = None
 
@@ -218,49 +218,29 @@ class Builder:
 
 
 # ---- analyses --------------------------------------------------------------------------------
-def terms(statement: Statement) -> tuple[Term | None, ...]:
-    """What a statement computes with by itself, in the order of the text."""
-    match statement:
-        case Assign(target, value, _, operator):
-            return (value,) if operator == "=" else (target, value)
-        case Store(_, target, value, mask):
-            return target, value, mask
-        case Do(value) | Guard(value) | Wait(value) | Signal(value):
-            return (value,)
-        case Run(_, arguments, first, last, stride):
-            return first, last, stride, *arguments
-        case Call(_, arguments):
-            return arguments
-        case If(condition):
-            return (condition,)
-        case For(_, first, last, step):
-            return first, last, step
-        case Loop(condition, guard=guard):
-            return guard, condition
-        case Section(head=head):
-            return (head,)
-        case Return(values):
-            return values
-        case Raw(text):
-            return (text,)
+TARGETS = ("target", "variable", "flag", "results")
+"""The fields of statements that are variables which they assign."""
+
+
+def _terms(statement: Statement, targets: bool) -> Iterator[Term]:
+    for name in type(statement).__slots__:
+        value: Any = getattr(statement, name)
+        if (name in TARGETS) is targets:
+            items = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+            yield from (item for item in items if isinstance(item, Term))
 
 
 def defines(statement: Statement) -> tuple[str, ...]:
     """The variables that a statement assigns by itself."""
-    match statement:
-        case Assign(target) | For(target):
-            return target.names
-        case Guard(_, target) | Wait(_, target) | Raw(_, target) | Loop(flag=target):
-            return () if target is None else target.names
-        case Call(_, _, results):
-            return tuple(name for result in results for name in result.names)
-        case _:
-            return ()
+    return tuple(name for term in _terms(statement, targets=True) for name in term.names)
 
 
 def uses(statement: Statement) -> Iterator[str]:
-    """The variables that a statement reads by itself."""
-    return (name for term in terms(statement) if term is not None for name in term.names)
+    """The variables that a statement reads by itself, in the order of the text."""
+    if isinstance(statement, Assign) and statement.operator != "=":
+        yield from statement.target.names
+    for term in _terms(statement, targets=False):
+        yield from term.names
 
 
 def blocks(statement: Statement) -> tuple[Block, ...]:

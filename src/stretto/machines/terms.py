@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import and_
 
 from stretto.device.expr import Buffer
@@ -79,23 +79,32 @@ Operand = Term | str | int
 """A string is literal text without a variable in it."""
 
 
+@lru_cache(4096)
 def variable(name: str, axes: int = 0) -> Term:
     return Term(("", ""), (name,), axes=axes)
 
 
+@lru_cache(4096)
+def _text(text: str) -> Term:
+    return Term((text,))
+
+
 def literal(text: Operand) -> Term:
-    return text if isinstance(text, Term) else Term((str(text),))
+    return text if isinstance(text, Term) else _text(str(text))
 
 
-def joined(*pieces: Operand, binding: int = _ATOM, effect: bool = False) -> Term:
+def joined(
+    *pieces: Operand, binding: int = _ATOM, reads: tuple[Buffer, ...] = (), effect: bool = False
+) -> Term:
     """The pieces one after the other. The caller knows that the whole binds as it says."""
     strings: list[str] = [""]
     names: list[str] = []
-    axes, reads = 0, ()
+    axes = 0
     for piece in pieces:
         if isinstance(piece, Term):
-            strings[-1] += piece.strings[0]
-            strings += piece.strings[1:]
+            first, *rest = piece.strings
+            strings[-1] += first
+            strings += rest
             names += piece.names
             axes |= piece.axes
             if piece.reads:
@@ -112,19 +121,28 @@ def filled(template: str, *terms: Operand) -> Term:
     return joined(first, *(p for pair in zip(terms, rest, strict=True) for p in pair))
 
 
-def separated(terms: Iterable[Operand], separator: str = ", ") -> Term:
+def _between(terms: Iterable[Operand], separator: str) -> list[Operand]:
     pieces: list[Operand] = []
     for term in terms:
-        pieces += [separator, term] if pieces else [term]
-    return joined(*pieces)
+        pieces += (separator, term)
+    return pieces[1:]
+
+
+def separated(terms: Iterable[Operand], separator: str = ", ") -> Term:
+    return joined(*_between(terms, separator))
 
 
 def call(
-    function: str, *arguments: Operand, effect: bool = False, **keywords: Operand | None
+    function: str,
+    *arguments: Operand,
+    reads: tuple[Buffer, ...] = (),
+    effect: bool = False,
+    **keywords: Operand | None,
 ) -> Term:
     """`function(arguments, key=value)`; keywords that are None are left out."""
     named = [joined(f"{k}=", v) for k, v in keywords.items() if v is not None]
-    return joined(f"{function}(", separated([*arguments, *named]), ")", effect=effect)
+    pieces = _between((*arguments, *named), ", ")
+    return joined(f"{function}(", *pieces, ")", reads=reads, effect=effect)
 
 
 def infix(left: Term, operator: str, right: Term | int) -> Term:
@@ -152,7 +170,7 @@ def total(*terms: Term | None) -> Term | None:
     if len(found) < 2:
         return found[0] if found else None
     pieces = (_within(term, term.binding > _SUM) for term in found)
-    return replace(separated(pieces, " + "), binding=_SUM)
+    return joined(*_between(pieces, " + "), binding=_SUM)
 
 
 def every(*conditions: Term | None) -> Term | None:

@@ -42,14 +42,14 @@ FALSE = code.Return((literal("false"),))
 class SourceParts(ProgramParts):
     """What the functions of a program share.
 
-    texts: of kernels, by name; kernel_names: the C++ function of each text. library: the calls,
-    numbered as they come.
+    texts: of kernels, by name; names: the C++ function of each. library: the calls, numbered as
+    they come.
     """
 
     def __init__(self, program: DeviceProgram) -> None:
         super().__init__(program)
         self.texts: dict[str, KernelText] = {}
-        self.kernel_names: dict[code.Function, str] = {}
+        self.names: dict[str, str] = {}
         self.numbers = {name: number for number, name in enumerate(self.kernels)}
         self.library: list[LibraryCall] = []
 
@@ -233,7 +233,7 @@ class UnitPrinter(ControlPrinter[SourceParts]):
             return
         text = self.parts.texts[item.kernel]
         arguments = (*map(self.buffer, text.buffers), *map(self.reg, text.regs), TASK)
-        task = code.Do(call(self.parts.kernel_names[text.function], CONTEXT, *arguments))
+        task = code.Do(call(self.parts.names[item.kernel], CONTEXT, *arguments))
         last = task_count(kernel, self)
         if item.count is not None:
             last = literal(min(item.first + item.count * item.stride, kernel.tasks))

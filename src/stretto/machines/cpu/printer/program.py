@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Reg
-from stretto.device.operator import Kernel, LibraryCall
+from stretto.device.expr import Buffer
+from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
 from stretto.machines.cpu.printer.function import (
@@ -19,7 +19,7 @@ from stretto.machines.cpu.printer.function import (
     UnitPrinter,
     result,
 )
-from stretto.machines.cpu.printer.kernel import KernelText, print_kernel
+from stretto.machines.cpu.printer.kernel import print_kernel
 from stretto.machines.cpu.printer.stage import header
 from stretto.machines.dialects import cpp_signature, write_cpp_function
 from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
@@ -69,9 +69,15 @@ def print_program(program: DeviceProgram) -> Source:
     for name in sorted(name for name in needed if name is not None):
         out.write(f'#include "{name}"')
     out.write(PRELUDE)
+    kernels: dict[Function, str] = {}  # equal functions are one
     for kernel in program.kernels:
-        _add_kernel(parts, kernel)
-    for function, name in parts.kernel_names.items():
+        if kernel.call is not None:
+            parts.library.append(kernel.call)
+            continue
+        text = parts.texts[kernel.name] = print_kernel(kernel)
+        name = kernels.setdefault(text.function, f"k_{identifier(kernel.name)}")
+        parts.names[kernel.name] = name
+    for function, name in kernels.items():
         write_cpp_function(f"__attribute__((noinline)) static void {name}", function, out)
         out.write()
     functions = {
@@ -85,19 +91,6 @@ def print_program(program: DeviceProgram) -> Source:
     write_cpp_function('extern "C" void stretto_run', _entry(parts), out)
     library, names = tuple(parts.library), tuple(parts.kernels)
     return Source(out.text(), tuple(parts.arguments), library, names, parts.recursive)
-
-
-def _add_kernel(parts: SourceParts, kernel: Kernel) -> None:
-    """Enters a kernel; equal functions are one."""
-    if kernel.call is not None:
-        parts.library.append(kernel.call)
-        operands = kernel.call.operands
-        buffers = tuple(item for item in operands if isinstance(item, Buffer))
-        regs = tuple(item for item in operands if isinstance(item, Reg))
-        parts.texts[kernel.name] = KernelText(Function((), ()), buffers, regs)
-        return
-    text = parts.texts[kernel.name] = print_kernel(kernel)
-    parts.kernel_names.setdefault(text.function, f"k_{identifier(kernel.name)}")
 
 
 def _entry(parts: SourceParts) -> Function:

@@ -88,7 +88,8 @@ class EarlyLoads:
     kernels: by name. define: the name of a function of the module that is inlined where it is
     called, or not. fresh: a new variable. budget: bytes of registers for what is held. most:
     kernels that may still be split, since each is text of its own wherever it runs. held: by the
-    kernel and its first task, the values in registers.
+    kernel and its first task, the values in registers. functions: by kernel, and whether it is
+    given values.
     """
 
     kernels: dict[str, TritonKernel]
@@ -100,6 +101,8 @@ class EarlyLoads:
     held: dict[tuple[str, Term], tuple[Term, ...]] = field(
         default_factory=dict[tuple[str, Term], tuple[Term, ...]]
     )
+
+    functions: dict[tuple[str, bool], str] = field(default_factory=dict[tuple[str, bool], str])
 
     def placed(self, block: code.Block) -> code.Block:
         """The statements with their early loads."""
@@ -168,9 +171,11 @@ class EarlyLoads:
     def tasks(self, run: code.Run) -> code.Statement:
         """Calls of the kernel's function, with the values that are at hand already."""
         values = self.held.get(_key(run), ())
-        body = self.splits[run.kernel].body if values else self.kernels[run.kernel].function
-        function = self.define(f"k_{run.kernel}", body, bool(values))
-        task = code.Do(call(function, *run.arguments, *values))
+        key = run.kernel, bool(values)
+        if key not in self.functions:
+            body = self.splits[run.kernel].body if values else self.kernels[run.kernel].function
+            self.functions[key] = self.define(f"k_{run.kernel}", body, bool(values))
+        task = code.Do(call(self.functions[key], *run.arguments, *values))
         if run.tasks:
             mine = code.If(OK & infix(TASK, "<", run.last), (task,))
             return code.Section((code.Assign(TASK, run.first), mine))

@@ -222,8 +222,8 @@ class LanePrinter(ExpressionPrinter):
     def _loaded(
         self, access: Access, pointer: Term, mask: Term | None, other: Operand | None = None
     ) -> Term:
-        value = call("tl.load", pointer, mask=mask, other=None if mask is None else other)
-        value = replace(value, reads=(access.buffer,))
+        other = None if mask is None else other
+        value = call("tl.load", pointer, reads=(access.buffer,), mask=mask, other=other)
         if access.buffer.dtype in HALVES:
             return value.to("tl.float32")
         return infix(value, "!=", 0) if access.buffer.dtype is DType.BOOL else value
