@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +27,7 @@ def argument_values(argument: Argument) -> tuple[Value, ...]:
     return ()
 
 
-def map_argument(argument: Argument, lookup: Lookup) -> Argument:
+def map_argument(argument: Argument, lookup: Callable[[Value], Argument]) -> Argument:
     """The same argument with each value replaced."""
     if isinstance(argument, Value):
         return lookup(argument)

@@ -27,13 +27,25 @@ import torch
 from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import evaluate
 from stretto.ir.core import Op, Program, Value
-from stretto.ir.ops import Argument, CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
+from stretto.ir.ops import (
+    CheckOp,
+    ConstantOp,
+    ForOp,
+    IfOp,
+    LiteralOp,
+    TensorOp,
+    WhileOp,
+    argument_values,
+    map_argument,
+)
 from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
 from stretto.ir.symbols import symbols_of_op
 from stretto.ir.types import INDEX, TensorType
-from stretto.ops.infer import infer, named_arguments
+from stretto.ops.arguments import with_arguments
+from stretto.ops.infer import named_arguments
 from stretto.ops.properties import is_random
 from stretto.passes.analyses.host import on_host
+from stretto.passes.simplifications.algebra import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,7 @@ class FoldConstants:
         changed = [
             rewrite_block(function.body, folder.visit) for function in program.functions.values()
         ]
-        return any(changed) or folder.changed
+        return any(changed)
 
 
 def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str | None:
@@ -78,8 +90,6 @@ class _Folder:
     def __init__(self, program: Program, max_bytes: int) -> None:
         self.program = program
         self.max_bytes = max_bytes
-        self.changed = False
-        """Whether an op was changed in place: an attribute or a bound became known."""
 
     def visit(self, op: Op, definitions: Definitions) -> Replacement | None:
         fold = _FOLDS.get(type(op))
@@ -90,30 +100,13 @@ class _Folder:
         return self.known(op, (tensor,), [tensor]) if tensor.dim() == 0 else None
 
     def tensor(self, op: TensorOp, definitions: Definitions) -> Replacement | None:
-        if keep_reason(op, definitions, self.max_bytes) is None:
-            values = {item: self.value(definitions[item]) for item in op.operands}
-            try:
-                return self.known(op, evaluate(op, values, {}), self.tensors(op, definitions))
-            except RunError:
-                return None
-        self.numbers(op, definitions)
-        return None
-
-    def numbers(self, op: TensorOp, definitions: Definitions) -> None:
-        """Writes known run-time numbers into the op's arguments."""
-
-        def number(value: Value) -> Argument:
-            maker = definitions.get(value)
-            return maker.value if isinstance(maker, LiteralOp) else value
-
-        named = named_arguments(op.target, op.args, op.kwargs)
-        new = [item if one.is_tensor else _map(item, number) for one, item in named]
-        if all(old is item for (_, old), item in zip(named, new, strict=True)):
-            return
-        args = tuple(new[: len(op.args)])
-        kwargs = tuple(zip((key for key, _ in op.kwargs), new[len(op.args) :], strict=True))
-        if _keeps_types(op, args, kwargs):
-            op.args, op.kwargs, self.changed = args, kwargs, True
+        if keep_reason(op, definitions, self.max_bytes) is not None:
+            return with_numbers(op, definitions)
+        values = {item: self.value(definitions[item]) for item in op.operands}
+        try:
+            return self.known(op, evaluate(op, values, {}), self.tensors(op, definitions))
+        except RunError:
+            return None
 
     def value(self, maker: Op) -> torch.Tensor:
         if isinstance(maker, LiteralOp):
@@ -143,63 +136,66 @@ class _Folder:
         return ops, tuple(item.result for item in ops)
 
     def branch(self, op: IfOp, definitions: Definitions) -> Replacement | None:
-        condition = definitions.get(op.condition)
-        if not isinstance(condition, LiteralOp):
+        condition = number(op.condition, definitions)
+        if condition is None:
             return None
-        arm = op.then if condition.value else op.orelse
+        arm = op.then if condition else op.orelse
         if any(one.type != other.type for one, other in zip(arm.yields, op.results, strict=True)):
             return None  # the arm has other names for its symbols
         return inline_block(arm, ())
 
     def check(self, op: CheckOp, definitions: Definitions) -> Replacement | None:
         """A check that holds is dropped; one that does not is left for the run to stop at."""
-        condition = definitions.get(op.condition)
-        return ([], ()) if isinstance(condition, LiteralOp) and condition.value else None
+        return ([], ()) if number(op.condition, definitions) else None
 
     def while_loop(self, op: WhileOp, definitions: Definitions) -> Replacement | None:
-        flag = definitions.get(op.condition.yields[0])
-        if isinstance(flag, LiteralOp) and not flag.value:
-            ops, _ = inline_block(op.condition, op.inits)  # its checks run once
-            return ops, op.inits
-        return None
+        if number(op.condition.yields[0], definitions) is not False:
+            return None
+        ops, _ = inline_block(op.condition, op.inits)  # its checks run once
+        return ops, op.inits
 
     def for_loop(self, op: ForOp, definitions: Definitions) -> Replacement | None:
-        start, stop = _bound(op.start, definitions), _bound(op.stop, definitions)
-        if start is not op.start or stop is not op.stop:
-            op.start, op.stop, self.changed = start, stop, True
+        given = op.start, op.stop
+        op.start, op.stop = (_bound(bound, definitions) for bound in given)
         trips = op.trip_count()
         if trips == 0:
             return [], op.inits
         if trips != 1:
-            return None
+            return ([op], op.results) if (op.start, op.stop) != given else None
         assert isinstance(op.start, int)
         index = LiteralOp(op.start, results=(Value(INDEX, op.index.hint),), location=op.location)
         ops, values = inline_block(op.body, (index.result, *op.inits))
         return [index, *ops], values
 
 
-def _keeps_types(
-    op: TensorOp, args: tuple[Argument, ...], kwargs: tuple[tuple[str, Argument], ...]
-) -> bool:
-    """False for a position out of range: it stops the run, but as an attribute it is wrong."""
+def with_numbers(op: TensorOp, definitions: Definitions) -> Replacement | None:
+    """The op with known run-time numbers as attributes. A position that is out of range stays: it
+    stops the run, but as an attribute it is wrong."""
+    known = {
+        value: found for value in op.operands if (found := number(value, definitions)) is not None
+    }
+    changed = {
+        parameter.name: map_argument(item, lambda value: known.get(value, value))
+        for parameter, item in named_arguments(op.target, op.args, op.kwargs)
+        if not parameter.is_tensor and not known.keys().isdisjoint(argument_values(item))
+    }
+    if not changed:
+        return None
     try:
-        return infer(op.target, args, kwargs) == tuple(value.type for value in op.results)
+        new = with_arguments(op, changed)
     except VerifyError:
-        return False
+        return None
+    if [one.type for one in new.results] != [one.type for one in op.results]:
+        return None
+    new.location = op.location
+    for one, other in zip(new.results, op.results, strict=True):
+        one.hint = other.hint
+    return [new], new.results
 
 
 def _bound(bound: int | Value, definitions: Definitions) -> int | Value:
-    maker = definitions.get(bound) if isinstance(bound, Value) else None
-    return int(maker.value) if isinstance(maker, LiteralOp) else bound
-
-
-def _map(argument: Argument, number: Callable[[Value], Argument]) -> Argument:
-    """The argument with values replaced; the same object when none is."""
-    if isinstance(argument, tuple):
-        items = tuple(_map(item, number) for item in argument)
-        same = all(old is new for old, new in zip(argument, items, strict=True))
-        return argument if same else items
-    return number(argument) if isinstance(argument, Value) else argument
+    known = number(bound, definitions)
+    return bound if known is None else int(known)
 
 
 # Each takes its own op class, which a dict cannot say.

@@ -26,7 +26,7 @@ from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import Definitions, Replacement, narrow, rewrite_block, substitute
 from stretto.ir.types import FLAG
-from stretto.passes.simplifications.algebra import ALGEBRA_RULES, TensorRule, TensorRules
+from stretto.passes.simplifications.algebra import ALGEBRA_RULES, TensorRule, TensorRules, number
 from stretto.passes.simplifications.lists import LIST_RULES, list_of_parts
 from stretto.passes.simplifications.views import VIEW_RULES, items_of_stack
 
@@ -101,25 +101,13 @@ def _if(op: IfOp, definitions: Definitions) -> Replacement | None:
         if arms[0] is arms[1] and arms[0].type == result.type:
             values[place] = arms[0]
             continue
-        makers = tuple(definitions.get(arm) for arm in arms)
-        if (literal := _same_literal(makers, result)) is not None:
-            new.append(literal)
-            values[place] = literal.result
-        elif result.type == FLAG and _literals(makers) == (True, False):
+        then, orelse = (number(arm, definitions) for arm in arms)
+        if then is not None and repr(then) == repr(orelse):  # `repr` tells 0.0 from -0.0
+            new.append(LiteralOp(then, results=(Value(result.type, result.hint),)))
+            values[place] = new[-1].result
+        elif result.type == FLAG and (then, orelse) == (True, False):
             values[place] = op.condition
     return _without_known(op, values, new)
-
-
-def _literals(makers: tuple[Op | None, ...]) -> tuple[bool | int | float | None, ...]:
-    return tuple(maker.value if isinstance(maker, LiteralOp) else None for maker in makers)
-
-
-def _same_literal(makers: tuple[Op | None, ...], result: Value) -> LiteralOp | None:
-    """The literal that both arms yield, as an op of its own. `repr` tells 0.0 from -0.0."""
-    then, orelse = _literals(makers)
-    if then is None or repr(then) != repr(orelse):
-        return None
-    return LiteralOp(then, results=(Value(result.type, result.hint),))
 
 
 def _loop(

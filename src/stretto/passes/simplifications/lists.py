@@ -23,6 +23,7 @@ from stretto.ir.types import INDEX
 from stretto.ops.arguments import argument, int_argument
 from stretto.ops.infer import tensor_op
 from stretto.passes.analyses.list_lengths import ListLengths
+from stretto.passes.simplifications.algebra import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,8 @@ def _length(value: Value, definitions: Definitions) -> int | None:
 
 
 def _literal(value: Value, definitions: Definitions) -> int | None:
-    maker = definitions.get(value)
-    return int(maker.value) if isinstance(maker, LiteralOp) else None
+    known = number(value, definitions)
+    return None if known is None else int(known)
 
 
 # Each takes its own op class, which a dict cannot say.
