@@ -52,6 +52,11 @@ def walk_runs(node: Node[L], runs: Runs) -> Iterator[tuple[Node[L], Runs]]:
         yield from walk_runs(child, inside(node, runs))
 
 
+def called(node: Node[L]) -> set[str]:
+    """The functions that a node calls itself."""
+    return {item.function for item in walk(node) if isinstance(item, Call)}
+
+
 def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
     """The functions that a call of `name` can come to; itself among them if it is recursive."""
     seen: set[str] = set()
@@ -65,10 +70,7 @@ def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
 
 def recursive_functions(tree: Tree[L]) -> set[str]:
     """Functions that can have several activations at a time."""
-    callees = {
-        function.name: {node.function for node in walk(function.body) if isinstance(node, Call)}
-        for function in tree.functions
-    }
+    callees = {function.name: called(function.body) for function in tree.functions}
     return {name for name in callees if name in reached(name, callees)}
 
 

@@ -28,7 +28,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class LiveRange:
     """From the first to the last event; the waves and units of the first and of the last leaf."""
 
     first: Event
@@ -39,12 +39,12 @@ class Life:
     last_units: int
 
     @staticmethod
-    def of(events: tuple[Event, ...]) -> Life:
+    def of(events: tuple[Event, ...]) -> LiveRange:
         ordered = sorted(events, key=lambda event: event.position)
         first, last = ordered[0], ordered[-1]
         head = [event for event in ordered if event.leaf == first.leaf]
         tail = [event for event in ordered if event.leaf == last.leaf]
-        return Life(
+        return LiveRange(
             first,
             last,
             min(event.wave for event in head),
@@ -53,7 +53,7 @@ class Life:
             _union(tail),
         )
 
-    def before(self, other: Life) -> bool:
+    def before(self, other: LiveRange) -> bool:
         """Is every access of this one surely over, after waits, when the other begins?
 
         Inside one leaf a unit waits only for earlier waves; on one unit the order is its own.
@@ -67,7 +67,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class _LoopLife:
+class _Loop:
     """A loop from its first to its last event. exposed: names of the buffers that an iteration may
     read, or add to, before it has written them."""
 
@@ -85,7 +85,7 @@ class Liveness:
 
 
 def liveness(body: Node[LeafPlan], units: int) -> Liveness:
-    """What a function accesses, lives of buffers extended over the loops that they must survive."""
+    """What a function accesses, live ranges extended over the loops that they must survive."""
     timeline = _Timeline(units)
     timeline.visit(body)
     for loop in timeline.loops:
@@ -101,7 +101,7 @@ def _union(events: list[Event]) -> int:
     return units
 
 
-def _extend(name: str, events: list[Event], loop: _LoopLife) -> None:
+def _extend(name: str, events: list[Event], loop: _Loop) -> None:
     """Over the whole loop if the buffer is used outside of it, or read before it is written."""
     start, end = loop.start, loop.end
     inside = [event for event in events if start.position < event.position < end.position]
@@ -121,7 +121,7 @@ class _Timeline:
         self._leaf = 0
         self.events: dict[str, list[Event]] = {}
         self.pairs: list[tuple[Buffer, Buffer]] = []
-        self.loops: list[_LoopLife] = []
+        self.loops: list[_Loop] = []
 
     def visit(self, node: Node[LeafPlan]) -> None:
         match node:
@@ -136,7 +136,7 @@ class _Timeline:
                 end = self._control()
                 iteration = Seq(children(node))
                 exposed = _Exposed().visit(iteration, frozenset())
-                self.loops.append(_LoopLife(start, end, exposed))
+                self.loops.append(_Loop(start, end, exposed))
                 self.pairs += rotation(node)
                 for event in (start, end):
                     self._note(swaps(rotation(node)), event)

@@ -1,9 +1,9 @@
 """Memory of a function's frame: which local buffers share bytes, and where each lies.
 
 Two buffers share bytes only if one is done with before the other begins: on the same unit, in an
-earlier wave, or in an earlier leaf. The waits that reuse needs are found later like all others,
-since hazards compare bytes. Buffers that rotate are placed as one block and share nothing with each
-other.
+earlier wave, or in an earlier leaf. The waits that reuse needs are found later like all others, for
+conflicts are found by bytes. Buffers that rotate are placed as one block and share nothing with
+each other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stretto.device.program import FRAME_ALIGNMENT, FrameLayout, Placement, size
 from stretto.device.regions import Interval
 from stretto.device.tree import TreeFunction
 from stretto.errors import ScheduleError
-from stretto.schedule.liveness import Life, liveness
+from stretto.schedule.liveness import LiveRange, liveness
 from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policy import LeafPlan
 
@@ -32,19 +32,19 @@ class FramePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Buffers placed together: one, or a group that rotates. `life` is None for unused memory."""
+    """Buffers placed together: one, or a group that rotates. `live` is None for unused memory."""
 
     buffers: tuple[Buffer, ...]
     nbytes: int
-    life: Life | None
+    live: LiveRange | None
     small: bool
 
     def may_share(self, other: _Block) -> bool:
         if self.small or other.small:
             return False
-        if self.life is None or other.life is None:
+        if self.live is None or other.live is None:
             return True
-        return self.life.before(other.life) or other.life.before(self.life)
+        return self.live.before(other.live) or other.live.before(self.live)
 
 
 def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -> FramePlan:
@@ -61,8 +61,8 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
     for group in _groups(fixed, live.pairs):
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
         nbytes = sum(_aligned(buffer.nbytes) for buffer in group)
-        life = Life.of(events) if events else None
-        blocks.append(_Block(group, nbytes, life, small=nbytes < share_bytes))
+        span = LiveRange.of(events) if events else None
+        blocks.append(_Block(group, nbytes, span, small=nbytes < share_bytes))
     placed: list[tuple[int, _Block]] = []
     for block in sorted(blocks, key=lambda block: -block.nbytes):
         taken = [(o, o + other.nbytes) for o, other in placed if not block.may_share(other)]

@@ -16,6 +16,7 @@ from typing import cast
 from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, limit_register
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, Item, Schedule
+from stretto.device.runs import called, reached
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -31,7 +32,6 @@ from stretto.device.tree import (
     reads,
     rebuilt,
     rotating,
-    walk,
     with_inputs,
 )
 from stretto.schedule.merge import RunStep, Step, merge
@@ -53,20 +53,17 @@ class _LaunchPlanner:
         self.most = most_kernels
         self.kernels = {kernel.name: kernel for kernel in program.kernels}
         self.functions = {f.name: f for f in program.tree.functions}
-        # The functions that the host must execute: those with a library call, or that call such.
-        self.hosted: set[str] = set()
-        while (
-            more := {
-                name for name, function in self.functions.items() if self._needs_host(function.body)
-            }
-            - self.hosted
-        ):
-            self.hosted |= more
+        callees = {name: called(function.body) for name, function in self.functions.items()}
+        self.reached = {name: {name, *reached(name, callees)} for name in callees}
+        calling = {name for name, f in self.functions.items() if self._has_library_call(f.body)}
+        # The functions that the host must execute: those that come to a library call.
+        self.hosted = {name for name, found in self.reached.items() if found & calling}
+
+    def _has_library_call(self, node: Node[Schedule]) -> bool:
+        return any(self.kernels[name].call for leaf in leaves(node) for name in leaf.kernels)
 
     def _needs_host(self, node: Node[Schedule]) -> bool:
-        return any(
-            isinstance(item, Call) and item.function in self.hosted for item in walk(node)
-        ) or any(self.kernels[name].call for leaf in leaves(node) for name in leaf.kernels)
+        return bool(called(node) & self.hosted) or self._has_library_call(node)
 
     def size(self, node: Node[Schedule]) -> int:
         """About how much text: kernels, once for every place where they run."""
@@ -84,16 +81,10 @@ class _LaunchPlanner:
             not isinstance(node, Leaf | Call) and self.size(node) > self.most
         )
 
-    def reached(self, node: Node[Schedule]) -> tuple[TreeFunction[Schedule], ...]:
+    def below(self, node: Node[Schedule]) -> tuple[TreeFunction[Schedule], ...]:
         """The functions that a piece calls, by others too."""
-        found: dict[str, TreeFunction[Schedule]] = {}
-        waiting = [node]
-        while waiting:
-            for item in walk(waiting.pop()):
-                if isinstance(item, Call) and item.function not in found:
-                    found[item.function] = self.functions[item.function]
-                    waiting.append(self.functions[item.function].body)
-        return tuple(found.values())
+        found = {name for callee in called(node) for name in self.reached[callee]}
+        return tuple(function for name, function in self.functions.items() if name in found)
 
 
 class _FunctionCutter:
@@ -237,15 +228,15 @@ class _FunctionCutter:
     ) -> Node[Action]:
         program, source = self.planner.program, self.source
         main = TreeFunction("main", params, self.moving, (), results, source.locals, body)
-        called = self.planner.reached(body)
-        used = {name for f in (main, *called) for leaf in leaves(f.body) for name in leaf.kernels}
+        below = self.planner.below(body)
+        used = {name for f in (main, *below) for leaf in leaves(f.body) for name in leaf.kernels}
         frames = (
             ("main", program.frame(source.name)),
-            *((f.name, program.frame(f.name)) for f in called),
+            *((f.name, program.frame(f.name)) for f in below),
         )
         launched = replace(
             program,
-            tree=Tree((main, *called), program.tree.externals),
+            tree=Tree((main, *below), program.tree.externals),
             kernels=tuple(kernel for kernel in program.kernels if kernel.name in used),
             frames=frames,
         )
