@@ -71,6 +71,13 @@ def _until(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _scan(x: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for row in x:
+        h = torch.tanh(h + row)
+    return h
+
+
 EXAMPLES = (
     Example(
         "elementwise",
@@ -221,6 +228,22 @@ EXAMPLES = (
         }
         """,
         _until,
+    ),
+    Example(
+        "range",
+        """
+        func @main[0 <= n](%x: f32[n, 3]) -> (f32[3]) {
+          %z = aten.full.default((3,), 0.0) : f32[3]
+          %r = for %i in (0, n, 1) carry (%h = %z) {
+            %a = aten.select.int(%x, 0, %i) : f32[3]
+            %b = aten.add.Tensor(%h, %a) : f32[3]
+            %c = aten.tanh.default(%b) : f32[3]
+            yield %c
+          } : f32[3]
+          return %r
+        }
+        """,
+        _scan,
     ),
     Example(
         "branch",

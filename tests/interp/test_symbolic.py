@@ -75,6 +75,21 @@ def test_a_size_that_may_be_negative() -> None:
         program_of("func @main[0 <= n](%x: f32[n], %y: f32[n - 1]) -> () { return }")
 
 
+def test_a_call_with_a_size_out_of_range() -> None:
+    text = """
+        func @main[0 <= n](%x: f32[n]) -> () {{
+          call @f(%x)
+          return
+        }}
+        func @f[{low} <= m](%x: f32[m]) -> () {{
+          return
+        }}
+        """
+    program_of(text.format(low=0))
+    with pytest.raises(VerifyError, match="the size n may be out of the range 2 <= m"):
+        program_of(text.format(low=2))
+
+
 def test_a_name_with_two_ranges() -> None:
     n = [Value(TensorType(DType.F32, (symbol("n", low),))) for low in (0, 1)]
     program = Program({"main": Function("main", Block(tuple(n)))})

@@ -285,7 +285,8 @@ def _is_true(flags: tuple[Datum, ...]) -> bool:
 
 def _for(frame: Frame, op: ForOp) -> tuple[Datum, ...]:
     start, stop = (
-        frame.number(item) if isinstance(item, Value) else item for item in (op.start, op.stop)
+        frame.number(item) if isinstance(item, Value) else size_value(item, frame.sizes)
+        for item in (op.start, op.stop)
     )
     carried = frame.all(op.inits)
     for position in range(start, stop, op.step):

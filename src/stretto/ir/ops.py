@@ -277,11 +277,11 @@ class WhileOp(Op):
 class ForOp(Op):
     """`body` has the index as first parameter, then the carried values. Bounds as in `range`.
 
-    `start` and `stop` are ints or i64 values without dims; `step` is an int other than 0.
+    `start` and `stop` are ints, sizes or i64 values without dims; `step` is an int other than 0.
     """
 
-    start: int | Value
-    stop: int | Value
+    start: int | Size | Value
+    stop: int | Size | Value
     step: int
     inits: tuple[Value, ...]
     body: Block

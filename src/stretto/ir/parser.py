@@ -28,7 +28,7 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.scanner import Scanner
-from stretto.ir.sizes import Symbol
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import INDEX, Type
 
 _ATTRIBUTES: dict[str, Argument] = {"None": None, "True": True, "False": False}
@@ -223,14 +223,11 @@ class _FunctionParser:
         self.scan.expect("(")
         return self.scan.separated(self.use, ")")
 
-    def bound(self) -> int | Value:
-        text = self.scan.take("number")
-        if text is None:
-            return self.use()
-        number = _number(text)
-        if not isinstance(number, int):
-            self.scan.fail("expected an int")
-        return number
+    def bound(self) -> int | Size | Value:
+        found = self.argument()
+        if isinstance(found, bool) or not isinstance(found, int | Size | Value):
+            self.scan.fail("expected an int, a size or a value")
+        return found
 
 
 def _number(text: str) -> int | float:

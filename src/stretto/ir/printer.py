@@ -191,9 +191,7 @@ def _if(op: IfOp, names: Names) -> tuple[str, ...]:
 
 
 def _for(op: ForOp, names: Names) -> tuple[str, ...]:
-    start, stop = (
-        names[item] if isinstance(item, Value) else str(item) for item in (op.start, op.stop)
-    )
+    start, stop = (print_argument(item, names) for item in (op.start, op.stop))
     if not op.body.params:  # not valid, but errors about it must print
         return (f"for in ({start}, {stop}, {op.step})",)
     index = _typed(op.index, op.index.type != INDEX, names)

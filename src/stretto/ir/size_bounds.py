@@ -30,6 +30,11 @@ def at_most(smaller: int | Size, larger: int | Size) -> bool:
     return low is not None and low >= 0
 
 
+def in_range(size: int | Size, symbol: Symbol) -> bool:
+    """Is it sure that the symbol may stand for the size?"""
+    return at_most(symbol.low, size) and (symbol.high is None or at_most(size, symbol.high))
+
+
 def bounds(size: int | Size) -> Bounds:
     """Limits that the size surely keeps; they need not be reached."""
     if isinstance(size, int):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stretto.ir.core import Block, Op
-from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import Argument, ForOp, TensorOp
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_bounds import substitute_symbols
 from stretto.ir.sizes import Size, Symbol
@@ -67,6 +67,11 @@ def rename_symbols(block: Block, renaming: Renaming) -> None:
         if isinstance(op, TensorOp):
             op.args = tuple(_rename_argument(item, renaming) for item in op.args)
             op.kwargs = tuple((key, _rename_argument(item, renaming)) for key, item in op.kwargs)
+        elif isinstance(op, ForOp):
+            op.start, op.stop = (
+                bound if isinstance(bound, Value) else rename_dim(bound, renaming)
+                for bound in (op.start, op.stop)
+            )
 
 
 def dims_of(type: Type) -> tuple[Dim, ...]:
@@ -90,10 +95,12 @@ def symbols_of_op(op: Op) -> set[Symbol]:
     found = symbols_of_types(value.type for value in op.results)
     for block in op.blocks:
         found |= symbols_of_block(block)
+    items: list[Argument] = []
     if isinstance(op, TensorOp):
         items = [*op.args, *(item for _, item in op.kwargs)]
-        found |= {symbol for item in items for symbol in symbols_of_argument(item)}
-    return found
+    elif isinstance(op, ForOp):
+        items = [op.start, op.stop]
+    return found | {symbol for item in items for symbol in symbols_of_argument(item)}
 
 
 def symbols_of_block(block: Block) -> set[Symbol]:

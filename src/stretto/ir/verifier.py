@@ -31,7 +31,7 @@ from stretto.ir.ops import (
 )
 from stretto.ir.printer import print_op
 from stretto.ir.rewrite import defined_values
-from stretto.ir.size_bounds import at_most
+from stretto.ir.size_bounds import at_most, in_range
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import (
     Renaming,
@@ -274,8 +274,13 @@ def call_function(program: Program, op: CallOp) -> str | None:
 
 def call_arguments(program: Program, op: CallOp) -> str | None:
     params = _types(program.functions[op.function].params)
-    if not match_types(params, _types(op.arguments), {}):
+    sizes: Renaming = {}
+    if not match_types(params, _types(op.arguments), sizes):
         return _expect("the arguments", _types(op.arguments), params)
+    for size, given in sizes.items():
+        symbol = size.symbol
+        if symbol is not None and not in_range(given, symbol):
+            return f"the size {given} may be out of the range {symbol.declaration}"
     return None
 
 

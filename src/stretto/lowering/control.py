@@ -7,11 +7,12 @@ carried list is its buffer and a length register.
 
 from __future__ import annotations
 
-from stretto.device.expr import Buffer, Const, Expr, Position
+from stretto.device.expr import Buffer, Const, Expr, Index, Position
 from stretto.device.forms import Items
 from stretto.device.tree import CheckCode, For, If, Let, Node, Seq, While
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.calls import lower_call
 from stretto.lowering.function import Lowering
@@ -180,9 +181,11 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
     bind_all(low, op.results, currents)
 
 
-def _bound(low: Lowering, bound: int | Value) -> Expr:
+def _bound(low: Lowering, bound: int | Size | Value) -> Expr:
     if isinstance(bound, int):
         return Const(bound, DType.I64)
+    if isinstance(bound, Size):
+        return Position(Index.of(low.extent(bound)))
     return Position(low.index(bound))
 
 

@@ -74,6 +74,8 @@ def batch_length(loop: ForOp, program: Program) -> Dim | str:
         return trips if trips >= 2 else "it runs less than twice"
     if loop.start != 0 or loop.step != 1:
         return "its trip count is not known, and it does not count from 0 in steps of 1"
+    if isinstance(loop.stop, Size):
+        return "its trip count is a size that is known at the call"
     return fresh_symbol(program, "trips")
 
 

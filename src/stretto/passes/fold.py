@@ -39,6 +39,7 @@ from stretto.ir.ops import (
     map_argument,
 )
 from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
+from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_op
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.arguments import with_arguments
@@ -193,7 +194,7 @@ def with_numbers(op: TensorOp, definitions: Definitions) -> Replacement | None:
     return [new], new.results
 
 
-def _bound(bound: int | Value, definitions: Definitions) -> int | Value:
+def _bound(bound: int | Size | Value, definitions: Definitions) -> int | Size | Value:
     known = number(bound, definitions)
     return bound if known is None else int(known)
 

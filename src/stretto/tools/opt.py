@@ -12,8 +12,10 @@ from zlib import crc32
 import torch
 
 from stretto.build import begin, run_stages
+from stretto.device.expr import known_dims
 from stretto.errors import StrettoError
 from stretto.ir.core import Program
+from stretto.ir.sizes import Size, Symbol
 from stretto.machines.forms import CAPTURED, OPTIMISED
 from stretto.machines.machine import Form, Machine, Stage
 from stretto.options import Options
@@ -126,15 +128,12 @@ class Optimiser:
         return steps[made.index(self.source) + 1 :] if self.source in made else steps
 
     def _inputs(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of each input."""
+        """Shape and dtype of each input. What is symbolic has some size of its range."""
         if self.stages.scheduled is not None:
             _, interface = self.stages.runnable()
-            return [
-                (tuple(dim for dim in b.shape if isinstance(dim, int)), b.dtype.torch)
-                for b in interface.inputs
-            ]
+            return [(_some_shape(known_dims(b)), b.dtype.torch) for b in interface.inputs]
         params = self.stages.captured.main.params
-        return [(p.tensor.static_shape(), p.tensor.dtype.torch) for p in params]
+        return [(_some_shape(p.tensor.shape), p.tensor.dtype.torch) for p in params]
 
     def _named(self, name: str) -> Form:
         require_known(f"form of {self.stages.machine.name}", [name], self.forms)
@@ -214,3 +213,13 @@ def _at_line(file: Path, message: str) -> str:
     if message.startswith("line "):
         return f"{file}:{message.removeprefix('line ')}"
     return f"{file}: {message}"
+
+
+_SOME_SIZE = 5
+
+
+def _some_shape(dims: Sequence[int | Size]) -> tuple[int, ...]:
+    def size(symbol: Symbol) -> int:
+        return max(symbol.low, min(_SOME_SIZE, symbol.high or _SOME_SIZE))
+
+    return tuple(dim if isinstance(dim, int) else dim.evaluate(size) for dim in dims)

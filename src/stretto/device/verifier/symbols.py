@@ -23,7 +23,7 @@ from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import Call, For, Leaf, TreeFunction, walk
 from stretto.errors import VerifyError
-from stretto.ir.size_bounds import at_most, substitute_symbols
+from stretto.ir.size_bounds import at_most, in_range, substitute_symbols
 from stretto.ir.sizes import Atom, Size, Symbol
 
 
@@ -142,9 +142,7 @@ def _check_call(
         size = given.get(symbol.name)
         if size is None or not is_decided(size):
             continue
-        if not at_most(symbol.low, size) or (
-            symbol.high is not None and not at_most(size, symbol.high)
-        ):
+        if not in_range(size, symbol):
             raise VerifyError(
                 f"a call of {call.function} with {symbol.name} = {size}, which may be out of "
                 f"{symbol.declaration}"

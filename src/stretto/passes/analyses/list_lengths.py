@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, IfOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp
+from stretto.ir.sizes import Size
 
-Bounds = tuple[int | Value, int | Value, int]
+Bounds = tuple[int | Size | Value, int | Size | Value, int]
 """start, stop and step of a loop."""
 
 
