@@ -13,7 +13,7 @@ from stretto.errors import VerifyError
 from stretto.ir.core import Program
 from stretto.machines import registry
 from stretto.machines.cuda.machine import EmulatedCudaMachine
-from stretto.machines.machine import HOST, FewerUnitsError, Stage, Stages
+from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Stages
 from stretto.machines.registry import default_machine, find_machine
 from stretto.options import Options
 from tests.support import program_of
@@ -110,8 +110,8 @@ def test_a_stage_that_fails_keeps_its_error() -> None:
     @dataclass(frozen=True)
     class Failing(EmulatedCudaMachine):
         @property
-        def stages(self) -> tuple[Stage, ...]:
-            return (Stage("fail", fail),)
+        def stages(self) -> tuple[BuildStage, ...]:
+            return (BuildStage("fail", fail),)
 
     with pytest.raises(Stop):
         build(Program({}), Failing("failing"), Options())

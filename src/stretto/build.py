@@ -9,7 +9,7 @@ import torch
 from stretto.dumps import Dumper
 from stretto.ir.core import Program
 from stretto.machines.forms import CAPTURED
-from stretto.machines.machine import HOST, FewerUnitsError, Form, Machine, Stage, Stages
+from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Form, Machine, Stages
 from stretto.machines.stages import SELECT
 from stretto.options import Options
 
@@ -35,7 +35,7 @@ def begin(program: Program, machine: Machine, options: Options, place: torch.dev
     return Stages(program, machine, options, place, dumper, program, units=units)
 
 
-def run_stages(stages: Stages, steps: Sequence[Stage]) -> None:
+def run_stages(stages: Stages, steps: Sequence[BuildStage]) -> None:
     """Runs stages in order; dumps what each has made. Where the machine turns out to hold fewer
     units than the program was made for, kernels are selected once more, for those."""
     try:
@@ -47,7 +47,7 @@ def run_stages(stages: Stages, steps: Sequence[Stage]) -> None:
         _run(stages, steps[steps.index(SELECT) :])
 
 
-def _run(stages: Stages, steps: Sequence[Stage]) -> None:
+def _run(stages: Stages, steps: Sequence[BuildStage]) -> None:
     for step in steps:
         with stages.timed(step.name):
             step.run(stages)

@@ -128,8 +128,8 @@ class ToyMachine(Machine):
     is_emulated: ClassVar[bool] = True
 
     @property
-    def stages(self) -> tuple[machines.Stage, ...]:
-        back = (machines.Stage("print", _print, LISTING), machines.Stage("load", _load))
+    def stages(self) -> tuple[machines.BuildStage, ...]:
+        back = (machines.BuildStage("print", _print, LISTING), machines.BuildStage("load", _load))
         return (*TO_SCHEDULE, *back)
 
     def units(self, options: Options, device: torch.device) -> int:

@@ -29,7 +29,7 @@ from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.emulator.run import Emulator
 from stretto.machines.interpreter.machine import InterpretedExecutable, InterpreterMachine
-from stretto.machines.machine import Stage, Stages
+from stretto.machines.machine import BuildStage, Stages
 from stretto.machines.registry import registered
 from stretto.machines.stages import PASSES
 from stretto.options import Options
@@ -104,8 +104,8 @@ class Recorder(InterpretedExecutable):
 @dataclass(frozen=True)
 class RecordingMachine(InterpreterMachine):
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (PASSES, Stage("load", self.load))
+    def stages(self) -> tuple[BuildStage, ...]:
+        return (PASSES, BuildStage("load", self.load))
 
     def load(self, stages: Stages) -> None:
         stages.executable = Recorder(stages.program, stages.options)

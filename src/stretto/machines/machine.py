@@ -76,7 +76,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class BuildStage:
     """A step of a machine. `name`: what its seconds are booked on. form: what it makes, where that
     can be looked at."""
 
@@ -247,7 +247,7 @@ class Machine(ABC):
 
     @property
     @abstractmethod
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[BuildStage, ...]:
         """From a captured Program to `Stages.executable`, in order."""
 
     @property

@@ -9,7 +9,7 @@ from stretto.ir.printer import print_program as program_text
 from stretto.ir.verifier import verify as verify_program
 from stretto.lowering.program import lower
 from stretto.machines.forms import KERNELS, OPERATORS, OPTIMISED, SCHEDULED
-from stretto.machines.machine import Stage, Stages
+from stretto.machines.machine import BuildStage, Stages
 from stretto.passes.manager import run_passes
 from stretto.schedule.scheduler import schedule_with_report
 
@@ -58,11 +58,11 @@ def _verify(stages: Stages) -> None:
     verify_form(Scheduled(*stages.runnable()), stages.source)
 
 
-PASSES = Stage("passes", _passes, OPTIMISED)
-LOWER = Stage("lower", _lower, OPERATORS)
-SELECT = Stage("select", _select, KERNELS)
-SCHEDULE = Stage("schedule", _schedule, SCHEDULED)
-VERIFY = Stage("verify", _verify)
+PASSES = BuildStage("passes", _passes, OPTIMISED)
+LOWER = BuildStage("lower", _lower, OPERATORS)
+SELECT = BuildStage("select", _select, KERNELS)
+SCHEDULE = BuildStage("schedule", _schedule, SCHEDULED)
+VERIFY = BuildStage("verify", _verify)
 
 TO_SCHEDULE = (PASSES, LOWER, SELECT, SCHEDULE, VERIFY)
 """What a machine begins with that runs scheduled programs."""

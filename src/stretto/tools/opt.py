@@ -17,7 +17,7 @@ from stretto.errors import StrettoError
 from stretto.ir.core import Program
 from stretto.ir.sizes import Size, Symbol
 from stretto.machines.forms import CAPTURED, OPTIMISED
-from stretto.machines.machine import Form, Machine, Stage
+from stretto.machines.machine import BuildStage, Form, Machine
 from stretto.options import Options
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.pipeline import pipeline
@@ -121,7 +121,7 @@ class Optimiser:
         executable.synchronize()
         return results
 
-    def steps(self) -> Sequence[Stage]:
+    def steps(self) -> Sequence[BuildStage]:
         """The stages after the form that was read."""
         steps = self.stages.machine.stages
         made = [step.form for step in steps]

@@ -15,12 +15,12 @@ from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.machines.machine import (
+    BuildStage,
     Description,
     Diagnosis,
     Form,
     Machine,
     Profiler,
-    Stage,
     Stages,
     Trial,
 )
@@ -68,8 +68,8 @@ class CpuMachine(Machine):
         return TEMPLATES
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (*TO_SCHEDULE, Stage("print", _print, CPP), Stage("compile", _compile))
+    def stages(self) -> tuple[BuildStage, ...]:
+        return (*TO_SCHEDULE, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         return select(lowered, units, options.fuse, self.costs, remarks=remarks)

@@ -31,12 +31,12 @@ from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
 from stretto.machines.forms import device_form
 from stretto.machines.machine import (
+    BuildStage,
     Description,
     Diagnosis,
     FewerUnitsError,
     Form,
     Machine,
-    Stage,
     Stages,
     Trial,
 )
@@ -75,7 +75,7 @@ def _put_planned(stages: Stages, form: Planned) -> None:
     stages.product = GpuProgram(form.plan)
 
 
-PLAN = Stage("plan", _plan, device_form("plan", "plan", Planned, _planned, _put_planned))
+PLAN = BuildStage("plan", _plan, device_form("plan", "plan", Planned, _planned, _put_planned))
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class CudaMachine(TritonMachine):
     )
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        back = (PLAN, Stage("compile", self.compile, TRITON), Stage("load", self.load))
+    def stages(self) -> tuple[BuildStage, ...]:
+        back = (PLAN, BuildStage("compile", self.compile, TRITON), BuildStage("load", self.load))
         return (*TO_SCHEDULE, *back)
 
     def device(self) -> torch.device:
@@ -170,8 +170,13 @@ class EmulatedCudaMachine(TritonMachine):
     trials: ClassVar[tuple[Trial, ...]] = (Trial(units=3, every=20),)
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (*TO_SCHEDULE, PLAN, Stage("print", self.print, TRITON), Stage("load", self.load))
+    def stages(self) -> tuple[BuildStage, ...]:
+        return (
+            *TO_SCHEDULE,
+            PLAN,
+            BuildStage("print", self.print, TRITON),
+            BuildStage("load", self.load),
+        )
 
     def units(self, options: Options, device: torch.device) -> int:
         return options.units or EMULATED_UNITS
@@ -203,8 +208,8 @@ class CrossCompiler(TritonMachine):
     summary: ClassVar[str] = "compiles for a GPU that need not be there"
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (*TO_SCHEDULE, PLAN, Stage("compile", self.compile, TRITON))
+    def stages(self) -> tuple[BuildStage, ...]:
+        return (*TO_SCHEDULE, PLAN, BuildStage("compile", self.compile, TRITON))
 
     def units(self, options: Options, device: torch.device) -> int:
         return self.multiprocessors

@@ -9,7 +9,7 @@ from typing import ClassVar
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.machines.emulator.executable import EmulatedExecutable
-from stretto.machines.machine import Machine, Stage, Stages, Trial
+from stretto.machines.machine import BuildStage, Machine, Stages, Trial
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
@@ -34,8 +34,8 @@ class EmulatorMachine(Machine):
         return default_machine().templates
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (*TO_SCHEDULE, Stage("load", _load))
+    def stages(self) -> tuple[BuildStage, ...]:
+        return (*TO_SCHEDULE, BuildStage("load", _load))
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         """The kernels of this host's own machine, which is what the emulator stands for."""

@@ -9,7 +9,7 @@ import torch
 
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.machines.machine import Executable, Machine, Stage, Stages
+from stretto.machines.machine import BuildStage, Executable, Machine, Stages
 from stretto.machines.stages import PASSES
 from stretto.options import Options
 from stretto.runtime.results import Result
@@ -39,8 +39,8 @@ class InterpreterMachine(Machine):
     is_oracle: ClassVar[bool] = True
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (PASSES, Stage("load", _load))
+    def stages(self) -> tuple[BuildStage, ...]:
+        return (PASSES, BuildStage("load", _load))
 
 
 MACHINES = (InterpreterMachine("interpreter"),)
