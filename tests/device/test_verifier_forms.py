@@ -53,6 +53,11 @@ def rejected(form: Form, old: str, new: str, reason: str) -> None:
         ("locals (main.b.1, main.b.2, ", "locals (main.b.1, ", "not both local"),
         ("outputs (tensor out0", "outputs (tensor main.b.1", "no external buffer"),
         ("inputs (in0", "inputs (out0", "input out0 is no input buffer"),
+        (
+            "<$main.j.3 + 1>",
+            "checked(<$main.j.3>, 9:i64, 0:i64)",
+            "raises failure 0, which is missing",
+        ),
         ("seq {\n    leaf", "seq {\n    call f () () ()\n    leaf", "there is no function f"),
     ],
 )

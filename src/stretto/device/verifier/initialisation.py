@@ -20,7 +20,7 @@ from stretto.device.boxes import Mask
 from stretto.device.expr import Access, Buffer, Index, is_known, known_size
 from stretto.device.flow import Facts
 from stretto.device.program import DeviceProgram, Run, Schedule
-from stretto.device.regions import Interval, Region
+from stretto.device.regions import Interval, Region, whole
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -307,7 +307,7 @@ class _Checker(Facts[Schedule, State]):
             if param in summary.needs or param in summary.loose:
                 self._require(bound_region(param, access, write=False), what, draft)
         for buffer in summary.needs - callee_params:
-            self._require(_whole(buffer, write=False), what, draft)
+            self._require(whole(buffer, write=False), what, draft)
         for param, access in call.tensors:
             region = bound_region(param, access, write=True)
             if param in summary.gives:
@@ -315,7 +315,7 @@ class _Checker(Facts[Schedule, State]):
             elif param in summary.loose:
                 self._write(region, False, draft)
         for buffer in summary.gives - callee_params:
-            self._write(_whole(buffer, write=True), True, draft)
+            self._write(whole(buffer, write=True), True, draft)
         return call, draft.state
 
 
@@ -324,17 +324,13 @@ def bound_region(param: Buffer, access: Access, write: bool) -> Region:
     buffer = access.buffer
     offset = access.offset
     if not offset.is_const:
-        return _whole(buffer, write)
+        return whole(buffer, write)
     box = (offset.const, offset.const + param.elements)
     if not _is_static(buffer) or not _is_static(param):
-        return _whole(buffer, write)
+        return whole(buffer, write)
     return Region(
         buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
     )
-
-
-def _whole(buffer: Buffer, write: bool) -> Region:
-    return Region(buffer, buffer.shape, (None,) * len(buffer.shape), write)
 
 
 def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:

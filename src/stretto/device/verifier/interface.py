@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stretto.device.expr import Buffer, Reg
+from stretto.device.expr import Apply, Buffer, Const, Reg, parts
 from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
 from stretto.device.program import DeviceProgram
-from stretto.device.tree import Check, leaves
+from stretto.device.tree import Check, CheckCode, leaves
 from stretto.errors import VerifyError
 
-NUMBERED = ("assertion", "index")
+NUMBERED = (CheckCode.ASSERTION, CheckCode.INDEX)
 """The codes of checks whose subject is the number of a failure."""
 
 
@@ -33,15 +33,27 @@ def check_interface(interface: ProgramInterface, program: DeviceProgram) -> None
     for packing in interface.packings:
         if not {packing.buffer, packing.source} <= externals or packing.source.kind != "constant":
             raise VerifyError(f"{packing.buffer.name} is packed from no constant of the program")
-    for subject in sorted({item.subject for item in _checks(program) if item.code in NUMBERED}):
+    for subject in sorted(set(_subjects(program))):
         if not 0 <= subject < len(interface.stops):
             raise VerifyError(f"a check raises failure {subject}, which is missing")
 
 
-def _checks(program: DeviceProgram) -> Iterator[Check]:
+def _subjects(program: DeviceProgram) -> Iterator[int]:
+    """The numbers of the failures that checks of control and of kernels raise."""
+    exprs = [stage.operator.value for kernel in program.kernels for stage in kernel.stages]
     for function in program.tree.functions:
         for schedule in leaves(function.body):
-            yield from (item for item in schedule.statements if isinstance(item, Check))
+            for item in schedule.statements:
+                exprs += item.exprs
+                if isinstance(item, Check) and item.code in NUMBERED:
+                    yield item.subject
+    for expr in exprs:
+        for part in parts(expr):
+            match part:
+                case Apply("checked", (_, _, Const(number)), _):
+                    yield int(number)
+                case _:
+                    pass
 
 
 def _check_output(
