@@ -161,6 +161,16 @@ def test_a_loop_does_not_wait_for_what_was_before_it() -> None:
     assert not any(isinstance(item, Wait) for items in inside.units for item in items)
 
 
+def test_waits_that_a_body_makes_are_not_made_before_it() -> None:
+    turning = For(Reg("i"), number(0), number(6), 1, Leaf((gather("step", B, A),)), ((A, B),))
+    body = Seq((Leaf((copy("start", A, X),)), turning, Leaf((copy("end", OUT, A),))))
+    program = made(body, 16, A, B)
+    before, inside, _ = leaves(program.tree.main.body)
+    assert not any(isinstance(item, Wait) for items in before.units for item in items)
+    assert {items[0] for items in inside.units} == {Wait(0, 0, 16)}
+    assert result(program, torch.arange(64.0)).eq(63).all()
+
+
 def test_a_missing_wait_is_found() -> None:
     """The verifier rejects the program, or the wait was redundant: then no run finds a race."""
     found = 0
