@@ -47,7 +47,7 @@ from stretto.device.tree import (
 )
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
-from stretto.ir.sizes import Quantity
+from stretto.ir.sizes import Quantity, Symbol
 
 Known = Mapping[Reg, Interval]
 """Registers whose values lie in an interval: first, last + 1."""
@@ -218,13 +218,11 @@ class StageBounds:
         """The ranges of the variables where the guards hold; None if they never do."""
         ranges = list(self._ranges)
         for condition, holds in guards:
-            for number, low, high in _limits(condition, holds):
-                interval = ranges[number]
-                if interval is None:
-                    continue
-                ranges[number] = interval = max(interval[0], low), min(interval[1], high)
-                if interval[0] >= interval[1]:
-                    return None
+            for sign, difference in comparisons(condition, holds):
+                for number in difference.vars():
+                    ranges[number] = interval = _cut(ranges[number], sign, difference, number)
+                    if interval is not None and interval[0] >= interval[1]:
+                        return None
         return tuple(ranges)
 
     # ---- point by point ------------------------------------------------------------------------
@@ -282,49 +280,57 @@ def _is_tight(index: Index, ranges: Ranges, known: Known) -> bool:
     )
 
 
-def _limits(condition: Expr, holds: bool) -> Iterator[tuple[int, int, int]]:
-    """(variable, first, last + 1) that follow from a condition on positions."""
+def _cut(interval: Interval | None, sign: str, difference: Index, number: int) -> Interval | None:
+    if interval is None:
+        return None
+    low, high = limits(sign, difference, number)
+    first = interval[0] if low is None or not low.is_const else max(interval[0], low.const)
+    end = interval[1] if high is None or not high.is_const else min(interval[1], high.const + 1)
+    return first, end
+
+
+# ---- what conditions say -----------------------------------------------------------------------
+
+
+_NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def comparisons(condition: Expr, holds: bool) -> Iterator[tuple[str, Index]]:
+    """(sign, difference): what a condition says, as comparisons of positions with 0."""
     match condition:
         case Apply("and", (a, b), _) if holds:
-            yield from (*_limits(a, holds), *_limits(b, holds))
+            yield from (*comparisons(a, holds), *comparisons(b, holds))
         case Apply("or", (a, b), _) if not holds:
-            yield from (*_limits(a, holds), *_limits(b, holds))
+            yield from (*comparisons(a, holds), *comparisons(b, holds))
         case Apply("not", (a,), _):
-            yield from _limits(a, not holds)
-        case Apply(function, (Position(index), Const(value, _)), _) if function in NEGATED:
-            name = function if holds else NEGATED[function]
-            yield from _solved(name, index, int(value))
-        case Apply(function, (Const(value, _), Position(index)), _) if function in MIRRORED:
-            name = MIRRORED[function]
-            yield from _solved(name if holds else NEGATED[name], index, int(value))
+            yield from comparisons(a, not holds)
+        case Apply(sign, (a, b), _) if sign in _NEGATED:
+            left, right = _position(a), _position(b)
+            if left is not None and right is not None:
+                yield sign if holds else _NEGATED[sign], left - right
         case _:
             pass
 
 
-NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
-MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
-_FAR = 1 << 62
-
-
-def _solved(comparison: str, index: Index, value: int) -> Iterator[tuple[int, int, int]]:
-    """What `index comparison value` says of the only variable of the index."""
-    if len(index.terms) != 1:
-        return
-    (atom, factor), value = index.terms[0], value - index.const
-    if not isinstance(atom, Var) or factor not in (1, -1):
-        return
-    if factor < 0:
-        comparison, value = MIRRORED[comparison], -value
-    match comparison:
-        case "lt":
-            yield atom.number, -_FAR, value
-        case "le":
-            yield atom.number, -_FAR, value + 1
-        case "gt":
-            yield atom.number, value + 1, _FAR
-        case "ge":
-            yield atom.number, value, _FAR
-        case "eq":
-            yield atom.number, value, value + 1
+def _position(expr: Expr) -> Index | None:
+    match expr:
+        case Position(index):
+            return index
+        case Const(int(value), _):
+            return Index(const=int(value))
         case _:
-            pass
+            return None
+
+
+def limits(sign: str, difference: Index, number: int) -> tuple[Index | None, Index | None]:
+    """The smallest and the largest value that a variable has where `difference` compares so with 0;
+    None for what does not follow, or would depend on other variables or on the run."""
+    variable = Var(number)
+    factor = difference.coefficient(variable)
+    bound = (difference - Index.of(variable) * factor) * -factor
+    if factor not in (1, -1) or not all(isinstance(atom, Symbol) for atom, _ in bound.terms):
+        return None, None
+    sign = sign if factor > 0 else _MIRRORED[sign]
+    low = {"gt": bound + 1, "ge": bound, "eq": bound}.get(sign)
+    return low, {"lt": bound + -1, "le": bound, "eq": bound}.get(sign)

@@ -7,18 +7,15 @@ to checks at run time, as in `bounds`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stretto.device.expr import (
     Access,
-    Apply,
     Buffer,
-    Const,
     Expr,
     Extent,
     Index,
-    Position,
     Reg,
     Var,
     known_size,
@@ -28,7 +25,7 @@ from stretto.device.operator import Kernel, Stage
 from stretto.device.program import Schedule
 from stretto.device.regions import NOTHING
 from stretto.device.tree import Call, Leaf, TreeFunction, walk
-from stretto.device.verifier.bounds import MIRRORED, NEGATED, Guards, StageBounds
+from stretto.device.verifier.bounds import Guards, StageBounds, comparisons, limits
 from stretto.device.verifier.symbols import is_decided, seen_size
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
@@ -199,52 +196,12 @@ class _SizedBounds(StageBounds):
         """The ranges of the variables where the guards hold."""
         found = dict(self._variables)
         for condition, holds in guards:
-            for sign, difference in _comparisons(condition, holds):
-                for number, sides in list(found.items()):
-                    found[number] = _solved(sign, difference, number, sides)
+            for sign, difference in comparisons(condition, holds):
+                for number in difference.vars() & found.keys():
+                    low, high = limits(sign, difference, number)
+                    sides = found[number]
+                    found[number] = _Range(
+                        sides.low if low is None else maximum(sides.low, low),
+                        sides.high if high is None else minimum(sides.high, high),
+                    )
         return found
-
-
-def _comparisons(condition: Expr, holds: bool) -> Iterator[tuple[str, Index]]:
-    """(sign, difference): what a condition says, as a comparison of a position with 0."""
-    match condition:
-        case Apply("and", (a, b), _) if holds:
-            yield from (*_comparisons(a, holds), *_comparisons(b, holds))
-        case Apply("or", (a, b), _) if not holds:
-            yield from (*_comparisons(a, holds), *_comparisons(b, holds))
-        case Apply("not", (a,), _):
-            yield from _comparisons(a, not holds)
-        case Apply(sign, (a, b), _) if sign in NEGATED:
-            left, right = _position(a), _position(b)
-            if left is not None and right is not None:
-                yield sign if holds else NEGATED[sign], left - right
-        case _:
-            pass
-
-
-def _position(expr: Expr) -> Index | None:
-    match expr:
-        case Position(index):
-            return index
-        case Const(int(value), _):
-            return Index(const=int(value))
-        case _:
-            return None
-
-
-def _solved(sign: str, difference: Index, number: int, sides: _Range) -> _Range:
-    """The range of a variable where `difference` compares so with 0."""
-    variable = Var(number)
-    factor = difference.coefficient(variable)
-    rest = difference - Index.of(variable) * factor
-    if factor not in (1, -1) or not all(isinstance(a, Symbol) for a, _ in rest.terms):
-        return sides
-    bound = rest * -factor
-    if factor < 0:
-        sign = MIRRORED[sign]
-    low, high = sides.low, sides.high
-    if sign in ("lt", "le", "eq"):
-        high = minimum(high, bound if sign != "lt" else bound - 1)
-    if sign in ("gt", "ge", "eq"):
-        low = maximum(low, bound if sign != "gt" else bound + 1)
-    return _Range(low, high)
