@@ -8,6 +8,7 @@ of the producers' grid dims, tied to the tile of a consumer dim or fixed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from math import prod
 
 from stretto.device.expr import Access, Extent, Index, Load, Var, row_major
@@ -153,10 +154,7 @@ def _complete(group: Group, assignments: list[Assignment]) -> list[Assignment]:
 def _inside(found: Range | None, span: Span) -> bool:
     if found is None:
         return span.offset == 0
-    if not isinstance(found.extent, int) or not isinstance(span.extent, int):
-        return found.extent == span.extent and found.offset == span.offset
-    first, last = found.offset, found.offset + found.extent
-    return span.offset <= first and last <= span.offset + span.extent
+    return _within(Range(found.dim, found.offset - span.offset, found.extent), span.extent)
 
 
 def _range_of(index: Index, consumer: Operator) -> Range | None:
@@ -245,16 +243,10 @@ def _fix(assignment: Assignment, kept: list[int]) -> Assignment:
 
 def _covers(group: Group, assignments: list[Assignment], consumer: Operator) -> bool:
     """Every element of the producers is computed exactly once over all tasks."""
-    for a in assignments:
-        for r, extent in zip(a, group.grid, strict=True):
-            if not isinstance(extent, int) or not isinstance(r.extent, int):
-                if extent != r.extent or r.offset != 0:
-                    return False
-            elif r.offset < 0 or r.offset + r.extent > extent:
-                return False
-    for number, a in enumerate(assignments):
-        if any(not _disjoint(a, b) for b in assignments[:number]):
-            return False
+    if not all(_within(r, e) for a in assignments for r, e in zip(a, group.grid, strict=True)):
+        return False
+    if not all(_disjoint(a, b) for a, b in combinations(assignments, 2)):
+        return False
     if len(assignments) == 1 and all(
         r.extent == extent for r, extent in zip(assignments[0], group.grid, strict=True)
     ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import ceil
 from typing import Protocol
 
 from stretto.device.costs import CostModel
@@ -52,6 +53,22 @@ class OpenKernel:
             for (operator, box), template in zip(boxes, variant.templates, strict=True)
         )
         return Kernel(self.name, variant.grid, stages, variant.task_seconds)
+
+
+def cut_in_order(
+    sizes: Sequence[int], multiples: Sequence[int], order: Iterable[int], target: int
+) -> tuple[int, ...]:
+    """Tiles for about `target` tasks: multiples of what is asked, or the whole dim. The dims of
+    `order` are cut one after the other, the others are not.
+    """
+    tiles = list(sizes)
+    for dim in order:
+        size = sizes[dim]
+        possible = ceil(size / multiples[dim])
+        tile = ceil(possible / max(min(possible, target), 1)) * multiples[dim]
+        tiles[dim] = max(min(tile, size), 1)
+        target = max(round(target / max(ceil(size / tiles[dim]), 1)), 1)
+    return tuple(tiles)
 
 
 OpenBody = tuple[OpenKernel | Statement, ...]

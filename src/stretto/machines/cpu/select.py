@@ -7,6 +7,7 @@ or finely (many tasks to balance).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, gcd, prod
 
 from stretto.device.forms import Lowered, Selected
@@ -16,7 +17,7 @@ from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group
 from stretto.kernels.panels import Packings
 from stretto.kernels.split_sorts import split_sorts
-from stretto.kernels.variants import Chooser, Variant, cheapest, open_kernels
+from stretto.kernels.variants import Chooser, Variant, cheapest, cut_in_order, open_kernels
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.template import Candidate, Request
 from stretto.machines.cpu.templates import candidate
@@ -93,7 +94,7 @@ def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> li
                 )
     usual = costs.unknown_size // costs.unknown_tiles
     return [
-        multiple if isinstance(extent, int) else max(multiple, usual)
+        (multiple or max(extent, 1)) if isinstance(extent, int) else max(multiple, usual)
         for multiple, extent in zip(result, group.grid, strict=True)
     ]
 
@@ -106,18 +107,25 @@ def _cuts(
     """
     rounds = min(max(round(seconds / units / costs.balanced_seconds), 1), costs.most_rounds)
     per_unit = 1 if units == 1 else rounds
-    first, multiples = _cut_order(group, found), _grid_multiples(group, found, costs)
-    if seconds <= costs.whole_seconds:
-        return [_cut_in_order(group, first, multiples, 1)]
-    natural = list(range(len(group.grid)))
-    targets = sorted({units * per_unit, 2 * units, units}, reverse=True)
-    cuts = [
-        _cut_in_order(group, order, multiples, target)
-        for target in targets
-        if target <= units * per_unit
-        for order in (first, natural, natural[::-1])
+    multiples = _grid_multiples(group, found, costs)
+    # Dims of unknown size are always cut alike.
+    sizes = [
+        e if isinstance(e, int) else tile for e, tile in zip(group.grid, multiples, strict=True)
     ]
-    return list(dict.fromkeys(cuts))
+    first, natural = _cut_order(group, found), list(range(len(group.grid)))
+    most = units * per_unit
+    ways = [(1, first)]
+    if seconds > costs.whole_seconds:
+        targets = sorted({most, *(n for n in (2 * units, units) if n <= most)}, reverse=True)
+        ways = list(product(targets, (first, natural, natural[::-1])))
+    cuts = dict.fromkeys(
+        cut_in_order(sizes, multiples, [n for n in order if isinstance(group.grid[n], int)], target)
+        for target, order in ways
+    )
+    return [
+        tuple(TileDim(extent, tile) for extent, tile in zip(group.grid, cut, strict=True))
+        for cut in cuts
+    ]
 
 
 def _efficiency(
@@ -143,23 +151,6 @@ def _balance(cut: tuple[TileDim, ...], units: int) -> float:
     tasks = prod((dim.tiles for dim in cut), start=1)
     largest = prod((dim.tile for dim in cut), start=1)
     return points / (ceil(tasks / units) * units * largest) if points else 1.0
-
-
-def _cut_in_order(
-    group: Group, order: list[int], multiples: list[int], target: int
-) -> tuple[TileDim, ...]:
-    tiles: dict[int, int] = {}
-    for dim in order:
-        extent = group.grid[dim]
-        if not isinstance(extent, int):
-            tiles[dim] = multiples[dim]
-            continue
-        multiple = multiples[dim] or extent
-        possible = ceil(extent / multiple)
-        tile = ceil(possible / max(min(possible, target), 1)) * multiple
-        tiles[dim] = max(min(tile, extent), 1)
-        target = max(round(target / max(ceil(extent / tiles[dim]), 1)), 1)
-    return tuple(TileDim(extent, tiles[n]) for n, extent in enumerate(group.grid))
 
 
 def _cut_order(group: Group, found: list[Candidate]) -> list[int]:

@@ -15,7 +15,14 @@ from stretto.device.operator import Operator, Span, TileDim
 from stretto.kernels.groups import Group, single
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
-from stretto.kernels.variants import Chooser, Variant, cheapest, cheapest_of, open_kernels
+from stretto.kernels.variants import (
+    Chooser,
+    Variant,
+    cheapest,
+    cheapest_of,
+    cut_in_order,
+    open_kernels,
+)
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.stencil import Stencil, whole_seconds
 from stretto.machines.cuda.template import Choice
@@ -145,25 +152,15 @@ class Cutter:
 
     def rough_candidates(self) -> list[tuple[int, ...]]:
         natural = list(range(len(self.group.grid)))
-        multiples = self.multiples()
+        multiples, sizes = self.multiples(), [self.costs.size(extent) for extent in self.group.grid]
         targets = {1 << n for n in range((8 * self.units).bit_length())}
         targets |= {self.units * n for n in (1, 2, 3, 4, 8)}
         found: dict[tuple[int, ...], None] = {}
         for target in sorted(targets):
             for order in (natural, natural[::-1]):
-                found.setdefault(self.cut(order, multiples, target))
+                found.setdefault(cut_in_order(sizes, multiples, order, target))
             found.setdefault(self.evenly(multiples, target))
         return list(found)
-
-    def cut(self, order: list[int], multiples: list[int], target: int) -> tuple[int, ...]:
-        """Tiles for about `target` tasks, dims cut one after the other."""
-        tiles = [self.costs.size(extent) for extent in self.group.grid]
-        for dim in order:
-            extent = tiles[dim]
-            pieces = ceil(extent / multiples[dim])
-            tiles[dim] = min(ceil(pieces / min(pieces, target)) * multiples[dim], extent)
-            target = max(round(target / ceil(extent / tiles[dim])), 1)
-        return tuple(tiles)
 
     def evenly(self, multiples: list[int], target: int) -> tuple[int, ...]:
         """Tiles that are about square: the longest one is halved again and again."""
