@@ -23,6 +23,7 @@ from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.effects import checking_functions, effectful
 from stretto.ir.failure import Failure
 from stretto.ir.ops import (
+    Argument,
     CallOp,
     CheckOp,
     ForOp,
@@ -91,10 +92,8 @@ def _visit(block: Block, live: set[Value], around: frozenset[Key], bounds: Bound
 
 def _checks_for(op: Op, known: set[Key], bounds: Bounds) -> list[Op]:
     """The checks that are needed of a check, or of a dead op."""
-    if isinstance(op, ListGetOp | ListSetOp):
+    if isinstance(op, ListGetOp | ListSetOp | ListPopOp):
         return _check_of_list(op)
-    if isinstance(op, ListPopOp):
-        return _check_of_pop(op)
     if not isinstance(op, TensorOp):
         return []
     needed = [one for one in positions_of(op) if _is_needed(one, known, bounds)]
@@ -102,32 +101,25 @@ def _checks_for(op: Op, known: set[Key], bounds: Bounds) -> list[Op]:
     return [_placed(one.check(), op) for one in needed]
 
 
-def _check_of_list(op: ListGetOp | ListSetOp) -> list[Op]:
-    """-length <= index < length, of a list."""
-    made: list[Op] = []
+def _check_of_list(op: ListGetOp | ListSetOp | ListPopOp) -> list[Op]:
+    """-length <= index < length, and of a pop length > 0."""
+    length = ListLengthOp(op.list, results=(Value(INDEX),))
+    if isinstance(op, ListPopOp):
+        message = "pop from empty list"
+        tests = [_result(FLAG, "aten.gt.Scalar", length.result, 0)]
+    else:
+        message = "list index out of range"
+        lowest = _result(INDEX, "aten.neg.default", length.result)
+        above = _result(FLAG, "aten.ge.Tensor", op.index, lowest.result)
+        below = _result(FLAG, "aten.lt.Tensor", op.index, length.result)
+        both = _result(FLAG, "aten.logical_and.default", above.result, below.result)
+        tests = [lowest, above, below, both]
+    check = CheckOp(tests[-1].result, Failure("IndexError", message))
+    return [_placed(new, op) for new in (length, *tests, check)]
 
-    def result(new: Op, type: TensorType) -> Value:
-        new.results = (Value(type),)
-        made.append(_placed(new, op))
-        return new.result
 
-    length = result(ListLengthOp(op.list), INDEX)
-    lowest = result(TensorOp("aten.neg.default", (length,)), INDEX)
-    above = result(TensorOp("aten.ge.Tensor", (op.index, lowest)), FLAG)
-    below = result(TensorOp("aten.lt.Tensor", (op.index, length)), FLAG)
-    holds = result(TensorOp("aten.logical_and.default", (above, below)), FLAG)
-    made.append(_placed(CheckOp(holds, Failure("IndexError", "list index out of range")), op))
-    return made
-
-
-def _check_of_pop(op: ListPopOp) -> list[Op]:
-    """length > 0, of a list."""
-    length = ListLengthOp(op.list)
-    length.results = (Value(INDEX),)
-    holds = TensorOp("aten.gt.Scalar", (length.result, 0))
-    holds.results = (Value(FLAG),)
-    check = CheckOp(holds.result, Failure("IndexError", "pop from empty list"))
-    return [_placed(new, op) for new in (length, holds, check)]
+def _result(type: TensorType, target: str, *args: Argument) -> TensorOp:
+    return TensorOp(target, args, results=(Value(type),))
 
 
 def _is_needed(positions: Positions, known: set[Key], bounds: Bounds) -> bool:
