@@ -101,7 +101,6 @@ class EarlyLoads:
     held: dict[tuple[str, Term], tuple[Term, ...]] = field(
         default_factory=dict[tuple[str, Term], tuple[Term, ...]]
     )
-
     functions: dict[tuple[str, bool], str] = field(default_factory=dict[tuple[str, bool], str])
 
     def placed(self, block: code.Block) -> code.Block:
