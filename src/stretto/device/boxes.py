@@ -51,7 +51,7 @@ class Boxes:
         return replace(self, buffer=buffer)
 
     def overlap(self, other: Boxes) -> Mask:
-        """[r, s]: may region r and region s of `other` have an element in common, as `overlap`?"""
+        """[r, s]: may region r and region s of `other` have an element in common?"""
         if self.shape == other.shape:
             return meeting(self.limits, other.limits)
         strides = refined_strides(self.shape, other.shape)
@@ -74,7 +74,7 @@ class Boxes:
 
 
 def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[np.int64]]]:
-    """Regions by buffer, shape and kind, each row with the number that came with it."""
+    """Regions grouped by buffer, shape and kind; rows keep the number of their region."""
     groups: dict[tuple[str, tuple[Extent, ...], bool], list[tuple[int, Region]]] = {}
     for number, region in regions:
         key = region.buffer.name, region.shape, region.write

@@ -248,7 +248,7 @@ class ExprParser:
         return self.symbols[name]
 
     def _compound(self) -> Atom:
-        """What stands in parentheses: a division or a product."""
+        """A division or a product in parentheses."""
         index = self.index()
         if self.accept("*"):
             ((first, _),) = index.terms

@@ -1,10 +1,10 @@
 """How records are written and read: one pattern per record serves the printer and the parser.
 
-A pattern is the text of a record with `{field}` where the text of a field stands, which has the
-syntax of its type unless another is given. What is between square brackets is left out where its
-fields have their defaults. Double braces are braces of the text; a line that ends with one opens a
-block, whose lines are indented. `{declarations}` is the place of the declarations of all buffers
-that the text names.
+A pattern is the text of a record with `{field}` in the place of a field's text, which has the
+syntax of the field's type unless another is given. What is between square brackets is left out
+where its fields have their defaults. Double braces are braces of the text; a line that ends with
+one opens a block, whose lines are indented. `{declarations}` is the place of the declarations of
+all buffers that the text names.
 
     record(Run, "run {kernel} {first} count {count}[ by {stride}]", count=either("all", INTEGER))
 """
@@ -201,7 +201,7 @@ def later(syntax: Callable[[], Syntax[T]]) -> Syntax[T]:
 # ---- patterns --------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """Text that stands as it is. It is read token by token."""
+    """Text that is printed as it is, and read token by token."""
 
     text: str
     tokens: tuple[str, ...]

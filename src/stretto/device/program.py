@@ -40,7 +40,7 @@ class Run:
 class Wait:
     """Until each of the `count` units from `unit` on has published base + step.
 
-    Who waits for several units may be one of them: nobody waits for itself.
+    A unit that waits for a range of units may be in that range; it does not wait for itself.
     """
 
     unit: int
@@ -54,7 +54,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Publishes base + step: everything of this unit before it is visible to who waits for it."""
+    """Publishes base + step: all that this unit did before is visible to units that wait for it."""
 
     step: int
 

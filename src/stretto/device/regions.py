@@ -259,8 +259,8 @@ def _access_region(access: Access, ranges: Ranges, write: bool) -> Iterator[Regi
 def index_range(
     index: Index, ranges: Ranges, registers: Mapping[Reg, Interval] = NOTHING
 ) -> Interval | None:
-    """The smallest and the largest value + 1; None when it depends on memory, or on a register of
-    which `registers` says nothing."""
+    """The smallest value and the largest one + 1. None when the index depends on memory, or on a
+    register without an entry in `registers`."""
     low = high = index.const
     for atom, coefficient in index.terms:
         match atom:
@@ -294,7 +294,7 @@ def _remainder_range(interval: Interval | None, divisor: int) -> Interval:
 
 
 def _merged(regions: Iterable[Region]) -> tuple[Region, ...]:
-    """Without what lies inside another region of the same kind, and neighbours as one."""
+    """The regions without those that lie inside another of the same kind; neighbours become one."""
     kept: dict[tuple[Buffer, tuple[Extent, ...], bool], list[Region]] = {}
     for region in regions:
         group = kept.setdefault((region.buffer, region.shape, region.write), [])

@@ -16,7 +16,7 @@ Assigned = frozenset[str]
 """Names of registers that are surely assigned."""
 
 Use = Callable[[Iterable[Reg], Assigned, str], None]
-"""Told what is read, what is assigned by then, and who reads it."""
+"""Called with what is read, what is assigned by then, and who reads it."""
 
 
 class Assignment(Facts[Schedule, Assigned]):

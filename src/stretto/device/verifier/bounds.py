@@ -80,7 +80,7 @@ def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
 
 
 def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
-    """Kernels are looked at once, whatever the ranges of registers that they do not read."""
+    """Checks a kernel once for each set of ranges of the registers that it reads."""
     names = {reg.name for reg in touched.registers(kernel.name)}
     mine = {reg: interval for reg, interval in known.items() if reg.name in names}
     key = kernel.name, tuple(mine.items())
@@ -105,7 +105,7 @@ def _check_call(call: Call[Schedule]) -> None:
 
 
 def _unconditional(node: Node[Schedule]) -> Iterator[int]:
-    """Leaves that run whenever the loops around them do."""
+    """The ids of the leaves that run in every iteration of the loops around them."""
     match node:
         case Leaf(schedule):
             yield id(schedule)

@@ -39,13 +39,13 @@ L = TypeVar("L")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the items of a leaf stand in its source: kernels by name, statements in order."""
+    """The positions of a leaf's items in its source: of kernels by name, of statements in order."""
 
     kernels: Mapping[str, int]
     statements: tuple[int, ...]
 
     def places(self, items: tuple[Item, ...]) -> Iterator[int | None]:
-        """The place of each item of a unit; None for a wait or a signal."""
+        """The position of each item of a unit in the source; None for a wait or a signal."""
         statements = iter(self.statements)
         for item in items:
             match item:
@@ -128,7 +128,7 @@ class _Comparison:
             tuple(place for place, _ in statements),
         )
         if self.found.setdefault(id(schedule), origin) != origin:
-            raise VerifyError("one leaf stands for two different ones of the source")
+            raise VerifyError("one leaf schedules two different leaves of the source")
         needed = _needed(body, self._touched)
         for items in schedule.units:
             _check_registers(items, needed, self._touched)
@@ -172,7 +172,7 @@ def _check_registers(
                     if versions[reg] != version:
                         raise VerifyError(
                             f"kernel {name} reads register {reg} before or after an assignment "
-                            "that stands on its other side in the source"
+                            "that the source has on its other side"
                         )
                 if checks < wanted.checks:
                     raise VerifyError(f"kernel {name} runs before a check that it may rely on")
@@ -226,7 +226,7 @@ def _check_apart(earlier: Region, later: Region, first: Item, second: Item) -> N
 
 
 def what_of(item: Item) -> str:
-    """An item in the words of errors."""
+    """What error messages call an item."""
     match item:
         case Run(kernel=name):
             return f"kernel {name}"

@@ -72,7 +72,7 @@ def _part(kernel: Kernel, stage: Stage) -> Part | None:
 
 
 def _check(operator: Operator, parts: list[Part]) -> None:
-    """One operator may stand in a leaf several times: then there are so many times its elements."""
+    """A leaf may contain an operator several times; then all elements are computed as often."""
     extents = [dim if isinstance(dim, int) else 1 for dim in operator.dims]
     size = prod(extents)
     done = sum(

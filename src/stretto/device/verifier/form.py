@@ -202,7 +202,7 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
 
 
 def _check_runs(kernel: Kernel, runs: list[Run]) -> None:
-    """Together the runs are every task once."""
+    """Together the runs execute every task once."""
     if not kernel.is_static and any(run.count is not None for run in runs):
         raise VerifyError(f"kernel {kernel.name} has a dynamic grid but a fixed number of tasks")
     if any(run.count is None for run in runs):
@@ -226,7 +226,7 @@ def _check_runs(kernel: Kernel, runs: list[Run]) -> None:
 
 
 def _check_dynamic(kernel: Kernel, runs: list[Run]) -> None:
-    """The same stride, each start below it once."""
+    """The runs have one stride, and every first task below it occurs once."""
     stride = runs[0].stride
     if any(run.count is not None or run.stride != stride for run in runs) or sorted(
         run.first for run in runs
@@ -312,7 +312,7 @@ def _check_operator(kernel: Kernel, operator: Operator) -> None:
 
 
 def _check_sort(operator: Operator, what: str) -> None:
-    """A sort has a dim that is sorted and one that is stored, which is no longer."""
+    """A sort has a dim that is sorted and one that is stored; the second is not larger."""
     if len(operator.reduce) != 2:
         raise VerifyError(f"{what} sorts {len(operator.reduce)} dims and not one into another")
     sorted_, stored = (Var(len(operator.dims) + n) for n in range(2))

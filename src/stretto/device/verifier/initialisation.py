@@ -112,8 +112,8 @@ def _merged(ours: Masks, theirs: Masks, both: Callable[[Mask, Mask], Mask]) -> M
 
 @dataclass(slots=True)
 class Summary:
-    """What a call asks and gives: buffers that are read before the function writes them, and those
-    that are surely written when it returns. Params, and outputs under their own names.
+    """What a call needs and gives: the buffers that the function reads before it writes them, and
+    those that it has surely written when it returns. Both are params, or outputs.
 
     loose: params that are written at positions known only at run time.
     """
@@ -128,7 +128,7 @@ def check_initialisation(
 ) -> None:
     """Raises VerifyError for a read of memory that may be unwritten or overwritten.
 
-    What functions need and give depends on each other: until nothing changes.
+    What functions need and give depends on each other, so they are checked until nothing changes.
     """
     functions = program.tree.functions
     outputs = {b for b in program.tree.externals if b.kind == "output" and _is_known(b)}

@@ -103,13 +103,14 @@ class _Published:
         self._joined: dict[tuple[int, int], Knowledge] = {}
 
     def has(self, unit: int, wait: Wait) -> bool:
-        """Are all but `unit` itself there?"""
+        """Have all units of the wait published, the waiting one aside?"""
         first, last = wait.unit, wait.unit + wait.count
         missing = wait.count - int(np.count_nonzero(self.units[first:last]))
         return missing == 0 or (missing == 1 and first <= unit < last and not self.units[unit])
 
     def knowledge(self, wait: Wait) -> Knowledge:
-        """Of a unit that has not published, which is the one that waits, nothing is told."""
+        """What a wait tells. It says nothing about the waiting unit itself, which has not published this
+        step yet."""
         span = wait.unit, wait.unit + wait.count
         if span in self._joined:
             return self._joined[span]

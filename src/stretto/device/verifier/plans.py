@@ -169,8 +169,8 @@ def as_program(plan: Plan) -> DeviceProgram:
 class _Inliner:
     """Puts the launches of one function together.
 
-    What a launch computes for the host alone stands again where the host reads it: registers that
-    the program itself does not have.
+    Some registers exist for the host alone: a launch computes a bound of a loop into one, and the
+    host reads it. They are replaced by their values where the host reads them.
     """
 
     def __init__(self, plan: Plan, function: TreeFunction[Schedule]) -> None:

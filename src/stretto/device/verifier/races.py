@@ -56,7 +56,7 @@ class Accesses:
 
     @property
     def key(self) -> tuple[int, str]:
-        """They keep their number when the buffer gets another name."""
+        """Identifies the accesses; it stays the same when the buffer gets another name."""
         return self.number, self.name
 
 

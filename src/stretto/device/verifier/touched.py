@@ -25,7 +25,7 @@ from stretto.device.verifier.symbols import kernel_symbols
 
 
 class Touched:
-    """Looks at every run once: regions of many tasks are most of the verifier's time.
+    """The regions of items, computed once for each run: they take most of the verifier's time.
 
     inside: kernels whose accesses `bounds` has found to be in range, with what it knew then.
     """
@@ -67,7 +67,7 @@ class Touched:
         return 1 if kernel.call is not None else kernel.tasks
 
     def partly_written(self, name: str) -> frozenset[str]:
-        """Names of the buffers of which a kernel's regions tell more than it surely writes."""
+        """Names of the buffers of which a kernel may write less than its regions say."""
         if name not in self._partly:
             kernel = self.kernels[name]
             sized = self.is_sized(name)
@@ -267,7 +267,7 @@ def _apart(kernel: Kernel) -> Iterator[str]:
 
 
 def _is_told_by(found: list[tuple[Stage, Access]], grid: int) -> bool:
-    """Is there an index that is the position in this grid dim, the same in all accesses?"""
+    """Is the position in this grid dim one of the indices, the same in all accesses?"""
     positions = [set(_positions(stage, access, grid)) for stage, access in found]
     return bool(set.intersection(*positions)) and len({access.shape for _, access in found}) == 1
 
