@@ -74,7 +74,7 @@ class Boxes:
 
 
 def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[np.int64]]]:
-    """Regions grouped by buffer, shape and kind; rows keep the number of their region."""
+    """Regions by buffer, shape and kind; rows keep the numbers of their regions."""
     groups: dict[tuple[str, tuple[Extent, ...], bool], list[tuple[int, Region]]] = {}
     for number, region in regions:
         key = region.buffer.name, region.shape, region.write

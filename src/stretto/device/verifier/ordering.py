@@ -109,8 +109,8 @@ class _Published:
         return missing == 0 or (missing == 1 and first <= unit < last and not self.units[unit])
 
     def knowledge(self, wait: Wait) -> Knowledge:
-        """What a wait tells. It says nothing about the waiting unit itself, which has not published this
-        step yet."""
+        """What is known after a wait. It contains nothing about the waiting unit itself, which has
+        not published this step yet."""
         span = wait.unit, wait.unit + wait.count
         if span in self._joined:
             return self._joined[span]
