@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from typer.testing import CliRunner
 
@@ -77,6 +78,16 @@ def test_remarks_are_shown_with_source_lines() -> None:
     (line,) = [line for line in text.splitlines() if "the weight is not constant  " in line]
     assert line.split()[0] == "horizontal"
     assert "test_remarks.py:" in line and "x = x @ (WEIGHT * scale)" in line
+
+
+def test_an_option_prints_remarks_when_a_signature_is_compiled(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fast = stretto.compile(varied, backend="interpreter", options=stretto.Options(remarks=True))
+    for _ in range(2):
+        fast(X, torch.tensor(2.0))
+    shown = capsys.readouterr().err
+    assert shown.count("the weight is not constant  ") == 1
 
 
 def test_the_command_line_shows_remarks() -> None:

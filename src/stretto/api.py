@@ -279,6 +279,10 @@ class Compiled:
             stages = build(captured.program, machine, self._options, device)
             assert stages.executable is not None
             stages.seconds = {"capture": traced, **stages.seconds}
+            if self._options.remarks:
+                from stretto.tools.explain import remarks_text
+
+                print(remarks_text(stages), end="", file=sys.stderr)
             seconds = time.perf_counter() - start
             entry = Entry(key, captured, stages.executable, stages, seconds, (args, kwargs))
             if self._options.check and not machine.is_oracle:

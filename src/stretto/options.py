@@ -33,6 +33,8 @@ class Options:
         to run is always checked.
     check: compare the first call of each signature with the interpreter, and raise `VerifyError`
         where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
+    remarks: print to standard error what stages decline to do, and why, when a signature is
+        compiled.
     profile: record when each task ran, for `timeline()`; costs a little time per task.
     """
 
@@ -48,6 +50,7 @@ class Options:
     timeout: float | None = None
     verify: bool = True
     check: bool = field(default_factory=lambda: os.environ.get("STRETTO_CHECK") == "1")
+    remarks: bool = False
     profile: bool = False
 
     def __post_init__(self) -> None:
@@ -61,7 +64,7 @@ class Options:
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
-        for name in ("fuse", "verify", "check", "profile"):
+        for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
         for name in ("dump_dir", "cache_dir"):
             _require_folder(name, getattr(self, name))
