@@ -16,6 +16,7 @@ from stretto.device.regions import Body
 from stretto.device.tree import For, Leaf, Rotation, Seq, leaves
 from stretto.device.verifier import verify
 from stretto.machines.emulator.run import Emulator
+from stretto.remarks import Remark, Remarks
 from stretto.schedule.footprint import Footprints, Part
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import LeafPlan, Placed, register
@@ -105,21 +106,26 @@ def test_a_policy_is_one_class() -> None:
 
 def test_the_least_estimate_is_taken() -> None:
     register(InTurns(seconds=1.0))
-    _, report = schedule_with_report(TREE, 2, replace(EAGER, planning_share=1e-9))
+    remarks = Remarks()
+    _, report = schedule_with_report(TREE, 2, replace(EAGER, planning_share=1e-9), remarks)
     assert report.policy == "wavefront"
-    assert any("turns: estimated at 4000000.0 us" in reason for reason in report.declined)
+    assert Remark("schedule", "policy turns", "estimated at 4 s", "") in dict(remarks)
 
 
 def test_planning_is_a_cost() -> None:
     """A policy that takes longer than it could gain is not asked."""
     register(InTurns(price=1e9))
-    _, report = schedule_with_report(TREE, 2, EAGER)
+    remarks = Remarks()
+    _, report = schedule_with_report(TREE, 2, EAGER, remarks)
     assert report.policy == "wavefront"
-    assert "turns: it could not gain what planning with it costs" in report.declined
+    reasons = {remark.subject: remark.reason for remark, _ in remarks}
+    assert reasons["policy turns"] == "it could not gain what planning with it takes"
 
 
 def test_where_no_plan_can_gain_none_is_made() -> None:
     """Waking the workers takes longer than the whole program."""
     register(InTurns())
-    _, report = schedule_with_report(TREE, 2, CostModel(wake_seconds=1.0))
-    assert (report.units, report.declined) == (1, ())
+    remarks = Remarks()
+    _, report = schedule_with_report(TREE, 2, CostModel(wake_seconds=1.0), remarks)
+    assert (report.units, report.policy) == (1, "wavefront")
+    assert [remark.subject for remark, _ in remarks] == ["several units"]

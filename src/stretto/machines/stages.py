@@ -46,12 +46,9 @@ def _select(stages: Stages) -> None:
 def _schedule(stages: Stages) -> None:
     assert stages.selected is not None
     program, stages.report = schedule_with_report(
-        stages.selected.tree, stages.units, stages.machine.costs
+        stages.selected.tree, stages.units, stages.machine.costs, stages.remarks
     )
     stages.scheduled = Scheduled(program, stages.selected.interface)
-    if program.units < stages.units:
-        gain = f"waking {stages.units} units would take longer than they could gain"
-        stages.remarks.decline("schedule", "several units", gain)
 
 
 def _verify(stages: Stages) -> None:

@@ -23,6 +23,7 @@ from stretto.device.tree import (
     rotation,
 )
 from stretto.errors import ScheduleError
+from stretto.remarks import Remarks
 from stretto.schedule.estimate import tree_seconds
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.leaf_waits import SyncSetting
@@ -36,6 +37,7 @@ from stretto.schedule.policy import (
 )
 from stretto.schedule.synchronize import Synchronizer
 from stretto.schedule.written import ordered_buffers
+from stretto.text import seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,10 @@ class Report:
     seconds: the estimated time of a launch, without waking workers; alone: the same on one unit.
     waits, signals: items in the text, of all units. frame_bytes: of all functions; separate_bytes:
     if nothing were shared.
-    declined: policies that fit and were not taken, each with the reason.
     """
 
     units: int
     policy: str
-    declined: tuple[str, ...]
     seconds: float
     alone: float
     leaves: int
@@ -72,16 +72,15 @@ def schedule(tree: Tree[Body], units: int, costs: CostModel | None = None) -> De
 
 
 def schedule_with_report(
-    tree: Tree[Body], units: int, costs: CostModel | None = None
+    tree: Tree[Body], units: int, costs: CostModel | None = None, remarks: Remarks | None = None
 ) -> tuple[DeviceProgram, Report]:
-    """As `schedule`, with what it decided."""
+    """As `schedule`, with what it decided; `remarks` takes what it declined, and why."""
     costs = costs or HOST_COSTS
     tree = normalize(tree)
     alone = tree_seconds(
         tree.functions, lambda body: sum(kernel_seconds(item, costs) for item in body), costs
     )
-    declined: list[str] = []
-    plan = _shared_out(tree, units, costs, alone, declined)
+    plan = _shared_out(tree, units, costs, alone, remarks or Remarks())
     if plan is None:
         plan = _plan(tree, 1, costs, _by_planning(tree, 1, costs)[0][1])
     program, frames = _realised(tree, plan, costs)
@@ -90,7 +89,6 @@ def schedule_with_report(
     report = Report(
         units=plan.units,
         policy=plan.policy.name,
-        declined=tuple(declined),
         seconds=plan.seconds,
         alone=alone,
         leaves=len(schedules),
@@ -115,7 +113,7 @@ class ProgramPlan:
 
 
 def _shared_out(
-    tree: Tree[Body], units: int, costs: CostModel, alone: float, declined: list[str]
+    tree: Tree[Body], units: int, costs: CostModel, alone: float, remarks: Remarks
 ) -> ProgramPlan | None:
     """The best plan for several units; None where it does not gain what waking them costs.
 
@@ -123,22 +121,25 @@ def _shared_out(
     more over the best plan so far than its planning costs.
     """
     ideal = alone / units
-    if not costs.uniform and (units == 1 or ideal + costs.wake_seconds > alone):
-        return None
     best: ProgramPlan | None = None
-    for price, policy in _by_planning(tree, units, costs):
-        if best is not None and ideal + price >= best.seconds:
-            declined.append(f"{policy.name}: it could not gain what planning with it costs")
-            continue
-        plan = _plan(tree, units, costs, policy)
-        if best is None or plan.seconds + price < best.seconds:
-            best, plan = plan, best
-        if plan is not None:
-            declined.append(f"{plan.policy.name}: estimated at {plan.seconds * 1e6:.1f} us")
-    assert best is not None, "no policy fits"
-    if not costs.uniform and best.seconds + costs.wake_seconds > alone:
-        return None
-    return best
+    if costs.uniform or (units > 1 and ideal + costs.wake_seconds <= alone):
+        for price, policy in _by_planning(tree, units, costs):
+            if best is not None and ideal + price >= best.seconds:
+                reason = "it could not gain what planning with it takes"
+                remarks.decline("schedule", f"policy {policy.name}", reason)
+                continue
+            plan = _plan(tree, units, costs, policy)
+            if best is None or plan.seconds + price < best.seconds:
+                best, plan = plan, best
+            if plan is not None:
+                reason = f"estimated at {seconds_text(plan.seconds)}"
+                remarks.decline("schedule", f"policy {plan.policy.name}", reason)
+    gains = best is not None and best.seconds + costs.wake_seconds <= alone
+    if costs.uniform or gains or units == 1:
+        return best
+    reason = f"waking {units} units would take longer than they could gain"
+    remarks.decline("schedule", "several units", reason)
+    return None
 
 
 def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[float, Policy]]:

@@ -220,7 +220,7 @@ def _report_lines(report: Report) -> list[tuple[str, str]]:
     return [
         ("units", f"{report.units} ({chosen if report.units == 1 else f'{chosen}, {alone}'})"),
         ("leaves and steps", f"{report.leaves} leaves, {report.waves} steps"),
-        ("policy", "; ".join((report.policy, *(f"not {reason}" for reason in report.declined)))),
+        ("policy", report.policy),
         ("waits", f"{report.waits}, for {report.signals} signals and the ends of leaves"),
         ("arena", f"{frames} ({separate} without sharing)"),
     ]
