@@ -1,8 +1,8 @@
 """Passing the bases of stacks: the last step of the lowering.
 
-While functions are lowered, each notes the stacks that it uses, and calls pass the bases that they
-raise. Only afterwards is it known which stacks a function uses together with all that it calls. The
-bases of these become its parameters, and a call passes that of its caller where it raises none.
+While functions are lowered, each one notes the stacks that it uses, and a call passes the bases
+that it raises. Only then is it known which stacks a function uses, with all that it calls.
+The bases of these stacks become its parameters; where a call raises none, it passes its caller's.
 """
 
 from __future__ import annotations

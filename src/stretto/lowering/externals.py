@@ -17,7 +17,7 @@ class Externals:
     """The argument block: buffers by slot, the tensors of constants, shared by all functions.
 
     stops: what the checks of the program raise, by their number. stacks: lists that grow at run
-    time, of which each activation of a function has a part of its own (`Lowering.base`).
+    time. Each activation of a function has a part of its own in them (`Lowering.base`).
     """
 
     buffers: list[Buffer] = field(default_factory=list[Buffer])

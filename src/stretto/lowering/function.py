@@ -69,7 +69,7 @@ Binding = Lazy | ListView
 
 
 def base_register(function: str, buffer: Buffer) -> Reg:
-    """The parameter that tells where the lists of an activation begin in `buffer`."""
+    """The parameter that holds where the lists of an activation begin in `buffer`."""
     return Reg(f"{function}.base{buffer.slot}")
 
 
@@ -77,7 +77,7 @@ def base_register(function: str, buffer: Buffer) -> Reg:
 class Lowering:
     """The state of lowering one function.
 
-    lower_op: lowers one op; `lowered.py` knows the rules and the control ops and gives it.
+    lower_op: lowers one op; `program.py`, which knows the rules and the control ops, provides it.
     recursive: the function may call itself, so only its frame is its own.
     slots: where the lists live that functions take and return. bases: the
         stacks that this function uses.
@@ -166,7 +166,7 @@ class Lowering:
         return self.new_growing("list", dtype, shape)
 
     def base(self, buffer: Buffer) -> Index:
-        """Where the lists of this activation begin in `buffer`; what is below is of callers."""
+        """Where the lists of this activation begin in `buffer`; below them are those of callers."""
         if self.function is self.program.main or buffer not in self.externals.stacks:
             return Index()
         self.bases.add(buffer)

@@ -1,6 +1,6 @@
 """Counts of uses: where values are read, and how many reads are still to come while lowering.
 
-A value that nobody will read any more may be changed in place. Blocks are lowered once in the order
+A value that is not read again may be changed in place. Blocks are lowered once in the order
 of the text, but a loop runs its body again and only one arm of a branch runs: `held` and `without`
 adjust the counts for that.
 """

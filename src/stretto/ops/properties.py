@@ -142,7 +142,7 @@ def is_contraction(op: Op) -> bool:
 
 
 def is_view(op: Op) -> bool:
-    """True for operators that only rename elements; they cost nothing wherever they stand."""
+    """True for operators that only rename elements, and so cost nothing wherever they run."""
     return isinstance(op, TensorOp) and properties(op.target).rearranges
 
 
@@ -185,7 +185,7 @@ def stop_reason(op: TensorOp) -> str | None:
 
 
 def stay_reason(op: TensorOp) -> str | None:
-    """Why the op must run as often as it stands, and where it stands, or None."""
+    """Why the op may neither run elsewhere nor more or less often, or None."""
     return "it is random" if is_random(op) else stop_reason(op)
 
 

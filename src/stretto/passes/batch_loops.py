@@ -68,7 +68,7 @@ class BatchLoops:
 
 
 def batch_length(loop: ForOp, program: Program) -> Dim | str:
-    """The size of the leading dim that stands for the iterations, or why there can be none."""
+    """The size of the leading dim, one element per iteration, or why there can be none."""
     trips = loop.trip_count()
     if trips is not None:
         return trips if trips >= 2 else "it runs less than twice"

@@ -1,12 +1,13 @@
-"""Positions are checked where nobody uses what is read or written there.
+"""Checks the positions of reads and writes whose result is not used.
 
 Eager PyTorch raises for `x[i]` out of range, also where the result is not used. Capture emits a
-check of each position that is known at run time only. Here those are dropped whose position is
-checked anyhow, by a live op of the same block or one around it, or is the index of a loop of known
-bounds. Dead ops with positions, and dead pops from lists, get checks, as `dce` drops them without.
-Needs a Program in which what is used has been simplified, as what a simplification makes dead
-later gets no check, and in which `dce` has kept all positions. Comes before the passes that replace
-ops by others, of which the first ones are dead then. Guarantees that each check left is needed.
+check of each position that is known at run time only. This pass drops the checks of positions that
+are checked anyway, by a live op of the same block or of one around it, and of positions that are
+the index of a loop with known bounds. Dead ops with positions, and dead pops from lists, get a
+check, because `dce` would drop them without one. Needs a Program in which what is used has been
+simplified, since an op that becomes dead later gets no check, and in which `dce` has kept all
+positions. It runs before the passes that replace ops by others, which leave the first ones dead.
+Guarantees that each check that is left is needed.
 
     stretto.check_positions(%i, 8)                %a = aten.select.int(%x, 0, %i)
     %a = aten.select.int(%x, 0, %i)         ->    stretto.check_positions(%k, 5)

@@ -1,6 +1,6 @@
 """Common subexpression elimination (CSE): what was computed already is not computed again.
 
-An op is dropped when an op of the same class, with the same operands and attributes, stands before
+An op is dropped when an op of the same class, with the same operands and attributes, comes before
 it in the same block or in an enclosing one, so that its results are there whenever the second would
 run. Everything is by value, so the results are equal. A check of what has been checked already is
 dropped too. Random operators, ops with blocks and new lists are kept. Needs nothing; leaves types
@@ -39,7 +39,7 @@ class EliminateCommonSubexpressions:
 
 
 def keep_reason(op: Op) -> str | None:
-    """Why an op is computed again although an equal one stands before it, or None."""
+    """Why an op is computed again although an equal one comes before it, or None."""
     if op.blocks:
         return "its blocks are not compared"
     if isinstance(op, ListNewOp):
@@ -50,7 +50,7 @@ def keep_reason(op: Op) -> str | None:
 
 
 def _merge(block: Block, seen: dict[Key, tuple[Value, ...]], renamed: dict[Value, Value]) -> None:
-    """`seen` holds the results of ops that stand before this block, `renamed` those dropped."""
+    """`seen` holds the results of ops before this block, `renamed` those that were dropped."""
     seen = dict(seen)
     ops: list[Op] = []
     for op in block.ops:

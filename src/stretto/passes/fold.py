@@ -123,7 +123,7 @@ class _Folder:
     def known(
         self, op: Op, tensors: tuple[Any, ...], sources: Sequence[torch.Tensor]
     ) -> Replacement:
-        """Literals and constants, computed from `sources`, that stand for the results of an op."""
+        """Literals and constants, computed from `sources`, that replace the results of an op."""
         ops: list[Op] = []
         for old, tensor in zip(op.results, tensors, strict=True):
             result = Value(old.type, old.hint)

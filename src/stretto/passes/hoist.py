@@ -36,7 +36,7 @@ class HoistInvariants:
 
 
 def stay_reason(op: Op) -> str | None:
-    """Why an op must not run more often or earlier than it stands, or None."""
+    """Why an op must not run earlier or more often than the Program says, or None."""
     match op:
         case ConstantOp() | LiteralOp():
             return None

@@ -1,11 +1,11 @@
 """Horizontal fusion: contractions of one input with several constant weights become one.
 
 The weights are concatenated at compile time and the results are slices of one tensor, so the input
-is read once and one large kernel stands for several small ones: the gates of an LSTM written as
+is read once and one large kernel replaces several small ones: the gates of an LSTM written as
 separate layers, the projections of attention, the 1 x 1 convolutions of an Inception block.
 
-Changes: any block; the one contraction stands where the first of them stood, which is legal since
-all read the same value besides constants. Needs: common subexpressions merged, so that inputs
+Changes: any block. The one contraction takes the place of the first of them, which is legal because
+all read the same value and constants. Needs: common subexpressions merged, so that inputs
 shared are one value. Guarantees: the same sums in the same order, up to how a library blocks a
 larger product.
 

@@ -127,7 +127,7 @@ def _loop(
 def _without_known(
     op: IfOp | ForOp | WhileOp, values: Sequence[Value], new: list[Op]
 ) -> Replacement | None:
-    """The op without the results that stand for other values now."""
+    """The op without the results that other values replace."""
     keep = [old is value for old, value in zip(op.results, values, strict=True)]
     if all(keep):
         return None

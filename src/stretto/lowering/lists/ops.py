@@ -2,7 +2,7 @@
 
 A list value is a buffer and a length (`ListView`), from the base of the activation on. Several list
 values may lie in one buffer: what a list was before a push, what it is after it. An op changes the
-buffer in place when nobody reads any other list in it later, and else a copy.
+buffer in place when no other list in it is read later, and else changes a copy.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def unrounded(call: Call, name: str) -> Expr:
 
 
 def setting(call: Call, name: str) -> Expr:
-    """A tensor in the dtype of the result; a number, which is a setting, in that of computation."""
+    """A tensor in the dtype of the result; a number, as a setting, in that of computation."""
     if parameters(call.op.target)[name].is_tensor:
         return element(call, name, call.dtype)
     return cast(call.scalar(name), compute_dtype(call.dtype))
@@ -79,7 +79,7 @@ def compared(call: Call, name: str) -> Expr:
 
 
 def _promotable(call: Call, name: str) -> Lazy | bool | int | float:
-    """A number stands for its Python type only, also where it is known only at run time."""
+    """A number counts as its Python type, also where its value is known at run time only."""
     lazy = call.tensor(name)
     if not call.is_number(name):
         return lazy
@@ -233,7 +233,8 @@ def _divided(call: Call, function: str) -> Lazy:
         divisor = rounded(call, "other")
         call.low.check(apply("ne", divisor, like(0, divisor)), CheckCode.ASSERTION, number)
         return finish(call, apply(function, a, b))
-    # The kernel checks each divisor by that of a position, which here is 1 of 1 where it is wrong.
+    # The kernel checks a divisor as it checks a position: here position 1 of 1, out of range, if it
+    # is 0.
     wrong = cast(apply("eq", b, like(0, b)), DType.I64)
     place = Apply("checked", (wrong, Const(1, DType.I64), Const(number, DType.I64)), DType.I64)
     quotient = finish(call, apply(function, a, apply("add", b, cast(place, b.dtype))))

@@ -92,7 +92,7 @@ class Call:
         return tuple(self.low.tensor(item) for item in items)
 
     def cheap(self, name: str) -> Lazy:
-        """A tensor that may be read several times: stored when computing it again is dear."""
+        """A tensor that may be read several times: stored when computing it again is expensive."""
         lazy = self.tensor(name)
         return lazy if lazy.is_stored or self.low.costs.is_cheap(lazy.expr) else self.stored(name)
 

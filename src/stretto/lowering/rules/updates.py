@@ -1,7 +1,7 @@
 """Writing elements at computed positions: scatter, index_put, index_add and the like.
 
-The result starts as the base, in a buffer that may be changed (`Lowering.updatable`: the base's own
-one when nobody needs it any more); then one operator writes the region.
+The result begins as the base, in a buffer that may be changed: the base's own buffer when no later
+op reads it, else a copy (`Lowering.updatable`). Then one operator writes the region.
 """
 
 from __future__ import annotations

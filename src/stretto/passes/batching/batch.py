@@ -35,7 +35,7 @@ class Batch:
         return op
 
     def operand(self, value: Value) -> Value:
-        """What stands for a body value before the loop: its twin, its copy, or itself."""
+        """What replaces a body value before the loop: its twin, its copy, or the value itself."""
         return self.twins.get(value) or self.invariants.get(value, value)
 
     def is_batched(self, value: Value | None) -> bool:

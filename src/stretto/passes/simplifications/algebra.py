@@ -18,8 +18,7 @@ from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_lossless, is_random
 
 TensorRule = Callable[[TensorOp, Definitions], Value | TensorOp | None]
-"""Gives a value or an op that stands for the op's only result, or None. It may leave the type to be
-compared by the caller."""
+"""Gives a value or an op that replaces the op's only result, or None. The caller compares types."""
 
 TensorRules = dict[str, tuple[TensorRule, ...]]
 """Rules by the target of the op."""
