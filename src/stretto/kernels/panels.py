@@ -14,6 +14,10 @@ from math import gcd, prod
 from stretto.device.expr import Access, Apply, Buffer, Extent, Index, Load, Var, row_major
 from stretto.device.forms import Packing
 from stretto.device.operator import Operator, Template
+from stretto.kernels.contraction import stride
+
+SizeAndStride = tuple[int, int]
+Dims = tuple[SizeAndStride, ...]
 
 
 @dataclass(slots=True)
@@ -26,24 +30,30 @@ class Packings:
     )
 
     def add(
-        self,
-        source: Buffer,
-        start: int,
-        outer: tuple[tuple[int, int], ...],
-        columns: tuple[int, int],
-        depth: tuple[tuple[int, int], ...],
-        lanes: int,
+        self, operator: Operator, access: Access, outer: Dims, columns: SizeAndStride, lanes: int
     ) -> Buffer:
-        """The packed form of a constant; see `Packing` for the arguments."""
-        key = (source.slot, start, outer, columns, depth, lanes)
+        """The packed form of a constant that an operator reads; see `Packing`. `outer` without the
+        stack, which follows from the access as the depth does."""
+        layout, rank = constant_layout(operator, access), len(operator.dims)
+        assert layout is not None
+        outer = (*((dim.size, dim.step) for dim in layout.stack), *outer)
+        depth = tuple((static(e), stride(access, rank + n)) for n, e in enumerate(operator.reduce))
+        source = access.buffer
+        key = (source.slot, layout.start, outer, columns, depth, lanes)
         if key not in self.found:
             panels = -(-columns[0] // lanes)
             shape = (*(size for size, _ in outer), panels, prod(size for size, _ in depth), lanes)
             name = f"{source.name}.packed{len(self.found)}"
             buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
             self.externals.append(buffer)
-            self.found[key] = Packing(buffer, source, start, outer, columns, depth, lanes)
+            self.found[key] = Packing(buffer, source, layout.start, outer, columns, depth, lanes)
         return self.found[key].buffer
+
+
+def static(extent: Extent) -> int:
+    if not isinstance(extent, int):
+        raise TypeError("a packed dim must be static")
+    return extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,13 @@ class Layout:
 
     start: int
     stack: tuple[Stacked, ...]
+
+
+def constant_layout(operator: Operator, access: Access) -> Layout | None:
+    """How an operator reads a constant that can be packed; None for what is none."""
+    if access.buffer.kind != "constant":
+        return None
+    return layout_of(access, (*operator.dims, *operator.reduce))
 
 
 def layout_of(access: Access, dims: tuple[Extent, ...]) -> Layout | None:

@@ -15,7 +15,7 @@ over the end of the reduction has neutral elements there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import torch
@@ -33,12 +33,13 @@ from stretto.device.expr import (
     Var,
     substitute_vars,
 )
-from stretto.device.forms import Items, LeafItem
+from stretto.device.forms import Items
 from stretto.device.operator import Combine, Operator
-from stretto.device.tree import Tree, TreeFunction, map_leaves
+from stretto.device.tree import Tree
 from stretto.ir.types import DType
 from stretto.kernels.groups import divisible
 from stretto.kernels.products import factors
+from stretto.kernels.steps import NewBuffers, replace_operators
 
 SPLIT = (Combine.SUM, Combine.PROD, Combine.MAX, Combine.MIN, Combine.ANY, Combine.ALL)
 HALVES = (DType.F16, DType.BF16)
@@ -65,40 +66,28 @@ def split_reductions(tree: Tree[Items], units: int, estimates: Estimates) -> Tre
     if units == 1:
         return tree
 
-    def function(old: TreeFunction[Items]) -> TreeFunction[Items]:
-        splitter = _Splitter(old.name, units, estimates)
-        body = map_leaves(old.body, splitter.leaf)
-        return replace(old, locals=(*old.locals, *splitter.buffers), body=body)
-
-    return Tree(tuple(function(old) for old in tree.functions), tree.externals)
+    return replace_operators(tree, _Splitter(units, estimates).steps)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Splitter:
-    """Splits the operators of one function; `buffers` are the new ones."""
-
-    function: str
     units: int
     estimates: Estimates
-    buffers: list[Buffer] = field(default_factory=list[Buffer])
 
-    def leaf(self, items: Items) -> Items:
-        done: list[LeafItem] = []
-        for item in items:
-            pair = self.pair(item) if isinstance(item, Operator) and may_split(item) else None
-            if pair is not None:
-                self.buffers.append(pair[0].out.buffer)
-            done.extend(pair or (item,))
-        return tuple(done)
+    def steps(self, operator: Operator, new: NewBuffers) -> tuple[Operator, ...]:
+        pair = self.pair(operator, new.name("part")) if may_split(operator) else None
+        if pair is None:
+            return (operator,)
+        new.buffers.append(pair[0].out.buffer)
+        return pair
 
-    def pair(self, operator: Operator) -> tuple[Operator, Operator] | None:
+    def pair(self, operator: Operator, name: str) -> tuple[Operator, Operator] | None:
         """The two operators that take least time together, if that is clearly less than one."""
         seconds_of, wait = self.estimates.seconds, self.estimates.costs.wait_seconds
         limit = seconds_of(operator) / self.estimates.costs.split_gain
         if self.estimates.least(operator) + 3 * wait >= limit:
             return None
         found: tuple[Operator, Operator] | None = None
-        name = f"{self.function}.part{len(self.buffers)}"
         best, last, worse = limit, inf, 0
         for slices in self.candidates(operator):
             pair = split(operator, slices, name)

@@ -18,7 +18,7 @@ library sorts. New local buffers hold what is between the steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil, inf, nan, prod
 
 import torch
@@ -42,8 +42,9 @@ from stretto.device.expr import (
 )
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import SORTS, Combine, LibraryCall, Operator
-from stretto.device.tree import Tree, TreeFunction, map_leaves
+from stretto.device.tree import Tree
 from stretto.ir.types import DType
+from stretto.kernels.steps import NewBuffers, replace_operators
 from stretto.lowering.lazy import cast, placed, placed_at, variables
 
 
@@ -90,34 +91,21 @@ Change = Callable[["Steps", Operator], tuple[LeafItem, ...]]
 
 
 def _changed(tree: Tree[Items], change: Change) -> Tree[Items]:
-    def function(old: TreeFunction[Items]) -> TreeFunction[Items]:
-        steps = Steps(old.name)
+    def steps(operator: Operator, new: NewBuffers) -> tuple[LeafItem, ...]:
+        return change(Steps(new), operator) if operator.combine in SORTS else (operator,)
 
-        def leaf(items: Items) -> Items:
-            done: list[LeafItem] = []
-            for item in items:
-                if isinstance(item, Operator) and item.combine in SORTS:
-                    done.extend(change(steps, item))
-                else:
-                    done.append(item)
-            return tuple(done)
-
-        body = map_leaves(old.body, leaf)
-        return replace(old, locals=(*old.locals, *steps.buffers), body=body)
-
-    return Tree(tuple(function(old) for old in tree.functions), tree.externals)
+    return replace_operators(tree, steps)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Steps:
-    """Makes the steps of the sorts of one function; `buffers` are new."""
+    """Makes the steps of a sort."""
 
-    function: str
-    buffers: list[Buffer] = field(default_factory=list[Buffer])
+    new: NewBuffers
 
     def buffer(self, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        made = Buffer(f"{self.function}.order{len(self.buffers)}", dtype, shape)
-        self.buffers.append(made)
+        made = Buffer(self.new.name("order"), dtype, shape)
+        self.new.buffers.append(made)
         return made
 
     def sliced(self, operator: Operator, size: int) -> tuple[Operator, Operator, Operator]:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.device.expr import Access, Buffer, Extent, Index, Var
+from stretto.device.expr import Access, Index, Var
 from stretto.device.operator import Operator
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
-from stretto.kernels.panels import Layout, PackedTemplate, Packings, PanelRead, layout_of
+from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
@@ -59,10 +59,9 @@ class Packed(PackedTemplate, CpuTemplate):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(CpuTemplate):
-    """The right operand has rows that are contiguous."""
+class Unpacked(CpuTemplate):
+    """The right operand is read as it lies."""
 
-    name: ClassVar[str] = "rows"
     header: ClassVar[str] = "contract.h"
     rows: int
     columns: int
@@ -71,6 +70,13 @@ class Rows(CpuTemplate):
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"contraction": known(operator)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Unpacked):
+    """The right operand has rows that are contiguous."""
+
+    name: ClassVar[str] = "rows"
 
     def write(self, nest: NestPrinter) -> None:
         found = self.contraction
@@ -88,18 +94,10 @@ class Rows(CpuTemplate):
 
 
 @dataclass(frozen=True, slots=True)
-class Dots(CpuTemplate):
+class Dots(Unpacked):
     """Both operands are contiguous along the depth."""
 
     name: ClassVar[str] = "dots"
-    header: ClassVar[str] = "contract.h"
-    rows: int
-    columns: int
-    contraction: Contraction
-
-    @classmethod
-    def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"contraction": known(operator)}
 
     def write(self, nest: NestPrinter) -> None:
         found = self.contraction
@@ -157,17 +155,16 @@ def _multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int,
 def _packed(request: Request, found: Contraction, rows: int) -> Candidate | None:
     operator, costs = request.operator, request.costs
     _, right = found.operands(operator)
-    layout = constant_layout(operator, right)
-    if layout is None:
-        return None
     lanes = _panel_lanes(request.member, found)
-    if lanes is None:
+    if constant_layout(operator, right) is None or lanes is None:
         return None
     seconds = request.product_seconds
     if rows <= 1:
         weights = costs.points(operator.dims) * costs.points(operator.reduce)
         seconds = max(seconds, weights * right.buffer.dtype.itemsize / costs.bandwidth)
-    panels = _panels(operator, found, layout, lanes, request.packings)
+    batch = tuple((static(operator.dims[n]), stride(right, n)) for n in found.batch)
+    columns = (static(operator.dims[found.column]), stride(right, found.column))
+    panels = request.packings.add(operator, right, batch, columns, lanes)
     template = Packed(panels, HEIGHTS[lanes] if rows > 1 else 1, lanes, found)
     multiples = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
     first = found.column if rows <= costs.cached_rows else None
@@ -182,36 +179,6 @@ def _panel_lanes(member: Member, found: Contraction) -> int | None:
         if all(offset % lanes == 0 for offset in offsets) and (min(sizes) >= lanes or lanes == 16):
             return lanes
     return None
-
-
-def constant_layout(operator: Operator, access: Access) -> Layout | None:
-    """How an operator reads a constant that can be packed; None for what is none."""
-    if access.buffer.kind != "constant":
-        return None
-    return layout_of(access, (*operator.dims, *operator.reduce))
-
-
-def _panels(
-    operator: Operator, found: Contraction, layout: Layout, lanes: int, packings: Packings
-) -> Buffer:
-    _, right = found.operands(operator)
-    batch = tuple((static(operator.dims[n]), stride(right, n)) for n in found.batch)
-    columns = (static(operator.dims[found.column]), stride(right, found.column))
-    outer = (*((dim.size, dim.step) for dim in layout.stack), *batch)
-    depth = depth_dims(operator, right)
-    return packings.add(right.buffer, layout.start, outer, columns, depth, lanes)
-
-
-def depth_dims(operator: Operator, access: Access) -> tuple[tuple[int, int], ...]:
-    """(size, stride) of each reduced dim in an operand."""
-    rank = len(operator.dims)
-    return tuple((static(e), stride(access, rank + n)) for n, e in enumerate(operator.reduce))
-
-
-def static(extent: Extent) -> int:
-    if not isinstance(extent, int):
-        raise TypeError("a packed dim must be static")
-    return extent
 
 
 FAMILY = Family((Packed, Rows, Dots), _candidate)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from stretto.device.expr import Access, Buffer, Index, Var
+from stretto.device.expr import Access, Index, Var
 from stretto.device.operator import Operator
 from stretto.kernels.contraction import (
     Convolution,
@@ -19,15 +19,10 @@ from stretto.kernels.contraction import (
     stride,
 )
 from stretto.kernels.groups import Member
-from stretto.kernels.panels import PackedTemplate, PanelRead
+from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
-from stretto.machines.cpu.templates.contraction import (
-    constant_layout,
-    depth_dims,
-    static,
-)
 from stretto.machines.statements import Assign, Raw
 from stretto.machines.terms import Term, call, infix, literal, variable
 
@@ -148,24 +143,13 @@ def _candidate(request: Request) -> Candidate | None:
         return Candidate(Depthwise(conv), multiples, seconds)
     pixels = _pixel_lanes(height * width, conv.per_group, request.units)
     channels = _slab_height(member, 6 if pixels == 64 else 12)
-    panels = _panels(request, conv, channels)
+    columns = (conv.per_group, stride(weight, 1))
+    groups = ((conv.groups, conv.per_group * stride(weight, 1)),) if conv.groups > 1 else ()
+    panels = request.packings.add(operator, weight, groups, columns, channels)
     step = conv.per_group if conv.groups > 1 else channels
     multiples = (1, step, *_spatial_multiples(len(operator.dims), height, width, pixels))
     template = Conv(panels, channels, pixels, conv)
     return Candidate(template, multiples, seconds, last=1, repeated=request.costs.patch_channels)
-
-
-def _panels(request: Request, conv: Convolution, channels: int) -> Buffer:
-    operator = request.operator
-    weight = loads_of(operator)[0]
-    layout = constant_layout(operator, weight)
-    assert layout is not None
-    outer = tuple((dim.size, dim.step) for dim in layout.stack)
-    if conv.groups > 1:
-        outer = (*outer, (conv.groups, conv.per_group * stride(weight, 1)))
-    columns = (conv.per_group, stride(weight, 1))
-    depth = depth_dims(operator, weight)
-    return request.packings.add(weight.buffer, layout.start, outer, columns, depth, channels)
 
 
 def _taps_are_dense(operator: Operator, conv: Convolution) -> bool:
