@@ -65,6 +65,9 @@ class CostModel:
     cheap_applies: int = 2
     """Up to as many applications, none of them expensive, may be computed again per use."""
 
+    repeated_uses: int = 4
+    """An operand that is not cheap is stored where each of its elements is used as often."""
+
     # ---- fusion ------------------------------------------------------------------------------
     small_work: int = 20_000
     """Scalar operations up to which one task is as good as many."""

@@ -19,18 +19,15 @@ from stretto.lowering.rules.scalar import apply, compute_dtype, is_number, like,
 from stretto.lowering.rules.table import Call, common_dtype, rule, static_size
 from stretto.ops.infer import parameters
 
-SMALL = 4
-"""An operand this many times smaller than the result is stored unless it is cheap."""
-
 
 def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> Lazy:
     """The operand broadcast to the result, stored first when it would be computed many times."""
     shape = call.shape if shape is None else shape
     lazy = call.tensor(name)
-    is_cheap = call.low.costs.is_cheap
-    if not lazy.is_stored and (lazy.rank or lazy.dtype.is_float) and not is_cheap(lazy.expr):
+    costs = call.low.costs
+    if not lazy.is_stored and (lazy.rank or lazy.dtype.is_float) and not costs.is_cheap(lazy.expr):
         mine, whole = static_size(lazy.shape), static_size(shape)
-        if mine is not None and (whole is None or mine * SMALL <= whole):
+        if mine is not None and (whole is None or mine * costs.repeated_uses <= whole):
             lazy = call.stored(name)
     return broadcast(lazy, shape)
 
