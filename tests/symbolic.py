@@ -246,6 +246,30 @@ EXAMPLES = (
         _scan,
     ),
     Example(
+        "library",
+        """
+        func @main[2 <= n](%x: f32[n, 3]) -> (f32[n, 3], f32[n, 3]) {
+          %a = aten.roll.default(%x, (1,), (0,)) : f32[n, 3]
+          %b = aten.exp.default(%a) : f32[n, 3]
+          %c = aten.roll.default(%b, (`n - 2`,), (0,)) : f32[n, 3]
+          return %b, %c
+        }
+        """,
+        lambda x: (x.roll(1, 0).exp(), x.roll(1, 0).exp().roll(len(x) - 2, 0)),
+    ),
+    Example(
+        "gathered",
+        """
+        func @main[1 <= m, 4 <= n](%x: f32[n, 3], %p: i64[m], %i: i64[]) -> (f32[m, 3], f32[3]) {
+          %a = aten.index_select.default(%x, 0, %p) : f32[m, 3]
+          %b = aten.neg.default(%a) : f32[m, 3]
+          %c = aten.select.int(%x, 0, %i) : f32[3]
+          return %b, %c
+        }
+        """,
+        lambda x, p, i: (-x[p], x[i]),
+    ),
+    Example(
         "branch",
         """
         func @main[0 <= n](%x: f32[n, 3], %t: i64[]) -> (f32[n, 3]) {

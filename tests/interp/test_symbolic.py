@@ -13,7 +13,7 @@ from stretto.ir.printer import print_program
 from stretto.ir.sizes import symbol
 from stretto.ir.types import DType, TensorType
 from stretto.ir.verifier import verify
-from stretto.ops.infer import infer
+from stretto.ops.infer import infer, relations, tensor_op
 from tests.ops.test_infer import value
 from tests.support import program_of
 from tests.symbolic import EXAMPLES, Example
@@ -105,3 +105,16 @@ def test_a_size_that_no_dim_of_main_is() -> None:
 def test_ranges_decide_what_is_inferred() -> None:
     (type,) = infer("aten.slice.Tensor", (value("f32[s0]"), 0, 1, 2**63 - 1))
     assert str(type) == "f32[s0 - 1]"
+
+
+@pytest.mark.parametrize(("low", "known"), [(0, False), (1, True)])
+def test_what_ranges_tell_is_not_asked_for(low: int, known: bool) -> None:
+    """A convolution needs images with pixels."""
+    image = Value(TensorType(DType.F32, (1, 2, symbol("n"), symbol("m", low))))
+    ones, zeros = (1, 1), (0, 0)
+    op = tensor_op(
+        "aten.convolution.default", image, value("f32[4, 2, 1, 1]"), None, ones, zeros, ones, False,
+        zeros, 1,
+    )  # fmt: skip
+    assert str(op.result.type) == "f32[1, 4, n, m]"
+    assert [str(relation) for relation in relations(op)] == ([] if known else ["1 <= m"])

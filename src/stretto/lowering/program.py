@@ -280,7 +280,8 @@ def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> Librar
             number = low.scalar(argument)
             return number.value if isinstance(number, Const) else low.let(number, argument.hint)
         case Size():
-            return low.extent(argument)
+            extent = low.extent(argument)
+            return low.let(Position(extent), "size") if isinstance(extent, Size) else extent
         case tuple():
             return tuple(_library_argument(low, item, tensor) for item in argument)
         case _:

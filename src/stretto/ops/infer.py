@@ -26,11 +26,12 @@ import stretto.ops.library as _registration  # noqa: F401  # pyright: ignore[rep
 from stretto.errors import VerifyError
 from stretto.ir.core import Program, Value
 from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, DType, TensorType
 from stretto.ir.verifier import RULES
-from stretto.ops.symints import from_sympy, to_symint
+from stretto.ops.symints import comparisons, from_sympy, to_symint
 
 Abstract = Any
 """An argument whose Values are replaced by their TensorTypes."""
@@ -69,6 +70,17 @@ class Relation:
     sign: str
     left: Dim
     right: Dim
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the ranges of the symbols tell that it holds."""
+        match self.sign:
+            case "<=" | "<":
+                return at_most(Size.of(self.left) + (self.sign == "<"), self.right)
+            case ">=" | ">":
+                return at_most(Size.of(self.right) + (self.sign == ">"), self.left)
+            case _:
+                return self.sign == "==" and self.left == self.right
 
     def __str__(self) -> str:
         return f"{self.left} {self.sign} {self.right}"
@@ -254,10 +266,12 @@ class _Symbols:
         found: dict[str, Any] = {str(one.expr): one.expr for items in deferred for one in items}
         new = [expression for text, expression in found.items() if text not in self.seen]
         self.seen.update(found)
-        return tuple(
+        relations = (
             Relation(item.rel_op, *(from_sympy(side, self.ours) for side in item.args))
-            for item in new
+            for expression in new
+            for item in comparisons(expression)
         )
+        return tuple(relation for relation in relations if not relation.is_known)
 
     @property
     def ours(self) -> dict[Any, Symbol]:

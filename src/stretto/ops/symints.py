@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -25,6 +25,17 @@ def from_sympy(expression: Any, symbols: Mapping[Any, Symbol]) -> Dim:
     VerifyError for what the algebra of sizes has no form for.
     """
     return with_maximum_outside(_size(expression, symbols)).dim
+
+
+def comparisons(condition: Any) -> Iterator[Any]:
+    """The comparisons that together are a condition of sympy's. VerifyError for any other."""
+    if condition.is_Relational:
+        yield condition
+    elif type(condition).__name__ == "And":
+        for part in condition.args:
+            yield from comparisons(part)
+    else:
+        raise VerifyError(f"sizes would have to be such that {condition}")
 
 
 def _size(expression: Any, symbols: Mapping[Any, Symbol]) -> Size:
