@@ -341,8 +341,11 @@ def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
             case _:
                 return number_of(quantity, scope.registers)
 
-    total: Tensor | int = index.evaluate(lookup, _larger)
-    return total if isinstance(total, Tensor) else wrapped(total, DType.I64)
+    return index.evaluate(lookup, _larger, _wrapped)
+
+
+def _wrapped(number: Tensor | int) -> Tensor | int:
+    return number if isinstance(number, Tensor) else wrapped(number, DType.I64)
 
 
 def _larger(a: Tensor | int, b: Tensor | int) -> Tensor | int:

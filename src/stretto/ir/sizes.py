@@ -237,14 +237,17 @@ class Size:
         self,
         lookup: Callable[[Any], Number],
         largest: Callable[[Number, Number], Number] = max,
+        settle: Callable[[Number], Number] | None = None,
     ) -> Number:
-        """The value: `lookup` gives each quantity its own, `largest` the larger of two."""
+        """The value: `lookup` gives each quantity its own, `largest` the larger of two. `settle`
+        makes of a sum what the machine would have: where numbers wrap around at 64 bits, so do
+        those that are divided or compared."""
         total: Number = self.const
         for atom, factor in self.terms:
-            value = _value(atom, lookup, largest)
+            value = _value(atom, lookup, largest, settle)
             value = value if factor == 1 else value * factor
             total = value if isinstance(total, int) and not total else total + value
-        return total
+        return total if settle is None else settle(total)
 
 
 def symbol(name: str, low: int = 1, high: int | None = None) -> Size:
@@ -332,25 +335,28 @@ def _atoms(atom: Atom) -> Iterator[Atom]:
 
 
 def _value(
-    atom: Atom, lookup: Callable[[Any], Number], largest: Callable[[Number, Number], Number]
+    atom: Atom,
+    lookup: Callable[[Any], Number],
+    largest: Callable[[Number, Number], Number],
+    settle: Callable[[Number], Number] | None,
 ) -> Number:
     match atom:
         case Quantity():
             return lookup(atom)
         case Product((first, *rest)):
-            value = _value(first, lookup, largest)
+            value = _value(first, lookup, largest, settle)
             for factor in rest:
-                value = value * _value(factor, lookup, largest)
+                value = value * _value(factor, lookup, largest, settle)
             return value
         case Quotient(index, divisor) | Remainder(index, divisor):
-            value = index.evaluate(lookup, largest)
+            value = index.evaluate(lookup, largest, settle)
             if isinstance(divisor, Size):
-                divisor = divisor.evaluate(lookup, largest)
+                divisor = divisor.evaluate(lookup, largest, settle)
             return value // divisor if isinstance(atom, Quotient) else value % divisor
         case Maximum((first, *rest)):
-            value = first.evaluate(lookup, largest)
+            value = first.evaluate(lookup, largest, settle)
             for part in rest:
-                value = largest(value, part.evaluate(lookup, largest))
+                value = largest(value, part.evaluate(lookup, largest, settle))
             return value
         case _:
             raise AssertionError(f"{atom!r} has too few parts")
