@@ -23,6 +23,7 @@ from stretto.machines.cuda.printer.program import print_program as print_triton
 from stretto.machines.emulator.machine import MACHINES
 from stretto.options import Options
 from tests.backends import Built, assert_close, built, built_cuda
+from tests.support import program_of
 from tests.symbolic import EXAMPLES, Example
 
 BY_NAME = {example.name: example for example in EXAMPLES}
@@ -100,6 +101,43 @@ def test_machines_that_print_code_refuse() -> None:
         print_cpp(built(program).device)
     with pytest.raises(CodegenError, match=refusal):
         print_triton(built_cuda(program).device)
+
+
+LIST_TO_FUNCTION = """
+    func @main(%x: f32[3], %t: i64[]) -> (f32[s, 3]) {
+      %one = literal 1 : i64[]
+      %l0 = list.new(%x) : list<f32[3]>
+      %l = for %i in (0, %t, 1) carry (%k = %l0) {
+        %l2 = list.push(%k, %x) : list<f32[3]>
+        yield %l2
+      } : list<f32[3]>
+      %s = list.stack(%l) : f32[s, 3]
+      %r = call @halve(%s, %t) : f32[s, 3]
+      return %r
+    }
+    func @halve(%x: f32[m, 3], %t: i64[]) -> (f32[m, 3]) {
+      %c = aten.gt.Scalar(%t, 0) : bool[]
+      %r = if %c {
+        %y = aten.mul.Scalar(%x, 0.5) : f32[m, 3]
+        %s = aten.sub.Scalar(%t, 1) : i64[]
+        %z = call @halve(%y, %s) : f32[m, 3]
+        yield %z
+      } else {
+        yield %x
+      } : f32[m, 3]
+      return %r
+    }
+    """
+
+
+def test_the_length_of_a_list_is_a_size_of_the_function_that_takes_it() -> None:
+    program = program_of(LIST_TO_FUNCTION)
+    made = built(program, 2)
+    for trips in (0, 1, 4):
+        inputs = [torch.randn(3), torch.tensor(trips)]
+        assert_close(made.emulator(seed=trips)(inputs), run(program, inputs))
+    with pytest.raises(CodegenError, match="programs with symbolic sizes yet: halve.m"):
+        print_cpp(made.device)
 
 
 # ---- what the verifier refuses ---------------------------------------------------------------

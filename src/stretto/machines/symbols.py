@@ -10,9 +10,11 @@ from stretto.ir.sizes import Atom, Size
 
 def require_numbers(program: DeviceProgram) -> None:
     """CodegenError for a program with sizes that are known at the call only."""
-    sized = [buffer for buffer in program.tree.externals if buffer.is_sized]
-    if sized:
-        raise no_symbols(next(dim for dim in sized[0].shape if not isinstance(dim, int)))
+    buffers = list(program.tree.externals)
+    for function in program.tree.functions:
+        buffers += (*function.locals, *function.tensors)
+    for dim in (dim for buffer in buffers for dim in buffer.shape):
+        fixed(dim)
 
 
 def fixed(extent: Extent) -> int | Reg:

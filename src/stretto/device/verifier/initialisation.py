@@ -338,6 +338,8 @@ def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:
     buffer = access.buffer
     if not buffer.is_sized and not param.is_sized:
         return True
+    if not _is_known(buffer):
+        return False
     return access.offset == Index() and seen_size(call, param) == known_size(buffer.shape)
 
 
