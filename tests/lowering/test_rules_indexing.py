@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import stretto
 from stretto.device.expr import Buffer
 from stretto.device.operator import Operator
 from stretto.device.tree import leaves
@@ -230,3 +231,15 @@ def test_one_position_becomes_a_register() -> None:
     (copy,) = [item for item in items if isinstance(item, Operator)]
     assert all(load.access.offset.is_affine for load in copy.reads())
     assert copy.value.dtype is DType.F32
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_in_place_of_halves_are_verified_and_run(dtype: torch.dtype) -> None:
+    """They are added in f32, and rounded once for each element that is added."""
+
+    def function(x: Tensor, index: Tensor, source: Tensor) -> Tensor:
+        return x.index_put((index,), source, accumulate=True).index_add(0, index, source)
+
+    compiled = stretto.compile(function, backend="emulator")
+    arguments = torch.ones(4, dtype=dtype), torch.tensor([1, 3, 1]), torch.ones(3, dtype=dtype)
+    torch.testing.assert_close(compiled(*arguments), function(*arguments))

@@ -13,14 +13,16 @@ POSITIONS = ("argmax", "argmin", *SORTS)
 
 
 def check_operator_types(operator: Operator, what: str) -> None:
-    """Raises VerifyError for an expression whose dtypes do not fit together."""
+    """Raises VerifyError for an expression whose dtypes do not fit together. What is added to
+    memory of f16 or bf16 may be f32, the dtype in which it is added."""
     check_types(operator.value, what)
     for index in operator.out.index:
         for part in index_parts(index):
             _check(part, what)
     result = DType.I64 if operator.combine in POSITIONS else operator.value.dtype
     buffer = operator.out.buffer
-    if result is not buffer.dtype:
+    halves = operator.accumulate and buffer.dtype in (DType.F16, DType.BF16)
+    if result is not buffer.dtype and not (halves and result is DType.F32):
         raise VerifyError(f"{what} stores {result.value} into {buffer.name}, {buffer.dtype.value}")
 
 
