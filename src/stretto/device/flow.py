@@ -188,13 +188,8 @@ class Backward(ABC, Generic[L, S]):
                     return self.begin(node, self.visit(body, self.rotate(now, pairs)))
 
                 head = self._fixpoint(after, iteration)
-                match trip_count(node):
-                    case None:
-                        return self.decide(node, head)
-                    case 0:
-                        return self.decide(node, after)
-                    case _:
-                        return self.decide(node, iteration(head))
+                # Of a loop that never runs the body is still part of the text.
+                return self.decide(node, iteration(head) if trip_count(node) else head)
             case While(head=head, body=body, rotate=pairs):
 
                 def turn(now: S) -> S:

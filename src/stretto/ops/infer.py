@@ -239,6 +239,9 @@ class _Symbols:
     def __init__(self, symbols: tuple[Symbol, ...]) -> None:
         self.symbols = symbols
         self.sizes: dict[Symbol, torch.SymInt] = {}
+        # By the sympy symbols that stand for them. torch may later find what one of them equals,
+        # and would from then on give that for it; its relations still name the symbol.
+        self.ours: dict[Any, Symbol] = {}
         self.env = ShapeEnv() if symbols else None
         self.seen: set[str] = set()
         self.mode: AbstractContextManager[Any] = FakeTensorMode(shape_env=self.env)
@@ -251,11 +254,11 @@ class _Symbols:
         for symbol in self.symbols:
             assert self.env is not None
             size: torch.SymInt = self.env.create_unbacked_symint()
+            self.ours[size.node.expr] = symbol
             torch._check(size >= symbol.low)  # pyright: ignore[reportPrivateUsage]
             if symbol.high is not None:
                 torch._check(size <= symbol.high)  # pyright: ignore[reportPrivateUsage]
             self.sizes[symbol] = size
-
         self.relations()
 
     def relations(self) -> tuple[Relation, ...]:
@@ -272,11 +275,6 @@ class _Symbols:
             for item in comparisons(expression)
         )
         return tuple(relation for relation in relations if not relation.is_known)
-
-    @property
-    def ours(self) -> dict[Any, Symbol]:
-        """The symbols by the sympy symbols that stand for them."""
-        return {theirs.node.expr: symbol for symbol, theirs in self.sizes.items()}
 
     def size(self, dim: Dim) -> int | torch.SymInt:
         return to_symint(dim, self.sizes)
