@@ -187,3 +187,16 @@ def test_a_schedule_with_a_race_is_refused(
                 if "VerifyError" in found:
                     break
         assert "VerifyError" in found
+
+
+def test_a_loop_without_end_ends_in_time(tmp_path: Path) -> None:
+    def endless(x: torch.Tensor) -> torch.Tensor:
+        while x.sum() < 10:
+            x = x * 0
+        return x
+
+    compiled = stretto.compile(endless, options=stretto.Options(dump_dir=tmp_path))
+    compiled(torch.full((4,), 5.0))
+    (file,) = tmp_path.glob("*-operators.txt")
+    shown = run(file, "--run", "--timeout", "0.2", *OPTIONS, code=1)
+    assert "the run took longer than" in shown.stderr

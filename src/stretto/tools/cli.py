@@ -238,6 +238,9 @@ def opt(
         Path | None, typer.Option(help="Tensors by name, by torch.save; others are drawn.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Draws tensors.")] = 0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds after which a run ends; not on GPUs.")
+    ] = 60.0,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     threads: Threads = None,
     units: Units = None,
@@ -254,7 +257,7 @@ def opt(
 
     with told():
         known = None if constants is None else load_constants(constants)
-        options = Options(threads=threads, units=units, seed=seed)
+        options = Options(threads=threads, units=units, seed=seed, timeout=timeout)
         optimiser = Optimiser(
             file, _machine(backend), options, source=source, passes=passes or (), constants=known
         )
