@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import stretto
+from stretto.errors import BuildError
 from stretto.machines.machine import HOST, Machine
 from stretto.machines.registry import (
     default_machine,
@@ -71,7 +72,7 @@ def test_a_machine_that_is_registered_for_a_while() -> None:
 def test_a_machine_without_kernels_says_so() -> None:
     machine = find_machine("interpreter")
     assert machine.device() == HOST
-    with pytest.raises(NotImplementedError, match="interpreter runs no kernels"):
+    with pytest.raises(BuildError, match="interpreter runs no kernels"):
         machine.select(None, 1, stretto.Options(), Remarks())  # type: ignore[arg-type]
 
 

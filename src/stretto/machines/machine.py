@@ -273,8 +273,9 @@ class Machine(ABC):
         return options.unit_count()
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
-        """Kernels for the operators; `remarks` takes what it declines to do, and why."""
-        raise NotImplementedError(f"{self.name} runs no kernels")
+        """Kernels for the operators; `remarks` takes what it declines to do, and why. Raises
+        BuildError on a machine that runs none; one whose stages select kernels defines this."""
+        raise BuildError(f"the machine {self.name} runs no kernels")
 
     def describe(self, stages: Stages) -> Description:
         """What `explain()` says of a program beyond what all machines have."""

@@ -27,17 +27,17 @@ def part(reads: str, writes: str) -> Callable[[Places], Places]:
     """Registers the operators that read such a part, and the one that writes it."""
 
     def register(places: Places) -> Places:
-        @rule(reads)
-        def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
+        def read(call: Call) -> Lazy:
             lazy = call.tensor("self")
             return lazy.view(call.shape, *places(call, lazy.shape, call.shape))
 
-        @rule(writes)
-        def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
+        def written(call: Call) -> Lazy:
             shape = call.tensor("src").shape
             selection = Selection(shape, tuple(places(call, call.shape, shape)))
             return write(call, lambda: broadcast(call.tensor("src"), shape), selection)
 
+        rule(reads)(read)
+        rule(writes)(written)
         return places
 
     return register

@@ -99,13 +99,13 @@ def pointwise(*targets: str, operand: Operand = setting) -> Callable[[Expression
     """Registers an expression as the rule of operators."""
 
     def register(expression: Expression) -> Expression:
-        @rule(*targets)
-        def _(call: Call) -> Lazy:  # pyright: ignore[reportUnusedFunction]
+        def lowered(call: Call) -> Lazy:
             known = parameters(call.op.target).values()
             names = [item.name for item in known if item.is_tensor or item.is_scalar]
             values = [operand(call, name) if call.has(name) else None for name in names]
             return finish(call, expression(*values))
 
+        rule(*targets)(lowered)
         return expression
 
     return register

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 STAGING = "__stretto"
 
@@ -32,8 +32,8 @@ def name(identifier: str) -> ast.Name:
     return ast.Name(identifier, ast.Load())
 
 
-def constant(value: object) -> ast.expr:
-    return ast.Constant(value)  # type: ignore[arg-type]
+def constant(value: Any) -> ast.expr:
+    return ast.Constant(value)
 
 
 def names(identifiers: Sequence[str]) -> ast.Tuple:

@@ -5,6 +5,7 @@ Each has contents by key, like a dict, so that it can be copied, compared and re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CellType, FunctionType, MemberDescriptorType
@@ -13,16 +14,16 @@ from typing import Any
 from stretto.frontends.python.tracing.frames import UNDEFINED, read_cell, write_cell
 
 
-class Holder:
+class Holder(ABC):
     """Base of such places; `read` copies the contents, `write` replaces them."""
 
     __slots__ = ()
 
-    def read(self) -> dict[Any, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self) -> dict[Any, Any]: ...
 
-    def write(self, values: dict[Any, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self, values: dict[Any, Any]) -> None: ...
 
 
 @dataclass(eq=False, slots=True)

@@ -6,6 +6,7 @@ access walks as one are joined first, so that most pointwise work is one long di
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -58,7 +59,7 @@ class BoxDim:
 
 
 @dataclass(slots=True)
-class NestPrinter:
+class NestPrinter(ABC):
     """Prints one stage into `out`; `grid` are the bounds of the task's grid dims.
 
     `dims` are those of the box and of the reduction that have more than one value, joined where
@@ -123,9 +124,9 @@ class NestPrinter:
         """May its results come after the loads of the next stages?"""
         return False
 
+    @abstractmethod
     def phases(self) -> Iterator[None]:
         """Prints the stage; where it may wait, in two phases: loads, then results."""
-        raise NotImplementedError
 
     # ---- results in registers ----------------------------------------------------------------
     def lane_dims(self) -> list[BoxDim]:
