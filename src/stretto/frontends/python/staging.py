@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.aliasing.aliases import is_one_of, overlapping
+from stretto.frontends.python.calls import recurrent
 from stretto.frontends.python.calls.call import (
     call,
     changes,
@@ -27,6 +28,7 @@ from stretto.frontends.python.calls.call import (
 )
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import indexing, operations
+from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.rewrite import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
 from stretto.frontends.python.tracing.signals import Abort, fail
@@ -402,6 +404,8 @@ __all__ = [
     "is_", "leave", "leave_try", "local", "not_", "or_", "plain", "setattr", "setitem", "slice",
     "while_", "wrote_outer",
 ]  # fmt: skip
+
+decompositions.RULES.update(recurrent.RULES)
 
 Hooks.staging = sys.modules[__name__]
 Hooks.getitem = indexing.getitem

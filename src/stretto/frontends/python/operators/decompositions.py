@@ -31,12 +31,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return dict(core_aten_decompositions())
 
 
-def _lstm(inputs: Any, state: Any, *args: Any) -> Any:
-    """torch's decomposition, which in torch 2.11 leaves a dim of length 1 in the last states."""
-    outputs, hidden, cell = aten.lstm.input.decompose(inputs, state, *args)
-    return outputs, hidden.reshape(state[0].shape), cell.reshape(state[1].shape)
-
-
 def _copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
     overwrite(target, source)
     return target
@@ -315,7 +309,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Scalar: _fill_,
     aten.fill_.Tensor: _fill_,
     aten.zero_.default: _zero_,
-    aten.lstm.input: _lstm,
     aten.lift_fresh.default: _lift_fresh,
     aten.lift.default: _lift_fresh,
     aten.clone.default: _clone,
