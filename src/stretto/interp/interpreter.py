@@ -40,6 +40,7 @@ from stretto.ir.ops import (
 )
 from stretto.ir.printer import print_op
 from stretto.ir.sizes import Size, Symbol
+from stretto.ir.symbols import symbols_of_types
 from stretto.ops.infer import named_arguments, resolve
 
 STACK_ENDED = "recursion is deeper than Python's stack allows"
@@ -245,11 +246,20 @@ def _list_length(frame: Frame, op: ListLengthOp) -> tuple[Datum, ...]:
 
 def _list_stack(frame: Frame, op: ListStackOp) -> tuple[Datum, ...]:
     items = frame.items(op.list)
-    if not items:
+    element, leading = op.list.list.element, op.result.tensor.shape[0]
+    is_known = isinstance(leading, Size) and symbols_of_types(
+        (op.result.tensor,)
+    ) <= symbols_of_types(value.type for value in frame.function.params)
+    if not items and not is_known:
         raise run_error(RuntimeError, "stack expects a non-empty TensorList")
-    leading = op.result.tensor.shape[0]
-    if isinstance(leading, int) and leading != len(items):
-        raise RunError(f"stack of {len(items)} items where {leading} are expected")
+    if isinstance(leading, int) or is_known:
+        expected = size_value(leading, frame.sizes)
+        if expected != len(items):
+            raise RunError(f"stack of {len(items)} items where {expected} are expected")
+    if not items:
+        shape = [size_value(dim, frame.sizes) for dim in element.shape]
+        dtype = frame.dtype if element.dtype.is_float and frame.dtype else element.dtype.torch
+        return (torch.empty((0, *shape), dtype=dtype),)
     return (torch.stack(items),)
 
 

@@ -10,7 +10,8 @@ import torch
 
 from stretto.ir.core import Block, Lookup, Op, Value
 from stretto.ir.failure import Failure
-from stretto.ir.sizes import Size
+from stretto.ir.size_bounds import maximum
+from stretto.ir.sizes import Size, ceil_div
 
 Attribute = None | bool | int | float | str | torch.dtype | Size
 Argument = Value | Attribute | tuple["Argument", ...]
@@ -190,8 +191,10 @@ class ListLengthOp(Op):
 class ListStackOp(Op):
     """All items as one tensor with a new leading dim.
 
-    The leading dim of the result type is an int when the length is known while capturing (the
-    length must then be equal to it), or else a Symbol as Size, which this op binds.
+    The leading dim of the result type is an int when the length is known while capturing, or a Size
+    over the symbols of the function's parameters (the length must then be equal to it), or else a
+    Symbol as Size, which this op binds. An empty list stops the run, unless its length is such a
+    Size.
     """
 
     list: Value
@@ -309,6 +312,13 @@ class ForOp(Op):
         if isinstance(self.start, int) and isinstance(self.stop, int):
             return len(range(self.start, self.stop, self.step))
         return None
+
+    def trips(self) -> int | Size | None:
+        """The number of iterations as a size; None where only the run knows a bound."""
+        if isinstance(self.start, Value) or isinstance(self.stop, Value):
+            return None
+        ends = (self.start, self.stop) if self.step > 0 else (self.stop, self.start)
+        return maximum(0, ceil_div(Size.of(ends[1]) - ends[0], abs(self.step))).dim
 
     def substitute(self, lookup: Lookup) -> None:
         self.start = lookup(self.start) if isinstance(self.start, Value) else self.start

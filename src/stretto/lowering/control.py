@@ -7,11 +7,12 @@ carried list is its buffer and a length register.
 
 from __future__ import annotations
 
-from stretto.device.expr import Buffer, Const, Expr, Index, Position
+from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg
 from stretto.device.forms import Items
 from stretto.device.tree import CheckCode, For, If, Let, Node, Seq, While
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
+from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.calls import lower_call
@@ -167,18 +168,31 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
     stop = _bound(low, op.stop)
     currents, nexts = _carry(low, op, op.carried)
     index = low.new_reg(op.index.hint or "i")
-    trips = op.trip_count()
-    if trips is not None and isinstance(op.start, int):
-        last = op.start + op.step * max(trips - 1, 0)
-        low.ranges[index] = (min(op.start, last), max(op.start, last))
-    elif isinstance(op.start, int) and op.start >= 0 and op.step > 0:
-        low.ranges[index] = (op.start, None)
+    _bound_index(low, op, index)
     with low.uses.held(_read_from_outside(low, op)):
         bind(low, op.index, index)
         bind_all(low, op.carried, currents)
         body, _ = region(low, op.body, tuple(nexts))
     low.emit_node(For(index, start, stop, op.step, body, _rotations(currents, nexts)))
     bind_all(low, op.results, currents)
+
+
+def _bound_index(low: Lowering, op: ForOp, index: Reg) -> None:
+    """Notes what the index of a loop is in its body."""
+    if isinstance(op.start, Value):
+        return
+    first = low.formula(Size.of(op.start))
+    if isinstance(op.stop, Value):
+        if at_most(0, first) and op.step > 0:
+            low.ranges[index] = (first.dim, None)
+        return
+    trips = op.trip_count()
+    if trips is not None and isinstance(op.start, int):
+        last = Index(const=op.start + op.step * max(trips - 1, 0))
+    else:
+        last = low.formula(Size.of(op.stop)) + (-1 if op.step > 0 else 1)
+    ends = (first, last) if op.step > 0 else (last, first)
+    low.ranges[index] = (ends[0].dim, ends[1].dim)
 
 
 def _bound(low: Lowering, bound: int | Size | Value) -> Expr:

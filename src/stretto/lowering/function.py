@@ -36,7 +36,7 @@ from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument
-from stretto.ir.size_bounds import maximum
+from stretto.ir.size_bounds import at_most, maximum
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, DType, TensorType
@@ -105,8 +105,8 @@ class Lowering:
     outer: list[tuple[Block, list[LeafItem]]] = field(
         default_factory=list[tuple[Block, list[LeafItem]]]
     )
-    ranges: dict[Reg, tuple[int, int | None]] = field(
-        default_factory=dict[Reg, tuple[int, int | None]]
+    ranges: dict[Reg, tuple[int | Size, int | Size | None]] = field(
+        default_factory=dict[Reg, tuple[int | Size, int | Size | None]]
     )
     positions: dict[tuple[Index, Extent, Extent, bool], Index] = field(
         default_factory=dict[tuple[Index, Extent, Extent, bool], Index]
@@ -283,6 +283,8 @@ class Lowering:
                 return constant(argument, DType.I64)
             case float():
                 return constant(argument, DType.F32)
+            case Size():
+                return Lazy(DType.I64, (), Position(Index.of(self.extent(argument))))
             case _:
                 raise CodegenError(f"not a tensor: {argument!r}", location=self.location)
 
@@ -352,28 +354,34 @@ class Lowering:
             holds = Apply(function, (Position(index), bound), DType.BOOL)
             self.check(holds, CheckCode.INDEX, self.stop(failure), value)
 
-        if not wraps and (low is None or low < 0):
+        if not wraps and (low is None or not at_most(0, low)):
             require("ge", zero)
-        elif low is None or low < 0:
+        elif low is None or not at_most(0, low):
             below = Apply("lt", (value, zero), DType.BOOL)
             wrapped = Apply("where", (below, Position(index + size), value), DType.I64)
             reg = self.let(wrapped, "i")
             self.ranges[reg] = (0, room.const if room.is_const else None)
             index = Index.of(reg)
             require("ge", zero)
-        if high is None or not room.is_const or high > room.const:
+        if high is None or not at_most(high, room):
             require("le", Position(room))
         return index
 
-    def interval(self, index: Index) -> tuple[int | None, int | None]:
+    def interval(self, index: Index) -> tuple[Size | None, Size | None]:
         """The smallest and the largest value as far as the ranges of registers tell, else None."""
-        low: int | None = index.const
-        high: int | None = index.const
+        low: Size | None = Size(const=index.const)
+        high: Size | None = low
         for atom, factor in index.terms:
-            bounds = self.ranges.get(atom, (None, None)) if isinstance(atom, Reg) else (None, None)
+            match atom:
+                case Symbol():
+                    bounds = (Size.of(atom), Size.of(atom))
+                case Reg():
+                    bounds = self.ranges.get(atom, (None, None))
+                case _:
+                    bounds = (None, None)
             first, last = bounds if factor > 0 else bounds[::-1]
-            low = None if low is None or first is None else low + factor * first
-            high = None if high is None or last is None else high + factor * last
+            low = None if low is None or first is None else low + Size.of(first) * factor
+            high = None if high is None or last is None else high + Size.of(last) * factor
         return low, high
 
     # ---- storing -----------------------------------------------------------------------------

@@ -24,12 +24,12 @@ from torch.utils._python_dispatch import (
 
 import stretto.ops.library as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.errors import VerifyError
-from stretto.ir.core import Program, Value
-from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.core import Op, Program, Value
+from stretto.ir.ops import Argument, LiteralOp, TensorOp
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_of_types
-from stretto.ir.types import Dim, DType, TensorType
+from stretto.ir.types import INDEX, Dim, DType, TensorType
 from stretto.ir.verifier import RULES
 from stretto.ops.symints import comparisons, from_sympy, to_symint
 
@@ -43,6 +43,13 @@ def tensor_op(target: str, *args: Argument, **kwargs: Argument) -> TensorOp:
     return TensorOp(
         target, args, tuple(kwargs.items()), results=tuple(Value(type) for type in types)
     )
+
+
+def size_op(size: Dim) -> Op:
+    """The op whose result is a size, as an i64 without dims."""
+    if isinstance(size, int):
+        return LiteralOp(size, results=(Value(INDEX),))
+    return tensor_op("aten.scalar_tensor.default", size, dtype=torch.int64)
 
 
 def infer(

@@ -21,7 +21,7 @@ from stretto.ir.ops import TensorOp, argument_values
 from stretto.ir.types import DType, TensorType
 from stretto.ops import table
 from stretto.ops.arguments import arguments
-from stretto.ops.infer import named_arguments, parameters, resolve
+from stretto.ops.infer import named_arguments, parameters, relations, resolve
 from stretto.ops.table import (
     Aliases,
     Batching,
@@ -171,7 +171,7 @@ def stop_reason(op: TensorOp) -> str | None:
     if (reason := _run_time_number(op)) is not None:
         return reason
     types = _tensor_types(op)
-    if any(not type.is_static for type in types) and len({type.shape for type in types}) > 1:
+    if any(not type.is_static for type in types) and relations(op):
         return "whether the symbolic dims of its operands agree is known only at run time"
     match known.fails:
         case Fails.DIVISOR if any(type.dtype.is_integer for type in types):

@@ -7,8 +7,8 @@ matrix product.
 Changes: `for` loops anywhere in the program, inner ones first; a loop it batches runs from 0 in
 steps of 1 afterwards. Needs: invariant ops hoisted, for what it finds to be complete. Guarantees:
 the same results up to the order of floating-point additions inside one product; one batched tensor
-takes at most `limit_bytes`. Loops of known trip count, and loops over all items of a list (these
-get an `if` that asks for a first item).
+takes at most `limit_bytes`. Loops whose trip count is a number or a size, and loops over all items
+of a list (these get an `if` that asks for a first item).
 
     for %t in range(0, 64) carry (%h = %h0) {     %w = linear(%x, %W)                  # [64, 256]
       %x_t = select(%x, 0, %t)                    for %t in range(0, 64) carry (%h = %h0) {
@@ -27,6 +27,7 @@ from typing import ClassVar
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp, IfOp, ListPushOp, TensorOp
 from stretto.ir.rewrite import defined_values, free_values_of_op
+from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, symbol
 from stretto.ir.types import Dim
 from stretto.ops.infer import tensor_op
@@ -64,18 +65,16 @@ class BatchLoops:
         before = _live_ops(twins, kept)
         normalise(loop)
         _replace(loop, twins, kept, set(before))
-        return [*before, loop] if isinstance(length, int) else _guarded(loop, before)
+        return _guarded(loop, before) if isinstance(loop.stop, Value) else [*before, loop]
 
 
 def batch_length(loop: ForOp, program: Program) -> Dim | str:
     """The size of the leading dim, one element per iteration, or why there can be none."""
-    trips = loop.trip_count()
+    trips = loop.trips()
     if trips is not None:
-        return trips if trips >= 2 else "it runs less than twice"
+        return "it runs less than twice" if at_most(trips, 1) else trips
     if loop.start != 0 or loop.step != 1:
         return "its trip count is not known, and it does not count from 0 in steps of 1"
-    if isinstance(loop.stop, Size):
-        return "its trip count is a size that is known at the call"
     return fresh_symbol(program, "trips")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from stretto.ir.core import Op, Value
 from stretto.ir.effects import has_check
 from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, LiteralOp, TensorOp
+from stretto.ir.size_bounds import at_most
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.properties import is_contraction, is_view, properties
 from stretto.passes.analyses.loop_dependence import LoopDependence, Node, loop_dependence
@@ -31,8 +32,8 @@ class Part:
 
 def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
     """The loops in order, or why the loop should stay as it is."""
-    trips = loop.trip_count()
-    if trips is not None and trips < 2:
+    trips = loop.trips()
+    if trips is not None and at_most(trips, 1):
         return "it runs less than twice"
     if len(loop.carried) < 2:
         return "it carries one value"
@@ -49,7 +50,9 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
     if plan.count < 2:
         return "a list would have to flow from one loop to the other in each iteration"
     parts = plan.parts()
-    size = sum(type_bytes(value.tensor) for part in parts for value in part.sent) * (trips or 1)
+    size = sum(type_bytes(value.tensor) for part in parts for value in part.sent) * (
+        trips if isinstance(trips, int) else 1
+    )
     if size > limit_bytes:
         return f"the loops would hand over {size} bytes"
     return parts

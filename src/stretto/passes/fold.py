@@ -196,7 +196,13 @@ def with_numbers(op: TensorOp, definitions: Definitions) -> Replacement | None:
 
 def _bound(bound: int | Size | Value, definitions: Definitions) -> int | Size | Value:
     known = number(bound, definitions)
-    return bound if known is None else int(known)
+    if known is not None:
+        return int(known)
+    maker = definitions.get(bound) if isinstance(bound, Value) else None
+    if isinstance(maker, TensorOp) and maker.target == "aten.scalar_tensor.default":
+        size = maker.args[0]
+        return size if isinstance(size, Size) else bound
+    return bound
 
 
 # Each takes its own op class, which a dict cannot say.

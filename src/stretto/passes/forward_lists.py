@@ -35,8 +35,13 @@ from stretto.ir.ops import (
     TensorOp,
 )
 from stretto.ir.rewrite import Replacement, rewrite_block
-from stretto.ir.types import INDEX
-from stretto.ops.infer import tensor_op
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
+from stretto.ir.types import INDEX, Dim
+from stretto.ops.infer import size_op, tensor_op
+
+Range = tuple[Dim, Dim]
+"""The smallest and the largest value, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def copied_tensor(loop: ForOp, place: int, makers: Mapping[Value, Op]) -> Value 
         return "the item is not the one of this iteration"
     if source in loop.body.params or any(source in op.results for op in loop.body.ops):
         return "the tensor is made by the iteration"
-    if source.tensor.shape[0] != loop.trip_count():
+    if source.tensor.shape[0] != loop.trips():
         return "the tensor has another number of items"
     return source
 
@@ -92,16 +97,19 @@ def _forward_function(body: Block) -> bool:
     return bool(sources) and rewrite_block(body, lambda op, _: _reader(op, sources, ranges))
 
 
-def _ranges(body: Block) -> Iterator[tuple[Value, range]]:
+def _ranges(body: Block) -> Iterator[tuple[Value, Range]]:
     """Integers of known range: indices of loops, and literals."""
     for op in body.walk():
         if isinstance(op, LiteralOp) and op.result.type == INDEX:
-            yield op.result, range(int(op.value), int(op.value) + 1)
-        if isinstance(op, ForOp) and isinstance(op.start, int) and isinstance(op.stop, int):
-            yield op.index, range(op.start, op.stop, op.step)
+            yield op.result, (int(op.value), int(op.value))
+        if isinstance(op, ForOp):
+            ends = [Size.of(end) for end in (op.start, op.stop) if not isinstance(end, Value)]
+            if len(ends) == 2:
+                start, stop = ends
+                yield op.index, (start, stop - 1) if op.step > 0 else (stop + 1, start)
 
 
-def _reader(op: Op, sources: dict[Value, Value], ranges: dict[Value, range]) -> Replacement | None:
+def _reader(op: Op, sources: dict[Value, Value], ranges: dict[Value, Range]) -> Replacement | None:
     """What an op that reads a forwarded list becomes: a tensor that is there, or another op."""
     if not isinstance(op, ListStackOp | ListLengthOp | ListGetOp) or op.list not in sources:
         return None
@@ -109,18 +117,16 @@ def _reader(op: Op, sources: dict[Value, Value], ranges: dict[Value, range]) -> 
     length = source.tensor.shape[0]
     if isinstance(op, ListStackOp):
         return ([], (source,)) if source.type == op.result.type else None
-    if not isinstance(length, int):
-        return None
     if isinstance(op, ListLengthOp):
-        new: Op = LiteralOp(length, results=(Value(op.result.type, op.result.hint),))
+        new = size_op(length)
     elif op.index in ranges and _inside(ranges[op.index], length):
         new = tensor_op("aten.select.int", source, 0, op.index)
-        new.result.hint = op.result.hint
     else:
         return None
-    new.location = op.location
+    new.result.hint, new.location = op.result.hint, op.location
     return [new], new.results
 
 
-def _inside(positions: range, length: int) -> bool:
-    return not positions or (min(positions) >= -length and max(positions) < length)
+def _inside(positions: Range, length: Dim) -> bool:
+    first, last = positions
+    return at_most(0, length + first) and at_most(last + 1, length)

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stretto.device.expr import Access, Apply, Buffer, Const, Extent, Index, Load, Position, Reg
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Extent,
+    Index,
+    Load,
+    Position,
+    Reg,
+    is_known,
+)
 from stretto.device.tree import CheckCode
 from stretto.errors import CodegenError
 from stretto.ir.core import Op, Value
@@ -34,7 +45,7 @@ _EMPTY_POP = Failure("IndexError", "pop from empty list")
 _EMPTY_STACK = Failure("RuntimeError", "stack expects a non-empty TensorList")
 
 
-def _wrong_length(number: int) -> Failure:
+def _wrong_length(number: Extent) -> Failure:
     return Failure("RuntimeError", f"stack of {{}} items where {number} are expected")
 
 
@@ -67,16 +78,18 @@ def new_list_buffer(low: Lowering, value: Value) -> Buffer:
     """Memory for a list of the group of `value`; any other list of the group fits in as well."""
     element = value.list.element
     shape = low.extents(element.shape)
-    if not all(isinstance(dim, int) for dim in shape):
+    if not all(is_known(dim) for dim in shape):
         raise CodegenError(
             "a list of tensors whose size is known only at run time", location=low.location
         )
     capacity = low.lists.capacity(value)
-    if capacity is None:
+    is_result = low.lists.is_returned(value) and low.function is low.program.main
+    if capacity is None or (is_result and isinstance(capacity, Size)):
         return low.new_list(element.dtype, (Reg("capacity"), *shape))
-    if low.lists.is_returned(value) and low.function is low.program.main:
-        return low.new_growing("list", element.dtype, (max(capacity, 1), *shape))
-    return low.new_buffer("list", element.dtype, (max(capacity, 1), *shape), "items")
+    rows = max(capacity, 1) if isinstance(capacity, int) else low.extent(capacity)
+    if is_result:
+        return low.new_growing("list", element.dtype, (rows, *shape))
+    return low.new_buffer("list", element.dtype, (rows, *shape), "items")
 
 
 def first_list_buffer(low: Lowering, value: Value) -> Buffer:
@@ -202,14 +215,14 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
     view = low.list(op.list)
     lead = op.result.tensor.shape[0]
     extent: Extent
-    if isinstance(lead, Size):
+    if isinstance(lead, Size) and low.known_extents(op.result.tensor) is None:
         extent = low.let(Position(view.length), "length")
         low.ranges[extent] = (1, None)
         low.symbols[lead] = extent
         _check_length(low, "ge", Index.of(extent), 1)
     else:
-        extent = lead
-        _check_length(low, "eq", view.length, lead)
+        extent = low.extent(lead)
+        _check_length(low, "eq", view.length, extent)
     shape: tuple[Extent, ...] = (extent, *view.buffer.shape[1:])
     first, *others = variables(shape)
     first = low.base(view.buffer) + first
@@ -217,9 +230,10 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
     low.env[op.result] = Lazy(view.buffer.dtype, shape, Load(access))
 
 
-def _check_length(low: Lowering, comparison: str, length: Index, number: int) -> None:
-    if length != Index(const=number):
-        wanted = Const(number, DType.I64)
-        holds = Apply(comparison, (Position(length), wanted), DType.BOOL)
-        failure = _EMPTY_STACK if comparison == "ge" else _wrong_length(number)
+def _check_length(low: Lowering, comparison: str, length: Index, wanted: Extent) -> None:
+    if length != Index.of(wanted):
+        number = wanted if isinstance(wanted, int) else None
+        limit = Position(Index.of(wanted)) if number is None else Const(number, DType.I64)
+        holds = Apply(comparison, (Position(length), limit), DType.BOOL)
+        failure = _EMPTY_STACK if comparison == "ge" else _wrong_length(wanted)
         low.check(holds, CheckCode.INDEX, low.stop(failure), Position(length))

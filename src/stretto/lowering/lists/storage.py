@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import ForOp, IfOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, WhileOp
-from stretto.ir.types import ListType
+from stretto.ir.size_bounds import at_most, maximum
+from stretto.ir.sizes import Size, symbols_in
+from stretto.ir.symbols import symbols_of_types
+from stretto.ir.types import Dim, ListType
 
 LARGEST_BYTES = 1 << 24
 """A list that might need more than this grows at run time, however well its length is known."""
+
+Bound = Size | None
+"""The most items of a list; None where there is no bound, or none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +31,15 @@ class ListStorage:
     """What a function knows of its lists. Values are looked up by the root of their group."""
 
     roots: Mapping[Value, Value]
-    capacities: Mapping[Value, int | None]
+    capacities: Mapping[Value, Dim | None]
     returned: frozenset[Value]
     popped: frozenset[Value]
 
-    def capacity(self, value: Value) -> int | None:
-        """The most items that a list of the group ever has; None when that is not known."""
+    def capacity(self, value: Value) -> Dim | None:
+        """The most items that a list of the group ever has; None when that is not known.
+
+        A size is over the symbols of the function's parameters.
+        """
         return self.capacities[self.roots[value]]
 
     def is_returned(self, value: Value) -> bool:
@@ -46,14 +54,14 @@ class ListStorage:
 def list_storage(function: Function) -> ListStorage:
     """Analyses all lists of a function."""
     groups = list_groups(function)
-    lengths: dict[Value, float] = {}
-    analysis = _Lengths(groups, lengths)
-    analysis.bind(function.params, inf)
+    lengths: dict[Value, Bound] = {}
+    analysis = _Lengths(function, groups, lengths)
+    analysis.bind(function.params, None)
     analysis.block(function.body)
-    capacities: dict[Value, float] = {}
+    capacities: dict[Value, Bound] = {}
     for value, length in lengths.items():
         root = groups.root(value)
-        capacities[root] = max(capacities.get(root, 0), length)
+        capacities[root] = longest((capacities.get(root, Size()), length))
     pops = (op.list for op in function.body.walk() if isinstance(op, ListPopOp))
     results = (value for value in function.body.yields if isinstance(value.type, ListType))
     return ListStorage(
@@ -71,14 +79,14 @@ def list_groups(function: Function) -> Groups:
     return groups
 
 
-def _bounded(value: Value, length: float) -> int | None:
-    element = value.list.element
-    if length == inf or not element.is_static:
+def _bounded(value: Value, length: Bound) -> Dim | None:
+    if length is None:
         return None
-    size = element.dtype.itemsize
-    for dim in element.static_shape():
-        size *= dim
-    return int(length) if length * size <= LARGEST_BYTES else None
+    element = value.list.element
+    size = length * element.dtype.itemsize
+    for dim in element.shape:
+        size = size * dim
+    return None if size.is_const and size.const > LARGEST_BYTES else length.dim
 
 
 class Groups:
@@ -125,8 +133,36 @@ class Groups:
                 self._parents[b] = a
 
 
-def _grown(length: float, growth: float, times: float) -> float:
-    return length + growth * times if growth > 0 and times > 0 else length
+def longest(lengths: Iterable[Bound]) -> Bound:
+    """The largest of some bounds."""
+    found = Size()
+    for length in lengths:
+        if length is None:
+            return None
+        found = maximum(found, length)
+    return found
+
+
+def _plus(length: Bound, more: Bound) -> Bound:
+    return None if length is None or more is None else length + more
+
+
+def _grown(first: Bound, second: Bound, third: Bound, times: Bound) -> Bound:
+    """The length after so many iterations, of which the first made the second length of the first,
+    and the next one the third."""
+    if first is None or second is None or third is None:
+        return None
+    if times is not None and at_most(times, 0):
+        return first
+    growth = third - second
+    if growth == Size():
+        return second if times is None or at_most(1, times) else longest((first, second))
+    if times is None:
+        return None
+    if second - first == growth:
+        return first + growth * maximum(0, times)
+    later = second + growth * maximum(0, times - 1)
+    return later if at_most(1, times) else longest((first, later))
 
 
 def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
@@ -135,9 +171,10 @@ def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
 
 
 class _Lengths:
-    """Upper bounds of the lengths of list values; `inf` where there is none."""
+    """Upper bounds of the lengths of list values: sizes over the function's symbols, or None."""
 
-    def __init__(self, groups: Groups, lengths: dict[Value, float]) -> None:
+    def __init__(self, function: Function, groups: Groups, lengths: dict[Value, Bound]) -> None:
+        self._symbols = symbols_of_types(value.type for value in function.params)
         self._groups = groups
         self._lengths = lengths
 
@@ -145,13 +182,14 @@ class _Lengths:
         for op in block.ops:
             match op:
                 case ListNewOp():
-                    self._lengths[op.result] = len(op.items)
+                    self._lengths[op.result] = Size(const=len(op.items))
                 case ListPushOp(list=source):
-                    self._lengths[op.result] = self._lengths[source] + 1
+                    self._lengths[op.result] = _plus(self._lengths[source], Size(const=1))
                 case ListSetOp(list=source):
                     self._lengths[op.result] = self._lengths[source]
                 case ListPopOp(list=source):
-                    self._lengths[op.results[0]] = max(self._lengths[source] - 1, 0)
+                    shorter = _plus(self._lengths[source], Size(const=-1))
+                    self._lengths[op.results[0]] = longest((Size(), shorter))
                 case IfOp():
                     for inner in op.blocks:
                         self.block(inner)
@@ -162,24 +200,28 @@ class _Lengths:
                 case ForOp() | WhileOp():
                     self._loop(op)
                 case _:  # what a function returns may have any length
-                    self.bind(op.results, inf)
+                    self.bind(op.results, None)
 
-    def bind(self, values: Iterable[Value], length: float) -> None:
+    def bind(self, values: Iterable[Value], length: Bound) -> None:
         for value in values:
             if isinstance(value.type, ListType):
                 self._lengths[value] = length
 
-    def _longest(self, values: Iterable[Value]) -> float:
-        return max((self._lengths.get(value, 0) for value in values), default=0)
+    def _longest(self, values: Iterable[Value]) -> Bound:
+        return longest(self._lengths.get(value, Size()) for value in values)
+
+    def _trips(self, op: ForOp | WhileOp) -> Bound:
+        trips = op.trips() if isinstance(op, ForOp) else None
+        if trips is None or not self._symbols.issuperset(symbols_in((trips,))):
+            return None
+        return Size.of(trips)
 
     def _loop(self, op: ForOp | WhileOp) -> None:
         """Bounds per group: what the first iteration gives, and its growth in the following ones.
 
         A body that starts a list again gives no growth from the second iteration on.
         """
-        trips = inf
-        if isinstance(op, ForOp) and (known := op.trip_count()) is not None:
-            trips = known
+        trips = self._trips(op)
         members: dict[Value, list[int]] = {}
         for number, value in enumerate(op.results):
             if isinstance(value.type, ListType):
@@ -187,25 +229,22 @@ class _Lengths:
         start = {
             root: self._longest(op.inits[n] for n in numbers) for root, numbers in members.items()
         }
-        second = self._after(op, members, start) if trips > 0 else start
-        growth: dict[Value, float] = {}  # none where it is unbounded already
-        if second != start:
-            third = self._after(op, members, second)
-            growth = {r: third[r] - second[r] for r in members if third[r] > second[r]}
-        longest = start if trips <= 1 else second
-        longest = {root: _grown(longest[root], growth.get(root, 0), trips - 2) for root in members}
-        self._after(op, members, longest)
+        second = start if trips == Size() else self._after(op, members, start)
+        third = second if second == start else self._after(op, members, second)
+        inside: dict[Value, Bound] = {}
         for root, numbers in members.items():
-            result = _grown(second[root], growth.get(root, 0), trips - 1)
-            self.bind((op.results[n] for n in numbers), result)
+            lengths = start[root], second[root], third[root]
+            inside[root] = _grown(*lengths, _plus(trips, Size(const=-1)))
+            self.bind((op.results[n] for n in numbers), _grown(*lengths, trips))
+        self._after(op, members, inside)
 
     def _after(
-        self, op: ForOp | WhileOp, members: Mapping[Value, list[int]], before: Mapping[Value, float]
-    ) -> dict[Value, float]:
+        self, op: ForOp | WhileOp, members: Mapping[Value, list[int]], before: Mapping[Value, Bound]
+    ) -> dict[Value, Bound]:
         """The longest list of each group after an iteration that began with `before`."""
         self._bodies(op, members, before)
         return {
-            root: max(before[root], self._longest(op.body.yields[n] for n in numbers))
+            root: longest((before[root], self._longest(op.body.yields[n] for n in numbers)))
             for root, numbers in members.items()
         }
 
@@ -213,7 +252,7 @@ class _Lengths:
         self,
         op: ForOp | WhileOp,
         members: Mapping[Value, list[int]],
-        lengths: Mapping[Value, float],
+        lengths: Mapping[Value, Bound],
     ) -> None:
         for params in carried_params(op):
             for root, numbers in members.items():

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import Argument, LiteralOp, TensorOp
-from stretto.ir.types import INDEX
+from stretto.ir.sizes import Size
+from stretto.ir.types import INDEX, Dim
 from stretto.ops.arguments import argument
 
 
@@ -16,20 +17,21 @@ class Affine:
     """The number scale * k + offset in iteration k."""
 
     scale: int
-    offset: int
+    offset: Dim
 
     def __add__(self, other: Affine) -> Affine:
-        return Affine(self.scale + other.scale, self.offset + other.offset)
+        return Affine(self.scale + other.scale, _dim(self.offset + other.offset))
 
     def times(self, factor: int) -> Affine:
-        return Affine(self.scale * factor, self.offset * factor)
+        return Affine(self.scale * factor, _dim(self.offset * factor))
 
-    def range(self, count: int) -> range:
-        """The values of `count` > 0 iterations; a scale of 0 has none."""
-        return range(self.offset, self.offset + self.scale * count, self.scale)
+    def last(self, count: Dim) -> Dim:
+        """The value of the last of `count` iterations."""
+        return _dim((count - 1) * self.scale + self.offset)
 
-    def last(self, count: int) -> int:
-        return self.offset + self.scale * (count - 1)
+
+def _dim(size: Dim) -> Dim:
+    return Size.of(size).dim
 
 
 def affine_result(op: Op, known: Mapping[Value, Affine]) -> Affine | None:
@@ -38,6 +40,8 @@ def affine_result(op: Op, known: Mapping[Value, Affine]) -> Affine | None:
         return Affine(0, int(op.value))
     if not isinstance(op, TensorOp) or len(op.results) != 1 or op.result.type != INDEX:
         return None
+    if op.target == "aten.scalar_tensor.default":
+        return _operand(argument(op, "s"), known)
     left = _operand(argument(op, "self"), known)
     match op.target:
         case "aten.neg.default" if left:
@@ -53,7 +57,10 @@ def affine_result(op: Op, known: Mapping[Value, Affine]) -> Affine | None:
             right = _operand(argument(op, "other"), known)
             if left and right and 0 in (left.scale, right.scale):
                 factor, varying = (left, right) if left.scale == 0 else (right, left)
-                return varying.times(factor.offset)
+                if isinstance(factor.offset, int):
+                    return varying.times(factor.offset)
+                if varying.scale == 0:
+                    return Affine(0, _dim(factor.offset * varying.offset))
             return None
         case _:
             return None
@@ -67,4 +74,4 @@ def _scaled_other(op: TensorOp, known: Mapping[Value, Affine]) -> Affine | None:
 def _operand(item: Argument, known: Mapping[Value, Affine]) -> Affine | None:
     if isinstance(item, Value):
         return known.get(item)
-    return Affine(0, item) if type(item) is int else None
+    return Affine(0, item) if type(item) is int or isinstance(item, Size) else None

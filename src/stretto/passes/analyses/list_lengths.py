@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, IfOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp
 from stretto.ir.sizes import Size
+from stretto.ir.types import Dim
 
 Bounds = tuple[int | Size | Value, int | Size | Value, int]
 """start, stop and step of a loop."""
@@ -17,7 +18,7 @@ Bounds = tuple[int | Size | Value, int | Size | Value, int]
 class Length:
     """`items`, and one more for each iteration of a loop over `loop`, if any."""
 
-    items: int
+    items: Dim
     loop: Bounds | None = None
 
 
@@ -62,7 +63,7 @@ class ListLengths:
         inside = self._length(op.body.yields[place], {op.carried[place]: Length(0)})
         if before is None or inside is None or inside.loop is not None:
             return None
-        trips = op.trip_count()
+        trips = op.trips()
         if trips is not None:
             return _plus(before, trips * inside.items)
         if inside.items == 0:
@@ -72,5 +73,5 @@ class ListLengths:
         return None
 
 
-def _plus(length: Length | None, items: int) -> Length | None:
-    return None if length is None else replace(length, items=length.items + items)
+def _plus(length: Length | None, items: Dim) -> Length | None:
+    return None if length is None else replace(length, items=(length.items + Size.of(items)).dim)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import ForOp
 from stretto.ir.rewrite import all_blocks, substitute, uses
-from stretto.ir.types import INDEX
+from stretto.ir.types import INDEX, Dim
 from stretto.ops.infer import tensor_op
 
 
@@ -33,14 +33,14 @@ def innermost_blocks(body: Block) -> list[Block]:
 
 
 def normalise(loop: ForOp) -> bool:
-    """Make a loop of known trip count run from 0 in steps of 1; the old index is computed.
+    """Make a loop whose trip count is a size run from 0 in steps of 1; the old index is computed.
 
     True when that changed the loop.
     """
-    trips = loop.trip_count()
+    trips = loop.trips()
     if trips is None or (loop.start == 0 and loop.step == 1):
         return False
-    assert isinstance(loop.start, int)
+    assert not isinstance(loop.start, Value)
     number, index = Value(INDEX, loop.index.hint), loop.index
     if uses(loop.body).get(index):
         ops = _affine_ops(number, loop.step, loop.start)
@@ -51,11 +51,12 @@ def normalise(loop: ForOp) -> bool:
     return True
 
 
-def _affine_ops(number: Value, scale: int, offset: int) -> list[Op]:
+def _affine_ops(number: Value, scale: int, offset: Dim) -> list[Op]:
     """Ops whose last result is scale * number + offset."""
     ops: list[Op] = []
     if scale != 1:
         ops.append(tensor_op("aten.mul.Tensor", number, scale))
     if offset or not ops:
-        ops.append(tensor_op("aten.add.Tensor", ops[-1].result if ops else number, offset))
+        form = "aten.add.Tensor" if isinstance(offset, int) else "aten.add.Scalar"
+        ops.append(tensor_op(form, ops[-1].result if ops else number, offset))
     return ops

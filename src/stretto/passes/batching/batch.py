@@ -18,7 +18,11 @@ from stretto.ops.infer import tensor_op
 
 @dataclass(slots=True)
 class Batch:
-    """Twins and invariants known so far, and the ops that make them. `length` is the trip count."""
+    """Twins and invariants known so far, and the ops that make them.
+
+    `length` is the trip count: a number, a size that is known at the call, or a symbol that stands
+    for the length of a list.
+    """
 
     length: Dim
     twins: dict[Value, Value] = field(default_factory=dict[Value, Value])

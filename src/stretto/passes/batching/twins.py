@@ -19,9 +19,12 @@ from stretto.ir.ops import (
     TensorOp,
 )
 from stretto.ir.rewrite import clone_op
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
+from stretto.ir.symbols import bound_symbols, symbols_of_op
 from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.ops.arguments import int_argument, value_argument
-from stretto.ops.properties import is_random, is_view, properties
+from stretto.ops.properties import is_random, is_view, properties, stop_reason
 from stretto.passes.analyses.affine import Affine, affine_result
 from stretto.passes.analyses.list_lengths import Length, ListLengths
 from stretto.passes.batching.batch import Batch, Stays
@@ -62,8 +65,11 @@ class _Finder:
         self.lengths = lengths
         self.limit_bytes = limit_bytes
         self.batch = Batch(length)
+        self.trips = loop.trips()
+        """The length, if it is known at the call; None where it is that of a list."""
+        self.names = bound_symbols(loop.body)
         self.found = Twins(self.batch)
-        start = loop.start if isinstance(loop.start, int) else 0
+        start = 0 if isinstance(loop.start, Value) else loop.start
         self.affine = {loop.index: Affine(loop.step, start)}
         """Values that are affine in the iteration number and differ between iterations."""
         self.literals = {
@@ -83,6 +89,8 @@ class _Finder:
 
     def visit(self, op: Op) -> str | None:
         """Record what is known of the op's results, or say why nothing is."""
+        if self.names and not self.names.isdisjoint(symbols_of_op(op)):
+            return "its size is known in the iteration only"
         affine = affine_result(op, ChainMap(self.affine, self.literals))
         if affine is not None and affine.scale == 0:
             self.literals[op.result] = affine
@@ -119,7 +127,11 @@ class _Finder:
             value in self.batch.twins or value in self.affine for value in op.operands
         )
 
-    def copy(self, op: Op) -> None:
+    def copy(self, op: Op) -> str | None:
+        if isinstance(op, TensorOp) and not at_most(1, self.batch.length):
+            reason = stop_reason(op)
+            if reason is not None:
+                return reason
         mapping = dict(self.batch.invariants)
         copy = self.batch.add(clone_op(op, mapping))
         self.batch.invariants.update(zip(op.results, copy.results, strict=True))
@@ -143,13 +155,22 @@ class _Finder:
             raise Stays(f"`{op.target}` has no batched form")
         for value in op.operands:
             if value in self.affine and value not in self.batch.twins:
-                if not isinstance(self.batch.length, int):
-                    raise Stays("the trip count is not known")
-                span = self.affine[value].range(self.batch.length)
-                self.batch.twins[value] = self.batch.emit(
-                    "aten.arange.start_step", span.start, span.stop, span.step
-                )
+                self.batch.twins[value] = self.numbers(self.affine[value])
         return rule(self.batch, op)
+
+    def numbers(self, affine: Affine) -> Value:
+        """What an integer is in all iterations."""
+        if isinstance(self.trips, int) and isinstance(affine.offset, int):
+            stop = affine.offset + affine.scale * self.trips
+            return self.batch.emit("aten.arange.start_step", affine.offset, stop, affine.scale)
+        if self.trips is None:
+            raise Stays("the trip count is not known")
+        counted = self.batch.emit("aten.arange.default", self.trips)
+        if affine.scale != 1:
+            counted = self.batch.emit("aten.mul.Scalar", counted, affine.scale)
+        if affine.offset != 0:
+            counted = self.batch.emit("aten.add.Scalar", counted, affine.offset)
+        return counted
 
     def items(self, op: ListGetOp) -> tuple[Value, ...]:
         """The items of a list that the loop does not change."""
@@ -158,7 +179,7 @@ class _Finder:
         if op.index not in self.affine:
             raise Stays("the position in the list is not affine in the index")
         length, affine = self.lengths.length(op.list), self.affine[op.index]
-        if isinstance(self.batch.length, int):
+        if self.trips is not None:
             if length is None or length.loop is not None:
                 raise Stays("the length of the list is not known")
             return self.rows(self.stack(op.list, length.items), 0, affine)
@@ -191,15 +212,17 @@ class _Finder:
 
     def rows(self, source: Value, dim: int, affine: Affine) -> tuple[Value, ...]:
         """Twin of `select(source, dim, position)`: a slice, with `dim` first."""
-        length, size = self.batch.length, source.tensor.shape[dim]
-        if not isinstance(length, int) or not isinstance(size, int):
-            raise Stays("the trip count or the size is not known")
-        low, high = sorted((affine.offset, affine.last(length)))
-        if high < 0:
+        size, step = source.tensor.shape[dim], abs(affine.scale)
+        if self.trips is None or (step > 1 and not isinstance(self.trips, int)):
+            raise Stays("the trip count is not known")
+        low, high = affine.offset, affine.last(self.trips)
+        if affine.scale < 0:
+            low, high = high, low
+        if at_most(high, -1):
             low, high = low + size, high + size
-        if low < 0 or high >= size:
+        if not at_most(0, low) or not at_most(high + 1, size):
             raise Stays("the position leaves the tensor or passes zero")
-        part = self.sliced(source, dim, low, high + 1, abs(affine.scale))
+        part = self.sliced(source, dim, low, high + 1, step)
         if affine.scale < 0:
             part = self.batch.emit("aten.flip.default", part, (dim,))
         rest = (other for other in range(source.tensor.rank) if other != dim)
@@ -209,18 +232,20 @@ class _Finder:
         self, source: Value, dim: int, affine: Affine, width: int | None
     ) -> tuple[Value, ...]:
         """Twin of `narrow(source, dim, position, width)` where the windows lie side by side."""
-        length, size = self.batch.length, source.tensor.shape[dim]
-        if not isinstance(length, int) or not isinstance(size, int) or width is None:
+        length, shape = self.trips, source.tensor.shape
+        if length is None or width is None:
             raise Stays("the trip count or the size is not known")
-        if affine.scale != width or affine.offset < 0 or affine.last(length) + width > size:
+        end = length * width + affine.offset
+        is_inside = at_most(0, affine.offset) and at_most(end, shape[dim])
+        if affine.scale != width or not is_inside:
             raise Stays("the slices do not lie side by side")
-        part = self.sliced(source, dim, affine.offset, affine.offset + width * length, 1)
-        shape = source.tensor.shape
+        part = self.sliced(source, dim, affine.offset, end, 1)
         split = self.batch.reshape(part, (*shape[:dim], length, width, *shape[dim + 1 :]))
         rest = (other for other in range(split.tensor.rank) if other != dim)
         return (self.batch.permute(split, (dim, *rest)),)
 
-    def sliced(self, source: Value, dim: int, start: int, stop: int, step: int) -> Value:
+    def sliced(self, source: Value, dim: int, start: Dim, stop: Dim, step: int) -> Value:
+        start, stop = Size.of(start).dim, Size.of(stop).dim
         if (start, stop, step) == (0, source.tensor.shape[dim], 1):
             return source
         return self.batch.emit("aten.slice.Tensor", source, dim, start, stop, step)

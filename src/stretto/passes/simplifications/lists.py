@@ -15,13 +15,13 @@ from stretto.ir.ops import (
     ListPushOp,
     ListSetOp,
     ListStackOp,
-    LiteralOp,
     TensorOp,
 )
 from stretto.ir.rewrite import Definitions, Replacement
-from stretto.ir.types import INDEX
+from stretto.ir.size_bounds import at_most
+from stretto.ir.types import Dim
 from stretto.ops.arguments import argument, int_argument
-from stretto.ops.infer import tensor_op
+from stretto.ops.infer import size_op, tensor_op
 from stretto.passes.analyses.list_lengths import ListLengths
 from stretto.passes.simplifications.algebra import number
 
@@ -87,8 +87,9 @@ def length_known(op: ListLengthOp, definitions: Definitions) -> Replacement | No
     length = _length(op.list, definitions)
     if length is None:
         return None
-    result = Value(INDEX, op.result.hint)
-    return [LiteralOp(length, results=(result,), location=op.location)], (result,)
+    known = size_op(length)
+    known.location, known.result.hint = op.location, op.result.hint
+    return [known], (known.result,)
 
 
 def stack_known(op: ListStackOp, definitions: Definitions) -> Replacement | None:
@@ -120,9 +121,9 @@ def list_of_parts(op: Op, definitions: Definitions) -> Replacement | None:
     return [ListStackOp(whole, results=(result,), location=op.location)], (result,)
 
 
-def _length(value: Value, definitions: Definitions) -> int | None:
+def _length(value: Value, definitions: Definitions) -> Dim | None:
     length = ListLengths(definitions).length(value)
-    if length is None or length.loop is not None or length.items < 0:
+    if length is None or length.loop is not None or not at_most(0, length.items):
         return None
     return length.items
 
