@@ -38,6 +38,7 @@ from stretto.tools.mutants import Outcome, Specimen
 from tests.backends import SPREAD
 from tests.e2e.language import CASES
 from tests.schedule.random_trees import random_memory, random_tree
+from tests.symbolic import EXAMPLES, Example
 
 UNITS = (1, 2, 3, 5)
 DEPTH = 60
@@ -69,6 +70,26 @@ def specimen(
     policy = "team" if costs.uniform else "cpu"
     name = f"{name}, {units} units, {policy}"
     return Specimen(name, schedule(tree, units, costs), normalize(tree), run, sequential)
+
+
+# ---- symbolic sizes --------------------------------------------------------------------------
+def sized_specimen(example: Example, units: int, costs: CostModel, fuse: bool) -> Specimen:
+    """A program for every size, run with small and with odd sizes."""
+    lowered = lower(example.program())
+    if costs.uniform:
+        selected = select_cuda(lowered, units, fuse, CUDA_COSTS.spread())
+    else:
+        selected = select(lowered, units, fuse, SPREAD)
+    bindings = example.bindings()
+    runners = [
+        _Runner(selected.interface, example.inputs(binding))
+        for binding in (bindings[-1], bindings[len(bindings) // 2])
+    ]
+
+    def run(program: DeviceProgram, order: int) -> Outcome:
+        return tuple(tensor for runner in runners for tensor in runner(program, order))
+
+    return specimen(f"sizes {example.name}", selected.tree, units, costs, run)
 
 
 # ---- captured functions ----------------------------------------------------------------------
@@ -157,7 +178,8 @@ def recordings() -> Iterator[tuple[str, Callable[[], Recorded]]]:
 
 
 def specimens(count: int, seed: int) -> list[Specimen]:
-    """Programs of all kinds: a third of them random trees, a few models, else functions."""
+    """Programs of all kinds: a third of them random trees, some for every size, a few models, else
+    functions."""
     rng = random.Random(seed)
     functions = list(recordings())
     rng.shuffle(functions)
@@ -165,7 +187,10 @@ def specimens(count: int, seed: int) -> list[Specimen]:
     for number in range(count):
         units = rng.choice(UNITS)
         costs = rng.choice([SPREAD, SPREAD, CUDA_COSTS])
-        if number % 3 == 0:
+        if number % 6 == 2:
+            example = rng.choice(EXAMPLES)
+            made.append(sized_specimen(example, units, costs, rng.random() < 0.5))
+        elif number % 3 == 0:
             made.append(tree_specimen(rng.randrange(10**6), units, costs))
         elif number % 20 == 1:
             name = CORE[number // 20 % len(CORE)]

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.device.expr import Buffer, Extent
-from stretto.device.regions import Box, Region, refine, refined_strides
+from stretto.device.operator import Piece, TileDim
+from stretto.device.regions import Box, Interval, Kind, Part, Region, refine, refined_strides
 
 Mask = NDArray[np.bool_]
 Limits = NDArray[np.int64]
@@ -27,12 +28,13 @@ ALL = 1 << 62
 class Boxes:
     """Regions of one buffer that have one shape and one kind: row r is region r.
 
-    limits[r, d]: first and last + 1 of dim d.
+    limits[r, d]: first and last + 1 of dim d; of the tiles where the dim is cut.
     """
 
     buffer: Buffer
     shape: tuple[Extent, ...]
     write: bool
+    cuts: tuple[TileDim | None, ...]
     regions: tuple[Region, ...]
     limits: Limits
     _refined: dict[tuple[int, ...], Limits] = field(default_factory=dict[tuple[int, ...], Limits])
@@ -41,7 +43,8 @@ class Boxes:
     def of(regions: Sequence[Region]) -> Boxes:
         first = regions[0]
         limits = _limits([region.box for region in regions], len(first.shape))
-        return Boxes(first.buffer, first.shape, first.write, tuple(regions), limits)
+        cuts = first.kind[-1]
+        return Boxes(first.buffer, first.shape, first.write, cuts, tuple(regions), limits)
 
     def __len__(self) -> int:
         return len(self.regions)
@@ -53,7 +56,10 @@ class Boxes:
     def overlap(self, other: Boxes) -> Mask:
         """[r, s]: may region r and region s of `other` have an element in common?"""
         if self.shape == other.shape:
-            return meeting(self.limits, other.limits)
+            same = [a == b for a, b in zip(self.cuts, other.cuts, strict=True)]
+            if all(same):
+                return meeting(self.limits, other.limits)
+            return meeting(self.limits[:, same], other.limits[:, same])
         strides = refined_strides(self.shape, other.shape)
         if strides is None:
             return meeting(self.spans(), other.spans())
@@ -75,10 +81,9 @@ class Boxes:
 
 def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[np.int64]]]:
     """Regions by buffer, shape and kind; rows keep the numbers of their regions."""
-    groups: dict[tuple[str, tuple[Extent, ...], bool], list[tuple[int, Region]]] = {}
+    groups: dict[Kind, list[tuple[int, Region]]] = {}
     for number, region in regions:
-        key = region.buffer.name, region.shape, region.write
-        groups.setdefault(key, []).append((number, region))
+        groups.setdefault(region.kind, []).append((number, region))
     return [
         (
             Boxes.of([region for _, region in group]),
@@ -89,19 +94,25 @@ def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[
 
 
 def part(mask: Mask, region: Region) -> Mask:
-    """The elements of a region, as a view."""
+    """The elements of a region of numbers, as a view."""
     shape = tuple(dim if isinstance(dim, int) else -1 for dim in region.shape)
     size = prod(shape)
     if 0 in shape or 0 <= size < len(mask):
         # A view of fewer elements than the buffer has.
         mask = mask[:size]
         shape = tuple(max(dim, 0) for dim in shape)
-    box = tuple(slice(None) if one is None else slice(*one) for one in region.box)
+    box = tuple(slice(*one) if isinstance(one, tuple) else slice(None) for one in region.box)
     return mask.reshape(shape)[(*box, ...)]
 
 
+def _numbers(part: Part) -> Interval:
+    if isinstance(part, Piece):
+        return part.first, part.last
+    return (0, ALL) if part is None else part
+
+
 def _limits(boxes: Sequence[Box], dims: int) -> Limits:
-    rows = [[(0, ALL) if part is None else part for part in box] for box in boxes]
+    rows = [[_numbers(part) for part in box] for box in boxes]
     return np.array(rows, np.int64).reshape(len(boxes), dims, 2)
 
 

@@ -35,7 +35,7 @@ from stretto.device.expr import (
 )
 from stretto.device.functions import FUNCTIONS
 from stretto.device.numbers import wrapped
-from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Span
+from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Span, TileDim
 from stretto.errors import RunError
 from stretto.ir.sizes import Quantity, Symbol
 from stretto.ir.types import DType
@@ -121,16 +121,21 @@ def number_of(quantity: Quantity, registers: Registers) -> int:
 
 def task_count(kernel: Kernel, registers: Registers) -> int:
     """Number of tasks, of a dynamic grid too."""
-    return prod((-(-resolve(d.extent, registers) // d.tile) for d in kernel.grid), start=1)
+    return prod((_tiles(dim, registers) for dim in kernel.grid), start=1)
+
+
+def _tiles(dim: TileDim, registers: Registers) -> int:
+    return -(-resolve(dim.extent, registers) // dim.tile) if dim.parts is None else dim.parts
 
 
 def tile_ranges(kernel: Kernel, task: int, registers: Registers) -> Ranges:
     """(first, last + 1) of each grid dim for task number `task`, of a dynamic grid too."""
     ranges: list[tuple[int, int]] = []
     for dim in reversed(kernel.grid):
-        extent = resolve(dim.extent, registers)
-        task, position = divmod(task, -(-extent // dim.tile))
-        ranges.append((position * dim.tile, min((position + 1) * dim.tile, extent)))
+        extent, width = resolve(dim.extent, registers), resolve(dim.width, registers)
+        task, position = divmod(task, _tiles(dim, registers))
+        first, last = (min(n * width, extent) for n in (position, position + 1))
+        ranges.append((first, last))
     return tuple(reversed(ranges))
 
 

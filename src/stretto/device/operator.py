@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 
 from stretto.device.expr import Access, Buffer, Expr, Extent, Load, Reg, index_loads, loads
 from stretto.ir.ops import Argument
+from stretto.ir.sizes import Size, ceil_div
 
 
 class Combine(StrEnum):
@@ -122,17 +123,46 @@ LibraryArgument = Buffer | Reg | Argument | tuple["LibraryArgument", ...]
 
 @dataclass(frozen=True, slots=True)
 class TileDim:
-    """A grid dim: `extent` values cut into tiles of `tile` (the last may be smaller)."""
+    """A grid dim: `extent` values cut into tiles of `tile` (the last may be smaller).
+
+    An extent that is known at the call only may instead be cut into a fixed number of `parts`. All
+    have the same width, the smallest multiple of `tile` that suffices, but the last ones may have
+    fewer values, or none. So tasks are placed, waits are found and races are excluded for every
+    size at once.
+    """
 
     extent: Extent
     tile: int
+    parts: int | None = None
 
     @property
     def tiles(self) -> int:
-        """Number of tiles; the extent must be static."""
+        """Number of tiles, where it is known."""
+        if self.parts is not None:
+            return self.parts
         if not isinstance(self.extent, int):
             raise TypeError("a dynamic grid dim has no static number of tiles")
         return -(-self.extent // self.tile)
+
+    @property
+    def width(self) -> int | Size:
+        """The values of a full tile."""
+        if self.parts is None or isinstance(self.extent, Reg):
+            return self.tile
+        return (ceil_div(ceil_div(self.extent, self.tile), self.parts) * self.tile).dim
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The tiles first .. last - 1 of a grid dim that is cut into parts."""
+
+    dim: TileDim
+    first: int
+    last: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.first == 0 and self.last == self.dim.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,22 +253,38 @@ class Kernel:
 
     @property
     def is_static(self) -> bool:
-        return all(isinstance(dim.extent, int) for dim in self.grid)
+        """Whether the number of tasks is known before the call."""
+        return all(isinstance(dim.extent, int) or dim.parts is not None for dim in self.grid)
 
     @property
     def tasks(self) -> int:
         """Number of tasks (static grids only)."""
         return prod((dim.tiles for dim in self.grid), start=1)
 
-    def tile(self, task: int) -> tuple[tuple[int, int], ...]:
-        """(first, last + 1) of each grid dim for task number `task`, last grid dim fastest."""
-        ranges: list[tuple[int, int]] = []
+    def tile(self, task: int) -> Tile:
+        """What task number `task` computes of each grid dim, last grid dim fastest."""
+        ranges: list[tuple[int, int] | Piece] = []
         for dim in reversed(self.grid):
-            extent = dim.extent
-            assert isinstance(extent, int)
             task, position = divmod(task, dim.tiles)
-            ranges.append((position * dim.tile, min((position + 1) * dim.tile, extent)))
+            ranges.append(tile_range(dim, position, position + 1))
         return tuple(reversed(ranges))
+
+
+Tile = tuple[tuple[int, int] | Piece, ...]
+"""What of each grid dim: first, last + 1; a piece of what is cut into parts."""
+
+
+def tile_range(dim: TileDim, first: int, last: int) -> tuple[int, int] | Piece:
+    """The tiles first .. last - 1 of a grid dim."""
+    if dim.parts is not None:
+        return Piece(dim, first, last)
+    assert isinstance(dim.extent, int)
+    return first * dim.tile, min(last * dim.tile, dim.extent)
+
+
+def whole_tile(kernel: Kernel) -> Tile:
+    """What all tasks of a kernel with a static grid compute."""
+    return tuple(tile_range(dim, 0, dim.tiles) for dim in kernel.grid)
 
 
 def as_executed(kernel: Kernel) -> Kernel:

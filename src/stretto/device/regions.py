@@ -2,6 +2,8 @@
 
 A region is a box of a buffer, found by interval arithmetic over index expressions; it may be larger
 than what is really touched, never smaller. A dim whose index depends on a register is taken whole.
+Where a grid dim of symbolic extent is cut into parts, the box says which of them: parts of the same
+cut are compared by their numbers, whatever the size is.
 """
 
 from __future__ import annotations
@@ -28,7 +30,17 @@ from stretto.device.expr import (
     loads,
     row_major,
 )
-from stretto.device.operator import Kernel, LibraryCall, Span, Stage
+from stretto.device.operator import (
+    Kernel,
+    LibraryCall,
+    Piece,
+    Span,
+    Stage,
+    Tile,
+    TileDim,
+    tile_range,
+    whole_tile,
+)
 from stretto.device.tree import Check, Let
 
 Statement = Kernel | Let | Check
@@ -37,10 +49,15 @@ Body = tuple[Statement, ...]
 
 Interval = tuple[int, int]
 """first .. last + 1"""
-Box = tuple[Interval | None, ...]
-"""An interval per dim; None is the whole dim."""
+Part = Interval | Piece | None
+"""Of a dim: an interval, some tiles of a cut, or the whole."""
+Box = tuple[Part, ...]
+"""A part of each dim."""
 Ranges = tuple[Interval | None, ...]
 """What is known of iteration variables; None is nothing."""
+Kind = tuple[str, tuple[Extent, ...], bool, tuple[TileDim | None, ...]]
+"""What regions have in common that are compared by numbers: the buffer, its shape, whether it is
+written, and how its dims are cut."""
 
 NOTHING: Mapping[Reg, Interval] = {}
 """No register has a known range."""
@@ -56,6 +73,11 @@ class Region:
     write: bool
 
     @property
+    def kind(self) -> Kind:
+        cuts = tuple(part.dim if isinstance(part, Piece) else None for part in self.box)
+        return self.buffer.name, self.shape, self.write, cuts
+
+    @property
     def span(self) -> Interval | None:
         """The elements from the first to the last one + 1; None when the end is not known."""
         if not has_fixed_strides(self.shape):
@@ -64,6 +86,8 @@ class Region:
         for interval, extent, stride in zip(
             self.box, self.shape, row_major(self.shape), strict=True
         ):
+            if isinstance(interval, Piece):
+                return None
             if interval is not None:
                 first += interval[0] * stride
                 last += (interval[1] - 1) * stride
@@ -85,9 +109,7 @@ def task_regions(kernel: Kernel, task: int) -> tuple[Region, ...]:
 
 def stage_regions(kernel: Kernel, task: int | None = None) -> Iterator[tuple[Region, ...]]:
     """What one task of a kernel with a static grid touches, stage by stage; or all tasks."""
-    tile = tuple((0, _static(dim.extent)) for dim in kernel.grid)
-    if task is not None:
-        tile = kernel.tile(task)
+    tile = whole_tile(kernel) if task is None else kernel.tile(task)
     for stage in kernel.stages:
         yield _merged(_stage_regions(stage, tile))
 
@@ -96,7 +118,7 @@ def kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
     """What all tasks together touch."""
     if not kernel.is_static or kernel.call is not None:
         return _merged(whole(region.buffer, region.write) for region in _touched(kernel))
-    return tile_regions(kernel, tuple((0, _static(dim.extent)) for dim in kernel.grid))
+    return tile_regions(kernel, whole_tile(kernel))
 
 
 def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
@@ -107,14 +129,13 @@ def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
     found: list[Region] = []
     for block in _blocks(tiles, first, first + count):
         ranges = tuple(
-            (low * dim.tile, min(high * dim.tile, _static(dim.extent)))
-            for (low, high), dim in zip(block, kernel.grid, strict=True)
+            tile_range(dim, low, high) for (low, high), dim in zip(block, kernel.grid, strict=True)
         )
         found.extend(tile_regions(kernel, ranges))
     return _merged(found)
 
 
-def tile_regions(kernel: Kernel, tile: tuple[Interval, ...]) -> tuple[Region, ...]:
+def tile_regions(kernel: Kernel, tile: Tile) -> tuple[Region, ...]:
     """What the stages touch for the given range of each grid dim."""
     return _merged(region for stage in kernel.stages for region in _stage_regions(stage, tile))
 
@@ -169,26 +190,43 @@ def overlap(a: Region, b: Region) -> bool:
     if boxes is None:
         first, second = a.span, b.span
         return first is None or second is None or _meet(first, second)
-    return all(x is None or y is None or _meet(x, y) for x, y in zip(*boxes, strict=True))
+    return all(_parts_meet(x, y) for x, y in zip(*boxes, strict=True))
 
 
 def covers(a: Region, b: Region) -> bool:
     """Does `a` surely contain the whole of `b`, both of one buffer? False when in doubt."""
     if a.shape != b.shape:
         return all(interval is None for interval in a.box)
-    return all(
-        x is None or (y is not None and x[0] <= y[0] and y[1] <= x[1])
-        for x, y in zip(a.box, b.box, strict=True)
-    )
+    return all(_contains(x, y) for x, y in zip(a.box, b.box, strict=True))
+
+
+def _contains(outer: Part, inner: Part) -> bool:
+    """Does a part surely contain another one? False when in doubt."""
+    if outer is None or inner is None:
+        return outer is None
+    pair = _comparable(outer, inner)
+    return pair is not None and pair[0][0] <= pair[1][0] and pair[1][1] <= pair[0][1]
+
+
+def _parts_meet(one: Part, other: Part) -> bool:
+    """May two parts of a dim have a value in common?"""
+    if one is None or other is None:
+        return True
+    pair = _comparable(one, other)
+    return pair is None or _meet(*pair)
+
+
+def _comparable(one: Interval | Piece, other: Interval | Piece) -> tuple[Interval, Interval] | None:
+    """Two parts by numbers of one kind: values, or tiles of one cut."""
+    if isinstance(one, tuple):
+        return (one, other) if isinstance(other, tuple) else None
+    if isinstance(other, tuple) or one.dim != other.dim:
+        return None
+    return (one.first, one.last), (other.first, other.last)
 
 
 def _meet(a: Interval, b: Interval) -> bool:
     return a[0] < b[1] and b[0] < a[1]
-
-
-def _static(extent: Extent) -> int:
-    assert isinstance(extent, int)
-    return extent
 
 
 def _extent_registers(extent: Extent) -> tuple[Reg, ...]:
@@ -207,10 +245,10 @@ def _touched(kernel: Kernel) -> Iterator[Region]:
             yield whole(stage.operator.out.buffer, write=False)
 
 
-def _stage_regions(stage: Stage, tile: tuple[Interval, ...]) -> Iterator[Region]:
+def _stage_regions(stage: Stage, tile: Tile) -> Iterator[Region]:
     operator = stage.operator
     box = tuple(span_range(span, tile) for span in stage.box)
-    if any(interval is not None and interval[0] >= interval[1] for interval in box):
+    if any(isinstance(part, tuple) and part[0] >= part[1] for part in box):
         return
     depths = tuple((0, extent) if isinstance(extent, int) else None for extent in operator.reduce)
     ranges = (*box, *depths)
@@ -224,27 +262,32 @@ def _stage_regions(stage: Stage, tile: tuple[Interval, ...]) -> Iterator[Region]
         yield from _access_region(operator.out, ranges, write=False)
 
 
-def span_range(span: Span, tile: Ranges) -> Interval | None:
+def span_range(span: Span, tile: Box) -> Part:
     """What a stage computes of one of its parallel dims, given what it computes of the grid."""
     if span.grid is not None:
         interval = tile[span.grid]
         if interval is None:
             return None
+        if isinstance(interval, Piece):
+            return None if span.offset else interval
         return span.offset + interval[0], span.offset + interval[1]
     if isinstance(span.extent, int):
         return span.offset, span.offset + span.extent
     return None
 
 
-def _read_regions(expr: Expr, ranges: Ranges) -> Iterator[Region]:
+def _read_regions(expr: Expr, ranges: Box) -> Iterator[Region]:
     for load in loads(expr):
         yield from _access_region(load.access, ranges, write=False)
 
 
-def _access_region(access: Access, ranges: Ranges, write: bool) -> Iterator[Region]:
+def _access_region(access: Access, ranges: Box, write: bool) -> Iterator[Region]:
     """One region, or none when every index is out of range (as in padding that is masked off)."""
-    box: list[Interval | None] = []
+    box: list[Part] = []
     for index, extent in zip(access.index, access.shape, strict=True):
+        if (piece := _piece(index, extent, ranges)) is not None:
+            box.append(None if piece.is_whole else piece)
+            continue
         interval = index_range(index, ranges)
         if interval is not None and isinstance(extent, int):
             interval = max(interval[0], 0), min(interval[1], extent)
@@ -256,8 +299,18 @@ def _access_region(access: Access, ranges: Ranges, write: bool) -> Iterator[Regi
     yield Region(access.buffer, access.shape, tuple(box), write)
 
 
+def _piece(index: Index, extent: Extent, ranges: Box) -> Piece | None:
+    """The piece that an index is of a dim: it must be one variable, and the dim as long as what is
+    cut."""
+    if index.const or len(index.terms) != 1 or index.terms[0][1] != 1:
+        return None
+    atom = index.terms[0][0]
+    found = ranges[atom.number] if isinstance(atom, Var) else None
+    return found if isinstance(found, Piece) and found.dim.extent == extent else None
+
+
 def index_range(
-    index: Index, ranges: Ranges, registers: Mapping[Reg, Interval] = NOTHING
+    index: Index, ranges: Box, registers: Mapping[Reg, Interval] = NOTHING
 ) -> Interval | None:
     """The smallest value and the largest one + 1. None when the index depends on memory, or on a
     register without an entry in `registers`."""
@@ -265,7 +318,8 @@ def index_range(
     for atom, coefficient in index.terms:
         match atom:
             case Var(number):
-                interval = ranges[number]
+                known = ranges[number]
+                interval = None if isinstance(known, Piece) else known
             case Quotient(inner, int(divisor)):
                 interval = _quotient_range(index_range(inner, ranges, registers), divisor)
             case Remainder(inner, int(divisor)):
@@ -327,12 +381,21 @@ def _join(a: Region, b: Region) -> Region | None:
         return None
     dim = differing[0]
     x, y = a.box[dim], b.box[dim]
-    if x is None or y is None or x[0] > y[1] or y[0] > x[1]:
+    if x is None or y is None:
         return None
-    union: Interval | None = min(x[0], y[0]), max(x[1], y[1])
-    if union == (0, a.shape[dim]):
-        union = None
+    pair = _comparable(x, y)
+    if pair is None or pair[0][0] > pair[1][1] or pair[1][0] > pair[0][1]:
+        return None
+    union = _part(x, min(pair[0][0], pair[1][0]), max(pair[0][1], pair[1][1]), a.shape[dim])
     return Region(a.buffer, a.shape, (*a.box[:dim], union, *a.box[dim + 1 :]), a.write)
+
+
+def _part(like: Interval | Piece, first: int, last: int, extent: Extent) -> Part:
+    """A part of the same kind; None where it is the whole dim."""
+    if isinstance(like, Piece):
+        piece = Piece(like.dim, first, last)
+        return None if piece.is_whole else piece
+    return None if (first, last) == (0, extent) else (first, last)
 
 
 def _blocks(tiles: tuple[int, ...], first: int, last: int) -> Iterator[tuple[Interval, ...]]:
@@ -387,7 +450,7 @@ def refine(region: Region, strides: tuple[int, ...]) -> Box:
         end = stride * extent if isinstance(extent, int) else None
         parts = [part for part in strides if part >= stride and (end is None or part < end)]
         pieces |= dict.fromkeys(parts)
-        if interval is None:
+        if interval is None or isinstance(interval, Piece):
             continue
         low, high = interval
         for part in parts:

@@ -177,7 +177,7 @@ def _read_stage(given: ExprParser) -> Stage:
 
 
 STAGE = Syntax(_show_stage, _read_stage, _STAGE_TEXT.first)
-TILE_DIM = record(TileDim, "{extent}/{tile}")
+TILE_DIM = record(TileDim, "{extent}/{tile}[ in {parts}]")
 KERNEL = record(
     Kernel,
     "kernel {name} {seconds} grid {grid} {{\n{stages}\n[library {call}]\n}}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stretto.device.expr import Buffer
-from stretto.device.operator import Kernel
-from stretto.device.regions import Region, covers, overlap, task_regions
+from stretto.device.operator import Kernel, Piece
+from stretto.device.regions import Interval, Part, Region, covers, overlap, task_regions
 
 MOST_TASKS = 256
 """Kernels with more tasks are not looked at task by task."""
@@ -83,8 +83,18 @@ def _common(a: Region, b: Region) -> int:
         return min(first[1], second[1]) - max(first[0], second[0])
     total = 1
     for x, y, extent in zip(a.box, b.box, a.shape, strict=True):
-        size = extent if isinstance(extent, int) else 1
-        low = max(x[0] if x else 0, y[0] if y else 0)
-        high = min(x[1] if x else size, y[1] if y else size)
-        total *= max(high - low, 1)
+        size = extent if isinstance(extent, int) else _tiles(x, y)
+        (first, last), (low, high) = _numbers(x, size), _numbers(y, size)
+        total *= max(min(last, high) - max(first, low), 1)
     return total
+
+
+def _tiles(*parts: Part) -> int:
+    """The tiles that a dim is cut into."""
+    return max((p.dim.tiles for p in parts if isinstance(p, Piece)), default=1)
+
+
+def _numbers(part: Part, size: int) -> Interval:
+    if isinstance(part, Piece):
+        return part.first, part.last
+    return (0, size) if part is None else part

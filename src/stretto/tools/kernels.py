@@ -78,10 +78,12 @@ def template_text(template: Template) -> str:
 
 
 def tile_text(kernel: Kernel) -> str:
-    """The tile of a task and the grid that it divides, as `1x64 of 64x1024`."""
+    """The tile of a task and the grid that it divides, as `1x64 of 64x1024`; `n/4` is a fourth."""
     if not kernel.grid:
         return "whole"
-    tile = "x".join(str(dim.tile) for dim in kernel.grid)
+    tile = "x".join(
+        str(dim.tile) if dim.parts is None else f"{dim.extent}/{dim.parts}" for dim in kernel.grid
+    )
     return f"{tile} of {'x'.join(_extent(dim.extent) for dim in kernel.grid)}"
 
 

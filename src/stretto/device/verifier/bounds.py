@@ -150,7 +150,8 @@ def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
 def _check_stage(kernel: Kernel, stage: Stage, known: Known) -> None:
     operator = stage.operator
     tile = tuple((0, d.extent) if isinstance(d.extent, int) else None for d in kernel.grid)
-    box = tuple(span_range(span, tile) for span in stage.box)
+    parts = (span_range(span, tile) for span in stage.box)
+    box = tuple(part if isinstance(part, tuple) else None for part in parts)
     depths = tuple((0, extent) if isinstance(extent, int) else None for extent in operator.reduce)
     if any(interval is not None and interval[0] >= interval[1] for interval in box):
         return

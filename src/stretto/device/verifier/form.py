@@ -40,6 +40,7 @@ from stretto.device.tree import (
 from stretto.device.verifier.types import check_operator_types, check_types
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
 
 Kernels = Mapping[str, Kernel]
 Scope = Mapping[str, Buffer]
@@ -262,6 +263,8 @@ def _check_kernel(kernel: Kernel) -> None:
     for dim in kernel.grid:
         if dim.tile < 1 or (isinstance(dim.extent, int) and dim.extent < 0):
             raise VerifyError(f"the grid of kernel {kernel.name} has a dim of no tiles")
+        if dim.parts is not None and (dim.parts < 1 or not isinstance(dim.extent, Size)):
+            raise VerifyError(f"kernel {kernel.name} cuts {dim.extent} into {dim.parts} parts")
     if kernel.is_static and kernel.tasks > MOST_TASKS:
         raise VerifyError(f"kernel {kernel.name} has {kernel.tasks} tasks, too many")
     for buffer in kernel.call.outs if kernel.call is not None else ():

@@ -247,14 +247,18 @@ class _Checker(Facts[Schedule, State]):
 
     def _written_by(self, run: Run, ran: int, draft: _Draft) -> None:
         """`ran`: how many tasks of the kernel have run in the leaf, or runs if its grid is known at
-        the call only. Of a buffer that is sized, all of them together write what they write."""
+        the call only. What no cells stand for, all of them together write."""
         partly = self._touched.partly_written(run.kernel)
         last = ran == (run.stride if run.count is None else self._touched.tasks(run.kernel))
         for region in self._touched.regions(run):
             if region.write:
-                part = run.count is None or region.buffer.is_sized
+                part = run.count is None or not self._is_exact(region)
                 surely = region.buffer.name not in partly and (last or not part)
                 self._write(region, surely, draft)
+
+    def _is_exact(self, region: Region) -> bool:
+        cells = self._cells.get(region.buffer.name)
+        return cells is None or cells.is_exact(region)
 
     def _require(self, region: Region, what: str, draft: _Draft) -> None:
         name, state = region.buffer.name, draft.state

@@ -171,8 +171,7 @@ class RaceFinder(Facts[Schedule, Pending]):
                     if self._relevant(region):
                         kernel = item.kernel if isinstance(item, Run) else None
                         key = what_of(item), kernel, place
-                        kind = region.buffer.name, region.shape, region.write
-                        found.setdefault((key, kind), []).append((unit, index, region))
+                        found.setdefault((key, region.kind), []).append((unit, index, region))
         for ((what, kernel, place), _), rows in found.items():
             self._number += 1
             units, indices = np.array([(unit, index) for unit, index, _ in rows], np.int64).T

@@ -8,7 +8,7 @@ import numpy as np
 
 from stretto.device.boxes import MOST_TASKS, part
 from stretto.device.expr import Access, Atom, Dynamic, Index, Reg, Var, is_known, known_size
-from stretto.device.operator import Kernel, Stage
+from stretto.device.operator import Kernel, Piece, Stage
 from stretto.device.program import Item, Run
 from stretto.device.regions import (
     Interval,
@@ -191,7 +191,8 @@ def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
         yield region
     if not same or any(covers(other, region) for other in same):
         return
-    if region.buffer.is_sized:
+    pieces = (part for one in (region, *same) for part in one.box if isinstance(part, Piece))
+    if region.buffer.is_sized or any(pieces):
         yield region
         return
     missing = np.zeros(region.buffer.elements, np.bool_)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, gcd, prod
 
+from stretto.device.expr import Extent, Reg
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Operator, TileDim
 from stretto.device.tree import Tree
+from stretto.ir.sizes import Size
 from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group
 from stretto.kernels.panels import Packings
@@ -67,10 +69,10 @@ class CpuSelector:
         )
         variants: list[Variant] = []
         for grid in _cuts(group, found, seconds, units, costs):
-            counts = (d.tiles if isinstance(d.extent, int) else costs.unknown_tiles for d in grid)
+            counts = (costs.unknown_tiles if isinstance(d.extent, Reg) else d.tiles for d in grid)
             task = seconds / prod(counts, start=1) + costs.start_seconds
             # Efficiencies that differ by less than a percent are equal.
-            share = max(round(_efficiency(grid, group, found, units), 2), 1e-3)
+            share = max(round(_efficiency(grid, group, found, units, costs), 2), 1e-3)
             variants.append(Variant(grid, templates, task, seconds / (units * share)))
         return variants
 
@@ -79,8 +81,8 @@ class CpuSelector:
 
 
 def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> list[int]:
-    """What all members ask of each grid dim (0: not to be cut); tiles of unknown sizes are as long
-    as they usually should be.
+    """What all members ask of each grid dim (0: not to be cut); tiles of sizes that change during
+    the run are as long as they usually should be.
     """
     result = [1] * len(group.grid)
     for member, one in zip(group.members, found, strict=True):
@@ -94,7 +96,7 @@ def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> li
                 )
     usual = costs.unknown_size // costs.unknown_tiles
     return [
-        (multiple or max(extent, 1)) if isinstance(extent, int) else max(multiple, usual)
+        max(multiple, usual) if isinstance(extent, Reg) else multiple or max(costs.size(extent), 1)
         for multiple, extent in zip(result, group.grid, strict=True)
     ]
 
@@ -108,9 +110,10 @@ def _cuts(
     rounds = min(max(round(seconds / units / costs.balanced_seconds), 1), costs.most_rounds)
     per_unit = 1 if units == 1 else rounds
     multiples = _grid_multiples(group, found, costs)
-    # Dims of unknown size are always cut alike.
+    # Dims whose size changes during the run are always cut alike.
     sizes = [
-        e if isinstance(e, int) else tile for e, tile in zip(group.grid, multiples, strict=True)
+        tile if isinstance(extent, Reg) else costs.size(extent)
+        for extent, tile in zip(group.grid, multiples, strict=True)
     ]
     first, natural = _cut_order(group, found), list(range(len(group.grid)))
     most = units * per_unit
@@ -119,37 +122,60 @@ def _cuts(
         targets = sorted({most, *(n for n in (2 * units, units) if n <= most)}, reverse=True)
         ways = list(product(targets, (first, natural, natural[::-1])))
     cuts = dict.fromkeys(
-        cut_in_order(sizes, multiples, [n for n in order if isinstance(group.grid[n], int)], target)
+        cut_in_order(
+            sizes, multiples, [n for n in order if not isinstance(group.grid[n], Reg)], target
+        )
         for target, order in ways
     )
+    whole = any(isinstance(extent, Reg) for extent in group.grid)
     return [
-        tuple(TileDim(extent, tile) for extent, tile in zip(group.grid, cut, strict=True))
+        tuple(
+            _tile_dim(extent, tile, multiple, size, whole)
+            for extent, tile, multiple, size in zip(group.grid, cut, multiples, sizes, strict=True)
+        )
         for cut in cuts
     ]
 
 
+def _tile_dim(extent: Extent, tile: int, multiple: int, size: int, dynamic: bool) -> TileDim:
+    """A grid dim in tiles; one that is known at the call only in as many as its usual size has.
+
+    Beside a dim that changes during the run the number of tasks is not known in any case.
+    """
+    if not isinstance(extent, Size):
+        return TileDim(extent, tile)
+    if dynamic:
+        return TileDim(extent, max(tile, 1))
+    return TileDim(extent, min(multiple, size), ceil(size / max(tile, 1)))
+
+
 def _efficiency(
-    cut: tuple[TileDim, ...], group: Group, found: list[Candidate], units: int
+    cut: tuple[TileDim, ...], group: Group, found: list[Candidate], units: int, costs: CpuCosts
 ) -> float:
     """The share of the units' time that is spent on results."""
-    share = _balance(cut, units)
+    share = _balance(cut, units, costs)
     for member, one in zip(group.members, found, strict=True):
         if one.last is None or not one.repeated:
             continue
         span = member.boxes[0][one.last]
-        size = span.extent if span.grid is None else cut[span.grid].tile
+        size = span.extent if span.grid is None else _usual_tile(cut[span.grid], costs)
         assert isinstance(size, int)
         share *= size / (size + one.repeated)
     return share
 
 
-def _balance(cut: tuple[TileDim, ...], units: int) -> float:
+def _usual_tile(dim: TileDim, costs: CpuCosts) -> int:
+    """The values of a tile, of the usual size where the run decides."""
+    return dim.tile if dim.parts is None else ceil(costs.size(dim.extent) / dim.parts)
+
+
+def _balance(cut: tuple[TileDim, ...], units: int, costs: CpuCosts) -> float:
     """The share of the units' time that is used when every unit takes as many tasks as any."""
-    if not all(isinstance(dim.extent, int) for dim in cut):
+    if any(isinstance(dim.extent, Reg) for dim in cut):
         return 1.0
-    points = prod((dim.extent for dim in cut if isinstance(dim.extent, int)), start=1)
+    points = prod((costs.size(dim.extent) for dim in cut), start=1)
     tasks = prod((dim.tiles for dim in cut), start=1)
-    largest = prod((dim.tile for dim in cut), start=1)
+    largest = prod((_usual_tile(dim, costs) for dim in cut), start=1)
     return points / (ceil(tasks / units) * units * largest) if points else 1.0
 
 

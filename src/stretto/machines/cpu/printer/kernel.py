@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
-from stretto.device.expr import Buffer, Reg
+from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import Kernel, TileDim
-from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES
+from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES, ScalarPrinter
 from stretto.machines.cpu.printer.stage import print_stage
 from stretto.machines.parameters import Naming, Parameters
 from stretto.machines.statements import Builder, Function
@@ -55,6 +55,12 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
     rest = TASK
     for number, dim in reversed(list(enumerate(kernel.grid))):
         first, last = variable(f"g{number}"), variable(f"e{number}")
+        if dim.parts is not None:
+            place = infix(rest, "%", dim.parts) if number else rest
+            _part(number, dim, place, names, out)
+            rest = infix(rest, "/", dim.parts)
+            bounds.append((first, last))
+            continue
         tiles = _tiles(dim, names)
         place = infix(rest, "%", tiles) if number else rest
         out.assign(first, place * dim.tile, "const int64_t")
@@ -64,6 +70,16 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
         rest = infix(rest, "/", tiles)
         bounds.append((first, last))
     return tuple(reversed(bounds))
+
+
+def _part(number: int, dim: TileDim, place: Term, names: Naming, out: Builder) -> None:
+    """Bounds of one of the parts that a dim is cut into, which may have no values."""
+    size, width = variable(f"n{number}"), variable(f"w{number}")
+    first, last = variable(f"g{number}"), variable(f"e{number}")
+    for name, value in ((size, Index.of(dim.extent)), (width, Index.of(dim.width))):
+        out.assign(name, ScalarPrinter(names, out).index(value), "const int64_t")
+    for name, end in ((first, place * width), (last, first + width)):
+        out.assign(name, filled("{} < {} ? {} : {}", end, size, end, size), "const int64_t")
 
 
 def _extent(dim: TileDim, names: Naming) -> Term:

@@ -1,0 +1,123 @@
+"""Grid dims of symbolic extent that are cut into parts: tasks, regions, waits, and their proof."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.device.boxes import Boxes
+from stretto.device.evaluate import tile_ranges
+from stretto.device.expr import Buffer
+from stretto.device.operator import Kernel, Piece, TileDim
+from stretto.device.program import Wait
+from stretto.device.regions import Region, covers, overlap
+from stretto.device.text import parse_program, print_program
+from stretto.device.tree import leaves
+from stretto.device.verifier import verify
+from stretto.device.verifier.cells import Cells
+from stretto.errors import VerifyError
+from stretto.ir.sizes import symbol
+from stretto.ir.types import DType
+from stretto.machines.cpu.templates import TEMPLATES
+from tests.backends import Built, assert_close, built
+from tests.support import program_of
+from tests.symbolic import Example
+
+N = symbol("n", 0)
+ROWS = Buffer("rows", DType.F32, (N, 8))
+
+
+@pytest.mark.parametrize("tile", [1, 6])
+@pytest.mark.parametrize("parts", [1, 3, 4])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 24, 25])
+def test_the_parts_are_the_whole_once(n: int, parts: int, tile: int) -> None:
+    kernel = Kernel("k", (TileDim(N, tile, parts),), ())
+    assert kernel.is_static and kernel.tasks == parts
+    ends = [tile_ranges(kernel, task, {"size.n": n})[0] for task in range(parts)]
+    assert [value for first, last in ends for value in range(first, last)] == list(range(n))
+    assert all(first % tile == 0 or first == n for first, _ in ends)
+
+
+def region(first: int, last: int, cut: TileDim, columns: tuple[int, int] | None = None) -> Region:
+    return Region(ROWS, ROWS.shape, (Piece(cut, first, last), columns), write=True)
+
+
+def test_parts_of_one_cut_are_compared() -> None:
+    cut, other = TileDim(N, 1, 4), TileDim(N, 2, 4)
+    assert not overlap(region(0, 2, cut), region(2, 4, cut))
+    assert overlap(region(0, 3, cut), region(2, 4, cut))
+    assert not overlap(region(0, 2, cut, (0, 4)), region(0, 2, cut, (4, 8)))
+    assert overlap(region(0, 1, cut), region(3, 4, other))
+    assert covers(region(0, 3, cut), region(1, 3, cut))
+    assert not covers(region(0, 3, cut), region(1, 3, other))
+    pairs = [(region(0, 2, cut), region(2, 4, cut)), (region(0, 1, cut), region(3, 4, other))]
+    for a, b in pairs:
+        assert Boxes.of([a]).overlap(Boxes.of([b]))[0, 0] == overlap(a, b)
+
+
+def test_cells_are_the_tiles_of_a_cut() -> None:
+    cut, other = TileDim(N, 1, 4), TileDim(N, 2, 4)
+    tasks = [region(n, n + 1, cut, (0, 4)) for n in range(4)] + [region(0, 2, other, (4, 8))]
+    cells = Cells.of(ROWS, tasks, ())
+    known = cells.none()
+    for task in tasks[:4]:
+        assert cells.is_exact(task)
+        known[cells.region(task)] = True
+    assert known.sum() == 4 and len(known) == 8
+    assert not cells.is_exact(tasks[4])
+    known[cells.region(tasks[4])] = True
+    assert known.all()
+
+
+CHAIN = Example(
+    "chain",
+    """
+    func @main[0 <= n](%x: f32[n, 40]) -> (f32[n, 40]) {
+      %a = aten._softmax.default(%x, 1, False) : f32[n, 40]
+      %b = aten.neg.default(%a) : f32[n, 40]
+      %c = aten._softmax.default(%b, 1, False) : f32[n, 40]
+      return %c
+    }
+    """,
+    lambda x: (-x.softmax(1)).softmax(1),
+    (0, 1, 2, 9, 64),
+)
+
+
+def chain(units: int) -> Built:
+    return built(program_of(CHAIN.text), units, fuse=False)
+
+
+@pytest.mark.parametrize("units", [2, 3])
+def test_who_reads_its_own_rows_does_not_wait(units: int) -> None:
+    made = chain(units)
+    (schedule,) = leaves(made.device.tree.main.body)
+    assert not any(isinstance(item, Wait) for items in schedule.units for item in items)
+    for number, binding in enumerate(CHAIN.bindings()):
+        inputs = CHAIN.inputs(binding)
+        assert_close(made.emulator(seed=number)(inputs), CHAIN.expected(inputs))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("run b3 8 count 8", "run b3 7 count 9", "task 7 of kernel b3 runs 2 times"),
+        ("run b3 8 count 8", "run b3 9 count 7", "runs 15 of its 16 tasks"),
+        (
+            "kernel sum2 0.0480000208 grid (#n/1 in 16",
+            "kernel sum2 0.04 grid (#n/3 in 16",
+            "race on",
+        ),
+        ("(#n/1 in 16)", "(#n/1 in 0)", "into 0 parts"),
+        ("max.1[i0])), main.sum.2[i0]", "max.1[i0])), main.sum.2[#n + -1*i0 + -1]", "race on"),
+        (
+            "main.max.4[i0] = main.b.3[i0, i1]",
+            "main.max.4[i0] = main.b.3[#n + -1*i0 + -1, i1]",
+            "race on",
+        ),
+    ],
+)
+def test_mutants_are_refused(old: str, new: str, reason: str) -> None:
+    text = print_program(chain(2).device)
+    assert old in text, text
+    with pytest.raises(VerifyError, match=reason):
+        verify(parse_program(text.replace(old, new, 1), TEMPLATES))
