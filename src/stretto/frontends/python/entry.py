@@ -23,6 +23,7 @@ from stretto.errors import CaptureError
 from stretto.frontends.python import staging
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.layout import guards_of
+from stretto.frontends.python.guards.reach import Code
 from stretto.frontends.python.guards.reading import Exempt, Reading
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import enter_lists
@@ -46,6 +47,7 @@ from stretto.frontends.python.results.effects import (
     substitute_counters,
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
+from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import (
@@ -134,8 +136,9 @@ def capture(
             heap, plan = Heap(), ChangePlan()
             heap.add((fn,))
             plan.arguments = heap.add_arguments((args, kwargs)) or by_structure
+            executed = ExecutedCode()
             for _ in range(_TRIES):
-                captured = _try(Tracer(options), fn, (args, kwargs), heap, plan)
+                captured = _try(Tracer(options), fn, (args, kwargs), heap, plan, executed)
                 if captured is not None:
                     return captured
         finally:
@@ -147,20 +150,25 @@ def capture(
 
 
 def _try(
-    tracer: Tracer, fn: Callable[..., Any], arguments: Any, heap: Heap, plan: ChangePlan
+    tracer: Tracer,
+    fn: Callable[..., Any],
+    arguments: Any,
+    heap: Heap,
+    plan: ChangePlan,
+    executed: ExecutedCode,
 ) -> Captured | None:
     """Capture with this plan; None, and a better plan, where it does not hold all changes."""
     leaves = tree_leaves(arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     reading = plan.read(arguments, tensors)
     tracer.heap, tracer.tracked = heap, dict(plan.tracked)
-    tracer.keeps_apart = plan.keeps_apart
+    tracer.keeps_apart, tracer.executed = plan.keeps_apart, executed
     tracer.tracked_cells = {
         id(b.cell) for b in plan.tracked.values() if isinstance(b, CellVariable)
     }
     error: BaseException
     try:
-        with activate(tracer), recording():
+        with activate(tracer), recording(), executed.collect():
             made, held = _capture(tracer, fn, arguments, tensors, plan, reading)
         heap.restore()
         return _guarded(made, held, tracer, [fn, *leaves], arguments, tensors)
@@ -251,8 +259,8 @@ def _guarded(
         reading = held.read(tensors, arguments)
         held = replace(held, key=reading.key)
         exempt = exemptions(held.roots, reading)
-    functions = tracer.traced.values()
-    return made(guards_of(roots, functions, tracer.names_read, tracer.missing, exempt), held)
+    code = Code(tracer.traced.values(), tracer.executed, tracer.names_read)
+    return made(guards_of(roots, code, tracer.missing, exempt), held)
 
 
 def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:

@@ -204,7 +204,8 @@ def _call_function(
         tracer().traced.setdefault(function.__code__, function)
         tracer().heap.add((function,))
     try:
-        staged = rewritten(function)
+        with tracer().executed.paused():
+            staged = rewritten(function)
     except NoSource:
         _note_sourceless(function)
         return _native(function, args, kwargs)

@@ -10,7 +10,7 @@ fails.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from operator import is_
@@ -41,6 +41,8 @@ class GuardedEntries:
     subject: Any
     is_table: bool
     values: dict[str, Any]
+    by_value: set[str] = field(default_factory=set[str])
+    """Entries whose values came as another object once, as those of some descriptors always do."""
 
     def read(self, name: str) -> Any:
         """What is there now, or UNDEFINED."""
@@ -50,16 +52,37 @@ class GuardedEntries:
             return UNDEFINED
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class GuardedItems:
-    """A container with the items, and the keys of a dict, that it had."""
+    """A container with the items, and the keys of a dict, that it had. by_value: whether some came
+    as another object once."""
 
     subject: Any
     keys: list[Any] | None
     items: list[Any]
+    by_value: bool = False
 
-    def read(self) -> list[Any]:
-        return stored_items(self.subject)
+    def has_changed(self) -> bool:
+        return self.changed() is not None
+
+    def changed(self) -> str | None:
+        """What has another value now, or None."""
+        keys = self.keys
+        if keys is not None and not all(map(equal_values, stored_keys(self.subject), keys)):
+            return "the keys"
+        for number, (item, was) in enumerate(self._pairs()):
+            if not equal_values(item, was):
+                return f"item {keys[number] if keys is not None else number!r}"
+        return None
+
+    def is_same(self) -> bool:
+        """Whether all keys and items are the same objects."""
+        if self.keys is not None and not all(map(is_, stored_keys(self.subject), self.keys)):
+            return False
+        return all(item is was for item, was in self._pairs())
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        return zip(stored_items(self.subject), self.items, strict=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,17 +128,17 @@ class Guards:
         return lambda: probes_hold() and rest_holds()
 
     def _are_equal(self) -> bool:
-        """Whether everything has the same value, even if it is another object. If so, these objects
-        are the ones expected from now on."""
+        """Whether everything has the same value, even if it is another object. If so, the values
+        are compared where it is."""
         if self.changed() is not None:
             return False
         for place in self.places:
-            for name in place.values:
-                place.values[name] = place.read(name)
+            place.by_value.update(
+                n for n, value in place.values.items() if place.read(n) is not value
+            )
         for box in self.boxes:
-            box.items[:] = box.read()
-        if self.native is not None:
-            self.check = None  # it compares with the objects that were expected before
+            box.by_value = box.by_value or not box.is_same()
+        self.check = None
         return True
 
     def changed(self) -> str | None:
@@ -137,7 +160,7 @@ class Guards:
             if len(stored_items(container)) != size:
                 return f"the length of a {type(container).__name__}"
         for box in self.boxes:
-            change = _changed_box(box)
+            change = box.changed()
             if change is not None:
                 return f"{change} of a {type(box.subject).__name__}"
         for item, content in self.arrays:
@@ -219,9 +242,9 @@ def probes_of(guards: Guards) -> tuple[Probes, Guards]:
     for value, kind in guards.objects:
         probes.add(ProbeKind.TYPE, value, None, kind)
     rest = replace(guards, native=None, check=None, objects=())
-    rest.places = tuple(p for p in guards.places if type(p.subject) is not dict)
+    rest.places = tuple(p for p in guards.places if type(p.subject) is not dict or p.by_value)
     for place in guards.places:
-        if type(place.subject) is dict:
+        if type(place.subject) is dict and not place.by_value:
             for name, value in place.values.items():
                 probes.entry(place.subject, name, value)
     rest.absent = tuple(item for item in guards.absent if type(item[0]) is not dict)
@@ -232,11 +255,14 @@ def probes_of(guards: Guards) -> tuple[Probes, Guards]:
     for container, size in guards.sizes:
         if type(container) in _SIZES:
             probes.add_numbers(_SIZES[type(container)], container, 0, size)
-    rest.boxes = tuple(box for box in guards.boxes if type(box.subject) not in (dict, list))
-    for box in guards.boxes:
-        if type(box.subject) in (dict, list):
-            probes.box(box)
+    rest.boxes = tuple(box for box in guards.boxes if not _is_probed(box))
+    for box in filter(_is_probed, guards.boxes):
+        probes.box(box)
     return probes, rest
+
+
+def _is_probed(box: GuardedItems) -> bool:
+    return type(box.subject) in (dict, list) and not box.by_value
 
 
 # ---- the check in Python -------------------------------------------------------------------------
@@ -248,7 +274,8 @@ def check_of(guards: Guards) -> Callable[[], bool]:
     It is printed as Python, with the objects as its globals: a call costs some 20 ns per value,
     less than half of what any loop over the values costs.
     """
-    known: dict[str, Any] = {"all": all, "map": map, "is_": is_, "content_of": content_of}
+    tools: list[Any] = [all, map, is_, content_of, equal_values]
+    known: dict[str, Any] = {tool.__name__: tool for tool in tools}
     lines = ["def check():"]
 
     def name(value: Any) -> str:
@@ -268,8 +295,10 @@ def check_of(guards: Guards) -> Callable[[], bool]:
 
     for place in guards.places:
         lines.append(f"  s = {name(place.subject)}; v = {name(place.values)}")
-        reads = (f"s[{n!r}]" if place.is_table else f"s.{n}" for n in place.values)
-        stale_if([f"{read} is not v[{n!r}]" for read, n in zip(reads, place.values, strict=True)])
+        reads = {n: f"s[{n!r}]" if place.is_table else f"s.{n}" for n in place.values}
+        by_value = [n for n in place.values if n in place.by_value]
+        same = [f"{read} is not v[{n!r}]" for n, read in reads.items() if n not in place.by_value]
+        stale_if([*same, *(f"not equal_values({reads[n]}, v[{n!r}])" for n in by_value)])
     if guards.settings:
         stale_if([f"{name(read)}() != {name(value)}" for read, value in guards.settings.items()])
     for table, missing, _ in guards.absent:
@@ -284,6 +313,9 @@ def check_of(guards: Guards) -> Callable[[], bool]:
             continue
         stale_if([f"{stored(box, 'len({})', '__len__')} != {size}"])
     for box in guards.boxes:
+        if box.by_value:
+            stale_if([f"{name(box.has_changed)}()"])
+            continue
         keys = stored(box.subject, "{}", "__iter__")
         items = keys if box.keys is None else stored(box.subject, "{}.values()", "values")
         conditions = [f"not all(map(is_, {items}, {name(box.items)}))"]
@@ -297,15 +329,6 @@ def check_of(guards: Guards) -> Callable[[], bool]:
 
 
 # ---- values --------------------------------------------------------------------------------------
-
-
-def _changed_box(box: GuardedItems) -> str | None:
-    if box.keys is not None and not all(map(equal_values, stored_keys(box.subject), box.keys)):
-        return "the keys"
-    for number, (item, was) in enumerate(zip(box.read(), box.items, strict=True)):
-        if not equal_values(item, was):
-            return f"item {box.keys[number] if box.keys is not None else number!r}"
-    return None
 
 
 def content_of(item: Any) -> Any:

@@ -25,6 +25,7 @@ from stretto.frontends.python.guards.reach import (
     HOOKS,
     MODULE_INTERNALS,
     TENSORS,
+    Code,
     ReachableObjects,
     is_foreign_module,
     is_of_user,
@@ -41,20 +42,18 @@ from stretto.frontends.python.values.state import stored_items, stored_keys
 
 def guards_of(
     roots: Iterable[Any],
-    functions: Iterable[FunctionType],
-    names: Iterable[str],
+    code: Code,
     missing: Iterable[tuple[Any, str]],
     exempt: Exempt,
 ) -> Guards:
-    """Guards of all that `functions`, which were traced, may have read.
+    """Guards of all that code which ran in a capture may have read.
 
-    roots: the captured function and its arguments. names: attributes that were read by names that
-    the code built. missing: attributes that were looked for and not there. exempt: what needs no
-    guard.
+    roots: the captured function and its arguments. missing: attributes that were looked for and not
+    there. exempt: what needs no guard.
     """
-    reach = ReachableObjects([*roots, *exempt.leaves], set(names))
+    reach = ReachableObjects([*roots, *exempt.leaves], code.executed, set(code.names))
     reach.skipped = {id(item) for item in exempt.objects}
-    for function in functions:
+    for function in code.traced:
         reach.read(function, traced=True)
     reach.walk()
     layout = _Collector(reach, exempt)

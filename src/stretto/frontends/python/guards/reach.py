@@ -1,8 +1,9 @@
 """Finds what traced code can reach: a walk over closures, globals, attributes and containers.
 
 Attributes of the user's objects are followed if the code contains their names, or if it builds
-names at run time. Functions that are reached count as code too, because tracing does not see calls
-of a property's getter or of a `__getitem__`. So the walk is repeated until no new names are found.
+names at run time. Functions that are reached and have run count as code too, because tracing does
+not see calls of a property's getter or of a `__getitem__`. So the walk is repeated until no new
+names are found.
 """
 
 # pyright: reportPrivateUsage=false
@@ -14,7 +15,7 @@ import gc
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property, partial
@@ -33,6 +34,7 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.frames import UNDEFINED, read_cell
 from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -89,11 +91,22 @@ def is_foreign_module(value: object) -> bool:
     return isinstance(value, ModuleType) and not is_of_user(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a capture ran: the functions that were traced, all code by itself, and the names of
+    attributes that the code built and the tracer saw."""
+
+    traced: Collection[FunctionType]
+    executed: ExecutedCode
+    names: Collection[str]
+
+
 @dataclass(slots=True, eq=False)
 class ReachableObjects:
     """Everything that was found, each object once."""
 
     roots: list[Any]
+    executed: ExecutedCode
     names: set[str]
     every_name: bool = False
     """Whether the code reads attributes by names that it builds, unseen by the tracer."""
@@ -128,6 +141,9 @@ class ReachableObjects:
                     pending.extend(self._next(value))
             if size == (len(self.names), len(self.functions), self.every_name, len(self.made)):
                 return
+
+    def _has_run(self, function: FunctionType) -> bool:
+        return self.executed.may_have_run(function.__code__)
 
     # ---- what an object leads to ---------------------------------------------------------------
 
@@ -165,6 +181,8 @@ class ReachableObjects:
         for cell in function.__closure__ or ():
             yield read_cell(cell)
         if not is_user_file(function.__code__.co_filename):
+            return
+        if id(function) not in self.functions and not self._has_run(function):
             return
         self.read(function, traced=False)
         yield function.__defaults__

@@ -56,10 +56,11 @@ _LAYOUT_KEYWORDS = [
 
 
 class Recorder(TorchDispatchMode):
-    """Sends every operator to `dispatch`."""
+    """Sends every operator to `dispatch`, which runs no code of the user."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatch(self, func, args, kwargs or {})
+        with tracer().executed.paused():
+            return dispatch(self, func, args, kwargs or {})
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import ast
 import copy
 import linecache
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -135,27 +136,39 @@ def _module(filename: str) -> ast.Module | None:
     return _module_of(filename, "".join(lines)) if lines else None
 
 
-def _find(
-    tree: ast.Module, code: types.CodeType
-) -> tuple[ast.FunctionDef | ast.Lambda, str | None] | None:
+_Match = tuple[ast.FunctionDef | ast.Lambda, str | None]
+
+
+def _find(tree: ast.Module, code: types.CodeType) -> _Match | None:
     """The definition that `code` was compiled from, and the class around it."""
-    matches = list[tuple[ast.FunctionDef | ast.Lambda, str | None]]()
+    found = _definitions(tree).get((code.co_name, code.co_firstlineno), [])
+    matches = [
+        match
+        for match in found
+        if isinstance(match[0], ast.FunctionDef) or _is_lambda(match[0], code)
+    ]
+    return min(matches, key=_extent) if matches else None
+
+
+@cache
+def _definitions(tree: ast.Module) -> dict[tuple[str, int], list[_Match]]:
+    """All definitions of a module by their name and first line."""
+    found = defaultdict[tuple[str, int], list[_Match]](list)
     pending: list[tuple[ast.AST, str | None]] = [(tree, None)]
     while pending:
         node, class_name = pending.pop()
         if isinstance(node, ast.ClassDef):
             class_name = node.name
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+        if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-            if first == code.co_firstlineno:
-                matches.append((node, class_name))
-        if isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and _is_lambda(node, code):
-            matches.append((node, class_name))
+            found[node.name, first].append((node, class_name))
+        if isinstance(node, ast.Lambda):
+            found["<lambda>", node.lineno].append((node, class_name))
         pending += [(child, class_name) for child in ast.iter_child_nodes(node)]
-    return min(matches, key=_extent) if matches else None
+    return found
 
 
-def _extent(match: tuple[ast.FunctionDef | ast.Lambda, str | None]) -> tuple[int, int]:
+def _extent(match: _Match) -> tuple[int, int]:
     """Size of a definition: of nested lambdas the innermost is meant."""
     node = match[0]
     lines = (node.end_lineno or node.lineno) - node.lineno
@@ -163,8 +176,6 @@ def _extent(match: tuple[ast.FunctionDef | ast.Lambda, str | None]) -> tuple[int
 
 
 def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
-    if node.lineno != code.co_firstlineno:
-        return False
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if parameters(node.args)[: len(names)] != list(names):
         return False
