@@ -29,6 +29,7 @@ from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.runtime.results import Result
+from stretto.runtime.sizes import Values
 from stretto.tools.cli import app
 
 # ---- the machine -----------------------------------------------------------------------------
@@ -41,7 +42,7 @@ class ToyExecutable(Executable):
         self.program = program
         self.interface = interface
 
-    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
         main = self.program.tree.main
         tensors = {b.name: _empty(b) for b in (*self.program.tree.externals, *main.locals)}
         for buffer in self.program.tree.externals:

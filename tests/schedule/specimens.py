@@ -33,6 +33,7 @@ from stretto.machines.machine import BuildStage, Stages
 from stretto.machines.registry import registered
 from stretto.machines.stages import PASSES
 from stretto.options import Options
+from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import schedule
 from stretto.tools.mutants import Outcome, Specimen
 from tests.backends import SPREAD
@@ -117,9 +118,9 @@ class Recorder(InterpretedExecutable):
         super().__init__(program, options)
         self.inputs: list[list[Tensor]] = []
 
-    def __call__(self, inputs: list[Tensor]) -> Any:
+    def __call__(self, inputs: list[Tensor], sizes: Values | None = None) -> Any:
         self.inputs.append([tensor.clone() for tensor in inputs])
-        return super().__call__(inputs)
+        return super().__call__(inputs, sizes)
 
 
 @dataclass(frozen=True)

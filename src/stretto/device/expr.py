@@ -11,7 +11,7 @@ is simplified as if nothing wrapped around, so rules make one only where that ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -23,6 +23,7 @@ from stretto.ir.sizes import (
     Quotient,
     Remainder,
     Size,
+    Symbol,
     Var,
 )
 from stretto.ir.types import DType
@@ -56,6 +57,11 @@ SIZE = "size."
 def size_name(symbol: str) -> str:
     """The name under which a run keeps the value of a symbol, among the registers."""
     return SIZE + symbol
+
+
+def size_register(symbol: Symbol) -> Reg:
+    """The register that holds the value of a symbol."""
+    return Reg(size_name(symbol.name))
 
 
 Extent = int | Reg | Size
@@ -129,6 +135,12 @@ def known_dims(buffer: Buffer) -> tuple[int | Size, ...]:
     dims = tuple(dim for dim in buffer.shape if not isinstance(dim, Reg))
     assert len(dims) == len(buffer.shape)
     return dims
+
+
+def input_symbols(inputs: Iterable[Buffer]) -> tuple[Symbol, ...]:
+    """The symbols of a program with these inputs, by name: a call gives values in this order."""
+    found = {s for b in inputs for dim in b.shape if isinstance(dim, Size) for s in dim.symbols}
+    return tuple(sorted(found, key=str))
 
 
 @lru_cache(4096)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stretto.device.expr import Buffer, Extent, Reg
+from stretto.device.expr import Buffer, Extent, Reg, input_symbols
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.tree import Check, Let, Tree
 from stretto.ir.failure import Stop
+from stretto.ir.sizes import Symbol
 
 LeafItem = Operator | LibraryCall | Let | Check
 Items = tuple[LeafItem, ...]
@@ -78,6 +79,11 @@ class ProgramInterface:
     stops: tuple[Stop, ...] = ()
     made: frozenset[int] = frozenset()
     packings: tuple[Packing, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that a call gives, in the order in which it gives them."""
+        return input_symbols(self.inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,24 +91,24 @@ class LibraryCall:
     source: str = ""
 
     @property
-    def inputs(self) -> tuple[Buffer | Reg, ...]:
+    def inputs(self) -> tuple[LibraryOperand, ...]:
         """What the call reads, in order: buffers and numbers inside its arguments.
 
-        A buffer of dynamic size is followed by the register that holds its leading dim.
+        A buffer is followed by those of its dims that are no numbers.
         """
         return (*_operands(self.args), *_operands(tuple(value for _, value in self.kwargs)))
 
     @property
-    def operands(self) -> tuple[Buffer | Reg, ...]:
+    def operands(self) -> tuple[LibraryOperand, ...]:
         """What a machine hands over: the inputs, then the results in the same way."""
         return (*self.inputs, *_operands(self.outs))
 
 
-def _operands(argument: LibraryArgument) -> Iterator[Buffer | Reg]:
+def _operands(argument: LibraryArgument) -> Iterator[LibraryOperand]:
     match argument:
         case Buffer():
             yield argument
-            yield from (dim for dim in argument.shape[:1] if isinstance(dim, Reg))
+            yield from (dim for dim in argument.shape if not isinstance(dim, int))
         case Reg():
             yield argument
         case tuple():
@@ -118,6 +118,7 @@ def _operands(argument: LibraryArgument) -> Iterator[Buffer | Reg]:
             pass
 
 
+LibraryOperand = Buffer | Reg | Size
 LibraryArgument = Buffer | Reg | Argument | tuple["LibraryArgument", ...]
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, known_size
+from stretto.device.expr import Buffer, input_symbols, known_size
 from stretto.device.operator import Kernel
 from stretto.device.tree import Check, Let, Tree
-from stretto.ir.sizes import Size, ceil_div
+from stretto.ir.sizes import Size, Symbol, ceil_div
 
 FRAME_ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
@@ -138,6 +138,10 @@ class FrameLayout:
     def __getitem__(self, name: str) -> Placement:
         return dict(self.placements)[name]
 
+    def offset(self, name: str) -> int | Size:
+        """Where a buffer begins."""
+        return {**dict(self.placements), **dict(self.sized)}[name].offset
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
@@ -148,6 +152,11 @@ class DeviceProgram:
     kernels: tuple[Kernel, ...]
     frames: tuple[tuple[str, FrameLayout], ...]
     lists: tuple[Buffer, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that a call gives, in the order in which it gives them."""
+        return input_symbols(b for b in self.tree.externals if b.kind == "input")
 
     def kernel(self, name: str) -> Kernel:
         return next(kernel for kernel in self.kernels if kernel.name == name)

@@ -18,6 +18,7 @@ from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer, Reg, Var, expr_regs, limit_register, loads
 from stretto.device.forms import Items
 from stretto.device.operator import LibraryCall, Operator
+from stretto.device.regions import call_buffers
 from stretto.device.tree import Check, Let
 from stretto.kernels.contraction import contraction_of
 from stretto.kernels.groups import Group, Grouped, single
@@ -129,8 +130,8 @@ def _effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
             growing = (b for b in item.read | item.written if b.kind == "list")
             return reads | {limit_register(b.slot) for b in growing}, set(item.written)
         case LibraryCall():
-            extents = {reg for reg in item.operands if isinstance(reg, Reg)}
-            return {*item.inputs, *extents}, {*item.outs}
+            registers = {operand for operand in item.operands if isinstance(operand, Reg)}
+            return {*call_buffers(item), *registers}, {*item.outs}
         case Let(reg, value):
             return {*expr_regs(value), *(load.access.buffer for load in loads(value))}, {reg}
         case Check():

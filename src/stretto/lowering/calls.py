@@ -18,7 +18,7 @@ from stretto.device.expr import (
     Index,
     Position,
     Reg,
-    size_name,
+    size_register,
 )
 from stretto.device.tree import Call
 from stretto.errors import CodegenError
@@ -56,11 +56,6 @@ def size_parameters(function: Function) -> dict[Symbol, Symbol]:
     """The symbols of a function's parameters, by names that are unique in the program."""
     found = sorted(symbols_of_types(value.type for value in function.params), key=str)
     return {symbol: replace(symbol, name=f"{function.name}.{symbol}") for symbol in found}
-
-
-def size_register(symbol: Symbol) -> Reg:
-    """The parameter of a function that says how large a size is."""
-    return Reg(size_name(symbol.name))
 
 
 def _dims(function: Function, kind: TensorType) -> tuple[Extent, ...]:

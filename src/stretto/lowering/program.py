@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stretto.device.costs import HOST_COSTS, CostModel
-from stretto.device.expr import Apply, Buffer, Const, Extent, Index, Position, Reg
+from stretto.device.expr import (
+    Apply,
+    Buffer,
+    Const,
+    Extent,
+    Index,
+    Position,
+    Reg,
+    size_register,
+)
 from stretto.device.forms import (
     Items,
     Lowered,
@@ -24,7 +33,7 @@ from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.bases import pass_bases
-from stretto.lowering.calls import Passed, passed, size_parameters, size_register
+from stretto.lowering.calls import Passed, passed, size_parameters
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering

@@ -33,6 +33,7 @@ from stretto.passes.pipeline import pipeline
 from stretto.remarks import Remarks
 from stretto.runtime.constants import Copy
 from stretto.runtime.results import Result
+from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import Report
 
 HOST = torch.device("cpu")
@@ -46,8 +47,13 @@ class Executable(ABC):
     """Constants in another layout, to be made anew when the user's tensor changes."""
 
     @abstractmethod
-    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
-        """Runs once. `inputs`: contiguous tensors in the order of main's params."""
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
+        """Runs once. `inputs`: contiguous tensors in the order of main's params.
+
+        sizes: the values of `ProgramInterface.symbols`, in that order, by a caller who has compared
+        the inputs' shapes with the program's. Without them they are read from the inputs, which
+        are checked.
+        """
 
     def synchronize(self) -> None:
         """Waits for all calls. Raises RunError where one of them failed."""

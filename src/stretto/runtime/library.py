@@ -12,6 +12,7 @@ from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import LibraryArgument, LibraryCall
 from stretto.errors import SourceLocation
 from stretto.ir.failure import run_error
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.ops.infer import resolve
 
@@ -61,13 +62,13 @@ def _location(source: str) -> SourceLocation | None:
     return SourceLocation(file, int(line)) if file else None
 
 
-def extents(buffer: Buffer) -> tuple[Reg, ...]:
-    """The registers that hold dims of a buffer."""
-    return tuple(dim for dim in buffer.shape if isinstance(dim, Reg))
+def extents(buffer: Buffer) -> tuple[Reg | Size, ...]:
+    """The dims of a buffer that are no numbers."""
+    return tuple(dim for dim in buffer.shape if not isinstance(dim, int))
 
 
 def tensor_at(address: int, buffer: Buffer, dims: Sequence[int]) -> torch.Tensor:
-    """A tensor over memory that somebody else owns. `dims`: what its registers hold."""
+    """A tensor over memory that somebody else owns. `dims`: what its `extents` are."""
     rest = list(dims)
     shape = [dim if isinstance(dim, int) else rest.pop(0) for dim in buffer.shape]
     if 0 in shape or not address:
@@ -76,12 +77,13 @@ def tensor_at(address: int, buffer: Buffer, dims: Sequence[int]) -> torch.Tensor
     return torch.frombuffer(memory, dtype=buffer.dtype.torch).view(shape)
 
 
-def number_at(address: int, reg: Reg) -> Number:
+def number_at(address: int, kind: Reg | Size) -> Number:
     """A number that the program passes as a double or as an int64_t."""
-    if reg.dtype.is_float:
+    dtype = kind.dtype if isinstance(kind, Reg) else DType.I64
+    if dtype.is_float:
         return ctypes.c_double.from_address(address).value
     number = ctypes.c_int64.from_address(address).value
-    return bool(number) if reg.dtype is DType.BOOL else number
+    return bool(number) if dtype is DType.BOOL else number
 
 
 class LibraryTable:
@@ -101,13 +103,13 @@ class LibraryTable:
         numbers = {
             kind: number_at(p, kind)
             for kind, p in zip(kinds, pointers, strict=True)
-            if isinstance(kind, Reg)
+            if not isinstance(kind, Buffer)
         }
         operands: list[Operand] = []
         for kind, pointer in zip(kinds, pointers, strict=True):
-            if isinstance(kind, Reg):
-                operands.append(numbers[kind])
-            else:
-                dims = [int(numbers[reg]) for reg in extents(kind)]
+            if isinstance(kind, Buffer):
+                dims = [int(numbers[dim]) for dim in extents(kind)]
                 operands.append(tensor_at(pointer or 0, kind, dims))
+            else:
+                operands.append(numbers[kind])
         run_call(call, operands)

@@ -7,9 +7,9 @@ from math import prod
 
 import torch
 
-from stretto.device.expr import Buffer, Reg
+from stretto.device.evaluate import resolve
+from stretto.device.expr import Buffer, Reg, is_known
 from stretto.device.forms import OutputList, OutputTensor
-from stretto.ir.sizes import Size
 from stretto.lowering.lazy import memory_order
 
 FIRST_CAPACITY = 64
@@ -21,14 +21,21 @@ GROWTH = 4
 Result = torch.Tensor | list[torch.Tensor]
 
 
-def item_shape(buffer: Buffer) -> tuple[int, ...]:
-    """The dims of a buffer that are numbers; of a list that grows those of an item."""
-    return tuple(dim for dim in buffer.shape if isinstance(dim, int))
+NO_SIZES: Mapping[str, int] = {}
+"""The sizes of a program without symbols."""
+
+
+def item_shape(buffer: Buffer, sizes: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
+    """The dims of a buffer that are known at the call; of a list that grows those of an item.
+
+    sizes: the values of symbols, by the names of their registers.
+    """
+    return tuple(resolve(dim, sizes) for dim in buffer.shape if is_known(dim))
 
 
 def grows(buffer: Buffer) -> bool:
     """True for a buffer whose leading dim the runtime chooses."""
-    return len(item_shape(buffer)) != len(buffer.shape)
+    return not all(map(is_known, buffer.shape))
 
 
 def first_capacities(buffers: Iterable[tuple[int, Buffer]]) -> dict[int, int]:
@@ -45,25 +52,27 @@ def result(
     memory: torch.Tensor,
     scalars: Sequence[int],
     places: Mapping[Reg, int],
+    sizes: Mapping[str, int] = NO_SIZES,
 ) -> Result:
-    """One result. `memory` holds its buffer; the value of register r is scalars[places[r]].
+    """One result. `memory` holds its buffer; the value of register r is scalars[places[r]], that of
+    a symbol in `sizes`, by the name of its register.
 
     What the memory has room for beyond the result is not kept alive: dynamic results are copies.
     """
     match output:
         case OutputList(buffer, length):
-            shape = item_shape(buffer)[0 if grows(buffer) else 1 :]
+            shape = item_shape(buffer, sizes)[0 if grows(buffer) else 1 :]
             count, size = scalars[places[length]], prod(shape)
             items = memory.view(-1)[: count * size].view(count, *shape)
             return [item.clone() for item in items]
         case OutputTensor(_, shape):
             if not any(isinstance(dim, Reg) for dim in shape):
                 return memory
-            sizes: list[int] = []
-            for dim in shape:
-                assert not isinstance(dim, Size)
-                sizes.append(scalars[places[dim]] if isinstance(dim, Reg) else dim)
+            dims = [
+                scalars[places[dim]] if isinstance(dim, Reg) else resolve(dim, sizes)
+                for dim in shape
+            ]
             order = memory_order(shape)
-            flat = memory.view(-1)[: prod(sizes)].clone()
-            stored = flat.view([sizes[dim] for dim in order])
+            flat = memory.view(-1)[: prod(dims)].clone()
+            stored = flat.view([dims[dim] for dim in order])
             return stored.permute([order.index(dim) for dim in range(len(order))]).contiguous()

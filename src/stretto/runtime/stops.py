@@ -32,6 +32,17 @@ def stopped(status: Status, detail: int, max_depth: int, arena_bytes: int) -> Pr
     return ProgramStopped(status, detail, message, remedy)
 
 
+def too_large(what: str, nbytes: int, limit: int, sizes: str) -> RunError:
+    """The error for a call with sizes that need more memory than there is; nothing of it was
+    taken."""
+    gib = 2**30
+    needed = "more than 2**63 bytes" if nbytes >= 2**63 - 1 else f"{nbytes / gib:.1f} GiB"
+    return RunError(
+        f"with {sizes}, {what} of the program need {needed}; a call may have {limit / gib:.1f} GiB",
+        remedy="call it with smaller sizes, a part of the data at a time",
+    )
+
+
 def explained(stop: ProgramStopped, stops: Sequence[Stop]) -> Exception:
     """What a run raises that ended early: for a check that does not hold, its own error."""
     if stop.status not in (Status.ASSERTION, Status.INDEX):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -22,8 +23,9 @@ from stretto.runtime.memory import usable_memory
 from stretto.runtime.memory_watch import load as load_memory_watch
 from stretto.runtime.probes import load as load_probes
 from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
+from stretto.runtime.sizes import Formulas, InputSizes, Values
 from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped, explained
+from stretto.runtime.stops import ProgramStopped, explained, too_large
 
 MOST_ARENA = 1 << 34
 """Bytes of one call's intermediate values, on a machine with plenty of memory."""
@@ -55,7 +57,11 @@ def _is_dynamic(place: ResultPlace) -> bool:
 
 
 class CpuExecutable(Executable):
-    """Runs a DeviceProgram that was printed as C++. Safe to call from several threads at once."""
+    """Runs a DeviceProgram that was printed as C++. Safe to call from several threads at once.
+
+    A program with symbolic sizes is run by the same code: its sizes stand before the addresses of
+    its buffers in the words of a call.
+    """
 
     def __init__(
         self,
@@ -79,7 +85,15 @@ class CpuExecutable(Executable):
         self.outputs = [ResultPlace(places[o.buffer.slot], o) for o in interface.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = first_capacities(enumerate(self.free))
-        self.static = [_layout(b) for b in self.free if b.kind == "output"]
+        results = [b for b in self.free if b.kind == "output"]
+        self.sizes = InputSizes(interface.symbols, interface.inputs)
+        self.is_sized = bool(interface.symbols)
+        if self.is_sized:
+            self.layouts = Formulas(interface.symbols).layouts(results)
+            self.dtypes = [buffer.dtype.torch for buffer in results]
+        else:
+            self.static = [_layout(buffer) for buffer in results]
+        self.memory_limit = usable_memory()
         self.as_they_are = [place.number for place in self.outputs]
         self.is_shaped = any(map(_is_dynamic, self.outputs))
         self.native = NativeProgram(
@@ -98,70 +112,102 @@ class CpuExecutable(Executable):
             buffers=len(self.source.arguments),
             limits=len(self.free) if self.capacities else 0,
             results=len(self.results),
+            sizes=len(self.sizes.symbols),
             arena_bytes=frames["main"] + deeper,
             deep=self.source.recursive,
-            arena_limit=min(MOST_ARENA, usable_memory() // 2),
+            arena_limit=min(MOST_ARENA, self.memory_limit // 2),
             max_depth=options.max_depth,
         )
 
-    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
         """Runs once. `inputs`: contiguous tensors in the order of main's params."""
         deadline = 0 if self.timeout is None else Deadline.after(self.timeout).nanoseconds
+        known = self.sizes.bound(inputs) if sizes is None and self.is_sized else sizes or ()
         while True:
             capacities = dict(self.capacities)
-            memory = self.allocate(inputs, capacities)
+            memory = self.allocate(inputs, capacities, known)
             try:
-                scalars = self.native.run(*self.arguments(memory, capacities), deadline)
+                scalars = self.native.run(*self.arguments(memory, capacities, known), deadline)
             except ProgramStopped as stop:
-                self.grow(stop, capacities)
+                self.grow(stop, capacities, known)
                 continue
-            return self.shaped(memory, scalars)
+            return self.shaped(memory, scalars, known)
 
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]:
         """As a call, of a program built with Options(profile=True); tells when each task ran."""
         self(inputs)
+        sizes = self.sizes.bound(inputs) if self.is_sized else ()
         capacities = dict(self.capacities)
-        memory = self.allocate(inputs, capacities)
-        scalars, events = self.native.profile(*self.arguments(memory, capacities))
-        return self.shaped(memory, scalars), events
+        memory = self.allocate(inputs, capacities, sizes)
+        scalars, events = self.native.profile(*self.arguments(memory, capacities, sizes))
+        return self.shaped(memory, scalars, sizes), events
 
     def allocate(
-        self, inputs: list[torch.Tensor], capacities: dict[int, int]
+        self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> list[torch.Tensor]:
         """A tensor for every buffer of the argument block but the constants."""
-        if not capacities:  # the argument block is inputs and outputs, in this order
+        if capacities:
+            return self.allocate_lists(inputs, capacities, sizes)
+        if not self.is_sized:  # the argument block is inputs and outputs, in this order
             return inputs + [
                 _empty(shape, steps, dtype=dtype) for shape, steps, dtype in self.static
             ]
+        nbytes, layouts = self.layouts(*sizes)
+        if nbytes > self.memory_limit:
+            raise too_large("results", nbytes, self.memory_limit, self.sizes.shown(sizes))
+        return inputs + [
+            _empty(shape, steps, dtype=dtype)
+            for (shape, steps), dtype in zip(layouts, self.dtypes, strict=True)
+        ]
+
+    def allocate_lists(
+        self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
+    ) -> list[torch.Tensor]:
+        """The same where there are lists."""
+        registers = self.sizes.registers(sizes)
         memory: list[torch.Tensor] = []
         rest = iter(inputs)
         for place, buffer in enumerate(self.free):
             if buffer.kind == "input":
                 memory.append(next(rest))
                 continue
+            shape = item_shape(buffer, registers)
             lead = (capacities[place],) if grows(buffer) else ()
-            memory.append(torch.empty((*lead, *item_shape(buffer)), dtype=buffer.dtype.torch))
+            nbytes = prod((*lead, *shape)) * buffer.dtype.itemsize
+            if nbytes > self.memory_limit:
+                shown = self.sizes.shown(sizes)
+                raise too_large(f"buffer {buffer.name}", nbytes, self.memory_limit, shown)
+            memory.append(torch.empty((*lead, *shape), dtype=buffer.dtype.torch))
+            if place in capacities and not grows(buffer):
+                capacities[place] = shape[0]
         return memory
 
     def arguments(
-        self, memory: list[torch.Tensor], capacities: dict[int, int]
+        self, memory: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> tuple[list[int], list[int]]:
-        pointers = [tensor.data_ptr() for tensor in memory]
+        words = [tensor.data_ptr() for tensor in memory]
+        if sizes:
+            words = [*sizes, *words]
         if not capacities:
-            return pointers, []
-        return pointers, [capacities.get(place, 0) for place in range(len(self.free))]
+            return words, []
+        return words, [capacities.get(place, 0) for place in range(len(self.free))]
 
-    def grow(self, stop: ProgramStopped, capacities: dict[int, int]) -> None:
+    def grow(self, stop: ProgramStopped, capacities: dict[int, int], sizes: Values) -> None:
         """Makes a list that was full larger; any other stop is raised."""
+        if stop.status is Status.ARENA_FULL and self.is_sized:
+            limit = self.native.interface.arena_limit
+            what = "the intermediate values"
+            raise too_large(what, stop.detail, limit, self.sizes.shown(sizes)) from None
         place = int(stop.detail)
         if stop.status is not Status.LIST_FULL or place not in capacities:
             raise explained(stop, self.stops) from None
         self.capacities[place] = max(self.capacities[place], capacities[place] * GROWTH)
 
-    def shaped(self, memory: list[torch.Tensor], scalars: list[int]) -> list[Result]:
+    def shaped(self, memory: list[torch.Tensor], scalars: list[int], sizes: Values) -> list[Result]:
         if not self.is_shaped:
             return [memory[number] for number in self.as_they_are]
+        registers = self.sizes.registers(sizes)
         return [
-            result(place.output, memory[place.number], scalars, self.results)
+            result(place.output, memory[place.number], scalars, self.results, registers)
             for place in self.outputs
         ]

@@ -31,15 +31,16 @@ _HUGE_PAGE_BYTES = 2 << 20
 class Interface:
     """What a program expects in its Context.
 
-    buffers, limits, results: lengths of those arrays. `arena_bytes` grows, up to `arena_limit`,
-    when the program finds it too small. deep: the program recurses on the native stack.
-    wait_limit_ns: a wait that takes longer is an error; 0 is no limit.
+    buffers, limits, results, sizes: lengths of those arrays. `arena_bytes` grows, up to
+    `arena_limit`, when the program finds it too small. deep: the program recurses on the native
+    stack. wait_limit_ns: a wait that takes longer is an error; 0 is no limit.
     """
 
     units: int
     buffers: int
     limits: int = 0
     results: int = 0
+    sizes: int = 0
     arena_bytes: int = 0
     arena_limit: int = 1 << 34
     deep: bool = False
@@ -57,6 +58,7 @@ class _Context(ctypes.Structure):
         ("arena", ctypes.c_void_p),
         ("arena_bytes", ctypes.c_int64),
         ("limits", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
         ("results", ctypes.c_void_p),
         ("progress", ctypes.c_void_p),
         ("units", ctypes.c_int32),
@@ -81,6 +83,7 @@ class _Context(ctypes.Structure):
 
 
 _PROGRESS_BYTES = 128
+WORD_BYTES = 8
 
 
 class _Memory:
@@ -101,9 +104,10 @@ class _Frame:
     def __init__(
         self, interface: Interface, constants: Sequence[int], library: LibraryCall | None
     ) -> None:
-        self.buffers = (ctypes.c_void_p * interface.buffers)()
+        self.words = (ctypes.c_int64 * (interface.sizes + interface.buffers))()
+        """The sizes, and behind them the addresses of the buffers."""
         if constants:
-            self.buffers[-len(constants) :] = constants
+            self.words[-len(constants) :] = constants
         self.limits = (ctypes.c_int64 * interface.limits)()
         self.results = (ctypes.c_int64 * interface.results)()
         self.event_count = (ctypes.c_int64 * interface.units)()
@@ -111,8 +115,9 @@ class _Frame:
         self.progress = _Memory(_PROGRESS_BYTES * interface.units)
         self.library = library
         self.context = context = _Context(
-            buffers=ctypes.addressof(self.buffers),
+            buffers=ctypes.addressof(self.words) + interface.sizes * WORD_BYTES,
             limits=ctypes.addressof(self.limits),
+            sizes=ctypes.addressof(self.words),
             results=ctypes.addressof(self.results),
             progress=self.progress.address,
             units=interface.units,
@@ -163,7 +168,8 @@ class NativeProgram:
         self._shared_object = load_library(path)
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
         self._launch = launcher(options)
-        self._pack_buffers = struct.Struct(f"{interface.buffers - len(constants)}Q").pack_into
+        free = interface.buffers - len(constants)
+        self._pack_words = struct.Struct(f"{interface.sizes}q{free}Q").pack_into
         self._pack_limits = struct.Struct(f"{interface.limits}q").pack_into
         self._arena_bytes = interface.arena_bytes
         self._idle: list[_Frame] = []  # appending and popping are atomic
@@ -174,13 +180,11 @@ class NativeProgram:
         """Size of the arena of one call, as far as it had to grow until now."""
         return self._arena_bytes
 
-    def run(
-        self, buffers: Sequence[int], limits: Sequence[int] = (), deadline: int = 0
-    ) -> list[int]:
+    def run(self, words: Sequence[int], limits: Sequence[int] = (), deadline: int = 0) -> list[int]:
         """Runs the program once; the GIL is released meanwhile.
 
-        buffers: an address for every entry of Context.buffers but the constants; the caller keeps
-            the memory alive.
+        words: Context.sizes, and behind them an address for every entry of Context.buffers but the
+            constants; the caller keeps the memory alive.
         limits: capacities of the lists.
         deadline: when it is to end, in nanoseconds of the monotonic clock; 0 is never.
         Returns Context.results.
@@ -194,27 +198,27 @@ class NativeProgram:
         if deadline != frame.deadline:
             frame.deadline = frame.context.deadline = deadline
         try:
-            return self._run(frame, buffers, limits)
+            return self._run(frame, words, limits)
         finally:
             self._idle.append(frame)
 
     def profile(
-        self, buffers: Sequence[int], limits: Sequence[int] = ()
+        self, words: Sequence[int], limits: Sequence[int] = ()
     ) -> tuple[list[int], list[TaskEvent]]:
         """As `run`, of a program built with Options(profile=True): also gives when each task ran.
         The program runs once before, so that no page of its arena is touched for the first time
         while a task is timed, and again where there were more tasks than expected."""
         frame = self._new_frame()
-        self._run(frame, buffers, limits)
+        self._run(frame, words, limits)
         frame.set_events(_FIRST_EVENTS)
-        results = self._run(frame, buffers, limits)
+        results = self._run(frame, words, limits)
         while (count := max(frame.event_count)) > frame.context.event_capacity:
             frame.set_events(count)
-            results = self._run(frame, buffers, limits)
+            results = self._run(frame, words, limits)
         return results, _events(frame)
 
-    def _run(self, frame: _Frame, buffers: Sequence[int], limits: Sequence[int]) -> list[int]:
-        self._pack_buffers(frame.buffers, 0, *buffers)
+    def _run(self, frame: _Frame, words: Sequence[int], limits: Sequence[int]) -> list[int]:
+        self._pack_words(frame.words, 0, *words)
         if limits:
             self._pack_limits(frame.limits, 0, *limits)
         self.launches += 1
@@ -240,17 +244,28 @@ class NativeProgram:
         return frame
 
     def _grow_and_retry(self, frame: _Frame) -> None:
-        """As long as the arena is what was too small: makes it larger and runs again."""
+        """As long as the arena is what was too small: makes it larger and runs again. What is over
+        the limit is not tried."""
         limit = self.interface.arena_limit
-        while frame.context.status == Status.ARENA_FULL and frame.arena.size < limit:
+        while frame.context.status == Status.ARENA_FULL and frame.context.detail <= limit:
             size = frame.arena.size
-            wanted = max(2 * size, frame.context.detail, mmap.PAGESIZE)
-            try:
-                frame.set_arena(min(wanted, limit))
-            except OSError:  # the process may not have more (ulimit -v)
+            if size >= limit:
+                return
+            needed = max(frame.context.detail, size + 1)
+            wanted = min(max(2 * size, needed, mmap.PAGESIZE), limit)
+            if not (_has_arena(frame, wanted) or _has_arena(frame, needed)):
                 return frame.set_arena(size)
             self.launches += 1
             self._launch(self._entry, frame.pointer)
+
+
+def _has_arena(frame: _Frame, size: int) -> bool:
+    """Takes an arena of that size. False: the process may not have so much (ulimit -v)."""
+    try:
+        frame.set_arena(size)
+    except OSError:
+        return False
+    return True
 
 
 def _events(frame: _Frame) -> list[TaskEvent]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stretto.device.expr import Position, Reg, expr_regs
+from stretto.device.expr import Buffer, Position, Reg, expr_regs
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.program import DeviceProgram, Wait
@@ -31,7 +31,6 @@ from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.machine import Description, Stages, Table
-from stretto.runtime.library import extents
 from stretto.text import bytes_text, counted, seconds_text
 
 _OWN = re.compile(rf"^def (k_|e_|loop_|{ENTRY}\b)", re.MULTILINE)
@@ -265,16 +264,14 @@ def _names(regs: Iterable[Reg]) -> str:
 
 def library_reads(call: LibraryCall) -> set[Reg]:
     """The registers that the host must know for a call: numbers and sizes."""
-    found: set[Reg] = set()
-    for operand in call.operands:
-        found |= {operand} if isinstance(operand, Reg) else set(extents(operand))
-    return found
+    return {operand for operand in call.operands if isinstance(operand, Reg)}
 
 
 def _moved(call: LibraryCall, plan: Plan) -> set[str]:
     """The operands that a loop of a launch lets trade places."""
     rotated = {buffer.name for _, launch in plan.launches for buffer in launch.rotated}
-    return {operand.name for operand in call.operands if operand.name in rotated}
+    operands = (operand for operand in call.operands if isinstance(operand, Buffer))
+    return {operand.name for operand in operands if operand.name in rotated}
 
 
 def _why(node: Node[Action], plan: Plan) -> str:

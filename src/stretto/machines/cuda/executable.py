@@ -38,6 +38,7 @@ from stretto.options import Options
 from stretto.runtime.constants import Copy, is_plain
 from stretto.runtime.memory_watch import regions_of
 from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
+from stretto.runtime.sizes import Values
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, explained
 
@@ -98,7 +99,7 @@ class CudaExecutable(Executable):
         with launcher.active():
             self._prepare()
 
-    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
         """Runs once. `inputs`: contiguous tensors in the order of main's params.
 
         Raises RunError for an input on another device, and for what an earlier call found wrong.

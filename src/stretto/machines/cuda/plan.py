@@ -17,10 +17,12 @@ from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, rotating
+from stretto.ir.sizes import Size
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import State
+from stretto.machines.symbols import no_symbols
 from stretto.options import Options
 from stretto.runtime.library import Number, Operand, extents, run_call
 from stretto.runtime.status import Status
@@ -253,13 +255,18 @@ class _Host:
 
     def library(self, call: LibraryCall, at: _Activation) -> None:
         self.executable.library_runs += 1
-        numbers = {reg: self.read(at, reg) for reg in call.operands if isinstance(reg, Reg)}
+        numbers: dict[Reg | Size, Number] = {}
+        for kind in call.operands:
+            if isinstance(kind, Size):
+                raise no_symbols(kind)
+            if isinstance(kind, Reg):
+                numbers[kind] = self.read(at, kind)
         operands: list[Operand] = []
         for kind in call.operands:
-            if isinstance(kind, Reg):
+            if not isinstance(kind, Buffer):
                 operands.append(numbers[kind])
                 continue
-            dims = [int(numbers[reg]) for reg in extents(kind)]
+            dims = [int(numbers[dim]) for dim in extents(kind)]
             shape = [dim if isinstance(dim, int) else dims.pop(0) for dim in kind.shape]
             operands.append(self.tensor(at, kind)[: prod(shape)].view(shape))
         run_call(call, operands)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import torch
 
 from stretto.deadline import Deadline
-from stretto.device.evaluate import resolve
-from stretto.device.expr import Buffer, known_dims, size_name
+from stretto.device.expr import Buffer
 from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
-from stretto.errors import RunError
-from stretto.interp.check import Sizes, bind_sizes, size_value
 from stretto.machines.emulator.run import EmulatedRun, Emulator
 from stretto.machines.machine import Executable
 from stretto.options import Options
 from stretto.runtime.constants import ConstantTable
-from stretto.runtime.results import GROWTH, Result, first_capacities, grows, result
+from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
+from stretto.runtime.sizes import InputSizes, Values
 from stretto.runtime.stops import ProgramStopped, explained, stopped
 
 
@@ -33,6 +31,7 @@ class EmulatedExecutable(Executable):
     ) -> None:
         self.program = program
         self.interface = interface
+        self.sizes = InputSizes(interface.symbols, interface.inputs)
         self.timeout = options.timeout
         self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
         constants = [b for b in program.tree.externals if b.kind == "constant"]
@@ -41,25 +40,25 @@ class EmulatedExecutable(Executable):
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         self.capacities = first_capacities((b.slot, b) for b in program.tree.externals)
 
-    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
         """Runs once; a list that was full is made larger and the program run again."""
         deadline = Deadline.after(self.timeout)
+        known = self.sizes.registers(self.sizes.bound(inputs, sizes))
         while True:
             constants = self.constants.tensors.items()
             memory = {buffer.slot: tensor.view(-1) for buffer, tensor in constants}
-            sizes = bound_sizes(self.interface.inputs, inputs)
             for buffer, tensor in zip(self.interface.inputs, inputs, strict=True):
                 memory[buffer.slot] = tensor.reshape(-1)
             for buffer in self.program.tree.externals:
                 if buffer.kind in ("output", "list"):
-                    memory[buffer.slot] = self.allocate(buffer, sizes)
-            ran = self.run(memory, sizes, deadline)
+                    memory[buffer.slot] = self.allocate(buffer, known)
+            ran = self.run(memory, known, deadline)
             if ran.full_list is None:
                 return [
                     self.shaped(
-                        result(o, memory[o.buffer.slot], ran.results, self.results),
+                        result(o, memory[o.buffer.slot], ran.results, self.results, known),
                         o.buffer,
-                        sizes,
+                        known,
                     )
                     for o in self.interface.outputs
                 ]
@@ -77,31 +76,13 @@ class EmulatedExecutable(Executable):
             raise explained(shown, self.interface.stops) from stop
 
     def allocate(self, buffer: Buffer, sizes: Mapping[str, int]) -> torch.Tensor:
-        if buffer.kind == "list":
-            elements = buffer.elements * (self.capacities[buffer.slot] if grows(buffer) else 1)
-        else:
-            elements = prod(resolve(dim, sizes) for dim in buffer.shape)
+        elements = prod(item_shape(buffer, sizes))
+        if grows(buffer):
+            elements *= self.capacities[buffer.slot]
         return torch.zeros(elements, dtype=buffer.dtype.torch)
 
     def shaped(self, found: Result, buffer: Buffer, sizes: Mapping[str, int]) -> Result:
         """Memory is flat here; a result whose size is known gets its dims."""
         if isinstance(found, torch.Tensor) and buffer.kind == "output":
-            return found.view([resolve(dim, sizes) for dim in buffer.shape])
+            return found.view(item_shape(buffer, sizes))
         return found
-
-
-def bound_sizes(buffers: Sequence[Buffer], tensors: Sequence[torch.Tensor]) -> dict[str, int]:
-    """What the symbols of the inputs' dims are, by the names of their registers.
-
-    Raises RunError for sizes that do not fit.
-    """
-    sizes: Sizes = {}
-    for buffer, tensor in zip(buffers, tensors, strict=True):
-        if len(buffer.shape) != tensor.dim():
-            raise RunError(f"{buffer.name} should have {len(buffer.shape)} dims")
-        bind_sizes(known_dims(buffer), tensor.shape, sizes)
-    for buffer, tensor in zip(buffers, tensors, strict=True):
-        expected = [size_value(dim, sizes) for dim in known_dims(buffer)]
-        if expected != list(tensor.shape):
-            raise RunError(f"{buffer.name} should have dims {expected}, not {list(tensor.shape)}")
-    return {size_name(symbol.name): size for symbol, size in sizes.items()}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stretto.deadline import Deadline
 from stretto.device.evaluate import CheckFailed, Number, evaluate, resolve, run_task, task_count
-from stretto.device.expr import Buffer, Expr, Position, limit_register
+from stretto.device.expr import Buffer, Expr, Position, Reg, limit_register
 from stretto.device.operator import Kernel, LibraryCall, as_executed
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Wait
 from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
@@ -340,5 +340,9 @@ class _Unit:
                 at.memory.note(operand, everything, write=number >= len(call.inputs))
                 operands.append(flat.view(shape))
             else:
-                operands.append(at.registers[operand.name])
+                operands.append(
+                    at.registers[operand.name]
+                    if isinstance(operand, Reg)
+                    else resolve(operand, at.registers)
+                )
         run_call(call, operands)

@@ -13,6 +13,7 @@ from stretto.machines.machine import BuildStage, Executable, Machine, Stages
 from stretto.machines.stages import PASSES
 from stretto.options import Options
 from stretto.runtime.results import Result
+from stretto.runtime.sizes import Values
 
 
 class InterpretedExecutable(Executable):
@@ -22,7 +23,7 @@ class InterpretedExecutable(Executable):
         self.program = program
         self.timeout = options.timeout
 
-    def __call__(self, inputs: list[torch.Tensor]) -> list[Result]:
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
         return list(run(self.program, inputs, timeout=self.timeout))
 
 

@@ -55,6 +55,7 @@ struct Context {
     char* arena;           // 64-byte aligned
     int64_t arena_bytes;
     const int64_t* limits;  // list capacities, by list index
+    const int64_t* sizes;   // the values of the program's symbols, in the order of its interface
     int64_t* results;       // scalar results: list lengths, ...
     Progress* progress;     // one per unit
     int32_t units;

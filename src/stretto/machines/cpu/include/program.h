@@ -7,9 +7,35 @@
 
 namespace stretto {
 
-// Positions: floor semantics for any sign; the divisor is a positive constant.
+// Positions: floor semantics for any sign; the divisor is positive.
 STRETTO_INLINE int64_t index_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
 STRETTO_INLINE int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; }
+
+STRETTO_INLINE int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// A number of bytes, computed from the sizes of a call. What 64 bits do not hold is NO_SUCH_SIZE, and stays so.
+struct Bytes {
+    static constexpr int64_t NO_SUCH_SIZE = INT64_MAX;
+    int64_t value;
+    bool fits;
+    Bytes(int64_t value_, bool fits_ = true) : value(value_), fits(fits_) {}
+    friend Bytes operator+(Bytes a, Bytes b) {
+        int64_t sum = 0;
+        bool over = __builtin_add_overflow(a.value, b.value, &sum);
+        return {sum, a.fits && b.fits && !over};
+    }
+    friend Bytes operator*(Bytes a, Bytes b) {
+        int64_t product = 0;
+        bool over = __builtin_mul_overflow(a.value, b.value, &product);
+        return {product, a.fits && b.fits && !over};
+    }
+};
+inline Bytes index_div(Bytes a, Bytes b) { return {index_div(a.value, b.value), a.fits && b.fits}; }
+inline Bytes index_mod(Bytes a, Bytes b) { return {index_mod(a.value, b.value), a.fits && b.fits}; }
+inline Bytes index_max(Bytes a, Bytes b) { return {index_max(a.value, b.value), a.fits && b.fits}; }
+inline bool arena_left(Context* ctx, Bytes end) {
+    return arena_left(ctx, end.fits ? end.value : Bytes::NO_SUCH_SIZE);
+}
 
 // A position read from memory. Out of range stops the run as check `number` says; 0 keeps this task inside the
 // buffer until it does.

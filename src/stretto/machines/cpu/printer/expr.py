@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import mul
 
 from stretto.device.expr import (
     Access,
@@ -21,17 +23,25 @@ from stretto.device.expr import (
     Index,
     Load,
     Position,
-    Quotient,
     Reg,
-    Remainder,
-    Var,
     loads,
+    size_register,
 )
 from stretto.errors import CodegenError
+from stretto.ir.sizes import (
+    Maximum,
+    Product,
+    Quantity,
+    Quotient,
+    Remainder,
+    Size,
+    Symbol,
+    Var,
+)
 from stretto.ir.types import DType
 from stretto.machines.expressions import HALVES, INFIX, ExpressionPrinter
-from stretto.machines.symbols import no_symbols
 from stretto.machines.terms import (
+    Operand,
     Term,
     call,
     filled,
@@ -151,14 +161,29 @@ class ScalarPrinter(ExpressionPrinter):
                 return iteration(number)
             case Reg():
                 return self.names.reg(atom)
-            case Quotient(inner, int() as divisor):
-                return call("stretto::index_div", self.whole(inner), divisor)
-            case Remainder(inner, int() as divisor):
-                return call("stretto::index_mod", self.whole(inner), divisor)
+            case Symbol():
+                return self.names.reg(size_register(atom))
+            case Product(factors):
+                return reduce(mul, map(self.factor, factors))
+            case Quotient(inner, divisor):
+                return call("stretto::index_div", self.whole(inner), self.divisor(divisor))
+            case Remainder(inner, divisor):
+                return call("stretto::index_mod", self.whole(inner), self.divisor(divisor))
+            case Maximum(parts):
+                every = (self.whole(part) for part in parts)
+                return reduce(lambda a, b: call("stretto::index_max", a, b), every)
             case Dynamic(value):
                 return call("int64_t", self.expr(value))
             case _:
-                raise no_symbols(atom)
+                raise AssertionError(f"unknown quantity {atom!r}")
+
+    def factor(self, atom: Atom) -> Term:
+        """A part of a product, which wraps around if its value may be any number."""
+        value = self.atom(atom)
+        return call("uint64_t", value) if isinstance(atom, Quantity) and atom.is_any else value
+
+    def divisor(self, divisor: int | Size) -> Operand:
+        return divisor if isinstance(divisor, int) else self.whole(divisor)
 
     def address(self, access: Access) -> Term:
         """A place in memory."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.expr import Buffer, Expr, Index, Reg, size_register
 from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.tree import Check, Let, Rotation, TreeFunction
+from stretto.ir.sizes import Size
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, ProgramParts
 from stretto.machines.cpu.printer.expr import (
@@ -43,7 +45,7 @@ class SourceParts(ProgramParts):
     """What the functions of a program share.
 
     texts: of kernels, by name; names: the C++ function of each. library: the calls, numbered as
-    they come.
+    they come. sizes: where the values of main's symbols are in Context.sizes.
     """
 
     def __init__(self, program: DeviceProgram) -> None:
@@ -51,6 +53,7 @@ class SourceParts(ProgramParts):
         self.texts: dict[str, KernelText] = {}
         self.names: dict[str, str] = {}
         self.numbers = {name: number for number, name in enumerate(self.kernels)}
+        self.sizes = {size_register(s): number for number, s in enumerate(program.symbols)}
         self.library: list[LibraryCall] = []
 
     def function_name(self, name: str) -> str:
@@ -84,6 +87,25 @@ def parameters(function: TreeFunction[Schedule]) -> tuple[Term, ...]:
             for n, reg in enumerate(function.results)
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ByteNames:
+    """Registers as numbers of bytes, which do not wrap around."""
+
+    value: Callable[[Reg], Term]
+
+    def buffer(self, buffer: Buffer) -> Term:
+        raise AssertionError(f"bytes do not depend on {buffer.name}")
+
+    def reg(self, reg: Reg) -> Term:
+        return call("stretto::Bytes", self.value(reg))
+
+
+def nbytes(size: int | Size, value: Callable[[Reg], Term]) -> Term:
+    """A number of bytes, which the program looks at before it takes so much; `value` is how a
+    register is read."""
+    return ScalarPrinter(ByteNames(value), code.Builder(), inline=1).index(Index.of(size))
 
 
 class UnitPrinter(ControlPrinter[SourceParts]):
@@ -125,9 +147,12 @@ class UnitPrinter(ControlPrinter[SourceParts]):
                 self.out.assign(result(number), self.reg(reg))
         recursive = function.name != "main"
         if recursive:
-            size = program.frame(function.name).nbytes
+            size = program.frame(function.name).end
             self.guard("depth_left", prefix("++", DEPTH))
-            left = filled("{} - s.ctx->arena + {}", FRAME, size)
+            used = filled("{} - s.ctx->arena", FRAME)
+            if isinstance(size, Size):
+                used = call("stretto::Bytes", used)
+            left = joined(used, " + ", nbytes(size, self.reg))
             self.out.add(code.Guard(call("stretto::arena_left", CONTEXT, left)))
             self.guard("back_edge", EDGES)
         self.declarations()
@@ -144,20 +169,31 @@ class UnitPrinter(ControlPrinter[SourceParts]):
     def declarations(self) -> None:
         """Declares the buffers and registers that the body mentions."""
         frame = self.parts.program.frame(self.function.name)
-        for buffer, name in sorted(self.buffers.items(), key=lambda item: item[0].name):
-            kind = f"{MEMORY_TYPES[buffer.dtype]}*"
-            match buffer.kind:
-                case "param":
-                    continue
-                case "local" | "items":
-                    place = FRAME + frame[buffer.name].offset
-                case _:
-                    place = literal(f"s.ctx->buffers[{self.parts.place(buffer)}]")
-            address = joined(f"({kind})(", place, ")")
-            self.out.assign(name, address, f"[[maybe_unused]] {kind}")
-        for reg, name in sorted(self.regs.items(), key=lambda item: item[0].name):
-            if reg not in self.function.params:
+        with self.out.block() as buffers:
+            for buffer, name in sorted(self.buffers.items(), key=lambda item: item[0].name):
+                kind = f"{MEMORY_TYPES[buffer.dtype]}*"
+                match buffer.kind:
+                    case "param":
+                        continue
+                    case "local" | "items":
+                        place = FRAME + self.position(frame.offset(buffer.name))
+                    case _:
+                        place = literal(f"s.ctx->buffers[{self.parts.place(buffer)}]")
+                address = joined(f"({kind})(", place, ")")
+                self.out.assign(name, address, f"[[maybe_unused]] {kind}")
+        registers = sorted(self.regs.items(), key=lambda item: item[0].name)
+        for reg, name in registers:
+            if reg in self.parts.sizes:
+                value = literal(f"s.ctx->sizes[{self.parts.sizes[reg]}]")
+                self.out.assign(name, value, "[[maybe_unused]] const int64_t")
+        self.out.add(*buffers)
+        for reg, name in registers:
+            if reg not in self.function.params and reg not in self.parts.sizes:
                 self.out.assign(name, 0, f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]}")
+
+    def position(self, size: int | Size) -> Term:
+        """A size as a term."""
+        return ScalarPrinter(self, self.out, inline=1).index(Index.of(size))
 
     # ---- control -----------------------------------------------------------------------------
     def rotate(self, pairs: Rotation) -> None:
@@ -174,7 +210,7 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         self.out.assign(at, filled("{} > {} ? {} : {}", left, abs(step), at + step, stop))
 
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
-        frame = FRAME + self.parts.program.frame(self.function.name).nbytes
+        frame = FRAME + self.position(self.parts.program.frame(self.function.name).end)
         name = self.parts.function_name(function)
         self.out.add(code.Guard(call(name, "s", frame, *arguments, *results)))
 
@@ -260,9 +296,11 @@ class UnitPrinter(ControlPrinter[SourceParts]):
                 if isinstance(item, Buffer):
                     operands.append(joined("(void*)", self.buffer(item)))
                     continue
-                kind = "double" if item.dtype.is_float else "int64_t"
+                is_float = isinstance(item, Reg) and item.dtype.is_float
+                kind = "double" if is_float else "int64_t"
+                value = self.reg(item) if isinstance(item, Reg) else self.position(item)
                 scalar = variable(f"scalar{n}")
-                self.out.add(code.Assign(scalar, call(kind, self.reg(item)), kind))
+                self.out.add(code.Assign(scalar, call(kind, value), kind))
                 operands.append(joined("(void*)&", scalar))
             every = separated([*operands, "nullptr"])
             array = variable("operands")

@@ -13,11 +13,11 @@ from operator import mul
 
 from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import Kernel, TileDim
+from stretto.ir.sizes import Size
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES, ScalarPrinter
 from stretto.machines.cpu.printer.stage import print_stage
 from stretto.machines.parameters import Naming, Parameters
 from stretto.machines.statements import Builder, Function
-from stretto.machines.symbols import fixed
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 TASK = variable("task")
@@ -61,10 +61,15 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
             rest = infix(rest, "/", dim.parts)
             bounds.append((first, last))
             continue
-        tiles = _tiles(dim, names)
+        extent = _extent(dim, names)
+        if not extent.is_name and isinstance(dim.extent, Size):
+            named = variable(f"n{number}")
+            out.assign(named, extent, "const int64_t")
+            extent = named
+        tiles = _tiles(dim, extent)
         place = infix(rest, "%", tiles) if number else rest
         out.assign(first, place * dim.tile, "const int64_t")
-        end, extent = first + dim.tile, _extent(dim, names)
+        end = first + dim.tile
         stop = filled("{} < {} ? {} : {}", end, extent, end, extent)
         out.assign(last, stop, "const int64_t")
         rest = infix(rest, "/", tiles)
@@ -83,16 +88,17 @@ def _part(number: int, dim: TileDim, place: Term, names: Naming, out: Builder) -
 
 
 def _extent(dim: TileDim, names: Naming) -> Term:
-    extent = fixed(dim.extent)
-    return names.reg(extent) if isinstance(extent, Reg) else call("int64_t", extent)
+    if isinstance(dim.extent, int):
+        return call("int64_t", dim.extent)
+    return ScalarPrinter(names, Builder()).index(Index.of(dim.extent))
 
 
-def _tiles(dim: TileDim, names: Naming) -> Term:
-    return infix(_extent(dim, names) + (dim.tile - 1), "/", dim.tile)
+def _tiles(dim: TileDim, extent: Term) -> Term:
+    return infix(extent + (dim.tile - 1), "/", dim.tile)
 
 
 def task_count(kernel: Kernel, names: Naming) -> Term:
     """The number of tasks; `names` has the registers of a dynamic grid."""
     if kernel.is_static:
         return literal(kernel.tasks)
-    return reduce(mul, (_tiles(dim, names) for dim in kernel.grid))
+    return reduce(mul, (_tiles(dim, _extent(dim, names)) for dim in kernel.grid))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 
-from stretto.device.expr import Access, Apply, Dynamic, Expr, Extent, Index, Load, Reg, Var
+from stretto.device.expr import Access, Apply, Dynamic, Expr, Extent, Index, Load
 from stretto.device.operator import Operator, Span, Stage
+from stretto.ir.sizes import Atom, Product, Var
 from stretto.machines.cpu.printer.expr import (
     VALUE_TYPES,
     ScalarPrinter,
@@ -18,8 +21,7 @@ from stretto.machines.cpu.printer.expr import (
 from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, Do, For, Store
-from stretto.machines.symbols import fixed
-from stretto.machines.terms import Operand, Term, call, literal, total
+from stretto.machines.terms import Operand, Term, call, literal, total, variable
 
 ZERO = literal(0)
 
@@ -32,6 +34,7 @@ class NestPrinter:
     names: Naming
     stage: Stage
     grid: tuple[tuple[Term, Term], ...]
+    sizes: int = 0
 
     @property
     def operator(self) -> Operator:
@@ -41,7 +44,7 @@ class NestPrinter:
         """First and one past the last value of a span."""
         if span.grid is None:
             first, last = Index(const=span.offset), Index.of(span.extent) + span.offset
-            return self.index(first), self.index(last)
+            return self.index(first), self.named(last)
         first, last = self.grid[span.grid]
         return (first + span.offset, last + span.offset) if span.offset else (first, last)
 
@@ -49,8 +52,17 @@ class NestPrinter:
         return ScalarPrinter(self.names, self.out).index(index)
 
     def extent(self, extent: Extent) -> Term:
-        extent = fixed(extent)
-        return self.names.reg(extent) if isinstance(extent, Reg) else literal(extent)
+        return self.named(Index.of(extent))
+
+    def named(self, size: Index) -> Term:
+        """A size, which the end of a loop may be: where it is a formula, a constant has it."""
+        value = self.index(size)
+        if value.is_name or size.is_const or not size.symbols:
+            return value
+        name = variable(f"size{self.sizes}")
+        self.sizes += 1
+        self.out.assign(name, value, "const int64_t")
+        return name
 
     @contextmanager
     def loop(
@@ -72,14 +84,25 @@ class NestPrinter:
         terms: list[Term] = [self.names.buffer(access.buffer)]
         offset = access.offset
         for atom, factor in offset.terms:
-            if isinstance(atom, Var):
-                if atom.number in fixed and fixed[atom.number].text != "0":
-                    terms.append(fixed[atom.number] * factor)
-            elif isinstance(atom, Reg):
-                terms.append(self.names.reg(atom) * factor)
+            value = self.part(atom, fixed)
+            if value is not None:
+                terms.append(value * factor)
         if offset.const:
             terms.append(literal(offset.const))
         return total(*terms) or ZERO
+
+    def part(self, atom: Atom, fixed: dict[int, Term]) -> Term | None:
+        """A part of a position at the given values of variables; None where it is 0."""
+        match atom:
+            case Var(number):
+                return None if number not in fixed or fixed[number].text == "0" else fixed[number]
+            case Product(factors):
+                values = [self.part(factor, fixed) for factor in factors]
+                known = [value for value in values if value is not None]
+                return reduce(mul, known) if len(known) == len(values) else None
+            case _:
+                assert not Index.of(atom).vars()
+                return self.index(Index.of(atom))
 
     def call(self, template: str, *arguments: Operand) -> None:
         """A call of a function template of namespace stretto that does not add to what is there."""

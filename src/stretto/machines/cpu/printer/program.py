@@ -17,13 +17,13 @@ from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
 from stretto.machines.cpu.printer.function import (
     SourceParts,
     UnitPrinter,
+    nbytes,
     result,
 )
 from stretto.machines.cpu.printer.kernel import print_kernel
 from stretto.machines.cpu.printer.stage import header
 from stretto.machines.dialects import cpp_signature, write_cpp_function
 from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
-from stretto.machines.symbols import require_numbers
 from stretto.machines.terms import call, infix, joined, literal, prefix, variable
 from stretto.text import Writer
 
@@ -62,7 +62,6 @@ CTX, UNIT = variable("ctx"), variable("unit")
 
 def print_program(program: DeviceProgram) -> Source:
     """C++ text of a verified DeviceProgram."""
-    require_numbers(program)
     parts = SourceParts(program)
     out = Writer()
     needed = {header(stage) for kernel in program.kernels for stage in kernel.stages}
@@ -97,7 +96,10 @@ def _entry(parts: SourceParts) -> Function:
     """The function that a unit enters the program by."""
     main, out = parts.program.tree.main, Builder()
     out.add(Raw(literal("State s{ctx, unit, 0, 0, 0};"), variable("s")))
-    room = call("stretto::arena_left", CTX, parts.program.frame("main").nbytes)
+    size = nbytes(
+        parts.program.frame("main").end, lambda reg: literal(f"ctx->sizes[{parts.sizes[reg]}]")
+    )
+    room = call("stretto::arena_left", CTX, size)
     out.add(If(prefix("!", room), (Return(),)))
     results = [result(number) for number in range(len(main.results))]
     for name, reg in zip(results, main.results, strict=True):
