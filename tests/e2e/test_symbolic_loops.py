@@ -304,3 +304,95 @@ def test_rows_of_a_symbolic_size() -> None:
         (5, "n"),
         ("n", "n"),
     )
+
+
+GROWING = """
+    func @main[0 <= n](%x: f32[n, 4], %k0: f32[2, 4], %t: i64[]) -> (f32[4], f32[r, 4], f32[s, 4]) {
+      %e = list.new() : list<f32[4]>
+      %l0 = list.extend(%e, %k0) : list<f32[4]>
+      %h0 = aten.full.default((4,), 0.0) : f32[4]
+      %h, %l = for %i in (0, n, 1) carry (%g = %h0, %k = %l0) {
+        %c = list.stack(%k) : f32[m, 4]
+        %x_i = aten.select.int(%x, 0, %i) : f32[4]
+        %p = aten.mv.default(%c, %x_i) : f32[m]
+        %q = aten._softmax.default(%p, 0, False) : f32[m]
+        %u = aten.unsqueeze.default(%q, 0) : f32[1, m]
+        %v = aten.mm.default(%u, %c) : f32[1, 4]
+        %w = aten.add.Tensor(%v, %g) : f32[1, 4]
+        %y = aten.tanh.default(%w) : f32[1, 4]
+        %z = aten.squeeze.dim(%y, 0) : f32[4]
+        %d = list.extend(%k, %y) : list<f32[4]>
+        yield %z, %d
+      } : f32[4], list<f32[4]>
+      %r = list.stack(%l) : f32[r, 4]
+      %o = for %j in (0, %t, 1) carry (%a = %l) {
+        %b = list.extend(%a, %x) : list<f32[4]>
+        yield %b
+      } : list<f32[4]>
+      %s = list.stack(%o) : f32[s, 4]
+      return %h, %r, %s
+    }
+    """
+
+
+def test_a_list_is_extended_by_the_rows_of_a_tensor() -> None:
+    program = program_of(GROWING)
+    stages = build(program, MACHINES[0], Options(threads=2))
+    assert stages.executable is not None
+    for n, t in ((0, 0), (0, 2), (1, 1), (5, 0), (5, 3)):
+        inputs = [torch.randn(n, 4), torch.randn(2, 4), torch.tensor(t)]
+        assert_close(stages.executable(inputs), run(program, inputs))
+
+
+DOUBLING = """
+    func @main[0 <= n](%x: f32[n, 2], %k0: f32[1, 2]) -> (f32[r, 2]) {
+      %e = list.new() : list<f32[2]>
+      %l0 = list.extend(%e, %k0) : list<f32[2]>
+      %l = for %i in (0, n, 1) carry (%k = %l0) {
+        %c = list.stack(%k) : f32[m, 2]
+        %y = aten.neg.default(%c) : f32[m, 2]
+        %d = list.extend(%k, %y) : list<f32[2]>
+        yield %d
+      } : list<f32[2]>
+      %r = list.stack(%l) : f32[r, 2]
+      return %r
+    }
+    """
+
+
+def test_a_list_that_doubles_has_no_bound() -> None:
+    program = program_of(DOUBLING)
+    stages = build(program, MACHINES[0], Options(threads=2))
+    assert stages.executable is not None
+    for n in (0, 1, 6):
+        inputs = [torch.randn(n, 2), torch.randn(1, 2)]
+        assert_close(stages.executable(inputs), run(program, inputs))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_rows_of_one_list_or_none(number: int) -> None:
+    """A branch whose arms have another number of rows; a stack that may be empty."""
+    program = program_of(
+        """
+        func @main[0 <= m, 0 <= n](%x: f32[n, 4], %y: f32[m, 4], %t: i64[]) -> (f32[r, 4]) {
+          %c = aten.gt.Scalar(%t, 0) : bool[]
+          %l = if %c {
+            %a = list.new() : list<f32[4]>
+            %b = list.extend(%a, %x) : list<f32[4]>
+            yield %b
+          } else {
+            %d = list.new() : list<f32[4]>
+            %e = list.extend(%d, %y) : list<f32[4]>
+            yield %e
+          } : list<f32[4]>
+          %r = list.stack(%l) : f32[r, 4]
+          return %r
+        }
+        """.replace("0 <= n]", "0 <= n, 0 <= r]")
+    )
+    stages = build(program, MACHINES[0], Options(threads=2))
+    assert stages.executable is not None
+    for n, m in ((0, 3), (2, 0), (0, 0), (4, 3)):
+        inputs = [torch.randn(n, 4), torch.randn(m, 4), torch.tensor(number)]
+        assert_close(run(program, inputs), [inputs[1 - number]])
+        assert_close(stages.executable(inputs), run(program, inputs))

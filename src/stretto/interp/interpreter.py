@@ -27,6 +27,7 @@ from stretto.ir.ops import (
     ConstantOp,
     ForOp,
     IfOp,
+    ListExtendOp,
     ListGetOp,
     ListLengthOp,
     ListNewOp,
@@ -39,6 +40,7 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.printer import print_op
+from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ops.infer import named_arguments, resolve
@@ -220,6 +222,10 @@ def _list_push(frame: Frame, op: ListPushOp) -> tuple[Datum, ...]:
     return ([*frame.items(op.list), frame.tensor(op.item)],)
 
 
+def _list_extend(frame: Frame, op: ListExtendOp) -> tuple[Datum, ...]:
+    return ([*frame.items(op.list), *frame.tensor(op.rows).unbind()],)
+
+
 def _list_get(frame: Frame, op: ListGetOp) -> tuple[Datum, ...]:
     items, index = frame.items(op.list), frame.number(op.index)
     _check_index(index, len(items), "list index out of range")
@@ -247,10 +253,9 @@ def _list_length(frame: Frame, op: ListLengthOp) -> tuple[Datum, ...]:
 def _list_stack(frame: Frame, op: ListStackOp) -> tuple[Datum, ...]:
     items = frame.items(op.list)
     element, leading = op.list.list.element, op.result.tensor.shape[0]
-    is_known = isinstance(leading, Size) and symbols_of_types(
-        (op.result.tensor,)
-    ) <= symbols_of_types(value.type for value in frame.function.params)
-    if not items and not is_known:
+    params = symbols_of_types(value.type for value in frame.function.params)
+    is_known = isinstance(leading, Size) and params.issuperset(leading.symbols)
+    if not items and (isinstance(leading, int) or at_most(1, leading)):
         raise run_error(RuntimeError, "stack expects a non-empty TensorList")
     if isinstance(leading, int) or is_known:
         expected = size_value(leading, frame.sizes)
@@ -326,6 +331,7 @@ EVALUATE: dict[type[Op], Callable[[Frame, Any], tuple[Datum, ...]]] = {
     TensorOp: _tensor,
     ListNewOp: _list_new,
     ListPushOp: _list_push,
+    ListExtendOp: _list_extend,
     ListGetOp: _list_get,
     ListSetOp: _list_set,
     ListPopOp: _list_pop,

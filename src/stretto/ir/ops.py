@@ -125,6 +125,22 @@ class ListPushOp(Op):
 
 
 @dataclass(eq=False, slots=True)
+class ListExtendOp(Op):
+    """The list with the rows of `rows` at its end: what it has along its first dim, in order."""
+
+    list: Value
+    rows: Value
+    name: ClassVar[str] = "list.extend"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.list, self.rows)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.list, self.rows = lookup(self.list), lookup(self.rows)
+
+
+@dataclass(eq=False, slots=True)
 class ListGetOp(Op):
     """Item `index` (i64 without dims; negative counts from the end). Out of range stops the run."""
 
@@ -193,8 +209,8 @@ class ListStackOp(Op):
 
     The leading dim of the result type is an int when the length is known while capturing, or a Size
     over the symbols of the function's parameters (the length must then be equal to it), or else a
-    Symbol as Size, which this op binds. An empty list stops the run, unless its length is such a
-    Size.
+    Symbol as Size, which this op binds. An empty list stops the run, unless the range of that Size
+    begins at 0.
     """
 
     list: Value

@@ -166,7 +166,7 @@ def _shifted(size: Size) -> Size | None:
 
 def maximum(*sizes: int | Size) -> Size:
     """The largest, without the parts that surely are not."""
-    parts = list(dict.fromkeys(part for size in sizes for part in _parts(Size.of(size))))
+    parts = list(dict.fromkeys(part for size in sizes for part in parts_of_maximum(Size.of(size))))
     for part in list(parts):
         if any(other is not part and at_most(part, other) for other in parts):
             parts.remove(part)
@@ -180,7 +180,8 @@ def minimum(*sizes: int | Size) -> Size:
     return -maximum(*(-Size.of(size) for size in sizes))
 
 
-def _parts(size: Size) -> tuple[Size, ...]:
+def parts_of_maximum(size: Size) -> tuple[Size, ...]:
+    """What a size is the maximum of: itself, if it is none."""
     if len(size.terms) == 1 and not size.const and size.terms[0][1] == 1:
         atom = size.terms[0][0]
         if isinstance(atom, Maximum):

@@ -19,6 +19,7 @@ from stretto.ir.ops import (
     ConstantOp,
     ForOp,
     IfOp,
+    ListExtendOp,
     ListGetOp,
     ListLengthOp,
     ListNewOp,
@@ -167,6 +168,16 @@ def new_types(_: Program, op: ListNewOp) -> str | None:
 
 def push_types(_: Program, op: ListPushOp) -> str | None:
     return _item(op.list, op.item) or _results(op, op.list.type)
+
+
+def extend_types(_: Program, op: ListExtendOp) -> str | None:
+    if reason := _list(op.list):
+        return reason
+    element, rows = op.list.list.element, op.rows.type
+    if not isinstance(rows, TensorType) or not rows.shape:
+        return f"the rows should be a tensor with dims, found {rows}"
+    item = TensorType(rows.dtype, rows.shape[1:])
+    return _expect("a row", (item,), (element,)) or _results(op, op.list.type)
 
 
 def get_types(_: Program, op: ListGetOp) -> str | None:
@@ -322,6 +333,7 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     LiteralOp: (literal_type,),
     ListNewOp: (new_types,),
     ListPushOp: (push_types,),
+    ListExtendOp: (extend_types,),
     ListGetOp: (get_types,),
     ListSetOp: (set_types,),
     ListPopOp: (pop_types,),

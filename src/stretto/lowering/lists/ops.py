@@ -26,6 +26,7 @@ from stretto.errors import CodegenError
 from stretto.ir.core import Op, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import (
+    ListExtendOp,
     ListGetOp,
     ListLengthOp,
     ListNewOp,
@@ -34,6 +35,7 @@ from stretto.ir.ops import (
     ListSetOp,
     ListStackOp,
 )
+from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.lowering.function import ListView, Lowering
@@ -55,6 +57,8 @@ def lower_list_op(low: Lowering, op: Op) -> None:
             _new(low, op)
         case ListPushOp():
             low.env[op.result] = push(low, op.list, op.item)
+        case ListExtendOp():
+            low.env[op.result] = _extended(low, op)
         case ListGetOp():
             view = low.list(op.list)
             place = _item_position(low, view, op.index, _OUT_OF_RANGE)
@@ -167,6 +171,19 @@ def push(low: Lowering, value: Value, item: Value) -> ListView:
     return _append(low, view, low.tensor(item))
 
 
+def _extended(low: Lowering, op: ListExtendOp) -> ListView:
+    view = _owned(low, op.list)
+    if low.lists.is_popped(op.list):
+        low.protect(view.buffer)
+    rows = low.tensor(op.rows)
+    to = low.base(view.buffer) + view.length
+    low.check_room(view.buffer, to + rows.shape[0])
+    first, *others = variables(rows.shape)
+    out = Access(view.buffer, view.buffer.shape, (to + first, *others))
+    low.write("extend", rows.shape, cast(rows.expr, view.buffer.dtype), out)
+    return ListView(view.buffer, view.length + rows.shape[0])
+
+
 def _append(low: Lowering, view: ListView, item: Lazy) -> ListView:
     end = low.base(view.buffer) + view.length
     low.check_room(view.buffer, end + 1)
@@ -217,9 +234,11 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
     extent: Extent
     if isinstance(lead, Size) and low.known_extents(op.result.tensor) is None:
         extent = low.let(Position(view.length), "length")
-        low.ranges[extent] = (1, None)
+        least = 1 if at_most(1, lead) else 0
+        low.ranges[extent] = (least, None)
         low.symbols[lead] = extent
-        _check_length(low, "ge", Index.of(extent), 1)
+        if least:
+            _check_length(low, "ge", Index.of(extent), 1)
     else:
         extent = low.extent(lead)
         _check_length(low, "eq", view.length, extent)

@@ -2,20 +2,29 @@
 
 List values that may share memory form a *group*: what a list grows into, what a branch merges, what
 a loop carries. Every buffer of a group has room for its longest list, so that a list can move from
-one to another. The bound comes from abstract interpretation of lengths; a loop body leaves its
-longest list either of a fixed length or a fixed number of items longer than it was, so two walks
-through it tell the growth per iteration.
+one to another. The bound comes from abstract interpretation of lengths, which are sizes; one walk
+through a loop body, with a symbol for the length before, tells what an iteration makes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from stretto.ir.core import Block, Function, Op, Value
-from stretto.ir.ops import ForOp, IfOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, WhileOp
-from stretto.ir.size_bounds import at_most, maximum
-from stretto.ir.sizes import Size, symbols_in
+from stretto.ir.ops import (
+    ForOp,
+    IfOp,
+    ListExtendOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+    ListStackOp,
+    WhileOp,
+)
+from stretto.ir.size_bounds import at_most, maximum, parts_of_maximum
+from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, ListType
 
@@ -112,7 +121,12 @@ class Groups:
 
     def _op(self, op: Op) -> None:
         match op:
-            case ListPushOp(list=source) | ListSetOp(list=source) | ListPopOp(list=source):
+            case (
+                ListPushOp(list=source)
+                | ListExtendOp(list=source)
+                | ListSetOp(list=source)
+                | ListPopOp(list=source)
+            ):
                 self._join(source, op.results[0])
             case IfOp():
                 for number, value in enumerate(op.results):
@@ -147,22 +161,41 @@ def _plus(length: Bound, more: Bound) -> Bound:
     return None if length is None or more is None else length + more
 
 
-def _grown(first: Bound, second: Bound, third: Bound, times: Bound) -> Bound:
-    """The length after so many iterations, of which the first made the second length of the first,
-    and the next one the third."""
-    if first is None or second is None or third is None:
+def iteration_growth(
+    after: Bound, before: Symbol, unknown: Set[Symbol]
+) -> tuple[Size, Bound] | None:
+    """By how much an iteration makes a list of length `before` longer, and the longest list that it
+    makes anew, if any. None where the length that it has then may be anything else.
+
+    after: the bound of its length then. unknown: what growth must not depend on.
+    """
+    if after is None:
         return None
+    growth, anew = Size(), None
+    for part in parts_of_maximum(after):
+        grown = part if before not in part.symbols else part - Size.of(before)
+        if not unknown.isdisjoint(grown.symbols):
+            return None
+        if grown is part:
+            anew = maximum(part, Size() if anew is None else anew)
+        else:
+            growth = maximum(growth, grown)
+    return growth, anew
+
+
+def _grown(start: Bound, step: tuple[Size, Bound] | None, times: Bound) -> Bound:
+    """The length after so many iterations."""
     if times is not None and at_most(times, 0):
-        return first
-    growth = third - second
+        return start
+    if start is None or step is None:
+        return None
+    growth, anew = step
     if growth == Size():
-        return second if times is None or at_most(1, times) else longest((first, second))
+        return longest((start, anew or Size()))
     if times is None:
         return None
-    if second - first == growth:
-        return first + growth * maximum(0, times)
-    later = second + growth * maximum(0, times - 1)
-    return later if at_most(1, times) else longest((first, later))
+    grown = start + growth * maximum(0, times)
+    return grown if anew is None else maximum(grown, anew + growth * maximum(0, times - 1))
 
 
 def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
@@ -177,6 +210,9 @@ class _Lengths:
         self._symbols = symbols_of_types(value.type for value in function.params)
         self._groups = groups
         self._lengths = lengths
+        self._decided: dict[Symbol, Bound] = {}
+        """Sizes that the run decides: the lengths of the lists whose items were stacked."""
+        self._probes = 0
 
     def block(self, block: Block) -> None:
         for op in block.ops:
@@ -185,6 +221,13 @@ class _Lengths:
                     self._lengths[op.result] = Size(const=len(op.items))
                 case ListPushOp(list=source):
                     self._lengths[op.result] = _plus(self._lengths[source], Size(const=1))
+                case ListExtendOp(list=source):
+                    rows = self._at_most(op.rows.tensor.shape[0])
+                    self._lengths[op.result] = _plus(self._lengths[source], rows)
+                case ListStackOp(list=source):
+                    lead = Size.of(op.result.tensor.shape[0]).symbol
+                    if lead is not None and lead not in self._symbols:
+                        self._decided[lead] = self._lengths[source]
                 case ListSetOp(list=source):
                     self._lengths[op.result] = self._lengths[source]
                 case ListPopOp(list=source):
@@ -202,6 +245,24 @@ class _Lengths:
                 case _:  # what a function returns may have any length
                     self.bind(op.results, None)
 
+    def _at_most(self, dim: Dim) -> Bound:
+        """A bound of a size, over the symbols of the parameters and the lengths of lists."""
+        size = Size.of(dim)
+        if self._symbols.issuperset(size.symbols):
+            return size
+        total = Size(const=size.const)
+        for atom, coefficient in size.terms:
+            symbol = atom if isinstance(atom, Symbol) else None
+            if symbol is None or coefficient < 0:
+                return None
+            decided = Size.of(symbol) if symbol in self._symbols else self._decided.get(symbol)
+            if decided is None:
+                decided = None if symbol.high is None else Size(const=symbol.high)
+            if decided is None:
+                return None
+            total = total + decided * coefficient
+        return total
+
     def bind(self, values: Iterable[Value], length: Bound) -> None:
         for value in values:
             if isinstance(value.type, ListType):
@@ -217,10 +278,7 @@ class _Lengths:
         return Size.of(trips)
 
     def _loop(self, op: ForOp | WhileOp) -> None:
-        """Bounds per group: what the first iteration gives, and its growth in the following ones.
-
-        A body that starts a list again gives no growth from the second iteration on.
-        """
+        """Bounds per group: what one iteration makes of a list of unknown length says them all."""
         trips = self._trips(op)
         members: dict[Value, list[int]] = {}
         for number, value in enumerate(op.results):
@@ -229,13 +287,14 @@ class _Lengths:
         start = {
             root: self._longest(op.inits[n] for n in numbers) for root, numbers in members.items()
         }
-        second = start if trips == Size() else self._after(op, members, start)
-        third = second if second == start else self._after(op, members, second)
+        self._probes += len(members)
+        probes = {root: Symbol(f"#{self._probes - n}", 0) for n, root in enumerate(members)}
+        after = self._after(op, members, {root: Size.of(one) for root, one in probes.items()})
         inside: dict[Value, Bound] = {}
         for root, numbers in members.items():
-            lengths = start[root], second[root], third[root]
-            inside[root] = _grown(*lengths, _plus(trips, Size(const=-1)))
-            self.bind((op.results[n] for n in numbers), _grown(*lengths, trips))
+            step = iteration_growth(after[root], probes[root], set(probes.values()))
+            inside[root] = _grown(start[root], step, _plus(trips, Size(const=-1)))
+            self.bind((op.results[n] for n in numbers), _grown(start[root], step, trips))
         self._after(op, members, inside)
 
     def _after(

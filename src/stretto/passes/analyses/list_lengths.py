@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import ForOp, IfOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp
+from stretto.ir.ops import (
+    ForOp,
+    IfOp,
+    ListExtendOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+)
 from stretto.ir.sizes import Size
 from stretto.ir.types import Dim
 
@@ -44,6 +52,8 @@ class ListLengths:
                 return Length(len(op.items))
             case ListPushOp() as op:
                 return _plus(self._length(op.list, given), 1)
+            case ListExtendOp() as op:
+                return _plus(self._length(op.list, given), op.rows.tensor.shape[0])
             case ListSetOp() as op:
                 return self._length(op.list, given)
             case ListPopOp() as op:

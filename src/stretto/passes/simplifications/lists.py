@@ -8,6 +8,7 @@ from typing import Any
 
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import (
+    ListExtendOp,
     ListGetOp,
     ListLengthOp,
     ListNewOp,
@@ -121,6 +122,15 @@ def list_of_parts(op: Op, definitions: Definitions) -> Replacement | None:
     return [ListStackOp(whole, results=(result,), location=op.location)], (result,)
 
 
+def extend_with_stack(op: ListExtendOp, definitions: Definitions) -> Replacement | None:
+    """The rows of a stack, in a list of their own, are the list that was stacked."""
+    before, maker = definitions.get(op.list), definitions.get(op.rows)
+    is_empty = isinstance(before, ListNewOp) and not before.items
+    if not is_empty or not isinstance(maker, ListStackOp):
+        return None
+    return None if at_most(1, op.rows.tensor.shape[0]) else ([], (maker.list,))
+
+
 def _length(value: Value, definitions: Definitions) -> Dim | None:
     length = ListLengths(definitions).length(value)
     if length is None or length.loop is not None or not at_most(0, length.items):
@@ -136,6 +146,7 @@ def _literal(value: Value, definitions: Definitions) -> int | None:
 # Each takes its own op class, which a dict cannot say.
 LIST_RULES: dict[type[Op], Callable[[Any, Definitions], Replacement | None]] = {
     ListGetOp: get_known,
+    ListExtendOp: extend_with_stack,
     ListPopOp: pop_pushed,
     ListLengthOp: length_known,
     ListStackOp: stack_known,
