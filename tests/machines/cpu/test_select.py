@@ -79,6 +79,15 @@ def test_small_work_is_one_task_and_large_work_feeds_all_units() -> None:
 # ---- packing ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rows", [32, 40, 1000])
+def test_large_weights_are_read_once_by_few_rows(rows: int) -> None:
+    """Tasks of two rows each would balance best, and each would read all of the weights."""
+    (kernel,), _ = kernels(product(rows, 50257, 768, "constant"))
+    tiles = [dim.tiles for dim in kernel.grid]
+    assert tiles[1] >= 2
+    assert rows > 100 or tiles[0] == 1
+
+
 def test_one_constant_in_one_layout_is_packed_once() -> None:
     _, packings = kernels("""
         func @main(%x: f32[4, 64], %y: f32[4, 64]) -> (f32[4, 128], f32[4, 128], f32[4, 64]) {

@@ -19,6 +19,10 @@ class CpuCosts(CostModel):
     """How much longer a product by dot products takes."""
     bandwidth: float = 90e9
     """Bytes per second from the second-level cache: one row of a product."""
+    memory_bandwidth: float = 1e10
+    """Bytes per second from beyond the second-level cache."""
+    cache_bytes: int = 1 << 20
+    """What the second-level cache of a core holds for long."""
     element_seconds: float = 0.12e-9
     """An element and function application of vectorised pointwise work."""
     load_seconds: float = 1e-10

@@ -69,7 +69,7 @@ class CpuSelector:
         )
         variants: list[Variant] = []
         for grid in _cuts(group, found, seconds, units, costs):
-            counts = (costs.unknown_tiles if isinstance(d.extent, Reg) else d.tiles for d in grid)
+            counts = (_usual_tiles(dim, costs) for dim in grid)
             task = seconds / prod(counts, start=1) + costs.start_seconds
             # Efficiencies that differ by less than a percent are equal.
             share = max(round(_efficiency(grid, group, found, units, costs), 2), 1e-3)
@@ -155,6 +155,10 @@ def _efficiency(
     """The share of the units' time that is spent on results."""
     share = _balance(cut, units, costs)
     for member, one in zip(group.members, found, strict=True):
+        if one.reading:
+            grids = set[int]().union(*(_grid_dim(member.boxes[0], dim) for dim in one.rows))
+            reads = prod((_usual_tiles(cut[n], costs) for n in grids), start=1) * one.reading
+            share *= one.seconds / max(one.seconds, reads)
         if one.last is None or not one.repeated:
             continue
         span = member.boxes[0][one.last]
@@ -162,6 +166,10 @@ def _efficiency(
         assert isinstance(size, int)
         share *= size / (size + one.repeated)
     return share
+
+
+def _usual_tiles(dim: TileDim, costs: CpuCosts) -> int:
+    return costs.unknown_tiles if isinstance(dim.extent, Reg) else dim.tiles
 
 
 def _usual_tile(dim: TileDim, costs: CpuCosts) -> int:

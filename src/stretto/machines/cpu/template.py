@@ -56,7 +56,9 @@ class Candidate:
 
     multiples: tiles are multiples of this, per dim of the operator (0: the whole dim). seconds: of
     the whole operator on one unit. first, last: the dim to be cut before all others, and after all
-    others. repeated: each task does over again what as many indices of `last` cost.
+    others. repeated: each task does over again what as many indices of `last` cost. rows: the dims
+    each tile of which reads the whole right operand of a product. reading: the seconds that takes,
+    where the operand is too large for a cache.
     """
 
     template: Template
@@ -65,6 +67,8 @@ class Candidate:
     first: int | None = None
     last: int | None = None
     repeated: int = 0
+    rows: tuple[int, ...] = ()
+    reading: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from stretto.kernels.groups import Member
 from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
 from stretto.machines.terms import Operand, Term, call
 
@@ -168,7 +169,15 @@ def _packed(request: Request, found: Contraction, rows: int) -> Candidate | None
     template = Packed(panels, HEIGHTS[lanes] if rows > 1 else 1, lanes, found)
     multiples = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
     first = found.column if rows <= costs.cached_rows else None
-    return Candidate(template, multiples, seconds, first)
+    size = packed_bytes(operator, found, costs)
+    reading = size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
+    return Candidate(template, multiples, seconds, first, rows=found.rows, reading=reading)
+
+
+def packed_bytes(operator: Operator, found: Contraction, costs: CpuCosts) -> float:
+    """The size of the right operand of one product of a batch."""
+    weights = operator.dims[found.column], *operator.reduce
+    return costs.points(weights) * operator.out.buffer.dtype.itemsize
 
 
 def _panel_lanes(member: Member, found: Contraction) -> int | None:
