@@ -84,8 +84,8 @@ def test_large_weights_are_read_once_by_few_rows(rows: int) -> None:
     """Tasks of two rows each would balance best, and each would read all of the weights."""
     (kernel,), _ = kernels(product(rows, 50257, 768, "constant"))
     tiles = [dim.tiles for dim in kernel.grid]
-    assert tiles[1] >= 2
-    assert rows > 100 or tiles[0] == 1
+    assert sum(tiles) > 2
+    assert tiles[0] == 1 or rows > 100
 
 
 def test_one_constant_in_one_layout_is_packed_once() -> None:

@@ -16,9 +16,9 @@ from stretto.device.operator import Operator
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
+from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
 from stretto.machines.terms import Operand, Term, call
 
