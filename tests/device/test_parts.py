@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from stretto.device.boxes import Boxes
 from stretto.device.evaluate import tile_ranges
@@ -121,3 +122,101 @@ def test_mutants_are_refused(old: str, new: str, reason: str) -> None:
     assert old in text, text
     with pytest.raises(VerifyError, match=reason):
         verify(parse_program(text.replace(old, new, 1), TEMPLATES))
+
+
+# ---- slots -----------------------------------------------------------------------------------
+def _turned(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = (x @ w).flip(0) @ v
+    return x
+
+
+SLOTS = Example(
+    "slots",
+    """
+    func @main[0 <= n](%x: f32[n, 40], %w: f32[40, 24], %v: f32[24, 40]) -> (f32[n, 40]) {
+      %a = aten.mm.default(%x, %w) : f32[n, 24]
+      %b = aten.flip.default(%a, (0,)) : f32[n, 24]
+      %c = aten.mm.default(%b, %v) : f32[n, 40]
+      %d = aten.mm.default(%c, %w) : f32[n, 24]
+      %e = aten.flip.default(%d, (0,)) : f32[n, 24]
+      %f = aten.mm.default(%e, %v) : f32[n, 40]
+      %g = aten.mm.default(%f, %w) : f32[n, 24]
+      %h = aten.flip.default(%g, (0,)) : f32[n, 24]
+      %i = aten.mm.default(%h, %v) : f32[n, 40]
+      return %i
+    }
+    """,
+    _turned,
+    (0, 1, 9, 30),
+)
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_buffers_of_symbolic_size_share_slots(units: int) -> None:
+    made = built(program_of(SLOTS.text), units, fuse=False)
+    frame = made.device.frame("main")
+    assert len(frame.slots) == (2 if units == 1 else 3) < len(frame.sized) == 5
+    for number, binding in enumerate(SLOTS.bindings()):
+        inputs = SLOTS.inputs(binding)
+        assert_close(made.emulator(seed=number)(inputs), SLOTS.expected(inputs), scale=100)
+
+
+BOTH = """
+    func @main[0 <= m, 0 <= n](%x: f32[n, 4], %w: f32[4, m], %v: f32[m, 4]) -> (f32[n, 4]) {
+      %a = aten.mm.default(%x, %w) : f32[n, m]
+      %b = aten.mm.default(%a, %v) : f32[n, 4]
+      %c = aten.cat.default((%b, %b, %b), 1) : f32[n, 12]
+      %d = aten.exp.default(%c) : f32[n, 12]
+      %e = aten.slice.Tensor(%d, 1, 1, 5) : f32[n, 4]
+      %f = aten.mm.default(%e, %w) : f32[n, m]
+      %g = aten.mm.default(%f, %v) : f32[n, 4]
+      return %g
+    }
+    """
+
+
+def test_a_slot_is_as_large_as_the_largest_of_its_buffers() -> None:
+    frame = built(program_of(BOTH), 1, fuse=False).device.frame("main")
+    assert [str(slot) for slot in frame.slots] == [
+        "-64*((min(-4*m*n, -48*n)) // 64)",
+        "-64*((-16*n) // 64)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "max(4*(#m * #n), 48*#n)",
+            "max(4*(#m * #n), 44*#n)",
+            "main.c.3 may reach beyond its slot",
+        ),
+        (
+            "max(4*(#m * #n), 48*#n)",
+            "max(2*(#m * #n), 48*#n)",
+            "main.a.1 may reach beyond its slot",
+        ),
+        ("64*(-1*max", "60*(-1*max", "may end where nothing may begin"),
+        ("main.b.2 at slot 1", "main.b.2 at slot 0", "which share memory"),
+        ("main.f.5 at slot 0", "main.f.5 at slot 1", "may reach beyond its slot"),
+        ("main.e.4 at slot 1", "main.e.4 at slot 0", "which share memory"),
+        ("main.e.4[i0, i2], in1", "main.b.2[i0, i2], in1", "may not be written before"),
+    ],
+)
+def test_slots_that_are_wrong_are_refused(old: str, new: str, reason: str) -> None:
+    text = print_program(built(program_of(BOTH), 1, fuse=False).device)
+    assert old in text, text
+    with pytest.raises(VerifyError, match=reason):
+        verify(parse_program(text.replace(old, new, 1), TEMPLATES))
+
+
+def test_reuse_of_a_slot_waits() -> None:
+    device = built(program_of(SLOTS.text), 3, fuse=False).device
+    lines = print_program(device).splitlines()
+    waits = [number for number, line in enumerate(lines) if line.strip().startswith("wait")]
+    assert waits
+    for number in waits:
+        mutant = "\n".join([*lines[:number], *lines[number + 1 :]])
+        with pytest.raises(VerifyError):
+            verify(parse_program(mutant + "\n", TEMPLATES))

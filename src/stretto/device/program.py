@@ -11,8 +11,8 @@ agree without talking, and counters only grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from stretto.device.expr import Buffer, input_symbols, known_size
 from stretto.device.operator import Kernel
@@ -93,54 +93,57 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class SizedPlacement:
-    """Where a local buffer lies whose size is known at the call, in bytes."""
+    """Where a local buffer lies whose size is known at the call, in bytes from the beginning of
+    slot number `slot`."""
 
+    slot: int
     offset: int | Size
     nbytes: int | Size
 
-    @property
-    def end(self) -> int | Size:
-        """Where the next buffer may begin."""
-        return self.offset + ceil_div(self.nbytes, FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+
+def sized_bytes(buffer: Buffer) -> int | Size:
+    return known_size(buffer.shape) * buffer.dtype.itemsize
 
 
-def sized_placements(
-    buffers: Iterable[Buffer], start: int
-) -> tuple[tuple[str, SizedPlacement], ...]:
-    """Places for the buffers among the given ones that are sized, one after the other."""
-    found: list[tuple[str, SizedPlacement]] = []
-    offset: int | Size = start
-    for buffer in buffers:
-        if buffer.is_sized:
-            nbytes = known_size(buffer.shape) * buffer.dtype.itemsize
-            found.append((buffer.name, SizedPlacement(offset, nbytes)))
-            offset = found[-1][1].end
-    return tuple(found)
+def aligned(nbytes: int | Size) -> int | Size:
+    """Rounded up to where the next buffer may begin."""
+    return (ceil_div(nbytes, FRAME_ALIGNMENT) * FRAME_ALIGNMENT).dim
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
     """The memory of one activation of a function: placements by buffer name, bytes (aligned).
 
-    `nbytes` is what the buffers of fixed size take. Behind them lie those that are `sized`, one
-    after the other, each at a place and with a number of bytes that the call decides.
+    `nbytes` is what the buffers of fixed size take. Behind them lie `slots`, one after the other,
+    of as many bytes as the call decides, with the buffers that are `sized`: a slot is as large as
+    the largest of its buffers.
     """
 
     nbytes: int
     placements: tuple[tuple[str, Placement], ...]
+    slots: tuple[int | Size, ...] = ()
     sized: tuple[tuple[str, SizedPlacement], ...] = ()
+
+    @property
+    def starts(self) -> tuple[int | Size, ...]:
+        """Where each slot begins."""
+        return tuple(accumulate(self.slots[:-1], initial=self.nbytes)) if self.slots else ()
 
     @property
     def end(self) -> int | Size:
         """The bytes of the whole frame."""
-        return self.sized[-1][1].end if self.sized else self.nbytes
+        return sum(map(Size.of, self.slots), start=Size.of(self.nbytes)).dim
 
     def __getitem__(self, name: str) -> Placement:
         return dict(self.placements)[name]
 
     def offset(self, name: str) -> int | Size:
         """Where a buffer begins."""
-        return {**dict(self.placements), **dict(self.sized)}[name].offset
+        fixed = dict(self.placements)
+        if name in fixed:
+            return fixed[name].offset
+        place = dict(self.sized)[name]
+        return self.starts[place.slot] + place.offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ from stretto.device.program import (
     Placement,
     Run,
     Schedule,
-    sized_placements,
+    SizedPlacement,
+    aligned,
+    sized_bytes,
 )
 from stretto.device.regions import Body, Statement
 from stretto.device.tree import Tree, TreeFunction, leaves, map_tree
@@ -95,7 +97,10 @@ def _frame(function: TreeFunction[Body]) -> FrameLayout:
         size = _aligned(buffer)
         placements.append((buffer.name, Placement(end, size)))
         end += size
-    return FrameLayout(end, tuple(placements), sized_placements(function.locals, end))
+    sized = [(b.name, sized_bytes(b)) for b in function.locals if b.is_sized]
+    slots = tuple(aligned(nbytes) for _, nbytes in sized)
+    own = ((name, SizedPlacement(n, 0, nbytes)) for n, (name, nbytes) in enumerate(sized))
+    return FrameLayout(end, tuple(placements), slots, tuple(own))
 
 
 def _aligned(buffer: Buffer) -> int:

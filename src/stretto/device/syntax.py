@@ -248,14 +248,21 @@ def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
 
 
 PLACEMENT = record(Placement, "{offset} size {nbytes}")
-SIZED_PLACEMENT = record(SizedPlacement, "{offset} size {nbytes}", offset=SIZE, nbytes=SIZE)
+SIZED_PLACEMENT = record(
+    SizedPlacement,
+    "slot {slot}[ + {offset}] size {nbytes}",
+    defaults={"offset": 0},
+    offset=SIZE,
+    nbytes=SIZE,
+)
 FRAME = pair(
     "frame {left} {right}",
     NAME,
     record(
         FrameLayout,
-        "{nbytes} {placements}[ sized {sized}]",
+        "{nbytes} {placements}[ slots {slots} {sized}]",
         placements=block(pair("{left} at {right}", NAME, PLACEMENT)),
+        slots=items(SIZE),
         sized=block(pair("{left} at {right}", NAME, SIZED_PLACEMENT)),
     ),
 )

@@ -260,6 +260,21 @@ def ceil_div(size: int | Size, divisor: int | Size) -> Size:
     return -(-Size.of(size) // divisor)
 
 
+USUAL = 64
+"""What symbols are taken for where something has to be assumed of them."""
+
+
+def usual_value(size: int | Size, usual: int = USUAL) -> int:
+    """A size when every symbol has a value of its range that is usual."""
+    if isinstance(size, int):
+        return size
+
+    def value(symbol: Symbol) -> int:
+        return max(symbol.low, usual if symbol.high is None else min(usual, symbol.high))
+
+    return size.evaluate(value)
+
+
 def _sorted_terms(total: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:
     return tuple(sorted(((a, c) for a, c in total.items() if c), key=lambda term: repr(term[0])))
 

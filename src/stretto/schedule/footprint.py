@@ -95,7 +95,8 @@ class Footprints:
 
     def _compared(self, a: Footprint, b: Footprint, memory: MemoryMap | None) -> Mask:
         met = np.zeros((self._units, self._units), np.bool_)
-        if a.buffer.name != b.buffer.name:
+        names = a.buffer.name, b.buffer.name
+        if names[0] != names[1] and (memory is None or names not in memory.alike):
             assert memory is not None
             (ours, our_units), (theirs, their_units) = (self._bytes_of(f, memory) for f in (a, b))
             rows, columns = np.nonzero(meeting(ours, theirs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Var
+from stretto.device.expr import Buffer, Var, is_known
 from stretto.device.flow import Backward
 from stretto.device.operator import Kernel, Operator
 from stretto.device.regions import Statement, item_regions
@@ -207,5 +207,5 @@ def _overwrites(operator: Operator) -> bool:
     plain = all(isinstance(atom, Var) and factor == 1 for atom, factor in variables)
     one_each = all(len(index.terms) <= 1 for index in operator.out.index)
     distinct = len({atom for atom, _ in variables}) == len(variables)
-    static = all(isinstance(extent, int) for extent in (*operator.dims, *operator.reduce))
+    static = all(map(is_known, (*operator.dims, *operator.reduce)))
     return plain and one_each and distinct and static and not operator.accumulate

@@ -4,20 +4,33 @@ Two buffers share bytes only if one is done with before the other begins: on the
 earlier wave, or in an earlier leaf. The waits that reuse needs are found later like all others, for
 conflicts are found by bytes. Buffers that rotate are placed as one block and share nothing with
 each other.
+
+Buffers whose size is known at the call only are given *slots* instead of offsets: a slot holds
+blocks of which one is done with before the next begins, and is as large as the largest of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 
-from stretto.device.expr import Buffer, Reg
-from stretto.device.program import FRAME_ALIGNMENT, FrameLayout, Placement, sized_placements
+from stretto.device.expr import Buffer, is_known
+from stretto.device.program import (
+    FRAME_ALIGNMENT,
+    FrameLayout,
+    Placement,
+    SizedPlacement,
+    aligned,
+    sized_bytes,
+)
 from stretto.device.regions import Interval
 from stretto.device.tree import TreeFunction
 from stretto.errors import ScheduleError
-from stretto.schedule.liveness import LiveRange, liveness
-from stretto.schedule.memory_map import MemoryMap
+from stretto.ir.size_bounds import maximum
+from stretto.ir.sizes import Maximum, Size, usual_value
+from stretto.schedule.liveness import Liveness, LiveRange, liveness
+from stretto.schedule.memory_map import MemoryMap, same_memory
 from stretto.schedule.policy import LeafPlan
 
 
@@ -53,26 +66,121 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
     Blocks of less than `share_bytes` get memory of their own.
     """
     fixed = tuple(buffer for buffer in function.locals if not buffer.is_sized)
-    for buffer in fixed:
-        if any(isinstance(dim, Reg) for dim in buffer.shape):
+    sized = tuple(buffer for buffer in function.locals if buffer.is_sized)
+    for buffer in function.locals:
+        if not all(map(is_known, buffer.shape)):
             raise ScheduleError(f"the size of local buffer {buffer.name} is not static")
     live = liveness(function.body, units)
-    blocks: list[_Block] = []
-    for group in _groups(fixed, live.pairs):
-        events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
-        nbytes = sum(_aligned(buffer.nbytes) for buffer in group)
-        span = LiveRange.of(events) if events else None
-        blocks.append(_Block(group, nbytes, span, small=nbytes < share_bytes))
+    blocks = _blocks(fixed, live, share_bytes)
     placed: list[tuple[int, _Block]] = []
     for block in sorted(blocks, key=lambda block: -block.nbytes):
         taken = [(o, o + other.nbytes) for o, other in placed if not block.may_share(other)]
         placed.append((_best_gap(taken, block.nbytes), block))
     separate = sum(block.nbytes for block in blocks)
-    sized = sized_placements(function.locals, _end(placed))
-    frame = replace(_frame(fixed, placed), sized=sized)
-    return FramePlan(frame, _layout(placed), separate)
+    slots = _slots(_blocks(sized, live, share_bytes))
+    frame = _with_slots(_frame(fixed, placed), sized, slots)
+    return FramePlan(frame, _with_sized(_layout(placed), slots), separate)
 
 
+def _blocks(buffers: tuple[Buffer, ...], live: Liveness, share_bytes: int) -> list[_Block]:
+    """What is placed as one, with its bytes; usual ones where the call decides."""
+    blocks: list[_Block] = []
+    for group in _groups(buffers, live.pairs):
+        events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
+        nbytes = sum(usual_value(aligned(sized_bytes(buffer))) for buffer in group)
+        span = LiveRange.of(events) if events else None
+        blocks.append(_Block(group, nbytes, span, small=nbytes < share_bytes))
+    return blocks
+
+
+# ---- slots -----------------------------------------------------------------------------------
+MOST_FORMULAS = 4
+"""The size of a slot is the maximum of at most as many formulas: each call computes it."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Blocks that share memory; `nbytes` is what the largest of them needs, `usual` a guess."""
+
+    blocks: list[_Block]
+    nbytes: Size
+    usual: int
+
+    def takes(self, block: _Block, nbytes: Size) -> bool:
+        """May a block have the memory of those in the slot?"""
+        if not all(block.may_share(other) for other in self.blocks):
+            return False
+        largest = maximum(self.nbytes, nbytes)
+        return all(
+            not isinstance(atom, Maximum) or len(atom.parts) <= MOST_FORMULAS
+            for atom, _ in largest.terms
+        )
+
+
+def _slots(blocks: list[_Block]) -> list[_Slot]:
+    """The largest blocks first; each goes where its size is one already, or nearest to it."""
+    slots: list[_Slot] = []
+    for block in sorted(blocks, key=lambda block: -block.nbytes):
+        needed = _block_bytes(block)
+        able = [slot for slot in slots if slot.takes(block, needed)]
+        if not able:
+            slots.append(_Slot([block], needed, block.nbytes))
+            continue
+        slot = min(
+            able,
+            key=lambda slot: (maximum(slot.nbytes, needed) != slot.nbytes, slot.usual),
+        )
+        slot.blocks.append(block)
+        slot.nbytes = maximum(slot.nbytes, needed)
+    return slots
+
+
+def _block_bytes(block: _Block) -> Size:
+    """The buffers of a block one after the other."""
+    *before, last = map(sized_bytes, block.buffers)
+    return sum((Size.of(aligned(nbytes)) for nbytes in before), start=Size.of(last))
+
+
+def _with_slots(frame: FrameLayout, buffers: tuple[Buffer, ...], slots: list[_Slot]) -> FrameLayout:
+    places: dict[str, SizedPlacement] = {}
+    for number, slot in enumerate(slots):
+        for block in slot.blocks:
+            offset: int | Size = 0
+            for buffer in block.buffers:
+                nbytes = sized_bytes(buffer)
+                places[buffer.name] = SizedPlacement(number, offset, nbytes)
+                offset = offset + aligned(nbytes)
+    sized = tuple((buffer.name, places[buffer.name]) for buffer in buffers)
+    return replace(frame, slots=tuple(aligned(slot.nbytes) for slot in slots), sized=sized)
+
+
+SLOT_BYTES = 1 << 40
+"""Places of sized buffers in the memory map: slot n begins at (n + 1) times as much."""
+
+
+def _with_sized(memory: MemoryMap, slots: list[_Slot]) -> MemoryMap:
+    """With the sized buffers: what is in one slot may have any bytes in common."""
+    extents, moving, sharing = dict(memory.extents), set(memory.moving), dict(memory.sharing)
+    alike: set[tuple[str, str]] = set()
+    for number, slot in enumerate(slots, 1):
+        for block in slot.blocks:
+            names = tuple(buffer.name for buffer in block.buffers)
+            extents |= dict.fromkeys(names, (number * SLOT_BYTES, (number + 1) * SLOT_BYTES))
+            others = [other for other in slot.blocks if other is not block]
+            there = tuple(buffer.name for other in others for buffer in other.buffers)
+            sharing |= dict.fromkeys(names, there)
+            if len(names) > 1:
+                moving |= set(names)
+            alike |= {
+                (one.name, another.name)
+                for other in others
+                for one, another in product(block.buffers, other.buffers)
+                if len(names) == len(other.buffers) == 1 and same_memory(one, another)
+            }
+    return MemoryMap(extents, frozenset(moving), sharing, frozenset(alike))
+
+
+# ---- offsets ---------------------------------------------------------------------------------
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
 

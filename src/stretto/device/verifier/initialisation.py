@@ -33,7 +33,7 @@ from stretto.device.tree import (
     swaps,
     walk,
 )
-from stretto.device.verifier.cells import Cells
+from stretto.device.verifier.cells import Cells, Selection
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
@@ -191,15 +191,14 @@ class _Checker(Facts[Schedule, State]):
             if region.write:
                 for name, span in self._destroyed(region):
                     spans[name].add(span)
+        cut = {name: (regions[name], spans[name]) for name in self._buffers}
         for group in self._places.groups():
-            together = set().union(*(regions[name] for name in group))
-            pieces = set().union(*(spans[name] for name in group))
-            for name in group:
-                regions[name], spans[name] = together, pieces
-        return {
-            name: Cells.of(buffer, regions[name], spans[name])
-            for name, buffer in self._buffers.items()
-        }
+            # What lies at one place is divided alike.
+            alike = {*group, *(other for name in group for other in self._places.alike(name))}
+            together: set[Region] = set().union(*(regions[name] for name in alike))
+            pieces: set[Interval] = set().union(*(spans[name] for name in group))
+            cut |= dict.fromkeys(group, (together, pieces))
+        return {name: Cells.of(buffer, *cut[name]) for name, buffer in self._buffers.items()}
 
     def _accesses(self) -> Iterator[Region]:
         for node in walk(self._function.body):
@@ -220,6 +219,13 @@ class _Checker(Facts[Schedule, State]):
         for name, first, last in self._places.destroyed(region):
             size = self._buffers[name].dtype.itemsize
             yield name, (first // size, -(-last // size))
+
+    def _destroyed_cells(self, region: Region) -> Iterator[tuple[str, Selection]]:
+        """Cells of other buffers that a write to the region may destroy."""
+        for name, span in self._destroyed(region):
+            yield name, self._cells[name].span(span)
+        for name, part in self._places.destroyed_sized(region):
+            yield name, slice(None) if part is None else self._cells[name].region(part)
 
     def merge(self, a: State, b: State) -> State:
         return a.meet(b)
@@ -285,8 +291,7 @@ class _Checker(Facts[Schedule, State]):
 
     def _write(self, region: Region, surely: bool, draft: _Draft) -> None:
         state = draft.state
-        for other, span in self._destroyed(region):
-            cells = self._cells[other].span(span)
+        for other, cells in self._destroyed_cells(region):
             if other in state.written:
                 draft.mask(state.written, other)[cells] = False
             else:

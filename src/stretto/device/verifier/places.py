@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
 
 import numpy as np
 
 from stretto.device.boxes import Boxes, Limits, Mask
-from stretto.device.expr import Buffer, known_size
-from stretto.device.program import FRAME_ALIGNMENT, FrameLayout, Placement, Schedule
+from stretto.device.expr import Buffer
+from stretto.device.program import (
+    FRAME_ALIGNMENT,
+    FrameLayout,
+    Placement,
+    Schedule,
+    sized_bytes,
+)
 from stretto.device.regions import Interval, Region
 from stretto.device.tree import TreeFunction, rotation, walk
 from stretto.errors import VerifyError
@@ -19,17 +27,21 @@ from stretto.ir.sizes import Size
 class Places:
     """Byte ranges of the locals of one function. Rotating buffers may be anywhere in their group.
 
+    Buffers whose size the call decides share bytes if they lie in one slot and are not proved to
+    lie apart there.
+
     Raises VerifyError for a local without a place, a place outside of the frame, too small or not
     aligned, and for buffers of a rotating group that overlap or differ in type.
     """
 
     def __init__(self, function: TreeFunction[Schedule], frame: FrameLayout) -> None:
         self._placements = dict(frame.placements)
-        self._sized = frozenset(buffer.name for buffer in function.locals if buffer.is_sized)
+        self._sized = dict(frame.sized)
+        self._buffers = {buffer.name: buffer for buffer in function.locals}
         for buffer in function.locals:
-            if buffer.name not in self._sized:
+            if not buffer.is_sized:
                 self._check(buffer, frame)
-        _check_sized(function, frame)
+        _check_slots(function, frame)
         self._group = {buffer.name: [buffer.name] for buffer in function.locals}
         for node in walk(function.body):
             for current, following in rotation(node):
@@ -42,6 +54,9 @@ class Places:
         ):
             if self._group[one] is not self._group[other] and other not in self._near[one]:
                 self._near[one] = (*self._near[one], other)
+        for one, other in permutations(self._sized, 2):
+            if self._group[one] is not self._group[other] and not self._are_apart(one, other):
+                self._near[one] = (*self.near(one), other)
 
     def near(self, name: str) -> tuple[str, ...]:
         """The buffer itself and those that may have bytes in common with it."""
@@ -54,6 +69,9 @@ class Places:
     def share(self, a: Boxes, b: Boxes) -> Mask:
         """[r, s]: may regions of two local buffers that are near have a byte in common?"""
         common = np.zeros((len(a), len(b)), np.bool_)
+        names = a.buffer.name, b.buffer.name
+        if names[0] in self._sized:
+            return a.overlap(b) if self._are_alike(*names) else ~common
         for x in self._bytes_of(a):
             for y in self._bytes_of(b):
                 common |= (x[:, None, 0] < y[None, :, 1]) & (y[None, :, 0] < x[:, None, 1])
@@ -63,10 +81,15 @@ class Places:
         """May regions of two different local buffers have a byte in common?"""
         if b.buffer.name not in self.near(a.buffer.name):
             return False
+        if a.buffer.name in self._sized:
+            return True
         return any(_meet(x, y) for x in self._ranges(a) for y in self._ranges(b))
 
     def destroyed(self, region: Region) -> Iterator[tuple[str, int, int]]:
-        """(name, first, last + 1): bytes of other buffers that a write to `region` may destroy."""
+        """(name, first, last + 1): bytes of other buffers that a write to `region` may destroy, of
+        those with a place that is a number."""
+        if region.buffer.is_sized:
+            return
         ranges = self._ranges(region)
         for name in self.near(region.buffer.name)[1:]:
             size = self._placements[name].nbytes
@@ -76,6 +99,33 @@ class Places:
                     low, high = max(first - start, 0), min(last - start, size)
                     if low < high:
                         yield name, low, high
+
+    def destroyed_sized(self, region: Region) -> Iterator[tuple[str, Region | None]]:
+        """The sized buffers that a write to `region` of one may destroy, and what of them; None is
+        the whole."""
+        name = region.buffer.name
+        for other in self.near(name)[1:] if name in self._sized else ():
+            alike = self._are_alike(name, other)
+            yield other, replace(region, buffer=self._buffers[other]) if alike else None
+
+    def alike(self, name: str) -> tuple[str, ...]:
+        """The sized buffers that lie where this one does, and whose elements are the same bytes."""
+        near = self.near(name)[1:] if name in self._sized else ()
+        return tuple(other for other in near if self._are_alike(name, other))
+
+    def _are_apart(self, one: str, other: str) -> bool:
+        """Are two sized buffers proved to have no byte in common?"""
+        a, b = self._sized[one], self._sized[other]
+        if a.slot != b.slot:
+            return True
+        return at_most(a.offset + a.nbytes, b.offset) or at_most(b.offset + b.nbytes, a.offset)
+
+    def _are_alike(self, one: str, other: str) -> bool:
+        """Are the bytes of an element those of the same element of the other buffer?"""
+        a, b = self._buffers[one], self._buffers[other]
+        alone = len(self._group[one]) == len(self._group[other]) == 1
+        same = a.shape == b.shape and a.dtype.itemsize == b.dtype.itemsize
+        return alone and same and self._sized[one].offset == self._sized[other].offset
 
     def _check(self, buffer: Buffer, frame: FrameLayout) -> None:
         placement = self._placements.get(buffer.name)
@@ -94,10 +144,13 @@ class Places:
         one, two = self._group[current.name], self._group[following.name]
         if one is two:
             return
-        for a in one if not current.is_sized else ():
-            for b in two:
-                if _meet(_bytes(self._placements[a]), _bytes(self._placements[b])):
-                    raise VerifyError(f"rotating buffers {a} and {b} overlap")
+        for a, b in product(one, two):
+            if current.is_sized:
+                meet = not self._are_apart(a, b)
+            else:
+                meet = _meet(_bytes(self._placements[a]), _bytes(self._placements[b]))
+            if meet:
+                raise VerifyError(f"rotating buffers {a} and {b} overlap")
         one.extend(two)
         self._group |= dict.fromkeys(two, one)
 
@@ -122,21 +175,25 @@ class Places:
         return [(start + first, start + last) for start in starts]
 
 
-def _check_sized(function: TreeFunction[Schedule], frame: FrameLayout) -> None:
-    """Buffers whose size the call decides lie one after the other, for every size."""
-    sized = [buffer for buffer in function.locals if buffer.is_sized]
-    if [buffer.name for buffer in sized] != [name for name, _ in frame.sized]:
+def _check_slots(function: TreeFunction[Schedule], frame: FrameLayout) -> None:
+    """Buffers whose size the call decides lie in their slots, for every size."""
+    for number, nbytes in enumerate(frame.slots):
+        if Size.of(nbytes) % FRAME_ALIGNMENT != Size() or not at_most(0, nbytes):
+            raise VerifyError(f"slot {number} of {function.name} may end where nothing may begin")
+    sized = {buffer.name: buffer for buffer in function.locals if buffer.is_sized}
+    if list(sized) != [name for name, _ in frame.sized]:
         raise VerifyError(f"the frame of {function.name} has not its sized buffers in order")
-    end: int | Size = frame.nbytes
-    for buffer, (name, place) in zip(sized, frame.sized, strict=True):
-        needed = known_size(buffer.shape) * buffer.dtype.itemsize
+    for name, place in frame.sized:
+        needed = sized_bytes(sized[name])
         if not at_most(needed, place.nbytes):
             raise VerifyError(f"the place of {name} may have less than {needed} bytes")
-        if not at_most(end, place.offset):
-            raise VerifyError(f"the place of {name} may overlap what is before it")
+        if not 0 <= place.slot < len(frame.slots):
+            raise VerifyError(f"{name} lies in slot {place.slot} of {len(frame.slots)}")
+        end = place.offset + place.nbytes
+        if not at_most(0, place.offset) or not at_most(end, frame.slots[place.slot]):
+            raise VerifyError(f"the place of {name} may reach beyond its slot")
         if Size.of(place.offset) % FRAME_ALIGNMENT != Size():
             raise VerifyError(f"the place of {name} is not aligned")
-        end = place.end
 
 
 def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:

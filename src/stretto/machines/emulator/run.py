@@ -223,8 +223,8 @@ class _Unit:
         pointers = dict(self.machine.externals)
         for name, placement in layout.placements:
             pointers[name] = Pointer(None, frame + placement.offset)
-        for name, placement in layout.sized:
-            pointers[name] = Pointer(None, frame + resolve(placement.offset, registers))
+        for name, _ in layout.sized:
+            pointers[name] = Pointer(None, frame + resolve(layout.offset(name), registers))
         memory = UnitMemory(self.machine.memory, self.number, pointers, registers)
         return _Activation(function, frame, end, depth, memory, pointers, registers)
 

@@ -56,6 +56,37 @@ def _frames(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> M
     return Mutant(replace(program, frames=tuple(frames)), source, text)
 
 
+def _slots(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
+    """Another slot, place or size for a buffer whose size the call decides, or another slot."""
+    number, (name, frame) = pick(
+        rng, [(n, pair) for n, pair in enumerate(program.frames) if pair[1].sized]
+    )
+    slots, sized = list(frame.slots), list(frame.sized)
+    at = rng.randrange(len(sized))
+    buffer, place = sized[at]
+    other = rng.choice(sized)[1]
+    text = f"the frame of {name} changes at {buffer}"
+    match rng.randrange(7):
+        case 0:
+            slots[rng.randrange(len(slots))] = rng.choice(slots)
+        case 1:
+            at = rng.randrange(len(slots))
+            slots[at] = slots[at] + rng.choice([-64, 64, 4])
+        case 2:
+            del slots[rng.randrange(len(slots))]
+        case 3:
+            sized[at] = buffer, replace(place, slot=other.slot)
+        case 4:
+            sized[at] = buffer, replace(place, slot=other.slot, offset=0)
+        case 5:
+            sized[at] = buffer, replace(place, offset=rng.choice([0, 64, other.nbytes]))
+        case _:
+            sized[at] = buffer, replace(place, nbytes=rng.choice([other.nbytes, 4]))
+    frames = list(program.frames)
+    frames[number] = name, replace(frame, slots=tuple(slots), sized=tuple(sized))
+    return Mutant(replace(program, frames=tuple(frames)), source, text)
+
+
 def _declarations(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
     """Locals, params, results and externals of a function, of the program alone."""
     function = rng.choice(program.tree.functions)
@@ -168,7 +199,19 @@ def _units(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mu
 
 
 CHANGES: tuple[Change, ...] = (
-    *(_frames, _frames, _frames, _declarations, _buffers, _kernels, _kernels, _kernels, _kernels),
+    *(
+        _frames,
+        _frames,
+        _frames,
+        _slots,
+        _slots,
+        _declarations,
+        _buffers,
+        _kernels,
+        _kernels,
+        _kernels,
+        _kernels,
+    ),
     *(_units, another(Buffer)),
 )
 """The more often one is listed, the more often it is drawn."""
