@@ -8,10 +8,10 @@ symbols, such as the shapes of results, become Python functions once, when the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -20,11 +20,10 @@ from stretto.errors import RunError
 from stretto.interp.check import Sizes, bind_sizes, size_value
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol
+from stretto.runtime.stops import too_large
 
 Values = Sequence[int]
 """The values of a program's symbols, in their order."""
-Layout = tuple[tuple[int, ...], tuple[int, ...]]
-"""Shape and strides of a dense tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class InputSizes:
             object.__setattr__(self, "read", refuse)
             return
         sources = [f"t[{n}].shape[{dim}]" for n, dim in filter(None, places.values())]
-        object.__setattr__(self, "read", _function("t", sources, {}))
+        object.__setattr__(self, "read", _function("t", _tuple(sources), {}))
 
     def _place(self, symbol: Symbol) -> tuple[int, int] | None:
         """The first input, and the dim of it, that is the symbol."""
@@ -84,9 +83,14 @@ class InputSizes:
         }
 
     def shown(self, values: Values) -> str:
-        """`n = 3, m = 4`, for messages."""
-        pairs = zip(self.symbols, values, strict=True)
-        return ", ".join(f"{symbol} = {value}" for symbol, value in pairs)
+        """The values for messages."""
+        return shown_sizes(self.symbols, values)
+
+
+def shown_sizes(symbols: Sequence[Symbol], values: Values) -> str:
+    """`n = 3, m = 4`."""
+    pairs = zip(symbols, values, strict=True)
+    return ", ".join(f"{symbol} = {value}" for symbol, value in pairs)
 
 
 # ---- formulas --------------------------------------------------------------------------------
@@ -117,10 +121,13 @@ def _operand(value: _Text | int) -> str:
     return value.text if isinstance(value, _Text) else f"({value})"
 
 
-def _function(parameters: str, results: Sequence[str], known: Mapping[str, object]) -> Any:
-    """The function of these parameters that gives a tuple of the results."""
-    every = "".join(f"{result}, " for result in results)
-    return eval(f"lambda {parameters}: ({every})", dict(known))
+def _function(parameters: str, result: str, known: Mapping[str, object]) -> Any:
+    """The function of these parameters that gives what the text says."""
+    return eval(f"lambda {parameters}: {result}", dict(known))
+
+
+def _tuple(texts: Iterable[str]) -> str:
+    return "(" + "".join(f"{text}, " for text in texts) + ")"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,36 +136,52 @@ class Formulas:
 
     symbols: tuple[Symbol, ...]
 
+    @property
+    def parameters(self) -> str:
+        return ", ".join(f"s{number}" for number in range(len(self.symbols)))
+
     def text(self, size: int | Size) -> str:
-        if isinstance(size, int):
-            return str(size)
         names = {symbol: _Text(f"s{number}") for number, symbol in enumerate(self.symbols)}
-        return _operand(
-            size.evaluate(
-                names.__getitem__, lambda a, b: _Text(f"max({_operand(a)}, {_operand(b)})")
-            )
-        )
 
-    def function(self, results: Sequence[str]) -> Callable[..., Any]:
-        """Gives a tuple of what the texts say."""
-        return _function(", ".join(f"s{n}" for n in range(len(self.symbols))), results, {})
+        def largest(a: _Text | int, b: _Text | int) -> _Text:
+            return _Text(f"max({_operand(a)}, {_operand(b)})")
 
-    def layouts(self, buffers: Sequence[Buffer]) -> Callable[..., tuple[int, tuple[Layout, ...]]]:
-        """A function of the values that gives the bytes of all the buffers together, and the shape
-        and strides of each. Strides are torch's: a dim without elements counts as one."""
-        total: int | Size = 0
-        texts: list[str] = []
-        for buffer in buffers:
+        return _operand(Size.of(size).evaluate(names.__getitem__, largest))
+
+    def allocate(self, buffers: Sequence[Buffer], limit: int) -> Callable[..., list[torch.Tensor]]:
+        """A function of the values that makes memory for the buffers.
+
+        It raises RunError where they need more than `limit` bytes, and takes none.
+        """
+        total = Size()
+        known: dict[str, object] = {"empty": torch.empty_strided}
+        made: list[str] = []
+        for number, buffer in enumerate(buffers):
             dims = known_dims(buffer)
             total = total + prod(dims, start=Size(const=buffer.dtype.itemsize))
-            steps: list[int | Size] = []
-            step: int | Size = 1
-            for dim in reversed(dims):
-                steps.insert(0, step)
-                step = step * (max(dim, 1) if isinstance(dim, int) else maximum(dim, 1))
-            texts.append(f"({self._tuple(dims)}, {self._tuple(steps)})")
-        every = "".join(f"{text}, " for text in texts)
-        return self.function([self.text(total), f"({every})"])
+            known[f"d{number}"] = buffer.dtype.torch
+            shape, steps = (_tuple(map(self.text, sizes)) for sizes in (dims, _steps(dims)))
+            made.append(f"empty({shape}, {steps}, dtype=d{number})")
+        known["refuse"] = self._refuse(total, limit)
+        every = f"[{', '.join(made)}]"
+        text = f"{every} if {self.text(total)} <= {limit} else refuse({self.parameters})"
+        return _function(self.parameters, text, known)
 
-    def _tuple(self, sizes: Sequence[int | Size]) -> str:
-        return "(" + "".join(f"{self.text(size)}, " for size in sizes) + ")"
+    def _refuse(self, total: Size, limit: int) -> Callable[..., NoReturn]:
+        nbytes = _function(self.parameters, self.text(total), {})
+
+        def refuse(*values: int) -> NoReturn:
+            shown = shown_sizes(self.symbols, values)
+            raise too_large("the results", nbytes(*values), limit, shown)
+
+        return refuse
+
+
+def _steps(dims: Sequence[int | Size]) -> list[int | Size]:
+    """Row-major strides as torch has them: a dim without elements counts as one."""
+    steps: list[int | Size] = []
+    step: int | Size = 1
+    for dim in reversed(dims):
+        steps.insert(0, step)
+        step = step * (max(dim, 1) if isinstance(dim, int) else maximum(dim, 1))
+    return steps

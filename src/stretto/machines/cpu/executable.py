@@ -89,11 +89,10 @@ class CpuExecutable(Executable):
         self.sizes = InputSizes(interface.symbols, interface.inputs)
         self.is_sized = bool(interface.symbols)
         if self.is_sized:
-            self.layouts = Formulas(interface.symbols).layouts(results)
-            self.dtypes = [buffer.dtype.torch for buffer in results]
+            formulas = Formulas(interface.symbols)
+            self.allocate_results = formulas.allocate(results, usable_memory())
         else:
             self.static = [_layout(buffer) for buffer in results]
-        self.memory_limit = usable_memory()
         self.as_they_are = [place.number for place in self.outputs]
         self.is_shaped = any(map(_is_dynamic, self.outputs))
         self.native = NativeProgram(
@@ -115,7 +114,7 @@ class CpuExecutable(Executable):
             sizes=len(self.sizes.symbols),
             arena_bytes=frames["main"] + deeper,
             deep=self.source.recursive,
-            arena_limit=min(MOST_ARENA, self.memory_limit // 2),
+            arena_limit=min(MOST_ARENA, usable_memory() // 2),
             max_depth=options.max_depth,
         )
 
@@ -152,13 +151,7 @@ class CpuExecutable(Executable):
             return inputs + [
                 _empty(shape, steps, dtype=dtype) for shape, steps, dtype in self.static
             ]
-        nbytes, layouts = self.layouts(*sizes)
-        if nbytes > self.memory_limit:
-            raise too_large("results", nbytes, self.memory_limit, self.sizes.shown(sizes))
-        return inputs + [
-            _empty(shape, steps, dtype=dtype)
-            for (shape, steps), dtype in zip(layouts, self.dtypes, strict=True)
-        ]
+        return inputs + self.allocate_results(*sizes)
 
     def allocate_lists(
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
@@ -174,9 +167,9 @@ class CpuExecutable(Executable):
             shape = item_shape(buffer, registers)
             lead = (capacities[place],) if grows(buffer) else ()
             nbytes = prod((*lead, *shape)) * buffer.dtype.itemsize
-            if nbytes > self.memory_limit:
+            if sizes and nbytes > usable_memory():
                 shown = self.sizes.shown(sizes)
-                raise too_large(f"buffer {buffer.name}", nbytes, self.memory_limit, shown)
+                raise too_large(f"buffer {buffer.name}", nbytes, usable_memory(), shown)
             memory.append(torch.empty((*lead, *shape), dtype=buffer.dtype.torch))
             if place in capacities and not grows(buffer):
                 capacities[place] = shape[0]

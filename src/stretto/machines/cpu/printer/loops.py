@@ -17,15 +17,15 @@ from stretto.machines.cpu.printer.expr import (
 )
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
 from stretto.machines.statements import Assign, If, Raw, Store
-from stretto.machines.terms import Term, call, filled, infix, literal, variable
+from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 SIMD = "#pragma omp simd"
 VECTOR_BLOCK = 64
 """Columns reduced side by side when the reduced dim is not the contiguous one."""
 SUM_CHUNK = 4096
 """Elements summed in f32 before the partial sum goes to an f64 total."""
-SUM, TOTAL, CHUNK, BLOCK, STOP, TOTALS = map(
-    variable, ("sum", "total", "chunk", "block", "stop", "totals")
+SUM, TOTAL, CHUNK, BLOCK, STOP, END, TOTALS, PART = map(
+    variable, ("sum", "total", "chunk", "block", "stop", "end", "totals", "part")
 )
 
 
@@ -173,11 +173,11 @@ class LoopPrinter(NestPrinter):
         """The size of a reduced dim."""
         return self.extent(self.operator.reduce[var - len(self.operator.dims)])
 
-    def chunk(self, start: Term, size: int, end: Term) -> None:
+    def chunk(self, start: Term, size: int, end: Term, name: Term = STOP) -> None:
         """Names where a chunk stops."""
         following = start + size
         stop = filled("{} < {} ? {} : {}", following, end, following, end)
-        self.out.assign(STOP, stop, "const int64_t")
+        self.out.assign(name, stop, "const int64_t")
 
     def reduce_nest(self, var: int, last: int) -> None:
         if var > last:
@@ -205,13 +205,17 @@ class LoopPrinter(NestPrinter):
         place = element(TOTALS, iteration(dim) - BLOCK)
         with self.loop(BLOCK, first, last, step=VECTOR_BLOCK):
             self.chunk(BLOCK, VECTOR_BLOCK, last)
-            self.out.add(Raw(literal(f"{kind} totals[{VECTOR_BLOCK}];"), TOTALS))
-            with self.loop(variable("n"), ZERO, literal(VECTOR_BLOCK)):
-                self.out.add(Store(None, element(TOTALS, variable("n")), self.initial()))
+            self.columns(TOTALS, kind)
             base = len(self.operator.dims)
             self.column_nest(base, base + len(self.operator.reduce) - 1, dim, place)
             with self.loop(iteration(dim), BLOCK, STOP):
                 self.store(call(self.accumulator, place))
+
+    def columns(self, name: Term, kind: str) -> None:
+        """Accumulators of a block of columns."""
+        self.out.add(Raw(joined(f"{kind} ", name, f"[{VECTOR_BLOCK}];"), name))
+        with self.loop(variable("n"), ZERO, literal(VECTOR_BLOCK)):
+            self.out.add(Store(None, element(name, variable("n")), self.initial()))
 
     def long_sum(self) -> bool:
         """Sums so long that f32 would lose digits."""
@@ -221,12 +225,32 @@ class LoopPrinter(NestPrinter):
         return total >= SUM_CHUNK
 
     def column_nest(self, var: int, last: int, dim: int, place: Term) -> None:
-        if var <= last:
+        if var > last:
+            with self.loop(iteration(dim), BLOCK, STOP, SIMD):
+                self.out.add(Store(None, place, self.combined(place, self.value())))
+        elif var == last and self.may_be_long():
+            self.column_chunks(last, dim, place)
+        else:
             with self.loop(iteration(var), ZERO, self.reduced(var)):
                 self.column_nest(var + 1, last, dim, place)
-            return
-        with self.loop(iteration(dim), BLOCK, STOP, SIMD):
-            self.out.add(Store(None, place, self.combined(place, self.value())))
+
+    def may_be_long(self) -> bool:
+        """Sums of which only the run knows whether f32 would lose digits."""
+        extents = self.operator.reduce
+        is_float = self.operator.combine == "sum" and self.accumulator == "float"
+        return is_float and not all(isinstance(extent, int) for extent in extents)
+
+    def column_chunks(self, var: int, dim: int, place: Term) -> None:
+        """As many elements in f32 as lose no digits, then their sums to the f64 totals."""
+        extent = self.reduced(var)
+        part = element(PART, iteration(dim) - BLOCK)
+        with self.loop(CHUNK, ZERO, extent, step=SUM_CHUNK):
+            self.chunk(CHUNK, SUM_CHUNK, extent, END)
+            self.columns(PART, self.total)
+            with self.loop(iteration(var), CHUNK, END):
+                self.column_nest(var + 1, var, dim, part)
+            with self.loop(iteration(dim), BLOCK, STOP, SIMD):
+                self.out.add(Store(None, place, place + part))
 
     def arg_reduce(self) -> None:
         """The best value first, in vector lanes, then its first position (NaN counts as best)."""
