@@ -62,3 +62,10 @@ def test_large_buffers_have_few_cells() -> None:
     empty = Buffer("empty", DType.F32, (0, 4))
     cells = Cells.of(empty, [Region(empty, (0, 4), (None, None), write=True)], ())
     assert cells.none()[cells.region(Region(empty, (0, 4), (None, None), write=True))].all()
+
+
+def test_regions_of_another_shape_are_exact() -> None:
+    rng = random.Random(0)
+    regions = [drawn(rng) for _ in range(20)]
+    cells = Cells.of(BUFFER, regions, ())
+    assert all(map(cells.is_exact, regions))

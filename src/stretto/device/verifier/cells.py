@@ -100,6 +100,8 @@ class Cells:
 
     def is_exact(self, region: Region) -> bool:
         """Whether the cells of a region have nothing beside it."""
+        if not self.buffer.is_sized:
+            return True
         if region.shape != self.buffer.shape:
             return all(part is None for part in region.box)
         parts = zip(self.axes, region.box, strict=True)
