@@ -32,7 +32,16 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("tools",),
 )
 # The modules that know all stages. Below them only the tools may import them.
-TOP: tuple[str, ...] = ("__init__", "__main__", "api", "build", "entry", "keys", "placement")
+TOP: tuple[str, ...] = (
+    "__init__",
+    "__main__",
+    "api",
+    "build",
+    "dynamo",
+    "entry",
+    "keys",
+    "placement",
+)
 
 # The parts of `frontends.python`, from the bottom up: each imports only those before it.
 PYTHON_FRONTEND: tuple[str, ...] = (
@@ -147,6 +156,11 @@ def upward_imports(source: Path) -> list[str]:
 
 def test_the_parts_of_the_python_frontend_follow_their_order() -> None:
     assert upward_imports(SOURCE) == []
+
+
+def test_the_python_frontend_does_not_know_the_one_of_graphs() -> None:
+    for path in (SOURCE / "frontends" / "python").rglob("*.py"):
+        assert "frontends.fx" not in path.read_text(), path
 
 
 def test_an_import_of_a_higher_part_of_the_python_frontend_is_found(tmp_path: Path) -> None:

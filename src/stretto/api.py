@@ -38,6 +38,14 @@ _TENSORS_ONLY = {torch.Tensor}
 _OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
 """Methods that, if the original has them, would make a copy that is not compiled."""
 
+_READERS = frozenset(
+    (
+        "buffers", "children", "modules", "named_buffers", "named_children", "named_modules",
+        "named_parameters", "parameters", "state_dict",
+    )
+)  # fmt: skip
+"""Methods of modules that never return the module. Dynamo looks for the very methods of torch."""
+
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 _ROUNDS = 20
@@ -107,7 +115,7 @@ class Compiled:
             raise AttributeError(name)
         found = getattr(self.__dict__["_function"], name)
         module = self.__dict__["_module"]
-        if module is None or getattr(found, "__self__", None) is not module:
+        if module is None or getattr(found, "__self__", None) is not module or name in _READERS:
             return found
         return functools.partial(self._call_method, found)
 

@@ -14,7 +14,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("cuda", "guide", "timeline")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("cuda", "guide", "timeline", "torch_compile")),
 ]
 
 _BLOCK = re.compile(r"(<!-- not run -->\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.map import map as torch_map
+from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils._pytree import tree_any, tree_map
 
 from stretto.frontends.python.calls import torch_control
@@ -294,6 +295,11 @@ def _assert_scalar(value: Any, message: str, *_: Any) -> Any:
     return check(value, "RuntimeError", message) if _traced(value) else NotImplemented
 
 
+def _item(value: Any) -> Any:
+    """The operator that `item()` is in a graph."""
+    return Hooks.item(value) if _traced(value) else NotImplemented
+
+
 def _arange(*args: Any, **kwargs: Any) -> Any:
     for arg in filter(_traced, args):
         concrete(arg, "int")
@@ -354,9 +360,13 @@ RULES: dict[Any, BuiltinRule] = {
     torch.arange: _arange,
     torch.equal: _compared("equal"),
     torch.allclose: _compared("allclose"),
+    torch.ops.aten.item.default: _item,
+    torch.ops.aten._local_scalar_dense.default: _item,
     torch.cond: torch_control.cond,
     torch.while_loop: torch_control.while_loop,
     torch_map: torch_control.map_rows,
+    torch_scan: torch_control.scan,
+    **torch_control.OPERATORS,
 }
 
 

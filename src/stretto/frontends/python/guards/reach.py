@@ -81,10 +81,18 @@ def is_of_user(value: type | ModuleType) -> bool:
 
 
 def original(value: Any) -> Any:
-    """The function that a compiled function was made from; any other object itself."""
-    while type(value).__module__ == "stretto.api" and "_function" in vars(value):
-        value = vars(value)["_function"]
-    return value
+    """The function that a compiled function was made from, by stretto or by torch.compile; any
+    other object itself."""
+    while True:
+        kind = type(value)
+        if kind.__module__ == "stretto.api" and "_function" in vars(value):
+            value = vars(value)["_function"]
+        elif kind is FunctionType and "_torchdynamo_orig_callable" in value.__dict__:
+            value = value.__dict__["_torchdynamo_orig_callable"]
+        elif kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame":
+            value = vars(value)["_modules"]["_orig_mod"]
+        else:
+            return value
 
 
 def is_foreign_module(value: object) -> bool:

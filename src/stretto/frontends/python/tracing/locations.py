@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -40,8 +43,25 @@ def user_frame() -> FrameType | None:
     return frame
 
 
+_local = threading.local()
+
+
+@contextmanager
+def at(place: SourceLocation | None) -> Generator[None]:
+    """What is traced inside was written at `place`, whatever frames there are. None: as before."""
+    before = getattr(_local, "place", None)
+    _local.place = place or before
+    try:
+        yield
+    finally:
+        _local.place = before
+
+
 def user_location() -> SourceLocation | None:
-    """Where the innermost user frame is, with columns."""
+    """Where the innermost user frame is, with columns, or the place that `at` has given."""
+    known: SourceLocation | None = getattr(_local, "place", None)
+    if known is not None:
+        return known
     frame = user_frame()
     return None if frame is None else located(frame.f_code, frame.f_lasti)
 
