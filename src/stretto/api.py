@@ -15,8 +15,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.build import build
-from stretto.entry import Entry, check_written
+from stretto.entry import Entry, check_dense, check_written
 from stretto.errors import BuildError, CaptureError, StrettoWarning
+from stretto.families import CallForm, Family, SizeKey, fitting, is_size_key, size_key
 from stretto.frontends.python import Reading, capture, capturing, is_structural
 from stretto.frontends.python.results.signature import key_of
 from stretto.frontends.python.tracing.admission import (
@@ -57,12 +58,20 @@ class Compiled:
     original's.
     """
 
-    def __init__(self, function: Callable[..., Any], backend: str, options: Options) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        backend: str,
+        options: Options,
+        dynamic: bool | None = None,
+    ) -> None:
         self._module = function if isinstance(function, torch.nn.Module) else None
         self._function = function
         self._backend = backend
         self._options = options
+        self._dynamic = dynamic
         self._entries: dict[Key, Entry] = {}
+        self._families: dict[Key, Family] = {}
         self._structures: dict[Key, bool | None] = {}
         self._lock = ForkSafeLock()
         self._warned_eager: set[str] = set()
@@ -102,7 +111,7 @@ class Compiled:
                 found = getattr(found, part, None)
             if found is self:
                 return name
-        return _compile_again, (self._function, self._backend, self._options)
+        return _compile_again, (self._function, self._backend, self._options, self._dynamic)
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -156,11 +165,17 @@ class Compiled:
         entry = self._entries.get(key)
         if entry is None and tensors is not args:
             key, entry = self._by_structure(key, tensors, args, kwargs)
+        form = None
+        if entry is None and self._dynamic is not False:
+            form = CallForm.of(key)
+            key, entry = self._by_sizes(key, form, tensors, (args, kwargs))
         if entry is None or not entry.is_current():
             entry = self._compile(key, tensors, args, kwargs)
+        if form is not None and entry.takes_ints:
+            tensors = entry.with_ints(tensors, form.ints)
         reading = None
         if entry.varies:
-            entry, reading = self._varying(entry, key, tensors, args, kwargs)
+            entry, reading = self._varying(entry, key, tensors, args, kwargs, form)
         self._last = entry
         return entry, tensors, reading
 
@@ -193,6 +208,44 @@ class Compiled:
                 return key, None
         return wide, entry
 
+    def _by_sizes(
+        self, key: Key, form: CallForm, tensors: Sequence[torch.Tensor], arguments: Any
+    ) -> tuple[Any, Entry | None]:
+        """The key and the entry of a program for many sizes, where there is one or may be one.
+
+        Where none can be made, each size has its own program, as it has in the first call.
+        """
+        family = self._families.get(form.family)
+        if family is None:
+            family = self._families[form.family] = Family(form)
+        found: Any = family.find(form)
+        if found is not None:
+            return found, self._entries.get(found)
+        family.check_declared(form)
+        if family.refused is not None:
+            return key, None
+        plan = family.plan(form, tensors, self._dynamic)
+        if not plan.symbols:
+            return key, None
+        if not choose_machine(self._backend, tensors).takes_symbols:
+            family.refused = "the machine runs programs of fixed sizes only"
+            if self._dynamic or family.declared:
+                raise BuildError(family.refused, remedy="compile with dynamic=False")
+            return key, None
+        wanted: Any = SizeKey(family, plan)
+        try:
+            entry = self._compile(wanted, tensors, *arguments)
+        except Exception as error:
+            if self._dynamic or family.declared:
+                raise
+            entry = self._compile(key, tensors, *arguments)
+            family.refused = str(error).splitlines()[0]
+            return key, entry
+        if wanted in family.programs:
+            return wanted, entry
+        self._entries[key] = self._entries.pop(wanted)
+        return key, entry
+
     def _varying(
         self,
         found: Entry | None,
@@ -200,6 +253,7 @@ class Compiled:
         tensors: Sequence[torch.Tensor],
         args: tuple[Any, ...],
         kwargs: Any,
+        form: CallForm | None,
     ) -> tuple[Entry | None, Reading | None]:
         """The entry for what objects hold, and for the inputs that share memory; what they hold.
 
@@ -213,6 +267,13 @@ class Compiled:
                 entry = self._entries.get(key)
                 if entry is None or not entry.is_current():
                     entry = self._compile(key, tensors, args, kwargs)
+            if (
+                entry.fits_sizes is not None
+                and form is not None
+                and not entry.fits_sizes(form.shapes, form.ints)
+            ):
+                key = ("sizes", key)
+                continue
             reading = entry.read(tensors, args, kwargs)
             if reading is not None and reading.is_traced:
                 with capturing():  # another thread captures
@@ -277,7 +338,16 @@ class Compiled:
                 if stale is not None and stale.is_current():
                     return stale
                 wide = is_by_structure(key)
-                captured = capture(self._function, args, kwargs, self._options, by_structure=wide)
+                base = size_key(key)
+                captured = capture(
+                    self._function,
+                    args,
+                    kwargs,
+                    self._options,
+                    by_structure=wide,
+                    sizes=None if base is None else base.plan,
+                )
+                check_dense(captured, tensors)
                 reading = None
                 if captured.objects is not None:
                     reading = captured.objects.read(tensors, (args, kwargs))
@@ -293,12 +363,21 @@ class Compiled:
                 print(remarks_text(stages), end="", file=sys.stderr)
             seconds = time.perf_counter() - start
             entry = Entry(key, captured, stages.executable, stages, seconds, (args, kwargs))
+            if base is not None and captured.sizes is not None:
+                base.family.settle(base, captured.sizes, tensors)
+                ints = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if type(leaf) is int]
+                entry.int_count = len(ints)
+                tensors = entry.with_ints(tensors, ints)
+                if captured.sizes.symbols:
+                    entry.fits_sizes = fitting(captured.sizes, ints)
             if self._options.check and not machine.is_oracle:
                 entry.checker = Checker(captured.program, self._options.max_depth)
             check_written(entry, tensors, reading)
             if entry.checks_inputs:
                 entry.compiled_variant = entry.variant(tensors, reading)
             self._entries[key] = entry
+            if base is not None and entry.fits_sizes is not None and is_size_key(key):
+                base.family.programs[base] = entry.fits_sizes
             if stale is not None:
                 entry.builds += stale.builds
                 self._warn_stale(entry.builds, stale.watch.changed() or "the content of a tensor")
@@ -366,8 +445,10 @@ class Compiled:
         write_timeline(self._last, self._options, path)
 
 
-def _compile_again(function: Callable[..., Any], backend: str, options: Options) -> Compiled:
-    return Compiled(function, backend, options)
+def _compile_again(
+    function: Callable[..., Any], backend: str, options: Options, dynamic: bool | None = None
+) -> Compiled:
+    return Compiled(function, backend, options, dynamic)
 
 
 def _warn(text: str) -> None:
@@ -403,6 +484,7 @@ def compile(
     *,
     backend: str = AUTO,
     options: Options | None = None,
+    dynamic: bool | None = None,
 ) -> Compiled: ...
 @overload
 def compile(
@@ -411,6 +493,7 @@ def compile(
     *,
     backend: str = AUTO,
     options: Options | None = None,
+    dynamic: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(
     function: Callable[..., Any] | None = None,
@@ -418,6 +501,7 @@ def compile(
     *,
     backend: str = AUTO,
     options: Options | None = None,
+    dynamic: bool | None = None,
 ) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
     """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
 
@@ -427,9 +511,14 @@ def compile(
     backend: the machine that runs it; "auto" goes by the devices of the inputs, "interpreter" is
         the oracle. `stretto doctor` lists all, `stretto.machines.registry.register` adds one.
     options: see `Options`.
+    dynamic: whether sizes may differ from call to call. None: a program is made for the sizes of
+        the first call; what is later seen to differ, of dims and of ints among the arguments,
+        becomes a symbol of a second program, for all further sizes. True: all of them are symbols
+        from the start. False: each size has its own program. `torch._dynamo.mark_dynamic` and
+        `mark_static` say it of single dims.
 
     The result takes and returns what the original does. One program is compiled per signature:
-    shapes, dtypes and devices of tensors, values of everything else. Raises ValueError for an
+    dtypes and devices of tensors, values of everything else. Raises ValueError for an
     unknown backend, and at a call CaptureError, BuildError or RunError with the user's source line
     and a remedy.
     """
@@ -437,20 +526,24 @@ def compile(
     settings = options if options is not None else Options()
     if not isinstance(settings, Options):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"options must be stretto.Options(...), not {type(settings).__name__}")
+    if dynamic not in (None, True, False):
+        raise TypeError(f"dynamic must be None, True or False, not {dynamic!r}")
     if example_inputs is not None and not isinstance(example_inputs, tuple | list):
         kind = type(example_inputs).__name__
         raise TypeError(f"example_inputs must be a tuple of positional arguments, not {kind}")
     if function is None:
 
         def decorate(decorated: Callable[..., Any]) -> Compiled:
-            return compile(decorated, example_inputs, backend=backend, options=settings)
+            return compile(
+                decorated, example_inputs, backend=backend, options=settings, dynamic=dynamic
+            )
 
         return decorate
     if not callable(function):
         raise TypeError(
             f"stretto.compile takes a function or an nn.Module, not {type(function).__name__}"
         )
-    compiled = Compiled(function, backend, settings)
+    compiled = Compiled(function, backend, settings, dynamic)
     if example_inputs is not None:
         compiled._entry(tuple(example_inputs), {})  # pyright: ignore[reportPrivateUsage]
     return compiled

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from stretto.errors import CaptureError
+from stretto.families import Fits
 from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
     Fetched,
+    IntLeaf,
     Mutation,
     Reading,
     ResultLeaf,
@@ -20,6 +22,7 @@ from stretto.frontends.python import (
     build_output,
 )
 from stretto.frontends.python.tracing.admission import overlaps
+from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.keys import Key
 from stretto.machines.machine import Executable, Stages
 from stretto.options import Options
@@ -50,6 +53,10 @@ class Entry:
     keep: object
     plain: bool = field(init=False)
     single: bool = field(init=False)
+    takes_ints: bool = field(init=False)
+    int_count: int = 0
+    fits_sizes: Fits | None = None
+    """Whether it is for the sizes of a call, where it is for many of them."""
     varies: bool = field(init=False)
     checks_inputs: bool = field(init=False)
     calls: int = 0
@@ -63,6 +70,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         bindings = self.captured.inputs
+        self.takes_ints = any(isinstance(b, IntLeaf) for b in bindings)
         self.plain = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
@@ -116,9 +124,21 @@ class Entry:
                     bound.append(tensors[index])
                 case Fetched(index):
                     bound.append(fetched[index])
+                case IntLeaf(index):
+                    bound.append(tensors[index - self.int_count])
                 case _:
                     bound.append(binding.tensor)
         return bound
+
+    def with_ints(
+        self, tensors: Sequence[torch.Tensor], ints: Sequence[int]
+    ) -> Sequence[torch.Tensor]:
+        """The tensors of a call and, behind them, for each of its ints one with as many rows."""
+        if not self.takes_ints:
+            return tensors
+        place = self.stages.place
+        rows = (torch.empty((max(n, 0), 0), dtype=torch.uint8, device=place) for n in ints)
+        return [*tensors, *rows]
 
     def read(
         self, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -148,7 +168,10 @@ class Entry:
         other = tuple([n for n, tensor in self.captured.identical if bound[n] is not tensor])
         if not self.captured.writes:
             return other
-        strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
+        if self.fits_sizes is None:
+            strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
+        else:
+            strides = tuple([None if t.is_contiguous() else dims_by_stride(t) for t in bound])
         groups: dict[int, list[int]] = {}
         for number, tensor in enumerate(bound):
             groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
@@ -175,6 +198,23 @@ def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:
         if source.tensor.is_cpu
         and (source.key is None or source.tensor.untyped_storage().data_ptr() in sources)
     ]
+
+
+def check_dense(captured: Captured, tensors: Sequence[torch.Tensor]) -> None:
+    """Raises CaptureError where a program for many sizes would change its inputs, and one has gaps
+    in its memory, so that its strides do not follow from the sizes."""
+    if captured.sizes is None or not (captured.sizes.symbols and captured.writes):
+        return
+    for tensor in tensors:
+        step = 1
+        for dim in dims_by_stride(tensor):
+            if tensor.shape[dim] != 1 and tensor.numel() and tensor.stride(dim) != step:
+                raise CaptureError(
+                    "a tensor with gaps between its elements is an input of a function that "
+                    "changes tensors in place, and its size is a symbol",
+                    remedy="pass a clone() of it, or compile with dynamic=False",
+                )
+            step *= tensor.shape[dim]
 
 
 def check_written(entry: Entry, tensors: Sequence[torch.Tensor], reading: Reading | None) -> None:

@@ -23,8 +23,8 @@ def is_by_structure(key: Any) -> bool:
 
 def varying(keys: list[Key]) -> str:
     """Which part of the signatures differs, in words."""
-    shapes = [_shapes(key) for key in keys]
-    count = min(len(s) for s in shapes)
+    shapes = [sizes for key in keys if (sizes := _shapes(key))]
+    count = min((len(s) for s in shapes), default=0)
     found: list[str] = []
     for number in range(count):
         ranks = {len(s[number]) for s in shapes}

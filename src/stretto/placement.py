@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from stretto.errors import BuildError
-from stretto.frontends.python import ArgumentLeaf, Captured, Fetched
+from stretto.frontends.python import ArgumentLeaf, Captured, Fetched, IntLeaf
 from stretto.frontends.python.tracing.admission import check_inputs
 from stretto.machines.machine import HOST, Machine
 from stretto.machines.registry import default_machine, find_machine, known_machines
@@ -45,7 +45,7 @@ def device_of(
         found |= {
             f"the tensor '{b.name}'": b.device if isinstance(b, Fetched) else b.tensor.device
             for b in captured.inputs
-            if not isinstance(b, ArgumentLeaf)
+            if not isinstance(b, ArgumentLeaf | IntLeaf)
         }
         # A number on the host goes with tensors on any device, as in eager PyTorch; it is moved.
         constants = captured.program.constants.items()

@@ -249,6 +249,9 @@ class Machine(ABC):
     is_oracle: ClassVar[bool] = False
     """Whether it runs Programs op by op, so that nothing could check its results."""
 
+    takes_symbols: ClassVar[bool] = False
+    """Whether its programs may have sizes that are known at the call only."""
+
     trials: ClassVar[tuple[Trial, ...]] = (Trial(),)
 
     @property

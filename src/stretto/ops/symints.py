@@ -44,6 +44,8 @@ def _size(expression: Any, symbols: Mapping[Any, Symbol]) -> Size:
     if expression in symbols:
         return Size.of(symbols[expression])
     name = type(expression).__name__
+    if name in _ROUNDED and type(expression.args[0]).__name__ == "IntTrueDiv":
+        return _ROUNDED[name](*(_size(part, symbols) for part in expression.args[0].args))
     meaning = _MEANINGS.get(name)
     if meaning is None:
         raise VerifyError(f"the size {expression} of a result is not a formula that sizes may have")
@@ -68,11 +70,24 @@ def _divided_up(size: Size, divisor: Size) -> Size:
     return ceil_div(size, _divisor(divisor))
 
 
+def _truncated(size: Size, divisor: Size) -> Size:
+    if not at_most(0, size):
+        raise VerifyError(f"the size {size} may be negative, and is rounded to 0")
+    return _divided(size, divisor)
+
+
 def _divisor(divisor: Size) -> int | Size:
     if not at_most(1, divisor):
         raise VerifyError(f"the divisor {divisor} of a size may be 0")
     return divisor.dim
 
+
+_ROUNDED: dict[str, Callable[[Size, Size], Size]] = {
+    "FloorToInt": _divided,
+    "CeilToInt": _divided_up,
+    "TruncToInt": _truncated,
+}
+"""What becomes of a quotient of two sizes, as `math.ceil(n / 2)` rounds it."""
 
 _MEANINGS: dict[str, Callable[[Size, Size], Size]] = {
     "Add": Size.__add__,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram
 from stretto.device.runs import NEVER, function_runs, recursive_functions
-from stretto.frontends.python import ArgumentLeaf, Captured, Fetched
+from stretto.errors import SourceLocation
+from stretto.frontends.python import ArgumentLeaf, Captured, External, Fetched, IntLeaf
 from stretto.ir.ops import TensorOp
 from stretto.machines.machine import Description, Stages
 from stretto.schedule.scheduler import Report
@@ -40,6 +41,9 @@ def explain(compiled: Compiled) -> str:
         out.write(f"{name}: nothing compiled yet; call it once, or give stretto.compile its inputs")
         return out.text()
     out.write(f"{name}: {counted(len(entries), 'signature')} compiled")
+    for family in compiled._families.values():  # pyright: ignore[reportPrivateUsage]
+        if family.refused is not None:
+            out.write(f"each size has its own program: {family.refused}")
     for number, entry in enumerate(entries, 1):
         out.write()
         out.write(
@@ -81,6 +85,7 @@ def _write_stages(out: Writer, subject: Subject) -> None:
     stages = subject.stages
     found = stages.machine.describe(stages)
     _inputs(out, subject)
+    _sizes(out, subject)
     if stages.device is not None:
         _summary(out, stages, stages.device, found)
     for described in found.tables:
@@ -117,11 +122,46 @@ def _inputs(out: Writer, subject: Subject) -> None:
     for number, (value, binding) in enumerate(zip(params, captured.inputs, strict=True)):
         given = isinstance(binding, ArgumentLeaf)
         name = names[binding.index] if given else binding.name
-        where = "argument" if given else "object" if isinstance(binding, Fetched) else "buffer"
+        where = _ORIGINS[type(binding)]
         if number in mutated:
             where += ", written back after each call"
         rows.append((name, str(value.type), where))
     _section(out, "inputs", rows, ("name", "type", "from"))
+
+
+_ORIGINS: dict[type, str] = {
+    ArgumentLeaf: "argument",
+    IntLeaf: "an int among the arguments, as rows",
+    Fetched: "object",
+    External: "buffer",
+}
+
+
+def _sizes(out: Writer, subject: Subject) -> None:
+    """Which sizes are symbols, and what they must be like for this program."""
+    sizes = subject.captured.sizes
+    if sizes is None:
+        return
+    lines = [symbol.declaration for symbol in sizes.symbols]
+    rows = [(text, "", "") for text in lines]
+    for condition in sizes.conditions:
+        rows.append((condition.text, *_source_line(condition.location)))
+    for source, fixed in sizes.fixed.items():
+        what = f"dim {source.dim} of {_name(subject, source.number)}"
+        if source.dim is None:
+            what = f"int {source.number} among the arguments"
+        rows.append((f"{what} is {fixed.value}", *_source_line(fixed.location)))
+    _section(out, "sizes: this program is for calls with", rows, ("condition", "line", "source"))
+
+
+def _name(subject: Subject, number: int) -> str:
+    return subject.names[number] if number < len(subject.names) else f"tensor {number}"
+
+
+def _source_line(location: SourceLocation | None) -> tuple[str, str]:
+    if location is None:
+        return "", ""
+    return short_file(f"{location.file}:{location.line}"), location.source().strip()
 
 
 def _captured(out: Writer, captured: Captured) -> None:

@@ -7,7 +7,7 @@ to checks at run time, as in `bounds`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stretto.device.expr import (
@@ -30,7 +30,7 @@ from stretto.device.verifier.symbols import is_decided, seen_size
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most, maximum, minimum, substitute_symbols
-from stretto.ir.sizes import Quantity, Size, Symbol
+from stretto.ir.sizes import Maximum, Quantity, Size, Symbol
 
 
 class _Unknown(Exception):
@@ -140,6 +140,31 @@ def _check_call(call: Call[Schedule], param: Buffer, access: Access) -> None:
         )
 
 
+def _of_some(size: Size) -> Size:
+    """The extent of a dim that has elements: without the parts of a maximum that are at most 0."""
+    atom, factor = size.terms[0] if len(size.terms) == 1 and not size.const else (None, 0)
+    if not isinstance(atom, Maximum) or factor != 1:
+        return size
+    parts = [part for part in atom.parts if not at_most(part, 0)]
+    return parts[0] if len(parts) == 1 else size
+
+
+def _least(size: Size) -> Iterator[tuple[Symbol, int]]:
+    """What symbols are at least where a dim of this size has elements."""
+    if len(size.terms) != 1:
+        return
+    ((atom, factor),) = size.terms
+    if isinstance(atom, Maximum) and factor == -1 and not size.const:  # a minimum
+        for part in atom.parts:
+            yield from _least(-part)
+    elif isinstance(atom, Symbol) and factor > 0:
+        yield atom, -((size.const - 1) // factor)
+
+
+def _symbols_of(size: int | Size | None) -> tuple[Symbol, ...]:
+    return size.symbols if isinstance(size, Size) else ()
+
+
 class _SizedBounds(StageBounds):
     """Proofs about one stage. An operator is run where all its dims have elements."""
 
@@ -150,10 +175,12 @@ class _SizedBounds(StageBounds):
         for number, (offset, extent) in enumerate(extents):
             if isinstance(extent, Reg):
                 continue
-            size = Size.of(extent)
+            size = _of_some(Size.of(extent))
             self._variables[number] = _Range(Size(const=offset), size + (offset - 1))
-            if (symbol := size.symbol) is not None and symbol.low < 1:
-                positive[symbol] = Size.of(Symbol(symbol.name, 1, symbol.high))
+            for symbol, low in _least(size):
+                low = max(low, symbol.low, *(s.low for s in _symbols_of(positive.get(symbol))))
+                if low > symbol.low:
+                    positive[symbol] = Size.of(Symbol(symbol.name, low, symbol.high))
         self._positive = positive
 
     def access(self, access: Access, guards: Guards) -> None:

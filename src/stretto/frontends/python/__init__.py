@@ -18,6 +18,7 @@ from stretto.frontends.python.results.captured import (
     Fetched,
     InputBinding,
     InputLeaf,
+    IntLeaf,
     Mutation,
     NewContainer,
     OutputSpec,
@@ -26,21 +27,34 @@ from stretto.frontends.python.results.captured import (
     build_output,
 )
 from stretto.frontends.python.results.watch import Watch
+from stretto.frontends.python.tracing.sizes import (
+    CallSizes,
+    FixedSize,
+    SizePlan,
+    SizeRange,
+    SizeSource,
+)
 
 __all__ = [
     "ArgumentLeaf",
+    "CallSizes",
     "Captured",
     "ConstantSource",
     "External",
     "Fetched",
+    "FixedSize",
     "InputBinding",
     "InputLeaf",
+    "IntLeaf",
     "Mutation",
     "NewContainer",
     "OutputSpec",
     "PythonLeaf",
     "Reading",
     "ResultLeaf",
+    "SizePlan",
+    "SizeRange",
+    "SizeSource",
     "Watch",
     "build_output",
     "capture",

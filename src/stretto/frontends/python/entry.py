@@ -35,6 +35,7 @@ from stretto.frontends.python.results.captured import (
     External,
     Fetched,
     InputBinding,
+    IntLeaf,
     Mutation,
     ObjectState,
 )
@@ -47,8 +48,9 @@ from stretto.frontends.python.results.effects import (
     substitute_counters,
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
+from stretto.frontends.python.results.sizes import settled_sizes
 from stretto.frontends.python.tracing.executed import ExecutedCode
-from stretto.frontends.python.tracing.fakes import fake_like
+from stretto.frontends.python.tracing.fakes import fake_like, fake_with_sizes
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import (
     Abort,
@@ -59,6 +61,7 @@ from stretto.frontends.python.tracing.signals import (
     UnknownResult,
     fail,
 )
+from stretto.frontends.python.tracing.sizes import SizePlan, SizeSource
 from stretto.frontends.python.tracing.tensor import (
     FunctionContext,
     Storage,
@@ -121,13 +124,15 @@ def capture(
     options: Options,
     *,
     by_structure: bool = False,
+    sizes: SizePlan | None = None,
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
 
     Tensors among the arguments (also inside containers) become inputs; all other values are taken
     as they are. by_structure: what objects among the arguments hold is read at each call, as if
-    they were containers. Objects of the user are as before afterwards. Raises CaptureError where
-    the function cannot be captured; exceptions of the function itself are raised unchanged.
+    they were containers. sizes: which sizes of the arguments are symbols. Objects of the user are
+    as before afterwards. Raises CaptureError where the function cannot be captured; exceptions of
+    the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
     with capturing():
@@ -137,16 +142,40 @@ def capture(
             heap.add((fn,))
             plan.arguments = heap.add_arguments((args, kwargs)) or by_structure
             executed = ExecutedCode()
-            for _ in range(_TRIES):
-                captured = _try(Tracer(options), fn, (args, kwargs), heap, plan, executed)
-                if captured is not None:
+            tries = 0
+            while tries < _TRIES:
+                tracer = Tracer(options, sizes)
+                captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
+                if merged is None and captured is not None:
                     return captured
+                tries += merged is None
+                sizes = merged or sizes
         finally:
             sys.setrecursionlimit(limit)
     raise CaptureError(
         "each time the function runs, it changes other attributes, items or variables",
         remedy="return the values that change, and keep them outside of the compiled function",
     )
+
+
+def _try_sizes(
+    tracer: Tracer,
+    fn: Callable[..., Any],
+    arguments: Any,
+    heap: Heap,
+    plan: ChangePlan,
+    executed: ExecutedCode,
+) -> tuple[Captured | None, SizePlan | None]:
+    """The same as `_try`, and a plan with fewer symbols, with which it has to be tried again."""
+    try:
+        with tracer.sizes.inferring():
+            captured = _try(tracer, fn, arguments, heap, plan, executed)
+    except Exception:
+        merged = tracer.sizes.merged()
+        if merged is None:
+            raise
+        return None, merged
+    return captured, tracer.sizes.merged()
 
 
 def _try(
@@ -160,6 +189,7 @@ def _try(
     """Capture with this plan; None, and a better plan, where it does not hold all changes."""
     leaves = tree_leaves(arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    ints = [leaf for leaf in leaves if type(leaf) is int]
     reading = plan.read(arguments, tensors)
     tracer.heap, tracer.tracked = heap, dict(plan.tracked)
     tracer.keeps_apart, tracer.executed = plan.keeps_apart, executed
@@ -169,7 +199,7 @@ def _try(
     error: BaseException
     try:
         with activate(tracer), recording(), executed.collect():
-            made, held = _capture(tracer, fn, arguments, tensors, plan, reading)
+            made, held = _capture(tracer, fn, arguments, (tensors, ints), plan, reading)
         heap.restore()
         return _guarded(made, held, tracer, [fn, *leaves], arguments, tensors)
     except Replan:
@@ -200,7 +230,7 @@ def _capture(
     tracer: Tracer,
     fn: Callable[..., Any],
     arguments: Any,
-    tensors: list[torch.Tensor],
+    leaves: tuple[list[torch.Tensor], list[int]],
     plan: ChangePlan,
     reading: Reading,
 ) -> tuple[MakeCaptured, ObjectState | None]:
@@ -208,13 +238,16 @@ def _capture(
     tracer.owners = _owners([fn, *tree_leaves(arguments)])
     context = FunctionContext("main")
     with tracer.region(context) as region:
+        tensors, ints = leaves
         inputs = _bind_inputs(tracer, tensors, reading)
         tracer.inputs = {id(item.real): item.traced for item in inputs}
+        numbers = [tracer.sizes.size(SizeSource(n), value) for n, value in enumerate(ints)]
+        sized = _bind_sizes(tracer, numbers)
         counters = _fetch_counters(tracer, reading)
         substitute(heap, plan, reading, tracer.inputs)
         substitute_counters(heap, reading, [item.traced for item in counters])
         traced_args, traced_kwargs = _traced_arguments(
-            heap, arguments, (item.traced for item in inputs[: len(tensors)])
+            heap, arguments, (item.traced for item in inputs[: len(tensors)]), iter(numbers)
         )
         enter_lists(plan.tracked.values())
         result = _call(region, fn, traced_args, traced_kwargs)
@@ -222,14 +255,14 @@ def _capture(
         if plan.grow(heap, reading, tracer.traced.values()):
             raise Replan
         _check_aliases(tracer, inputs)
-        numbers = {id(item): number for number, item in enumerate(reading.objects)}
-        flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, numbers)
-        writer = EffectWriter(heap, flattener, numbers)
+        objects = {id(item): number for number, item in enumerate(reading.objects)}
+        flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, objects)
+        writer = EffectWriter(heap, flattener, objects)
         effects = writer.effects()
         flattener.storing = False
         output = flattener.spec(result)
         yields = flattener.yields
-        every = [*inputs, *counters, *_externals(tracer, context)]
+        every = [*inputs, *counters, *sized, *_externals(tracer, context)]
         mutations = list[Mutation]()
         for number, item in enumerate(every):
             after = item.traced.memory.state
@@ -292,6 +325,7 @@ def _finish(
     tracer.close_function(context, block)
     functions = _reachable(Function("main", block), tracer.functions)
     program = Program(functions)
+    sizes = settled_sizes(tracer.sizes, program, [(i.binding, i.value) for i in inputs])
     keys = {op.key for op in program.walk() if op.name == "constant"}  # type: ignore[attr-defined]
     used = [c for c in tracer.constants.values() if c.key in keys]
     program.constants = {c.key: c.tensor for c in used}
@@ -308,6 +342,7 @@ def _finish(
         tracer.writes,
         tuple((n, item.real) for n, item in enumerate(inputs) if id(item.real) in tracer.met),
         objects,
+        sizes,
     )
 
 
@@ -324,10 +359,37 @@ def _bind_inputs(tracer: Tracer, tensors: list[torch.Tensor], reading: Reading) 
 
 
 def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> _Input:
-    value = tracer.param(tracer.type_of(tensor), hint)
-    fake = fake_like(tracer.fake_mode, tensor)
+    tracer.type_of(tensor)  # refuses what a Program cannot have
+    shape: list[Any] = list(tensor.shape)
+    if isinstance(binding, ArgumentLeaf):
+        sources = (SizeSource(binding.index, dim) for dim in range(tensor.dim()))
+        shape = list(map(tracer.sizes.size, sources, shape))
+    if all(isinstance(size, int) for size in shape):
+        fake = fake_like(tracer.fake_mode, tensor)
+    else:
+        fake = fake_with_sizes(tracer.fake_mode, tensor, shape)
+    return _made_input(tracer, binding, fake, tensor, hint)
+
+
+def _made_input(
+    tracer: Tracer, binding: InputBinding, fake: torch.Tensor, tensor: torch.Tensor, hint: str
+) -> _Input:
+    value = tracer.param(tracer.type_of(fake), hint)
     traced = TracedTensor(fake, Storage(StorageState(value), tracer.scope, fake))
     return _Input(binding, value, traced, tensor)
+
+
+def _bind_sizes(tracer: Tracer, numbers: list[Any]) -> list[_Input]:
+    """A param per integer among the arguments that is a symbol: a tensor without elements, with as
+    many rows."""
+    found = list[_Input]()
+    for index, number in enumerate(numbers):
+        if isinstance(number, torch.SymInt):
+            with tracer.faking():
+                fake = torch.empty((number, 0), dtype=torch.uint8, device="cpu")
+            binding = IntLeaf(index, f"int{index}")
+            found.append(_made_input(tracer, binding, fake, torch.empty(0), binding.name))
+    return found
 
 
 def _fetch_counters(tracer: Tracer, reading: Reading) -> list[_Input]:
@@ -343,13 +405,18 @@ def _fetch_counters(tracer: Tracer, reading: Reading) -> list[_Input]:
     return made
 
 
-def _traced_arguments(heap: Heap, arguments: Any, supply: Iterator[TracedTensor]) -> Any:
-    """The arguments with the tensors of `supply` in them, in the order of pytree. Containers are
-    filled in place, so that they are the same objects; what else torch takes apart is made anew."""
+def _traced_arguments(
+    heap: Heap, arguments: Any, supply: Iterator[TracedTensor], numbers: Iterator[Any]
+) -> Any:
+    """The arguments with the tensors of `supply` and the `numbers` in them, in the order of pytree.
+    Containers are filled in place, so that they are the same objects; what else torch takes apart
+    is made anew."""
 
     def swapped(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return next(supply)
+        if type(value) is int:
+            return next(numbers)
         if isinstance(value, tuple):
             items: list[Any] = [swapped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
             return rebuild_tuple(value, items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stretto.device.expr import Apply, Const, Expr, Position
 from stretto.ir.failure import Failure
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules.scalar import apply, like, number, where
@@ -35,15 +36,19 @@ def _ones(call: Call) -> Lazy:
 
 @rule("arange arange.start arange.start_step")
 def _arange(call: Call) -> Lazy:
-    start = call.number("start") if "start" in call.arguments else 0
-    step = call.number("step") if "step" in call.arguments else 1
+    given = (call.arguments.get("start", 0), call.arguments.get("step", 1))
     place = Position(variables(call.shape)[0])
-    exact = all(isinstance(item, int) for item in (start, step))
+    exact = all(isinstance(item, int | Size) for item in given)
     dtype = DType.I64 if exact or not call.dtype.is_float else DType.F64
-    if not exact and dtype is DType.I64:
-        start, step = int(start), int(step)
-    steps = apply("mul", cast(place, dtype), number(step, dtype))
-    return _filled(call, apply("add", number(start, dtype), steps))
+
+    def bound(name: str, default: int) -> Expr:
+        if isinstance(call.arguments.get(name), Size):
+            return cast(call.scalar(name), dtype)
+        found = call.number(name) if name in call.arguments else default
+        return number(found if exact or dtype is DType.F64 else int(found), dtype)
+
+    steps = apply("mul", cast(place, dtype), bound("step", 1))
+    return _filled(call, apply("add", bound("start", 0), steps))
 
 
 @rule("linspace")

@@ -27,6 +27,7 @@ class EmulatorMachine(Machine):
 
     summary: ClassVar[str] = "the schedule step by step in Python; races are errors"
     is_emulated: ClassVar[bool] = True
+    takes_symbols: ClassVar[bool] = True
     trials: ClassVar[tuple[Trial, ...]] = (Trial(units=3, spread=True),)
 
     @property

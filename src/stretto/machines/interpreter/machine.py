@@ -38,6 +38,7 @@ class InterpreterMachine(Machine):
     summary: ClassVar[str] = "the Program op by op through torch, the oracle"
     is_emulated: ClassVar[bool] = True
     is_oracle: ClassVar[bool] = True
+    takes_symbols: ClassVar[bool] = True
 
     @property
     def stages(self) -> tuple[BuildStage, ...]:

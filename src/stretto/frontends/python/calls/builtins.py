@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -49,6 +50,8 @@ def _traced(value: Any) -> bool:
 
 def _cast(kind: type) -> BuiltinRule:
     def rule(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and is_size_number(args[0]):
+            return torch.sym_int(args[0]) if kind is int else torch.sym_float(args[0])
         if len(args) == 1 and isinstance(args[0], torch.SymInt):
             return cast_number(tracer().number_of_dim(args[0]), kind)
         if len(args) != 1 or not _traced(args[0]):
@@ -80,8 +83,17 @@ def _len(value: Any) -> Any:
         return value.length
     if isinstance(value, torch.Tensor) and value.dim():
         size: Any = value.shape[0]
-        return size if isinstance(size, int) else tracer().number_of_dim(size)
+        known = isinstance(size, int) or is_size_number(size)
+        return size if known else tracer().number_of_dim(size)
     return NotImplemented
+
+
+def is_size_number(value: Any) -> bool:
+    """Whether a value is a size that is known at the call, or a float computed from such sizes, as
+    torch has them."""
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return value.node.expr.free_symbols <= tracer().sizes.known.keys()
+    return False
 
 
 def _range(*bounds: Any) -> Any:
@@ -102,14 +114,24 @@ def _known_or_self(bound: Any) -> Any:
     return bound if known is None else known
 
 
-def _extreme(is_better: Callable[[Any, Any], Any], of_integers: BuiltinRule) -> BuiltinRule:
-    """min and max of several arguments or of a sequence, with traced numbers among them."""
+def _extreme(
+    is_better: Callable[[Any, Any], Any], of_integers: BuiltinRule, of_sizes: BuiltinRule
+) -> BuiltinRule:
+    """min and max of several arguments or of a sequence, with traced numbers or sizes among
+    them."""
 
     def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         items: tuple[Any, ...] = args
         if len(args) == 1:
             items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
-        if key is not None or kwargs or not any(map(_traced, items)):
+        if key is not None or kwargs:
+            return NotImplemented
+        if any(map(is_size_number, items)):
+            if all(isinstance(item, int | torch.SymInt) for item in items):
+                return reduce(of_sizes, items)
+            if any(map(_traced, items)):
+                items = tuple(_without_size(item) for item in items)
+        if not any(map(_traced, items)):
             return NotImplemented
         best, *others = items
         for item in others:
@@ -123,6 +145,10 @@ def _extreme(is_better: Callable[[Any, Any], Any], of_integers: BuiltinRule) -> 
     return rule
 
 
+def _without_size(value: Any) -> Any:
+    return tracer().number_of_dim(value) if isinstance(value, torch.SymInt) else value
+
+
 def _as_number(value: Any) -> Any:
     state = tracer()
     return value if _traced(value) else state.number(state.literal(value, INDEX.dtype))
@@ -133,10 +159,20 @@ def _isinstance(value: Any, kinds: Any) -> Any:
     every = kinds if isinstance(kinds, tuple) else (kinds,)
     if isinstance(value, TracedList):
         return builtins.any(issubclass(list, kind) for kind in every)
+    if is_size_number(value):
+        size = int if isinstance(value, torch.SymInt) else float
+        return any(issubclass(size, item) for item in every if isinstance(item, type))
     if not is_number(value):
         return NotImplemented
     kind = {torch.bool: bool, torch.int64: int}.get(value.dtype, float)
     return any(issubclass(kind, item) for item in every if isinstance(item, type))
+
+
+def _type(*args: Any) -> Any:
+    """A size is an int, as in eager PyTorch."""
+    if len(args) != 1 or not is_size_number(args[0]):
+        return NotImplemented
+    return int if isinstance(args[0], torch.SymInt) else float
 
 
 def _getattr(holder: Any, name: str, *default: Any) -> Any:
@@ -190,6 +226,9 @@ def _math(on_tensor: BuiltinRule, kind: type) -> BuiltinRule:
     """A function of the module `math`."""
 
     def rule(*args: Any) -> Any:
+        of_sizes = getattr(torch, f"_sym_{on_tensor.__name__}", None)
+        if of_sizes is not None and len(args) == 1 and is_size_number(args[0]):
+            return of_sizes(args[0])
         return cast_number(on_tensor(*args), kind) if any(map(_traced, args)) else NotImplemented
 
     return rule
@@ -206,7 +245,7 @@ def _round(value: Any, digits: Any = None) -> Any:
 
 
 def _divmod(first: Any, second: Any) -> Any:
-    if not _traced(first) and not _traced(second):
+    if not any(_traced(item) or is_size_number(item) for item in (first, second)):
         return NotImplemented
     return first // second, first % second
 
@@ -325,9 +364,12 @@ RULES: dict[Any, BuiltinRule] = {
     bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
     len: _len,
     range: _range,
-    min: _extreme(operator.lt, torch.minimum),
-    max: _extreme(operator.gt, lambda item, best: torch.maximum(best, item)),
+    min: _extreme(operator.lt, torch.minimum, torch.sym_min),
+    max: _extreme(
+        operator.gt, lambda item, best: torch.maximum(best, item), lambda a, b: torch.sym_max(a, b)
+    ),
     isinstance: _isinstance,
+    type: _type,
     getattr: _getattr,
     hasattr: _hasattr,
     list: lambda *args: (

@@ -32,6 +32,11 @@ from stretto.frontends.python.operators.functional import (
     written_by,
 )
 from stretto.frontends.python.operators.overlap import check_overlap
+from stretto.frontends.python.operators.size_numbers import (
+    float_kind,
+    number_of_size,
+    with_numbers,
+)
 from stretto.frontends.python.operators.views import RULES as VIEW_RULES
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import fail
@@ -40,6 +45,7 @@ from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.frontends.python.values.arithmetic import is_beside_scalar, with_number
 from stretto.frontends.python.values.scalars import concrete, result_number
 from stretto.ir.ops import Argument, TensorOp
+from stretto.ops.infer import Parameter, parameters
 from stretto.ops.properties import draws, properties
 from stretto.ops.table import Aliases
 
@@ -89,6 +95,8 @@ def recording() -> Generator[None]:
 def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle one ATen call."""
     state = tracer()
+    if state.sizes.are_symbolic:
+        args, kwargs = with_numbers(state, args, kwargs)
     if func is torch.ops.aten._local_scalar_dense.default:
         if _is_traced(args[0]):
             return concrete(args[0], "number")
@@ -190,15 +198,7 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     if outputs is None and not properties(str(func)).raises:
         state.note(f"{func} only checks values: it is left out")
         return None
-    op = TensorOp(
-        str(func),
-        tuple(argument(state, item) for item in args),
-        tuple(
-            (key, argument(state, item))
-            for key, item in kwargs.items()
-            if key not in _LAYOUT_KEYWORDS
-        ),
-    )
+    op = TensorOp(str(func), *arguments(state, func, args, kwargs))
     fakes = tensors_of(outputs)
     values = state.emit(op, [state.type_of(fake) for fake in fakes])
     pairs = {id(fake): value for fake, value in zip(fakes, values, strict=True)}
@@ -219,6 +219,31 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     return mapped(wrap, outputs)
 
 
+def arguments(
+    state: Tracer, func: Any, args: Any, kwargs: Any
+) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
+    """The arguments of an ATen call as those of a TensorOp."""
+    if state.sizes.are_symbolic:
+        dtype, known = float_kind((args, kwargs)), parameters(str(func))
+        is_range = func.overloadpacket is torch.ops.aten.arange
+
+        def settled(parameter: Parameter, item: Any) -> Any:
+            is_number = isinstance(item, torch.SymFloat) or (
+                isinstance(item, torch.SymInt)
+                and (parameter.is_scalar or parameter.is_tensor)
+                and not is_range
+            )
+            return number_of_size(state, item, dtype) if is_number else item
+
+        args = [settled(*pair) for pair in zip(known.values(), args, strict=False)]
+        kwargs = {name: settled(known[name], item) for name, item in kwargs.items()}
+    named = ((key, item) for key, item in kwargs.items() if key not in _LAYOUT_KEYWORDS)
+    return (
+        tuple(argument(state, item) for item in args),
+        tuple((key, argument(state, item)) for key, item in named),
+    )
+
+
 def argument(state: Tracer, item: Any) -> Argument:
     """An argument of an ATen call as an argument of a TensorOp."""
     match item:
@@ -226,6 +251,8 @@ def argument(state: Tracer, item: Any) -> Argument:
             return state.read(item)
         case torch.SymInt():
             return state.dim_argument(item)
+        case torch.SymBool():
+            return bool(item)
         case list() | tuple():
             return tuple(argument(state, part) for part in item)
         case None | bool() | int() | float() | str() | torch.dtype():

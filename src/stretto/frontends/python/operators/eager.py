@@ -30,6 +30,7 @@ from stretto.frontends.python.tracing.fakes import (
     tensors_of,
 )
 from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.sizes import hint
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
 
@@ -74,8 +75,7 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     given = mapped(fake_of, args)
     named = {name: mapped(fake_of, item) for name, item in kwargs.items()}
     try:
-        with state.faking():
-            outputs = func(*given, **named)
+        outputs = faked(state, func, given, named)
     except (DynamicOutputShapeException, DataDependentOutputException):
         raise data_dependent_shape(f"the result of {func}") from None
     except GuardOnDataDependentSymNode:
@@ -97,20 +97,34 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return outputs
 
 
+def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """The results of an operator on fake tensors. Where it refuses sizes that it knows nothing of,
+    torch may ask what they are: operands may be broadcast."""
+    try:
+        with state.faking():
+            return func(*args, **kwargs)
+    except OF_OPERATORS:
+        if not state.sizes.are_symbolic:
+            raise
+    with state.sizes.deciding(), state.faking():
+        return func(*args, **kwargs)
+
+
 def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:
-    """The error of `func` on real tensors of the same layout, or with dims of at most `largest`."""
+    """The error of `func` on real tensors of the same layout, or with dims of at most `largest`.
+    Symbolic sizes are those of this capture."""
 
     def real(item: Any) -> Any:
+        if isinstance(item, torch.SymInt):
+            return hint(item)
         if not isinstance(item, torch.Tensor):
             return item
         if largest is not None:
-            shape = [min(size, largest) for size in item.shape]
+            shape = [min(hint(size), largest) for size in item.shape]
             return torch.zeros(shape, dtype=item.dtype, device=item.device)
         like = item.fake if isinstance(item, TracedTensor) else item
-        strided = torch.empty_strided(
-            like.shape, like.stride(), dtype=item.dtype, device=item.device
-        )
-        return strided.zero_()
+        layout = [tuple(map(hint, sizes)) for sizes in (like.shape, like.stride())]
+        return torch.empty_strided(*layout, dtype=item.dtype, device=item.device).zero_()
 
     try:
         with tracer().native():
@@ -130,7 +144,7 @@ def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
         tracer().type_of(tensor)  # refuses it
     traced = [item for item in tensors if isinstance(item, TracedTensor)]
     if any(isinstance(size, torch.SymInt) for item in traced for size in item.shape):
-        return None  # a list's length is known at run time only
+        return None  # the size is known at run time only
     if any(tensor.numel() == 0 for tensor in tensors):
         if sum(tensor.numel() for tensor in tensors) <= LARGEST:
             return eager_error(func, args, kwargs)

@@ -6,19 +6,21 @@ own. `RULES` has the overloads of ATen that are views.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error
+from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked
 from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor, ViewStep
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
-from stretto.ir.types import TensorType
+from stretto.ir.types import Dim, TensorType
 from stretto.ops.positions import Positions
 
 aten = torch.ops.aten
@@ -35,8 +37,7 @@ def _fake_view(func: Any, tensor: TracedTensor, *args: Any) -> Any:
     if known is not None:
         return known
     try:
-        with state.faking():
-            known = func(tensor.fake, *args)
+        known = faked(state, func, (tensor.fake, *args), {})
     except OF_OPERATORS as problem:
         raise (eager_error(func, (tensor, *args), {}) or problem) from None
     if key is not None:
@@ -52,8 +53,16 @@ def _extended(
     inverse: tuple[Argument, ...] | None = None,
 ) -> TracedTensor:
     """The alias of `tensor` that one more view step makes."""
-    step = ViewStep(target, arguments, tracer().type_of(fake), inverse)
+    known = tuple(map(_known, arguments))
+    step = ViewStep(target, known, tracer().type_of(fake), inverse)
     return TracedTensor(fake, tensor.memory, (*tensor.steps, step))
+
+
+def _known(argument: Any) -> Argument:
+    """An argument with the sizes in it as the Program has them."""
+    if isinstance(argument, torch.SymInt):
+        return tracer().dim_argument(argument)
+    return tuple(map(_known, argument)) if isinstance(argument, tuple) else argument  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _last(tensor: TracedTensor, target: str) -> ViewStep | None:
@@ -91,12 +100,11 @@ def _with_shape(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
 
 
 def _shape_arguments(shape: Any) -> Argument:
-    """A shape as an argument; symbolic dims are values, one alone may be -1."""
-    state = tracer()
-    symbolic = [dim for dim in shape if not isinstance(state.dim(dim), int)]
-    if len(symbolic) == 1:
-        return tuple(d if isinstance(d := state.dim(dim), int) else -1 for dim in shape)
-    return tuple(dim if isinstance(dim, int) else state.dim_argument(dim) for dim in shape)
+    """A shape as an argument. Of the lengths of lists, which are values, one alone is -1."""
+    sizes = tuple(map(tracer().dim_argument, shape))
+    if sum(isinstance(size, Value) for size in sizes) == 1:
+        return tuple(-1 if isinstance(size, Value) else size for size in sizes)
+    return sizes
 
 
 def _permuted(func: Any) -> ViewRule:
@@ -127,7 +135,7 @@ def _permuted(func: Any) -> ViewRule:
 
 def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
     """`x.select(dim, index)`, also at a position known only at run time."""
-    fake = _fake_view(aten.select.int, x, dim, index if isinstance(index, int) else 0)
+    fake = _fake_view(aten.select.int, x, dim, 0 if isinstance(index, Value) else index)
     dim %= x.dim()
     if isinstance(index, Value):
         _check(index, x, dim, 1, "aten.select.int")
@@ -185,9 +193,11 @@ def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
 
 
 def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    return _sliced(
-        x, _fake_view(aten.slice.Tensor, x, dim, start, end, step), dim, start, end, step
-    )
+    """A slice. Whether symbolic bounds lie in the dim is asked, so that its size has few cases."""
+    is_symbolic = isinstance(start, torch.SymInt) or isinstance(end, torch.SymInt)
+    with tracer().sizes.deciding() if is_symbolic else nullcontext():
+        fake = _fake_view(aten.slice.Tensor, x, dim, start, end, step)
+    return _sliced(x, fake, dim, start, end, step)
 
 
 def _sliced(
@@ -196,12 +206,20 @@ def _sliced(
     """`tensor[..., start:end:step, ...]` in dim `dim` with Python bounds."""
     dim %= tensor.dim()
     size: Any = tensor.shape[dim]
-    if isinstance(size, int):
+    if not any(isinstance(item, torch.SymInt) for item in (size, start, end)):
         start, end, step = slice(start, end, step).indices(size)
         end = max(start, end)
-        if (start, end, step) == (0, size, 1):
-            return TracedTensor(fake, tensor.memory, tensor.steps)
+    if start in (None, 0) and step == 1 and _is_whole(size, end):
+        return TracedTensor(fake, tensor.memory, tensor.steps)
     return _extended(tensor, fake, "aten.slice.Tensor", dim, start, end, step)
+
+
+def _is_whole(size: Any, end: Any) -> bool:
+    """Whether a slice that ends there ends with the dim."""
+    if end is None or (isinstance(end, int) and end == sys.maxsize):
+        return True
+    dim = tracer().dim
+    return isinstance(end, int | torch.SymInt) and dim(end) == dim(size)
 
 
 def _unbind(x: TracedTensor, dim: int = 0) -> tuple[TracedTensor, ...]:
@@ -245,19 +263,16 @@ def _expand(x: TracedTensor, sizes: list[int], **_: Any) -> TracedTensor:
     """The tensor repeated without copies; where an element is repeated it cannot be written."""
     fake = _fake_view(aten.expand.default, x, sizes)
     new = fake.dim() - x.dim()
-    if fake.shape[new:] == x.shape and all(size == 1 for size in fake.shape[:new]):
+    before, after = (tuple(map(tracer().dim, shape)) for shape in (x.shape, fake.shape))
+    if after[new:] == before and all(size == 1 for size in after[:new]):
         return _with_shape(x, fake)
-    return _extended(x, fake, "aten.expand.default", _expanded_sizes(fake.shape, new))
+    return _extended(x, fake, "aten.expand.default", _expanded_sizes(after, new))
 
 
-def _expanded_sizes(shape: Any, new: int) -> Argument:
-    """The sizes to expand to; those of symbolic dims that are not new are -1."""
-    state = tracer()
-    known = enumerate(map(state.dim, shape))
-    return tuple(
-        dim if isinstance(dim, int) else -1 if place >= new else state.dim_argument(shape[place])
-        for place, dim in known
-    )
+def _expanded_sizes(shape: tuple[Dim, ...], new: int) -> Argument:
+    """The sizes to expand to; lengths of lists that are not new are -1."""
+    sizes = enumerate(map(tracer().size_argument, shape))
+    return tuple(-1 if place >= new and isinstance(size, Value) else size for place, size in sizes)
 
 
 _RESHAPES = (

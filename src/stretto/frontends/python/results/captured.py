@@ -11,6 +11,7 @@ import torch
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Reading, Root, read_state
 from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.sizes import CallSizes
 from stretto.frontends.python.values.state import contents, refill
 from stretto.ir.core import Program
 
@@ -39,7 +40,16 @@ class Fetched:
     device: torch.device
 
 
-InputBinding = ArgumentLeaf | External | Fetched
+@dataclass(frozen=True, slots=True)
+class IntLeaf:
+    """Int leaf `index` of the arguments, counting ints only: the number of rows of an empty
+    tensor."""
+
+    index: int
+    name: str
+
+
+InputBinding = ArgumentLeaf | External | Fetched | IntLeaf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,7 +245,8 @@ class Captured:
 
     `guards`: what else it was captured with. `writes`: it changes something in place, so it matters
     which views are copies. `identical`: inputs that the function also reaches in another way.
-    `objects`: the objects of the user that it reads and changes, if it changes any.
+    `objects`: the objects of the user that it reads and changes, if it changes any. `sizes`: which
+    sizes of the arguments it takes, where some of them are symbols.
     """
 
     program: Program
@@ -248,3 +259,4 @@ class Captured:
     writes: bool
     identical: tuple[tuple[int, torch.Tensor], ...] = ()
     objects: ObjectState | None = None
+    sizes: CallSizes | None = None

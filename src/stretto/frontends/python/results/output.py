@@ -17,6 +17,7 @@ from torch import nn
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
+from stretto.frontends.python.operators.size_numbers import number_of_size
 from stretto.frontends.python.results.captured import (
     ChoiceLeaf,
     InputLeaf,
@@ -80,6 +81,10 @@ class Flattener:
         match value:
             case TracedTensor():
                 return self._tensor(value)
+            case torch.SymInt() | torch.SymFloat():
+                return self.spec(number_of_size(tracer(), value, torch.float64))
+            case torch.SymBool():
+                return PythonLeaf(bool(value))
             case TracedList() if id(value) in self.stand_ins:
                 return self.spec(self.stand_ins[id(value)][0])
             case TracedList():

@@ -97,6 +97,29 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
             return mode.from_tensor(plain, static_shapes=True)
 
 
+def fake_with_sizes(
+    mode: FakeTensorMode, tensor: torch.Tensor, shape: Sequence[Any]
+) -> torch.Tensor:
+    """A fake tensor like a real one, with sizes of which some are symbolic. Its dims lie in memory
+    in the same order; what lies between them is left out, as programs take dense inputs."""
+    strides: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for dim in dims_by_stride(tensor):
+        strides[dim] = step
+        step = step * shape[dim]
+    with without_modes(), mode:
+        return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+
+
+def dims_by_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The dims from the innermost to the outermost in memory; those of a contiguous tensor from the
+    last to the first."""
+    backwards = range(tensor.dim() - 1, -1, -1)
+    if tensor.is_contiguous():
+        return tuple(backwards)
+    return tuple(sorted(backwards, key=tensor.stride))
+
+
 # ---- results of operators ----------------------------------------------------------------------
 
 
@@ -119,11 +142,13 @@ def call_key(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _key(item: Any) -> Any:
     if isinstance(item, torch.Tensor):
-        shape = tuple(item.shape)
-        if set(map(type, shape)) - {int} or item.layout is not torch.strided:
+        if item.layout is not torch.strided:
             raise _Unhashable
         memory = item.untyped_storage().nbytes()
-        return (shape, item.stride(), item.storage_offset(), memory, item.dtype, item.device)
+        sizes = (*item.shape, *item.stride(), item.storage_offset(), memory)
+        if set(map(type, sizes)) - {int}:
+            raise _Unhashable
+        return (len(item.shape), sizes, item.dtype, item.device)
     if type(item) in (list, tuple):
         return tuple([_key(part) for part in item])
     if isinstance(item, torch.memory_format) or type(item) in _PLAIN:

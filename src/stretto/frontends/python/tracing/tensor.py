@@ -23,6 +23,7 @@ import torch
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.ir.core import Block, Value
 from stretto.ir.ops import Argument, argument_values, map_argument
+from stretto.ir.sizes import Size
 from stretto.ir.types import TensorType
 
 
@@ -193,7 +194,7 @@ class ViewStep:
 def _is_comparable(argument: Any) -> bool:
     if isinstance(argument, tuple):
         return all(map(_is_comparable, argument))  # pyright: ignore[reportUnknownArgumentType]
-    return argument is None or isinstance(argument, int | float | str | Value)
+    return argument is None or isinstance(argument, int | float | str | Value | Size)
 
 
 def _mapped(arguments: tuple[Argument, ...], lookup: Callable[[Value], Any]) -> Any:

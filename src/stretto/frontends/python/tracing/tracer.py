@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.parameter import is_lazy
 
 from stretto.errors import CaptureError
@@ -28,6 +27,7 @@ from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, wi
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
+from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
 from stretto.frontends.python.tracing.tensor import (
     BlockScope,
     Cached,
@@ -44,7 +44,7 @@ from stretto.frontends.python.tracing.tries import Tries
 from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, TensorOp
 from stretto.ir.sizes import symbol
-from stretto.ir.types import Dim, DType, TensorType, Type
+from stretto.ir.types import INDEX, Dim, DType, TensorType, Type
 from stretto.options import Options
 
 
@@ -88,8 +88,9 @@ class Owner:
 class Tracer:
     """State of one capture."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, plan: SizePlan | None = None) -> None:
         self.options = options
+        self.sizes = Sizes(plan)
         self.notes: list[str] = []
         self.sourceless: list[str] = []
         self.functions: dict[str, Function] = {}
@@ -108,6 +109,7 @@ class Tracer:
         self.met: dict[int, torch.Tensor] = {}
         self.symbols: dict[str, Value] = {}
         self.symbol_dims: dict[str, torch.SymInt] = {}
+        self.size_values: dict[Argument, Value] = {}
         self.tries = Tries()
         self.written = 0
         self.global_writes = 0
@@ -130,7 +132,7 @@ class Tracer:
         self.tracked: dict[int, Any] = {}
         self.tracked_cells: set[int] = set()
         self.fake_mode = FakeTensorMode(
-            shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True
+            shape_env=self.sizes.env, allow_non_fake_inputs=True, static_shapes=True
         )
 
     @contextmanager
@@ -431,14 +433,22 @@ class Tracer:
             return int(expression)
         if expression.is_symbol and str(expression) in self.symbols:
             return symbol(str(expression))
-        raise data_dependent_shape()
+        known = self.sizes.dim(expression)
+        if known is None and expression.free_symbols <= self.sizes.known.keys():
+            return int(dim)  # of a form that sizes do not have: it is settled by a guard
+        if known is None:
+            raise data_dependent_shape()
+        return known
 
-    def dim_argument(self, dim: torch.SymInt) -> Argument:
-        """A symbolic dim as an argument of an op: the length of the list that bound it."""
-        known = self.dim(dim)
-        if isinstance(known, int):
-            return known
-        return self.use(self.symbols[str(known)])
+    def dim_argument(self, dim: int | torch.SymInt) -> Argument:
+        """A dim as an argument of an op: the length of the list that bound it, or a size."""
+        return self.size_argument(self.dim(dim))
+
+    def size_argument(self, dim: Dim) -> Argument:
+        """The same for a dim of a type."""
+        if str(dim) in self.symbols:
+            return self.use(self.symbols[str(dim)])
+        return dim
 
     def new_symbol(self, length: Value) -> torch.SymInt:
         """A fresh dim whose size is `length`."""
@@ -454,7 +464,9 @@ class Tracer:
 
     def symbolic_dim(self, dim: Dim) -> int | torch.SymInt:
         """A dim as shapes of fake tensors have it."""
-        return dim if isinstance(dim, int) else self.symbol_dims[str(dim)]
+        if str(dim) in self.symbol_dims:
+            return self.symbol_dims[str(dim)]
+        return self.sizes.symint(dim)
 
     def tensor_op(
         self,
@@ -469,10 +481,27 @@ class Tracer:
     def list_length(self, value: Value) -> Value:
         return self.emit(ListLengthOp(value), (TensorType(DType.I64),))[0]
 
-    def number_of_dim(self, dim: torch.SymInt) -> Any:
+    def number_of_dim(self, dim: int | torch.SymInt) -> Any:
         """A symbolic dim as a traced number."""
-        value = self.dim_argument(dim)
-        return value if isinstance(value, int) else self.number(value)  # type: ignore[arg-type]
+        return self.number_of_size(self.dim(dim))
+
+    def number_of_size(self, size: Dim) -> Any:
+        """The same for a dim of a type."""
+        known = self.size_argument(size)
+        if isinstance(known, int):
+            return known
+        if isinstance(known, Value):
+            return self.number(known)
+        return self.number(self._size_value(known))
+
+    def _size_value(self, size: Argument) -> Value:
+        """A size as a scalar of the Program."""
+        value = self.size_values.get(size)
+        if value is None or not self._is_usable(value):
+            op = TensorOp("aten.scalar_tensor.default", (size,), (("dtype", torch.int64),))
+            value = self.emit(op, (INDEX,), "size")[0]
+            self.size_values[size] = value
+        return value
 
     def loop_of(self, source: object) -> int:
         """A number that names a loop."""

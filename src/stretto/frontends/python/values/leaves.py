@@ -85,9 +85,7 @@ def placeholder(kind: Kind) -> Value:
     dtype = kind.type.dtype
     if kind.type.is_scalar:
         return state.literal(0, dtype)
-    shape = tuple(
-        d if isinstance(d, int) else state.use(state.symbols[str(d)]) for d in kind.type.shape
-    )
+    shape = tuple(map(state.size_argument, kind.type.shape))
     zero = False if dtype.torch is torch.bool else 0.0 if dtype.is_float else 0
     op = TensorOp("aten.full.default", (shape, zero), (("dtype", dtype.torch),))
     return state.emit(op, (kind.type,))[0]

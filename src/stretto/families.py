@@ -1,0 +1,261 @@
+"""Families of calls that differ in sizes only, and the programs that serve any of these sizes.
+
+A *family* is all that a key says of a call but the sizes of tensors and the values of ints. Its
+first call gets a program for just these sizes. From the second size on a program is made in which
+what has differed is a symbol; it is found by its guards, so there is no entry per size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.errors import CaptureError
+from stretto.frontends.python import CallSizes, SizePlan, SizeRange, SizeSource
+from stretto.ir.types import Dim
+from stretto.keys import Key
+
+Shapes = Sequence[Sequence[int]]
+Fits = Callable[[Shapes, Sequence[int]], bool]
+
+_INT = "int"
+"""Stands in the key of a family for any int that is not negative."""
+
+_LARGEST = 2**31
+"""Ints from here on are no sizes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizeKey:
+    """The key of a program for many sizes. Each such program has a key of its own."""
+
+    family: Family
+    plan: SizePlan
+
+
+def size_key(key: Any) -> SizeKey | None:
+    """The key for many sizes that a key is, or that it makes longer."""
+    while isinstance(key, tuple) and key:
+        key = key[-1]  # pyright: ignore[reportUnknownVariableType]
+    return key if isinstance(key, SizeKey) else None
+
+
+def is_size_key(key: object) -> bool:
+    """Whether it is one, and not a longer key that begins with one."""
+    return isinstance(key, SizeKey)
+
+
+@dataclass(slots=True)
+class CallForm:
+    """A key, taken apart: the family, and the sizes in the order of the arguments."""
+
+    family: Key
+    shapes: list[Sequence[int]]
+    ints: list[int]
+
+    @staticmethod
+    def of(key: Key) -> CallForm:
+        shapes, ints = list[Sequence[int]](), list[int]()
+        return CallForm(_without_sizes(key, shapes, ints), shapes, ints)
+
+    def value(self, source: SizeSource) -> int:
+        if source.dim is None:
+            return self.ints[source.number]
+        return self.shapes[source.number][source.dim]
+
+    def sources(self) -> Iterable[SizeSource]:
+        for number, shape in enumerate(self.shapes):
+            for dim in range(len(shape)):
+                yield SizeSource(number, dim)
+        for number, value in enumerate(self.ints):
+            if 0 <= value < _LARGEST:
+                yield SizeSource(number)
+
+
+def _without_sizes(key: Key, shapes: list[Sequence[int]], ints: list[int]) -> Key:
+    """The key of the family. `key` is one of tensors and values, or of a module: with its mode."""
+    if len(key) == 2 and type(key[0]) is bool:
+        return (key[0], _without_sizes(key[1], shapes, ints))
+    parts = list[Any]()
+    for part in key:
+        if type(part) is not tuple or not part:
+            parts.append(part)
+            continue
+        first, *rest = part  # pyright: ignore[reportUnknownVariableType]
+        if type(first) is torch.Size:
+            shapes.append(first)
+            parts.append((len(first), *rest))
+        elif first is int:
+            value = rest[0]  # pyright: ignore[reportUnknownVariableType]
+            ints.append(value)  # pyright: ignore[reportUnknownArgumentType]
+            parts.append(_INT if 0 <= value < _LARGEST else value)
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+@dataclass(slots=True)
+class Family:
+    """What is known of the sizes of a family, and its programs for many of them.
+
+    first: the sizes of the first call. varying: those that have differed, or are declared. fixed:
+    which numbers guards said that a size has to be. refused: why there can be no such program.
+    """
+
+    first: CallForm
+    varying: dict[SizeSource, SizeRange] = field(default_factory=dict[SizeSource, SizeRange])
+    fixed: dict[SizeSource, set[int]] = field(default_factory=dict[SizeSource, set[int]])
+    programs: dict[SizeKey, Fits] = field(default_factory=dict["SizeKey", Fits])
+    ranges: dict[SizeSource, SizeRange] = field(default_factory=dict[SizeSource, SizeRange])
+    """Those that are declared."""
+    refused: str | None = None
+
+    def find(self, form: CallForm) -> SizeKey | None:
+        """The program whose guards hold."""
+        for key, fits in self.programs.items():
+            if fits(form.shapes, form.ints):
+                return key
+        return None
+
+    @property
+    def declared(self) -> bool:
+        """Whether the user has said which sizes differ."""
+        return bool(self.ranges)
+
+    def check_declared(self, form: CallForm) -> None:
+        """Raises CaptureError for a size that is not in the range which was declared for it."""
+        for source, limits in self.ranges.items():
+            check_declared(form.value(source), source, limits)
+
+    def plan(
+        self, form: CallForm, tensors: Sequence[torch.Tensor], dynamic: bool | None
+    ) -> SizePlan:
+        """Which sizes of a call that no program fits are to be symbols."""
+        declared = declared_ranges(tensors)
+        static = {source for source in form.sources() if _is_static(tensors, source)}
+        for source in form.sources():
+            if source in declared:
+                self.varying[source] = self.ranges[source] = declared[source]
+            elif dynamic or form.value(source) != self.first.value(source):
+                self.varying.setdefault(source, SizeRange())
+        chosen = {
+            source: limits
+            for source, limits in self.varying.items()
+            if source in self.ranges
+            or not (source in static or len(self.fixed.get(source, ())) > 1)
+        }
+        sources = set(form.sources())
+        return SizePlan.of({s: limits for s, limits in chosen.items() if s in sources})
+
+    def settle(self, key: SizeKey, sizes: CallSizes, tensors: Sequence[torch.Tensor]) -> None:
+        """Learns what a capture found. Raises CaptureError where a size must be one number that was
+        declared to differ."""
+        for source, fixed in sizes.fixed.items():
+            self.fixed.setdefault(source, set()).add(fixed.value)
+        for source in must_vary(tensors) & sizes.fixed.keys():
+            fixed = sizes.fixed[source]
+            raise CaptureError(
+                f"dim {source.dim} of tensor {source.number} among the arguments is marked as "
+                f"dynamic, but the function needs it to be {fixed.value}",
+                location=fixed.location,
+                remedy="use maybe_mark_dynamic, or do not decide by the size",
+            )
+
+
+# ---- declarations ----------------------------------------------------------------------------
+
+
+def declared_ranges(tensors: Sequence[torch.Tensor]) -> dict[SizeSource, SizeRange]:
+    """The sizes that `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic` and `mark_unbacked` name.
+
+    Raises CaptureError where a tensor itself is not in the range that was declared with it.
+    """
+    found = dict[SizeSource, SizeRange]()
+    for number, tensor in enumerate(tensors):
+        limits = dict[int, tuple[Any, Any]](getattr(tensor, "_dynamo_unbacked_bounds", ()))
+        limits |= {r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ())}
+        for name in _MARKS:
+            for dim in getattr(tensor, name, ()):
+                low, high = limits.get(dim, (None, None))
+                found[SizeSource(number, dim % tensor.dim())] = SizeRange(low or 0, high)
+    for source, limits in found.items():
+        assert source.dim is not None
+        check_declared(tensors[source.number].shape[source.dim], source, limits)
+    return found
+
+
+_MARKS = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+)
+
+
+def must_vary(tensors: Sequence[torch.Tensor]) -> set[SizeSource]:
+    """The sizes of which it is an error that the function needs a certain one."""
+    return {
+        SizeSource(number, dim % tensor.dim())
+        for number, tensor in enumerate(tensors)
+        for name in ("_dynamo_dynamic_indices", "_dynamo_strict_unbacked_indices")
+        for dim in getattr(tensor, name, ())
+    }
+
+
+def _is_static(tensors: Sequence[torch.Tensor], source: SizeSource) -> bool:
+    if source.dim is None:
+        return False
+    marked = getattr(tensors[source.number], "_dynamo_static_indices", ())
+    return source.dim in marked or source.dim - tensors[source.number].dim() in marked
+
+
+def check_declared(size: int, source: SizeSource, limits: SizeRange) -> None:
+    """Raises CaptureError for a size that is not in the declared range."""
+    if size < limits.low or (limits.high is not None and size > limits.high):
+        most = "" if limits.high is None else f" and at most {limits.high}"
+        raise CaptureError(
+            f"dim {source.dim} of tensor {source.number} among the arguments has size {size}, and "
+            f"was declared to be at least {limits.low}{most}",
+            remedy="pass tensors of such sizes, or declare another range with mark_dynamic",
+        )
+
+
+# ---- the check of a call ---------------------------------------------------------------------
+
+
+def fitting(sizes: CallSizes, ints: Sequence[int]) -> Fits:
+    """Makes a function that says whether a program is for the sizes of a call.
+
+    It is printed as Python. `ints` are those of the call that it was made for: what is no symbol
+    must be the same.
+    """
+    lines = ["def fits(shapes, ints):"]
+    conditions = list[str]()
+    bound = set[str]()
+
+    def compare(place: str, dim: Dim) -> None:
+        symbol = None if isinstance(dim, int) else dim.symbol
+        if symbol is not None and symbol.name not in bound:
+            bound.add(symbol.name)
+            lines.append(f"  {symbol.name} = {place}")
+        else:
+            conditions.append(f"{place} == {dim}")
+
+    for number, shape in enumerate(sizes.shapes):
+        for dim, size in enumerate(shape):
+            compare(f"shapes[{number}][{dim}]", size)
+    for number, value in enumerate(ints):
+        compare(f"ints[{number}]", sizes.ints.get(number, value))
+    for symbol in sizes.symbols:
+        conditions.append(f"{symbol.low} <= {symbol.name}")
+        if symbol.high is not None:
+            conditions.append(f"{symbol.name} <= {symbol.high}")
+    conditions += [f"({condition.text})" for condition in sizes.conditions]
+    lines.append(f"  return {' and '.join(conditions) or 'True'}")
+    known: dict[str, Any] = {"math": math}
+    exec("\n".join(lines), known)
+    return known["fits"]

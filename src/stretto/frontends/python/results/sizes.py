@@ -1,0 +1,40 @@
+"""The sizes of a captured Program: its symbols with their ranges, and what a call must have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stretto.frontends.python.results.captured import ArgumentLeaf, InputBinding, IntLeaf
+from stretto.frontends.python.tracing.sizes import CallSizes, Sizes
+from stretto.ir.core import Program, Value
+from stretto.ir.sizes import Size, symbols_in
+from stretto.ir.symbols import rename_symbols
+from stretto.ir.types import Dim
+
+
+def settled_sizes(
+    sizes: Sizes, program: Program, inputs: Sequence[tuple[InputBinding, Value]]
+) -> CallSizes | None:
+    """Renames the symbols in the program as the guards leave them; what a call must have. None
+    where no size is a symbol."""
+    if not sizes.are_symbolic and not sizes.plan.fixed:
+        return None
+    final = sizes.final()
+    renaming: dict[Size, Dim] = {Size.of(old): new for old, new in final.items()}
+    for function in program.functions.values():
+        rename_symbols(function.body, renaming)
+    shapes: dict[int, tuple[Dim, ...]] = {}
+    ints: dict[int, Dim] = {}
+    for binding, value in inputs:
+        if isinstance(binding, ArgumentLeaf):
+            shapes[binding.index] = value.tensor.shape
+        elif isinstance(binding, IntLeaf):
+            ints[binding.index] = value.tensor.shape[0]
+    symbols = symbols_in(final.values())
+    return CallSizes(
+        tuple(shape for _, shape in sorted(shapes.items())),
+        ints,
+        symbols,
+        sizes.conditions(final),
+        sizes.plan.fixed,
+    )

@@ -1,0 +1,323 @@
+"""Sizes that are known at the call: symbols while a function is captured, formulas in its Program.
+
+A dim of an input that shall be symbolic is a `torch.SymInt` in the user's code, which torch's
+ShapeEnv backs: it has the size of the capture's own inputs as its hint. What Python or torch
+decides by the hint becomes a guard. Where a guard says that two symbols are equal, or that one is a
+number, the function is captured again with fewer symbols (`merged`), so that no type has the old
+one.
+"""
+
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# torch.fx has no complete types
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental import _config
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.torch_version import TorchVersion
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.printers import PythonPrinter
+
+from stretto.errors import SourceLocation, VerifyError
+from stretto.frontends.python.tracing.locations import user_location
+from stretto.ir.sizes import Symbol
+from stretto.ir.types import Dim
+from stretto.ops.symints import from_sympy, to_symint
+
+torch_config: Any = _config
+_TORCH = str(Path(torch.__file__).parent)
+_IS_OBLIVIOUS = TorchVersion(torch.__version__) >= "2.13"
+"""Whether torch can infer shapes without asking whether a size is 0 or 1, where that does not
+matter. Earlier versions give a slice a size of its own then."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SizeSource:
+    """Where a size is read at a call: dim `dim` of tensor `number` among the arguments, or, without
+    a dim, int `number` among them."""
+
+    number: int
+    dim: int | None = None
+
+    @property
+    def of_int(self) -> bool:
+        return self.dim is None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """Which sizes a program is for, both ends included."""
+
+    low: int = 0
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """What a size has to be, and the line of the user's code that needs it so."""
+
+    value: int
+    location: SourceLocation | None
+
+
+@dataclass(frozen=True, slots=True)
+class SizePlan:
+    """Which sizes of the arguments are symbols. Several sources with one symbol have one size.
+
+    symbols: by source, the number of its symbol. ranges: of the symbols, by number. fixed: sources
+    that would have been symbols, if a guard did not say which number they are.
+    """
+
+    symbols: Mapping[SizeSource, int] = field(default_factory=dict[SizeSource, int])
+    ranges: Mapping[int, SizeRange] = field(default_factory=dict[int, SizeRange])
+    fixed: Mapping[SizeSource, FixedSize] = field(default_factory=dict["SizeSource", "FixedSize"])
+
+    @staticmethod
+    def of(sources: Mapping[SizeSource, SizeRange]) -> SizePlan:
+        """Each source with a symbol of its own."""
+        numbers = {source: number for number, source in enumerate(sources)}
+        return SizePlan(numbers, {numbers[source]: sources[source] for source in sources})
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCondition:
+    """What must hold between the sizes of a call, as a Python expression over their symbols; the
+    line of the user's code that asked."""
+
+    text: str
+    location: SourceLocation | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallSizes:
+    """The sizes that a program takes.
+
+    shapes: of the tensors among the arguments, in order. ints: those among the arguments that are
+    symbols, by number. Every symbol is one of these dims by itself. fixed: what could not be one.
+    """
+
+    shapes: tuple[tuple[Dim, ...], ...]
+    ints: Mapping[int, Dim]
+    symbols: tuple[Symbol, ...]
+    conditions: tuple[SizeCondition, ...]
+    fixed: Mapping[SizeSource, FixedSize]
+
+
+class _LocatedGuards(list[Any]):
+    """The guards of a ShapeEnv, with the user's line where each came up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locations: list[SourceLocation | None] = []
+
+    def append(self, guard: Any) -> None:
+        self.locations.append(user_location())
+        super().append(guard)
+
+
+class Sizes:
+    """The symbolic sizes of one capture."""
+
+    def __init__(self, plan: SizePlan | None = None) -> None:
+        self.plan = plan or SizePlan()
+        self.env = ShapeEnv(specialize_zero_one=not self.plan.symbols, duck_shape=False)
+        self.guards = _LocatedGuards()
+        self.env.guards = self.guards
+        self.symints: dict[int, torch.SymInt] = {}
+        self.known: dict[Any, Symbol] = {}
+        self.values: dict[Symbol, torch.SymInt] = {}
+
+    @property
+    def are_symbolic(self) -> bool:
+        return bool(self.plan.symbols)
+
+    @contextmanager
+    def inferring(self) -> Generator[None]:
+        """Lets torch infer shapes for all sizes alike, as far as it can."""
+        if not self.are_symbolic:
+            yield
+            return
+        with torch_config.patch(backed_size_oblivious=_IS_OBLIVIOUS), _numbers_for_users():
+            yield
+
+    @contextmanager
+    def deciding(self) -> Generator[None]:
+        """Lets torch ask for what the shapes at hand are like, where formulas would be long."""
+        if not (_IS_OBLIVIOUS and self.are_symbolic):
+            yield
+            return
+        with torch_config.patch(backed_size_oblivious=False):
+            yield
+
+    def size(self, source: SizeSource, value: int) -> int | torch.SymInt:
+        """What the user's code sees in the place of `value`."""
+        number = self.plan.symbols.get(source)
+        if number is None:
+            return value
+        if number not in self.symints:
+            self.symints[number] = self._symint(number, value)
+        return self.symints[number]
+
+    def _symint(self, number: int, value: int) -> torch.SymInt:
+        origin, limits = ConstantSource(f"size{number}"), self.plan.ranges[number]
+        expression = self.env.create_symbol(
+            value,
+            source=origin,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            positive=None,
+            do_not_specialize_zero_one=True,
+        )
+        self.env.constrain_symbol_range(
+            expression,
+            compiler_min=limits.low,
+            compiler_max=int_oo if limits.high is None else limits.high,
+        )
+        made: Any = self.env.create_symintnode(expression, hint=value, source=origin)
+        symbol = Symbol(f"s{number}", limits.low, limits.high)
+        self.known[expression] = symbol
+        self.values[symbol] = made
+        return made
+
+    def dim(self, expression: Any) -> Dim | None:
+        """The size that an expression of sympy says; None for what sizes have no form for."""
+        if not expression.free_symbols <= self.known.keys():
+            return None
+        try:
+            return from_sympy(expression, self.known)
+        except VerifyError:
+            return None
+
+    def symint(self, dim: Dim) -> int | torch.SymInt:
+        """A size as shapes of fake tensors have it."""
+        return to_symint(dim, self.values)
+
+    def merged(self) -> SizePlan | None:
+        """A plan with fewer symbols, where guards say that some are equal, or are numbers."""
+        numbers = dict(zip(self.known, self.symints, strict=True))
+        instead: dict[int, int | FixedSize] = {}
+        for expression, number in numbers.items():
+            now = self.env.replace(expression)
+            if now.is_number:
+                instead[number] = FixedSize(int(now), self._settled_at(expression))
+            elif now in numbers and now != expression:
+                instead[number] = numbers[now]
+        if not instead:
+            return None
+        symbols = dict[SizeSource, int]()
+        ranges, fixed = dict(self.plan.ranges), dict(self.plan.fixed)
+        for source, number in self.plan.symbols.items():
+            other = instead.get(number, number)
+            if isinstance(other, FixedSize):
+                fixed[source] = other
+            else:
+                symbols[source] = other
+                ranges[other] = _common(ranges[other], ranges[number])
+        used = set(symbols.values())
+        return SizePlan(symbols, {number: ranges[number] for number in used}, fixed)
+
+    def _settled_at(self, expression: Any) -> SourceLocation | None:
+        """Where an equation came up that has the symbol in it, the last such place."""
+        found = None
+        for guard, location in self._asked():
+            if type(guard).__name__ == "Equality" and expression in guard.free_symbols:
+                found = location
+        return found
+
+    def final(self) -> dict[Symbol, Dim]:
+        """The symbols as the guards leave them: with their ranges, numbered from 0. One that a
+        guard defines by others is a formula."""
+        kept = [item for item in self.known if self.env.replace(item) == item]
+        symbols = {item: self._final(number, item) for number, item in enumerate(kept)}
+        return {
+            symbol: from_sympy(self.env.replace(item), symbols)
+            for item, symbol in self.known.items()
+        }
+
+    def _final(self, number: int, expression: Any) -> Symbol:
+        limits, declared = self.env.var_to_range[expression], self.known[expression]
+        high = declared.high if limits.upper in (int_oo, sympy.oo) else int(limits.upper)
+        return Symbol(f"s{number}", max(declared.low, int(limits.lower)), high)
+
+    def conditions(self, final: Mapping[Symbol, Dim]) -> tuple[SizeCondition, ...]:
+        """The guards, in the final symbols."""
+        names = {
+            expression: sympy.Symbol(str(final[symbol]), integer=True)
+            for expression, symbol in self.known.items()
+        }
+        found = dict[str, SizeCondition]()
+        for guard, location in self._asked():
+            guard = self.env.replace(guard)
+            if guard.free_symbols and guard.free_symbols <= names.keys():
+                text = PythonPrinter().doprint(guard.xreplace(names))
+                found.setdefault(text, SizeCondition(text, location))
+        return tuple(found.values())
+
+    def _asked(self) -> Iterable[tuple[Any, SourceLocation | None]]:
+        for guard, location in zip(self.guards, self.guards.locations, strict=True):
+            yield guard.expr, location
+        for deferred in self.env.deferred_runtime_asserts.values():
+            for one in deferred:
+                yield one.expr, None
+
+
+def _common(one: SizeRange, other: SizeRange) -> SizeRange:
+    highs = [limits.high for limits in (one, other) if limits.high is not None]
+    return SizeRange(max(one.low, other.low), min(highs, default=None))
+
+
+@contextmanager
+def _numbers_for_users() -> Generator[None]:
+    """Where only a number serves, a size is one: torch refuses to hash a size, and shows its symbol
+    as text. It is that number from then on."""
+    before = [(kind, name, getattr(kind, name)) for kind, name, _ in _AS_NUMBERS]
+    try:
+        for kind, name, method in _AS_NUMBERS:
+            setattr(kind, name, method)
+        yield
+    finally:
+        for kind, name, method in before:
+            setattr(kind, name, method)
+
+
+def _shown(plain: type, name: str) -> Any:
+    """A method that makes text. What torch itself prints settles nothing."""
+
+    def method(self: Any, *args: Any) -> str:
+        if sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+            return str(self.node)
+        return getattr(plain(self), name)(*args)
+
+    return method
+
+
+_KINDS: tuple[tuple[Any, type], ...] = (
+    (torch.SymInt, int),
+    (torch.SymFloat, float),
+    (torch.SymBool, bool),
+)
+_AS_NUMBERS: tuple[tuple[Any, str, Any], ...] = (
+    (torch.SymInt, "__hash__", lambda self: hash(int(self))),
+    *(
+        (kind, name, _shown(plain, name))
+        for kind, plain in _KINDS
+        for name in ("__repr__", "__str__", "__format__")
+    ),
+)
+
+
+def hint(size: int | torch.SymInt) -> int:
+    """The size in this capture, without a guard; 2 for one that only a run knows."""
+    if isinstance(size, int):
+        return size
+    found = size.node.hint if size.node.has_hint() else None
+    return 2 if found is None else int(found)

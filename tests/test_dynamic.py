@@ -1,0 +1,214 @@
+"""`stretto.compile(dynamic=...)`: one program for many sizes, found by its guards."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo import mark_dynamic, mark_static, maybe_mark_dynamic
+
+import stretto
+from stretto import BuildError, CaptureError
+from stretto.machines.interpreter.machine import InterpreterMachine
+from tests.frontends.python.checks import assert_same
+
+BACKENDS = ("interpreter", "emulator")
+_WEIGHT = torch.linspace(-1, 1, 12).reshape(4, 3)
+
+
+def check(
+    function: Callable[..., Any],
+    calls: list[tuple[Any, ...]],
+    *,
+    programs: int | None = None,
+    backend: str = "interpreter",
+    dynamic: bool | None = None,
+) -> Any:
+    """Compares each call with eager; `programs`: how many there are afterwards."""
+    compiled = stretto.compile(function, backend=backend, dynamic=dynamic)
+    for args in calls:
+        assert_same(compiled(*copy.deepcopy(args)), function(*copy.deepcopy(args)))
+    if programs is not None:
+        assert len(compiled.signatures) == programs, compiled.explain()
+    return compiled
+
+
+def rows(*sizes: int) -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(size, 4),) for size in sizes]
+
+
+def layer(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ _WEIGHT).sum(0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_second_size_compiles_once_more_and_further_ones_never(backend: str) -> None:
+    check(layer, rows(5, 7, 0, 1, 2, 9, 64), programs=2, backend=backend)
+
+
+def test_all_sizes_are_symbols_from_the_start() -> None:
+    check(layer, rows(5, 1, 0, 9), programs=1, dynamic=True)
+
+
+def test_each_size_has_a_program_of_its_own() -> None:
+    check(layer, rows(5, 7, 5, 9), programs=3, dynamic=False)
+
+
+def test_a_size_in_arithmetic_and_results() -> None:
+    def mean(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        return x.sum(0) / n, x * n, x / math.sqrt(n), n, n / 2, x.shape, len(x), x.numel()
+
+    check(mean, rows(5, 3, 1, 8), programs=2)
+
+
+def test_sizes_of_what_is_computed() -> None:
+    def several(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        parts = torch.cat([x, x[1:], x.reshape(-1, 2).repeat(1, 2)[:n]])
+        grid = torch.arange(n)[:, None] + torch.arange(n)[None, :]
+        return parts.mean(1), grid, x.new_zeros(n, 2), x.T @ x, x.flatten().view(n, 2, 2), x[:3]
+
+    check(several, rows(5, 3, 7, 9), programs=2)
+
+
+def test_two_symbols_that_must_be_equal_are_one() -> None:
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 + y
+
+    calls = [(torch.randn(n, 4), torch.randn(n, 4)) for n in (5, 3, 1, 9)]
+    compiled = check(added, calls, programs=2)
+    with pytest.raises(RuntimeError, match="must match"):
+        compiled(torch.randn(5, 4), torch.randn(6, 4))
+
+
+def test_broadcasting_makes_another_program() -> None:
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    calls = [(torch.randn(n, 4), torch.randn(m, 4)) for n, m in ((5, 5), (3, 3), (6, 1), (9, 1))]
+    compiled = check(added, calls)
+    count = len(compiled.signatures)
+    compiled(torch.randn(2, 4), torch.randn(1, 4))
+    assert len(compiled.signatures) == count
+
+
+def test_a_condition_on_a_size_is_a_guard_with_its_line() -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 6:
+            return x.exp()
+        return -x
+
+    compiled = check(chosen, rows(5, 7, 9, 3, 4, 100), programs=3)
+    text = compiled.explain()
+    assert "s0 > 6" in text
+    assert "if x.shape[0] > 6:" in text
+    assert "test_dynamic.py" in text
+
+
+def test_a_size_that_only_a_number_can_be_is_settled() -> None:
+    table = {5: 1.0, 7: 2.0}
+
+    def looked_up(x: torch.Tensor) -> torch.Tensor:
+        return x * table[x.shape[0]]
+
+    compiled = check(looked_up, rows(5, 7, 5), programs=2)
+    with pytest.raises(KeyError):
+        compiled(torch.randn(6, 4))
+
+
+def test_a_size_in_a_text_is_settled() -> None:
+    def shown(x: torch.Tensor, n: int) -> Any:
+        return x * len(f"{n}{x.shape}"), str(n), repr(x.shape[0]), f"{n:03}", type(n), {n: n}
+
+    check(shown, [(torch.randn(m, 4), n) for m, n in ((5, 3), (5, 4), (15, 4), (5, 14))])
+
+
+def test_ints_among_the_arguments() -> None:
+    def padded(x: torch.Tensor, n: int, scale: int) -> torch.Tensor:
+        return torch.cat([x * scale, torch.zeros(n, 4)])
+
+    calls = [(torch.randn(m, 4), n, k) for m, n, k in ((2, 3, 2), (2, 4, 2), (2, 0, 2), (2, 9, 2))]
+    check(padded, calls, programs=2)
+    check(padded, [*calls, (torch.randn(5, 4), 1, 7), (torch.randn(6, 4), 2, 0)], dynamic=True)
+
+
+def test_an_int_that_is_a_dim_is_settled() -> None:
+    def summed(x: torch.Tensor, dim: int) -> torch.Tensor:
+        return x.sum(dim)
+
+    check(summed, [(torch.randn(3, 4), dim) for dim in (0, 1, -1, 0)], programs=3)
+
+
+def test_declared_sizes() -> None:
+    x = torch.randn(5, 4)
+    mark_dynamic(x, 0, min=2, max=64)
+    mark_static(x, 1)
+    compiled = check(layer, [(x,), *rows(7, 2, 64)], programs=1)
+    with pytest.raises(CaptureError, match="declared to be at least 2 and at most 64"):
+        compiled(torch.randn(65, 4))
+
+
+def test_a_declared_size_may_not_be_settled() -> None:
+    def settled(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(5, 4)
+
+    x = torch.randn(5, 4)
+    mark_dynamic(x, 0)
+    with pytest.raises(CaptureError, match="marked as dynamic") as caught:
+        stretto.compile(settled, backend="interpreter")(x)
+    assert "torch.ones(5, 4)" in str(caught.value)
+    y = torch.randn(5, 4)
+    maybe_mark_dynamic(y, 0)
+    stretto.compile(settled, backend="interpreter")(y)
+
+
+def test_static_dims_stay_static() -> None:
+    x, y = torch.randn(5, 4), torch.randn(7, 4)
+    mark_static(x)
+    mark_static(y)
+    compiled = stretto.compile(layer, backend="interpreter", dynamic=True)
+    compiled(x)
+    compiled(y)
+    assert all(entry.captured.sizes is None for entry in compiled.signatures)
+
+
+def test_changes_in_place() -> None:
+    def added(x: torch.Tensor) -> torch.Tensor:
+        x[1:] += 1.0
+        x.mul_(2)
+        return x.sum()
+
+    compiled = stretto.compile(added, backend="interpreter")
+    for size in (5, 7, 3, 2):
+        for make in (torch.randn(size, 4), torch.randn(4, size).T, torch.randn(size, 9)[:, :4]):
+            mine, theirs = make.clone(memory_format=torch.preserve_format), make.clone()
+            torch.testing.assert_close(compiled(mine), added(theirs))
+            torch.testing.assert_close(mine, theirs)
+
+
+def test_copies_know_what_is_dynamic() -> None:
+    compiled = stretto.compile(layer, backend="interpreter", dynamic=True)
+    twin = copy.copy(compiled)
+    for args in rows(3, 5):
+        twin(*args)
+    assert len(twin.signatures) == 1
+
+
+def test_a_machine_without_symbols_makes_a_program_for_each_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(InterpreterMachine, "takes_symbols", False)
+    compiled = check(layer, rows(3, 4, 6), programs=3)
+    assert "each size has its own program: the machine" in compiled.explain()
+    with pytest.raises(BuildError, match="fixed sizes only"):
+        check(layer, rows(3), dynamic=True)
+
+
+def test_dynamic_is_none_or_a_bool() -> None:
+    with pytest.raises(TypeError, match="dynamic must be"):
+        stretto.compile(layer, dynamic="yes")  # type: ignore[arg-type]
