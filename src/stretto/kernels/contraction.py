@@ -6,10 +6,23 @@ The columns of a contraction are contiguous in the result, so a vector of them i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-from stretto.device.expr import Access, Apply, Const, Expr, Extent, Index, Load, Var
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Const,
+    Expr,
+    Extent,
+    Index,
+    Load,
+    Reg,
+    Var,
+    is_known,
+    known_size,
+)
 from stretto.device.operator import Operator
+from stretto.ir.sizes import Atom, Quantity, Size, Symbol, factors_of
+from stretto.ir.sizes import Product as ProductAtom
 from stretto.ir.types import DType
 from stretto.kernels.products import Product, factors, product_of
 
@@ -20,15 +33,16 @@ FLOATS = (DType.F32, DType.F64)
 class Contraction:
     """A product whose factors are plain loads, with one column dim; strides in elements.
 
-    rows: the product's, and its free dims. left_depth, right_depth: the stride of the flattened
-    reduction dims (right: None where packing is needed).
+    rows: the product's, and its free dims. depth: the size of the flattened reduction dims.
+    left_depth, right_depth: their stride (right: None where packing is needed). Sizes and strides
+    may be known at the call only.
     """
 
     product: Product
     rows: tuple[int, ...]
-    depth: int
-    left_depth: int
-    right_depth: int | None
+    depth: int | Size
+    left_depth: int | Size
+    right_depth: int | Size | None
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -53,8 +67,37 @@ def loads_of(operator: Operator) -> tuple[Access, Access]:
     return first.access, second.access
 
 
-def stride(access: Access, dim: int) -> int:
-    return access.offset.coefficient(Var(dim))
+def stride(access: Access, dim: int) -> int | Size:
+    """How far elements are apart along a dim, where the offset is linear in it."""
+    return linear_factor(access.offset, dim)
+
+
+def linear_factor(index: Index, dim: int) -> int | Size:
+    """What variable `dim` is multiplied with in the terms that are linear in it."""
+    total = Size(const=index.coefficient(Var(dim)))
+    for atom, coefficient in index.terms:
+        if isinstance(atom, ProductAtom) and atom.factors.count(Var(dim)) == 1:
+            step = Size(const=coefficient)
+            for factor in atom.factors:
+                step = step if factor == Var(dim) else step * factor
+            total = total + step
+    return total.dim
+
+
+def is_linear(index: Index) -> bool:
+    """Whether an index is a sum of variables, each times a size that the call decides, of such
+    sizes and of registers."""
+    return all(_is_linear_term(atom) for atom, _ in index.terms)
+
+
+def _is_linear_term(atom: Atom) -> bool:
+    if isinstance(atom, Var | Reg):
+        return True
+    sizes = [factor for factor in factors_of(atom) if not isinstance(factor, Var)]
+    inner = [part for factor in sizes for part in Size.of(factor).atoms()]
+    if any(isinstance(part, Quantity) and not isinstance(part, Symbol) for part in inner):
+        return False
+    return len(factors_of(atom)) - len(sizes) <= 1
 
 
 def contraction_of(operator: Operator) -> Contraction | None:
@@ -69,11 +112,12 @@ def contraction_of(operator: Operator) -> Contraction | None:
         return None
     if left.dtype is not right.dtype or operator.out.buffer.dtype is not left.dtype:
         return None
-    if not left.access.offset.is_affine or not right.access.offset.is_affine:
+    if not all(map(is_linear, (left.access.offset, right.access.offset, operator.out.offset))):
         return None
     (column,) = product.columns
-    static = (operator.dims[column], *operator.reduce)
-    if stride(operator.out, column) != 1 or not all(isinstance(size, int) for size in static):
+    if stride(operator.out, column) != 1 or not is_known(operator.dims[column]):
+        return None
+    if not all(map(is_known, operator.reduce)):
         return None
     first = len(operator.dims)
     dims = [(first + n, extent) for n, extent in enumerate(operator.reduce) if extent != 1]
@@ -81,20 +125,20 @@ def contraction_of(operator: Operator) -> Contraction | None:
     if left_depth is None or (right_depth is None and right.access.buffer.kind != "constant"):
         return None
     rows = tuple(sorted((*product.rows, *product.free)))
-    depth = prod(extent for extent in operator.reduce if isinstance(extent, int))
+    depth = known_size(operator.reduce)
     return Contraction(product, rows, depth, left_depth, right_depth)
 
 
-def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | None:
+def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | Size | None:
     """The common stride of dims walked in row-major order as one; None when there is none."""
     if not dims:
         return 1
     step = stride(access, dims[-1][0])
     expected = step
     for (_, inner), (dim, _) in zip(reversed(dims), list(reversed(dims))[1:], strict=False):
-        if not isinstance(inner, int):
+        if isinstance(inner, Reg):
             return None
-        expected *= inner
+        expected = expected * inner
         if stride(access, dim) != expected:
             return None
     return step
@@ -104,7 +148,7 @@ def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | None:
 class Convolution:
     """A padded image against weights, which are the first factor. Pairs are (height, width)."""
 
-    batch: int
+    batch: int | Size
     groups: int
     out_channels: int
     in_channels: int
@@ -148,10 +192,11 @@ def convolution_of(operator: Operator) -> Convolution | None:
         return None
     if operator.out.buffer.dtype is not image.dtype:
         return None
-    sizes = [d for d in (*operator.dims, *operator.reduce) if isinstance(d, int)]
-    if len(sizes) != len(operator.dims) + len(operator.reduce):
+    batch, *others = operator.dims
+    sizes = [d for d in (*others, *operator.reduce) if isinstance(d, int)]
+    if len(sizes) != len(others) + len(operator.reduce) or isinstance(batch, Reg):
         return None
-    return _geometry(operator, image.access, sizes)
+    return _geometry(operator, image.access, batch, sizes)
 
 
 def image_load(expr: Expr) -> Load | None:
@@ -165,7 +210,11 @@ def image_load(expr: Expr) -> Load | None:
     return None
 
 
-def _geometry(operator: Operator, image: Access, sizes: list[int]) -> Convolution | None:
+def _geometry(
+    operator: Operator, image: Access, batch: int | Size, others: list[int]
+) -> Convolution | None:
+    """`others`: the extents of the other parallel dims and of the reduced ones."""
+    sizes = [0, *others]
     spatial = len(operator.dims) - 2
     rank = len(operator.dims)
     if len(image.shape) < spatial + 1 or len(operator.reduce) != spatial + 1:
@@ -200,7 +249,7 @@ def _geometry(operator: Operator, image: Access, sizes: list[int]) -> Convolutio
     height, width = (1, extents[1]) if spatial == 1 else (extents[1], extents[2])
     taps = (1, sizes[rank + 1]) if spatial == 1 else (sizes[rank + 1], sizes[rank + 2])
     return Convolution(
-        sizes[0], groups, sizes[1], sizes[rank], height, width, taps,
+        batch, groups, sizes[1], sizes[rank], height, width, taps,
         (steps[0], steps[1]), (pads[0], pads[1]), (dilations[0], dilations[1]),
     )  # fmt: skip
 

@@ -11,7 +11,17 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
-from stretto.device.expr import Access, Apply, Buffer, Extent, Index, Load, Var, row_major
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Extent,
+    Index,
+    Load,
+    Var,
+    has_fixed_strides,
+    row_major,
+)
 from stretto.device.forms import Packing
 from stretto.device.operator import Operator, Template
 from stretto.kernels.contraction import stride
@@ -37,7 +47,10 @@ class Packings:
         layout, rank = constant_layout(operator, access), len(operator.dims)
         assert layout is not None
         outer = (*((dim.size, dim.step) for dim in layout.stack), *outer)
-        depth = tuple((static(e), stride(access, rank + n)) for n, e in enumerate(operator.reduce))
+        depth = tuple(
+            (static(extent), static(stride(access, rank + n)))
+            for n, extent in enumerate(operator.reduce)
+        )
         source = access.buffer
         key = (source.slot, layout.start, outer, columns, depth, lanes)
         if key not in self.found:
@@ -89,6 +102,8 @@ def layout_of(access: Access, dims: tuple[Extent, ...]) -> Layout | None:
     """
     start = 0
     stack: list[Stacked] = []
+    if not has_fixed_strides(access.shape):
+        return None
     strides = row_major(access.shape)
     for index, size, step in zip(access.index, access.shape, strides, strict=True):
         if not index.is_affine or not isinstance(size, int):

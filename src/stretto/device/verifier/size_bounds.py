@@ -165,6 +165,19 @@ def _symbols_of(size: int | Size | None) -> tuple[Symbol, ...]:
     return size.symbols if isinstance(size, Size) else ()
 
 
+def _not_negative(sign: str, difference: Index) -> tuple[Index, ...]:
+    """What is at least 0 where `difference` compares so with 0."""
+    match sign:
+        case "ge" | "gt":
+            return (difference - (sign == "gt"),)
+        case "le" | "lt":
+            return (-difference - (sign == "lt"),)
+        case "eq":
+            return difference, -difference
+        case _:
+            return ()
+
+
 class _SizedBounds(StageBounds):
     """Proofs about one stage. An operator is run where all its dims have elements."""
 
@@ -197,11 +210,26 @@ class _SizedBounds(StageBounds):
             if any(self._at_most(r.high + 1, r.low) for r in variables.values()):
                 continue  # the guards never hold
             last = Size.of(extent) - 1
-            if not (self._at_most(0, found.low) and self._at_most(found.high, last)):
+            above = self._at_most(0, found.low) or self._follows(index, guards)
+            below = self._at_most(found.high, last) or self._follows(last - index, guards)
+            if not (above and below):
                 raise VerifyError(
                     f"{self.what} is not proved to access {access.buffer.name} in range: "
                     f"{found.low} .. {found.high} in a dim of {extent}"
                 )
+
+    def _follows(self, index: Index, guards: Guards) -> bool:
+        """Is it not negative because one of the guards says so of a position that is not larger?"""
+        for condition, holds in guards:
+            for sign, difference in comparisons(condition, holds):
+                for positive in _not_negative(sign, difference):
+                    try:
+                        rest = self._range(index - positive, self._variables)
+                    except _Unknown:
+                        continue
+                    if self._at_most(0, rest.low):
+                        return True
+        return False
 
     def _at_most(self, smaller: int | Size, larger: int | Size) -> bool:
         difference = Size.of(larger) - smaller

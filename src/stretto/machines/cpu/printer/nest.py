@@ -10,7 +10,7 @@ from operator import mul
 
 from stretto.device.expr import Access, Apply, Dynamic, Expr, Extent, Index, Load
 from stretto.device.operator import Operator, Span, Stage
-from stretto.ir.sizes import Atom, Product, Var
+from stretto.ir.sizes import Atom, Product, Size, Var
 from stretto.machines.cpu.printer.expr import (
     VALUE_TYPES,
     ScalarPrinter,
@@ -50,6 +50,10 @@ class NestPrinter:
 
     def index(self, index: Index) -> Term:
         return ScalarPrinter(self.names, self.out).index(index)
+
+    def number(self, size: int | Size) -> Operand:
+        """A size as an operand."""
+        return size if isinstance(size, int) else self.index(size)
 
     def extent(self, extent: Extent) -> Term:
         return self.named(Index.of(extent))

@@ -52,8 +52,8 @@ class Packed(PackedTemplate, CpuTemplate):
 
         def emit(block: Block) -> None:
             panels = nest.pointer(start, block.fixed)
-            left = block.left, block.left_row, found.left_depth
-            ends = *block.result, found.depth, block.columns
+            left = block.left, block.left_row, nest.number(found.left_depth)
+            ends = *block.result, nest.number(found.depth), block.columns
             nest.call(_function("packed_many", nest, self.rows, self.columns), *left, panels, *ends)
 
         _blocks(nest, found, emit)
@@ -83,11 +83,11 @@ class Rows(Unpacked):
         found = self.contraction
         _, right = found.operands(nest.operator)
         assert found.right_depth is not None
-        depth = found.right_depth
+        depth = nest.number(found.right_depth)
 
         def emit(block: Block) -> None:
-            left = block.left, block.left_row, found.left_depth
-            ends = *block.result, block.columns, found.depth
+            left = block.left, block.left_row, nest.number(found.left_depth)
+            ends = *block.result, block.columns, nest.number(found.depth)
             matrix = nest.pointer(right, block.fixed), depth
             nest.call(_function("rows", nest, self.rows, self.columns), *left, *matrix, *ends)
 
@@ -105,8 +105,9 @@ class Dots(Unpacked):
         _, right = found.operands(nest.operator)
 
         def emit(block: Block) -> None:
-            ends = *block.result, block.columns, found.depth
-            matrix = nest.pointer(right, block.fixed), stride(right, found.column)
+            ends = *block.result, block.columns, nest.number(found.depth)
+            step = nest.number(stride(right, found.column))
+            matrix = nest.pointer(right, block.fixed), step
             function = _function("dots", nest, self.rows, self.columns)
             nest.call(function, block.left, block.left_row, *matrix, *ends)
 
@@ -145,7 +146,7 @@ def _candidate(request: Request) -> Candidate | None:
 
 def _multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int, ...]:
     return tuple(
-        min(lanes, static(extent)) if n == found.column else 1
+        1 if n != found.column else min(lanes, extent) if isinstance(extent, int) else lanes
         for n, extent in enumerate(operator.dims)
     )
 
@@ -156,15 +157,18 @@ def _multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int,
 def _packed(request: Request, found: Contraction, rows: int) -> Candidate | None:
     operator, costs = request.operator, request.costs
     _, right = found.operands(operator)
+    packed = (*(operator.dims[n] for n in (*found.batch, found.column)), *operator.reduce)
+    if constant_layout(operator, right) is None or not all(isinstance(e, int) for e in packed):
+        return None
     lanes = _panel_lanes(request.member, found)
-    if constant_layout(operator, right) is None or lanes is None:
+    if lanes is None:
         return None
     seconds = request.product_seconds
     if rows <= 1:
         weights = costs.points(operator.dims) * costs.points(operator.reduce)
         seconds = max(seconds, weights * right.buffer.dtype.itemsize / costs.bandwidth)
-    batch = tuple((static(operator.dims[n]), stride(right, n)) for n in found.batch)
-    columns = (static(operator.dims[found.column]), stride(right, found.column))
+    batch = tuple((static(operator.dims[n]), static(stride(right, n))) for n in found.batch)
+    columns = (static(operator.dims[found.column]), static(stride(right, found.column)))
     panels = request.packings.add(operator, right, batch, columns, lanes)
     template = Packed(panels, HEIGHTS[lanes] if rows > 1 else 1, lanes, found)
     multiples = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
@@ -205,7 +209,7 @@ class Block:
     """
 
     left: Term
-    left_row: int
+    left_row: Operand
     result: tuple[Operand, Operand, Operand]
     columns: Term
     fixed: dict[int, Term]
@@ -223,11 +227,13 @@ def _blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]
         fixed = {**units, **{n: iteration(n) for n in outer}, found.column: first}
         rows: Operand = 1
         left, _ = found.operands(operator)
-        left_row = result_row = 0
+        left_row: Operand = 0
+        result_row: Operand = 0
         if inner is not None:
             fixed[inner], row_last = nest.bounds(box[inner])
             rows = call("int", row_last - fixed[inner])
-            left_row, result_row = stride(left, inner), stride(operator.out, inner)
+            left_row = nest.number(stride(left, inner))
+            result_row = nest.number(stride(operator.out, inner))
         start, columns = nest.pointer(left, fixed), call("int", last - first)
         result = nest.pointer(operator.out, fixed), result_row, rows
         emit(Block(start, left_row, result, columns, fixed))

@@ -143,8 +143,9 @@ def _candidate(request: Request) -> Candidate | None:
         return Candidate(Depthwise(conv), multiples, seconds)
     pixels = _pixel_lanes(height * width, conv.per_group, request.units)
     channels = _slab_height(member, 6 if pixels == 64 else 12)
-    columns = (conv.per_group, stride(weight, 1))
-    groups = ((conv.groups, conv.per_group * stride(weight, 1)),) if conv.groups > 1 else ()
+    apart = static(stride(weight, 1))
+    columns = (conv.per_group, apart)
+    groups = ((conv.groups, conv.per_group * apart),) if conv.groups > 1 else ()
     panels = request.packings.add(operator, weight, groups, columns, channels)
     step = conv.per_group if conv.groups > 1 else channels
     multiples = (1, step, *_spatial_multiples(len(operator.dims), height, width, pixels))
