@@ -36,6 +36,7 @@ from stretto.ir.ops import (
     ListSetOp,
     ListStackOp,
     LiteralOp,
+    SizeOp,
     TensorOp,
     WhileOp,
 )
@@ -175,6 +176,14 @@ def _constant(frame: Frame, op: ConstantOp) -> tuple[Datum, ...]:
 
 def _literal(frame: Frame, op: LiteralOp) -> tuple[Datum, ...]:
     return (frame.cast(torch.tensor(op.value, dtype=op.result.tensor.dtype.torch)),)
+
+
+def _size(frame: Frame, op: SizeOp) -> tuple[Datum, ...]:
+    found, symbol = int(frame.number(op.number)), op.symbol
+    if found < symbol.low or (symbol.high is not None and found > symbol.high):
+        raise RunError(f"the size {found} is out of the range {symbol.declaration}")
+    frame.sizes[symbol] = found
+    return (frame.tensor(op.number),)
 
 
 def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
@@ -328,6 +337,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
 EVALUATE: dict[type[Op], Callable[[Frame, Any], tuple[Datum, ...]]] = {
     ConstantOp: _constant,
     LiteralOp: _literal,
+    SizeOp: _size,
     TensorOp: _tensor,
     ListNewOp: _list_new,
     ListPushOp: _list_push,

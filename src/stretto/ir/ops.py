@@ -11,7 +11,7 @@ import torch
 from stretto.ir.core import Block, Lookup, Op, Value
 from stretto.ir.failure import Failure
 from stretto.ir.size_bounds import maximum
-from stretto.ir.sizes import Size, ceil_div
+from stretto.ir.sizes import Size, Symbol, ceil_div
 
 Attribute = None | bool | int | float | str | torch.dtype | Size
 Argument = Value | Attribute | tuple["Argument", ...]
@@ -91,6 +91,32 @@ class TensorOp(Op):
     def substitute(self, lookup: Lookup) -> None:
         self.args = tuple(map_argument(item, lookup) for item in self.args)
         self.kwargs = tuple((key, map_argument(item, lookup)) for key, item in self.kwargs)
+
+
+@dataclass(eq=False, slots=True)
+class SizeOp(Op):
+    """Binds a symbol to `number`, an i64 without dims that is known in the run only.
+
+    `size` is the symbol as a Size. The number must be in the symbol's range, which checks before
+    this op see to. The result is the number itself: it is alive as long as the symbol is used.
+    """
+
+    number: Value
+    size: Size
+    name: ClassVar[str] = "size"
+
+    @property
+    def symbol(self) -> Symbol:
+        symbol = self.size.symbol
+        assert symbol is not None
+        return symbol
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.number,)
+
+    def substitute(self, lookup: Lookup) -> None:
+        self.number = lookup(self.number)
 
 
 @dataclass(eq=False, slots=True)

@@ -25,6 +25,7 @@ from stretto.ir.ops import (
     ListSetOp,
     ListStackOp,
     LiteralOp,
+    SizeOp,
     TensorOp,
     WhileOp,
 )
@@ -246,6 +247,14 @@ def _literal(parser: _FunctionParser) -> Op:
     return LiteralOp(value)
 
 
+def _size(parser: _FunctionParser) -> Op:
+    size = parser.argument()
+    if not isinstance(size, Size) or size.symbol is None:
+        parser.scan.fail("expected the name of a size")
+    parser.scan.expect("=")
+    return SizeOp(parser.use(), size)
+
+
 def _fixed(make: Callable[..., Op], count: int) -> Callable[[_FunctionParser], Op]:
     """An op written as `name(%a, %b)` with that many operands."""
 
@@ -342,6 +351,7 @@ def _name_and_type(parser: _FunctionParser) -> tuple[str, Type | None]:
 _SYNTAX: dict[str, Callable[[_FunctionParser], Op]] = {
     "constant": _constant,
     "literal": _literal,
+    "size": _size,
     "call": _call,
     "check": _check,
     "if": _if,

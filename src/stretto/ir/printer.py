@@ -21,6 +21,7 @@ from stretto.ir.ops import (
     ForOp,
     IfOp,
     LiteralOp,
+    SizeOp,
     TensorOp,
     WhileOp,
 )
@@ -170,6 +171,10 @@ def _literal(op: LiteralOp, names: Names) -> tuple[str, ...]:
     return (f"literal {op.value!r}",)
 
 
+def _size(op: SizeOp, names: Names) -> tuple[str, ...]:
+    return (f"size {print_argument(op.size, names)} = {names[op.number]}",)
+
+
 def _tensor(op: TensorOp, names: Names) -> tuple[str, ...]:
     args = [print_argument(item, names) for item in op.args]
     args += [f"{key}={print_argument(item, names)}" for key, item in op.kwargs]
@@ -225,6 +230,7 @@ def _typed(value: Value, shown: bool, names: Names) -> str:
 _HEADS: dict[type[Op], Callable[..., tuple[str, ...]]] = {
     ConstantOp: _constant,
     LiteralOp: _literal,
+    SizeOp: _size,
     TensorOp: _tensor,
     CallOp: _call,
     CheckOp: _check,

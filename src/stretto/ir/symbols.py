@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import Argument, ForOp, TensorOp
+from stretto.ir.ops import Argument, ForOp, SizeOp, TensorOp, WhileOp
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_bounds import substitute_symbols
 from stretto.ir.sizes import Size, Symbol
@@ -72,6 +72,10 @@ def rename_symbols(block: Block, renaming: Renaming) -> None:
                 bound if isinstance(bound, Value) else rename_dim(bound, renaming)
                 for bound in (op.start, op.stop)
             )
+        elif isinstance(op, SizeOp):
+            renamed = rename_dim(op.size, renaming)
+            assert isinstance(renamed, Size)
+            op.size = renamed
 
 
 def dims_of(type: Type) -> tuple[Dim, ...]:
@@ -100,6 +104,8 @@ def symbols_of_op(op: Op) -> set[Symbol]:
         items = [*op.args, *(item for _, item in op.kwargs)]
     elif isinstance(op, ForOp):
         items = [op.start, op.stop]
+    elif isinstance(op, SizeOp):
+        items = [op.size]
     return found | {symbol for item in items for symbol in symbols_of_argument(item)}
 
 
@@ -112,12 +118,17 @@ def symbols_of_block(block: Block) -> set[Symbol]:
 
 
 def bound_symbols(block: Block) -> set[Symbol]:
-    """Symbols that ops in the block bind: those in result types of all but tensor ops."""
-    found: set[Symbol] = set()
-    for op in block.walk():
-        if not isinstance(op, TensorOp):
-            found |= symbols_of_types(value.type for value in op.results)
-    return found
+    """Symbols that ops in the block bind."""
+    return {symbol for op in block.walk() for symbol in symbols_bound_by(op)}
+
+
+def symbols_bound_by(op: Op) -> set[Symbol]:
+    """The symbol of a size op, and those in the result types of stacks, calls and branches."""
+    if isinstance(op, SizeOp):
+        return {op.symbol}
+    if isinstance(op, TensorOp | ForOp | WhileOp):
+        return set()
+    return symbols_of_types(value.type for value in op.results)
 
 
 def symbols_of_argument(argument: Argument) -> Iterator[Symbol]:

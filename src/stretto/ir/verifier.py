@@ -28,6 +28,7 @@ from stretto.ir.ops import (
     ListSetOp,
     ListStackOp,
     LiteralOp,
+    SizeOp,
     WhileOp,
 )
 from stretto.ir.printer import print_op
@@ -158,6 +159,14 @@ def literal_type(_: Program, op: LiteralOp) -> str | None:
         if not low <= op.value < 2**bits:
             return f"{op.value} does not fit {dtype.value}"
     return None
+
+
+def size_number(_: Program, op: SizeOp) -> str | None:
+    return _expect("the number", _types((op.number,)), (INDEX,)) or _results(op, INDEX)
+
+
+def size_symbol(_: Program, op: SizeOp) -> str | None:
+    return None if op.size.symbol is not None else f"{op.size} is not a symbol"
 
 
 def new_types(_: Program, op: ListNewOp) -> str | None:
@@ -331,6 +340,7 @@ def _expect(what: str, found: tuple[Type, ...], expected: tuple[Type, ...]) -> s
 RULES: dict[type[Op], tuple[Rule, ...]] = {
     ConstantOp: (constant_present, constant_type),
     LiteralOp: (literal_type,),
+    SizeOp: (size_number, size_symbol),
     ListNewOp: (new_types,),
     ListPushOp: (push_types,),
     ListExtendOp: (extend_types,),

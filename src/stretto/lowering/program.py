@@ -28,7 +28,7 @@ from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
 from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.failure import Failure
-from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, TensorOp
+from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
@@ -37,7 +37,7 @@ from stretto.lowering.calls import Passed, passed, size_parameters
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering
-from stretto.lowering.lazy import Lazy, cast, memory_shape, stored
+from stretto.lowering.lazy import Lazy, cast, memory_shape, register_value, stored
 from stretto.lowering.lists.slots import ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
 from stretto.lowering.rules import RULES
@@ -210,8 +210,18 @@ def lower_op(low: Lowering, op: Op) -> None:
         case LiteralOp():
             dtype = op.result.tensor.dtype
             low.env[op.result] = Lazy(dtype, (), cast(_literal(op.value), dtype))
+        case SizeOp():
+            _size(low, op)
         case _:
             lower_control(low, op)
+
+
+def _size(low: Lowering, op: SizeOp) -> None:
+    """A register of its own holds the size: what it was computed from may change in a loop."""
+    register = low.let(low.scalar(op.number), str(op.size))
+    low.ranges[register] = (op.symbol.low, op.symbol.high)
+    low.symbols[op.size] = register
+    low.env[op.result] = register_value(register)
 
 
 def _literal(value: bool | int | float) -> Const:

@@ -1,7 +1,8 @@
 """stretto's own tensor operators, registered with torch so that they resolve and trace like ATen's.
 
-`stretto.narrow(x, dim, start, length)` is a slice of static length whose position may be known only
-at run time; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that slice replaced by `src`.
+`stretto.narrow(x, dim, start, length)` is a slice whose position may be known only at run time, and
+whose length is a number or a size; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that
+slice replaced by `src`.
 Positions must lie in range; negative ones count from the end. `stretto.topk(x, k, dim, largest)` is
 `aten.topk` with an order of equal elements: the one that comes first in `x` is first. All return
 tensors of their own.
@@ -19,7 +20,7 @@ from stretto.ir.failure import eager_class
 from stretto.ops.bounds import position_failure
 
 _library = torch.library.Library("stretto", "DEF")
-_library.define("narrow(Tensor self, int dim, SymInt start, int length) -> Tensor")
+_library.define("narrow(Tensor self, int dim, SymInt start, SymInt length) -> Tensor")
 _library.define("narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor")
 _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
@@ -40,6 +41,25 @@ def _check_start(self: torch.Tensor, dim: int, start: int, length: int) -> None:
 def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
     _check_start(self, dim, start, length)
     return self.narrow(dim, start, length).clone()
+
+
+def _narrow_shape(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    """The same without data. Whether sizes that are symbols fit is checked in the run."""
+    if type(length) is int and type(self.size(dim)) is int:
+        return _narrow(self, dim, start, length)
+    shape = list(self.shape)
+    shape[dim] = length
+    return self.new_empty(shape)
+
+
+def _narrow_scatter_shape(
+    self: torch.Tensor, src: torch.Tensor, dim: int, start: int
+) -> torch.Tensor:
+    if type(src.size(dim)) is int and type(self.size(dim)) is int:
+        return _narrow_scatter(self, src, dim, start)
+    if self.dtype != src.dtype:
+        raise ValueError(f"cannot put {src.dtype} into {self.dtype}")
+    return self.new_empty(self.shape)
 
 
 def _narrow_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, start: int) -> torch.Tensor:
@@ -69,7 +89,9 @@ def _check_positions(
 
 
 _library.impl("narrow", _narrow, "CompositeExplicitAutograd")
+_library.impl("narrow", _narrow_shape, "Meta")
 _library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")
+_library.impl("narrow_scatter", _narrow_scatter_shape, "Meta")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
 _library.impl("check_positions", _check_positions, "CompositeExplicitAutograd")
 _library.impl("check_positions", lambda *_: None, "Meta")

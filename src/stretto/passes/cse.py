@@ -16,12 +16,23 @@ and the order of ops as they are.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import Argument, CallOp, CheckOp, ConstantOp, ListNewOp, LiteralOp, TensorOp
-from stretto.ir.types import Type
+from stretto.ir.ops import (
+    Argument,
+    CallOp,
+    CheckOp,
+    ConstantOp,
+    ListNewOp,
+    LiteralOp,
+    SizeOp,
+    TensorOp,
+)
+from stretto.ir.sizes import Size
+from stretto.ir.symbols import Renaming, rename_symbols
+from stretto.ir.types import Dim, Type
 from stretto.ops.properties import is_random
 
 Key = tuple[Hashable, ...]
@@ -34,7 +45,9 @@ class EliminateCommonSubexpressions:
     def apply(self, program: Program) -> bool:
         before = sum(1 for _ in program.walk())
         for function in program.functions.values():
-            _merge(function.body, {}, {})
+            sizes = _Sizes()
+            _merge(function.body, {}, {}, sizes)
+            rename_symbols(function.body, sizes.renaming)
         return sum(1 for _ in program.walk()) != before
 
 
@@ -49,21 +62,39 @@ def keep_reason(op: Op) -> str | None:
     return None
 
 
-def _merge(block: Block, seen: dict[Key, tuple[Value, ...]], renamed: dict[Value, Value]) -> None:
+@dataclass(slots=True)
+class _Sizes:
+    """The symbols that size ops bind, by their results; and those of dropped ops, with the symbols
+    that stand for them."""
+
+    bound: dict[Value, Size] = field(default_factory=dict[Value, Size])
+    renaming: Renaming = field(default_factory=dict[Size, Dim])
+
+
+def _merge(
+    block: Block,
+    seen: dict[Key, tuple[Value, ...]],
+    renamed: dict[Value, Value],
+    sizes: _Sizes,
+) -> None:
     """`seen` holds the results of ops before this block, `renamed` those that were dropped."""
     seen = dict(seen)
     ops: list[Op] = []
     for op in block.ops:
         op.substitute(lambda value: renamed.get(value, value))
         for nested in op.blocks:
-            _merge(nested, seen, renamed)
+            _merge(nested, seen, renamed, sizes)
         if keep_reason(op) is None:
             key = _key(op)
             checked = key in seen
             first = seen.setdefault(key, op.results)
             if first is not op.results or (isinstance(op, CheckOp) and checked):
                 renamed.update(zip(op.results, first, strict=True))
+                if isinstance(op, SizeOp):
+                    sizes.renaming[op.size] = sizes.bound[first[0]]
                 continue
+            if isinstance(op, SizeOp):
+                sizes.bound[op.result] = op.size
         ops.append(op)
     block.ops = ops
     block.yields = tuple(renamed.get(value, value) for value in block.yields)
@@ -82,6 +113,8 @@ def _key(op: Op) -> Key:
             attributes = (op.target, args, kwargs)
         case ConstantOp():
             attributes = op.key
+        case SizeOp():
+            attributes = (op.symbol.low, op.symbol.high)
         case LiteralOp():
             attributes = _argument_key(op.value)
         case CallOp():

@@ -1,14 +1,14 @@
 """Dead code elimination (DCE): what no result of `main` depends on is dropped.
 
-A value is live when main returns it or a live op reads it. Checks are live, and `while` loops, as
-they may not end; so are the calls, loops and branches that these run in, with what decides whether
-they run. Results of an `if` and
-carried values of a loop are judged one by one: a carried value that only feeds itself goes, and
-all that computes it too, and so does a list that is pushed to but never read. Functions that are
-not called and constants that are not named go too; parameters of functions stay. Any other dead op
-is dropped, even if it would stop the run, as a recursion without end does. With `keep_positions` an
-op that reads or writes at a position known at run time only counts as a check: so it is until
-`check_unused` has put a check in its place.
+A value is live when main returns it or a live op reads it; what binds a symbol is live when a live
+op has it in a type or in an argument. Checks are live, and `while` loops, as they may not end; so
+are the calls, loops and branches that these run in, with what decides whether they run. Results of
+an `if` and carried values of a loop are judged one by one: a carried value that only feeds itself
+goes, and all that computes it too, and so does a list that is pushed to but never read. Functions
+that are not called and constants that are not named go too; parameters of functions stay. Any other
+dead op is dropped, even if it would stop the run, as a recursion without end does. With
+`keep_positions` an op that reads or writes at a position known at run time only counts as a check:
+so it is until `check_unused` has put a check in its place.
 
     %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
         carry (%a = %x, %b = %l) {                carry (%a = %x) {
@@ -27,8 +27,10 @@ from typing import ClassVar
 
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.effects import checking_functions, effectful, is_check
-from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, WhileOp
+from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, ListStackOp, SizeOp, WhileOp
 from stretto.ir.rewrite import all_blocks, narrow
+from stretto.ir.sizes import Size, Symbol, symbols_in
+from stretto.ir.symbols import symbols_bound_by, symbols_of_op, symbols_of_types
 from stretto.ops.positions import may_be_out_of_range
 
 
@@ -55,8 +57,11 @@ def live_values(
     results: whether anything reads the function's results.
     """
     sources = _sources(function.body)
+    given = symbols_of_types(value.type for value in function.params)
+    binders = {key: item for key, item in _binders(function.body).items() if key not in given}
+    _add_binders(function.body, binders, sources)
     live: set[Value] = set()
-    waiting = [value for op in effects for value in _decides(op)]
+    waiting = [value for op in effects for value in _decides(op, binders)]
     waiting += function.body.yields if results else ()
     while waiting:
         value = waiting.pop()
@@ -66,13 +71,44 @@ def live_values(
     return live
 
 
-def _decides(op: Op) -> tuple[Value, ...]:
+Binders = dict[Symbol, tuple[Value, ...]]
+"""The results of the op that binds a symbol. Symbols of parameters have none."""
+
+
+def _binders(body: Block) -> Binders:
+    binders: Binders = {}
+    for op in body.walk():
+        for symbol in symbols_bound_by(op):
+            # An if and a call name symbols that something else may have bound.
+            if symbol not in binders or isinstance(op, SizeOp | ListStackOp):
+                binders[symbol] = op.results
+    return binders
+
+
+def _add_binders(body: Block, binders: Binders, sources: dict[Value, tuple[Value, ...]]) -> None:
+    """What an op makes depends on the sizes in its types and arguments, too."""
+    for op in body.walk() if binders else ():
+        # What stands in the blocks of a control op depends on the sizes that it names itself.
+        named = symbols_of_types(v.type for v in op.results) if op.blocks else symbols_of_op(op)
+        if isinstance(op, ForOp):
+            named |= set(_bound_symbols(op))
+        for symbol in named - symbols_bound_by(op):
+            for value in op.results:
+                sources[value] = (*sources.get(value, ()), *binders.get(symbol, ()))
+
+
+def _bound_symbols(op: ForOp) -> tuple[Symbol, ...]:
+    return symbols_in(item for item in (op.start, op.stop) if isinstance(item, Size))
+
+
+def _decides(op: Op, binders: Binders) -> tuple[Value, ...]:
     """What an op with an effect reads for it: a control op decides whether its blocks run."""
     match op:
         case IfOp():
             return (op.condition,)
         case ForOp():
-            return tuple(item for item in (op.start, op.stop) if isinstance(item, Value))
+            bounds = tuple(item for item in (op.start, op.stop) if isinstance(item, Value))
+            return (*bounds, *(v for one in _bound_symbols(op) for v in binders.get(one, ())))
         case WhileOp():
             return op.condition.yields
         case _:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from stretto.errors import CaptureError
@@ -69,7 +70,7 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import Constant, Owner, Region, Tracer, activate
-from stretto.frontends.python.values.raises import raises, stop_at
+from stretto.frontends.python.values.raises import place_of, raises, stop_at
 from stretto.frontends.python.values.state import rebuild_tuple
 from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
@@ -212,6 +213,8 @@ def _try(
         return None
     except (Abort, NeedsUnroll, NeedsPeel, UnknownResult) as signal:
         error = signal.abort.error
+    except GuardOnDataDependentSymNode as problem:
+        error = _needs_a_number(problem)
     except Exception as problem:
         error = problem
     finally:
@@ -224,6 +227,16 @@ def _try(
         plan.counting = False
         return None
     raise error
+
+
+def _needs_a_number(problem: Exception) -> CaptureError:
+    """Python code that the capture does not rewrite asked for a size that data decide."""
+    return CaptureError(
+        "a Python number is needed here, but it is a size that the content of a tensor decides",
+        location=place_of(problem),
+        remedy="use the size in shapes, conditions, loops and arithmetic of the function itself, "
+        "or a tensor of fixed size and a mask",
+    )
 
 
 def _capture(

@@ -15,7 +15,7 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils._pytree import tree_any, tree_map
 
-from stretto.frontends.python.calls import torch_control
+from stretto.frontends.python.calls import sized, torch_control
 from stretto.frontends.python.control.branches import (
     branch,
     stage_and,
@@ -340,6 +340,9 @@ def _item(value: Any) -> Any:
 
 
 def _arange(*args: Any, **kwargs: Any) -> Any:
+    made = sized.arange(*args, **kwargs)
+    if made is not NotImplemented:
+        return made
     for arg in filter(_traced, args):
         concrete(arg, "int")
     return NotImplemented
@@ -399,6 +402,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.as_tensor: _tensor,
     torch.full: _full,
     torch.full_like: _full_like,
+    **sized.RULES,
     torch.arange: _arange,
     torch.equal: _compared("equal"),
     torch.allclose: _compared("allclose"),

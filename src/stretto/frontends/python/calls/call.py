@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import recursion
+from stretto.frontends.python.calls import recursion, sized
 from stretto.frontends.python.calls.builtins import RULES, list_method, needs_items
 from stretto.frontends.python.calls.outside import check_repeatable
 from stretto.frontends.python.control import branches
@@ -36,6 +36,7 @@ from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
 
 _modules = torch.nn.modules.module
@@ -64,6 +65,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     function = original(function)
     rule = _rule(function)
     if rule is not None:
+        args = tuple(map(plain, args))
         found = first_either((args, kwargs))
         if found is not None:
             return _with_options(function, args, kwargs, found)
@@ -150,6 +152,8 @@ def changes(holder: Any) -> None:
 
 def _rule(function: Any) -> Callable[..., Any] | None:
     owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.Tensor) and function.__name__ in sized.METHODS:
+        return functools.partial(sized.METHODS[function.__name__], owner)
     if isinstance(owner, list | TracedList) and not isinstance(function, types.MethodType):
         return list_method(function)
     try:
@@ -185,6 +189,7 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if found is not None:
             return _with_options(function, args, kwargs, found)
     args, kwargs = needs_items(function, args, kwargs)
+    args, kwargs = sized.with_sizes(function, args, kwargs)
     return function(*args, **kwargs)
 
 

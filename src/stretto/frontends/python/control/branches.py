@@ -17,6 +17,7 @@ from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.flags import assuming, derive, logical, negation, possible
 from stretto.frontends.python.values.raises import RaisingArm, leave, raises, stop_at
 from stretto.frontends.python.values.scalars import cast_number, flag_of, known_value
+from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
@@ -96,6 +97,7 @@ def stage_if(
     frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
+    condition = plain(condition)
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
         return
@@ -169,12 +171,14 @@ def _arm(
 
 def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
     """`then() if condition else orelse()`."""
+    condition = plain(condition)
     if active() is None or not is_traced(condition):
         return then() if truth(condition) else orelse()
     return branch(condition, then, orelse)
 
 
 def stage_not(value: Any) -> Any:
+    value = plain(value)
     if active() is None or not is_traced(value):
         return not truth(value)
     return negation(condition_of(value))
@@ -191,6 +195,7 @@ def stage_or(first: Any, *rest: Thunk) -> Any:
 def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
     if not rest:
         return first
+    first = plain(first)
     if active() is None or not is_traced(first):
         if truth(first) == is_and:
             return _logical(is_and, rest[0](), rest[1:])

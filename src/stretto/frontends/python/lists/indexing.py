@@ -12,8 +12,10 @@ from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.tracing.tries import caught
-from stretto.frontends.python.values.scalars import concrete, known_value, linear_of
+from stretto.frontends.python.values.scalars import concrete, known_value, linear_of, to_number
+from stretto.frontends.python.values.sizes import bounded_dim, largest, plain
 from stretto.ir.core import Value
+from stretto.ir.sizes import symbols_in
 from stretto.ir.types import DType
 
 aten = torch.ops.aten
@@ -42,8 +44,18 @@ def _is_flag(index: Any) -> bool:
     return isinstance(index, TracedTensor) and index.dim() == 0 and index.dtype is torch.bool
 
 
+def _plain(index: Any) -> Any:
+    """The index with traced numbers for sizes that data decide."""
+    if isinstance(index, tuple):
+        return tuple(map(_plain, index))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(index, slice):
+        return slice(plain(index.start), plain(index.stop), plain(index.step))
+    return plain(index)
+
+
 def getitem(tensor: TracedTensor, index: Any) -> Any:
     """`tensor[index]`."""
+    index = _plain(index)
     if _is_flag(index):
         raise data_dependent_shape()
     if not has_position(index):
@@ -56,6 +68,7 @@ def getitem(tensor: TracedTensor, index: Any) -> Any:
 
 def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
     """`tensor[index] = value`."""
+    index = _plain(index)
     if _is_flag(index):
         _set_if(tensor, index, value)
         return
@@ -182,10 +195,63 @@ def _slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
         length = stop.plus(start, -1)
         if not length.terms:
             return views.narrowed(tensor, dim, _position(part.start), max(0, length.constant))
-    _unroll_or_fail(bounds)
-    return aten.slice.Tensor(
-        tensor, dim, *(int(b) if isinstance(b, TracedTensor) else b for b in bounds), part.step or 1
-    )
+    known = _unrolled(bounds)
+    if known is not None:
+        return aten.slice.Tensor(tensor, dim, *known, part.step or 1)
+    step = part.step or 1
+    if isinstance(step, TracedTensor):
+        fail("the step of a slice is a traced value", "use a Python int as step")
+    found = _decided_slice(tensor, dim, part)
+    return found if step == 1 else aten.slice.Tensor(found, dim, None, None, step)
+
+
+def _decided_slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
+    """A slice whose length the run tells: bounds out of range are cut, as in Python."""
+    state = tracer()
+    size: Any = plain(tensor.shape[dim])
+    key = (*map(_key, (part.start, part.stop)), state.dim(tensor.shape[dim]))
+    found = state.slices.get(key)
+    if found is None or not all(map(_is_usable, found)):
+        start = 0 if part.start is None else _cut(part.start, size)
+        stop = size if part.stop is None else _cut(part.stop, size)
+        length: Any = stop - start
+        if not (isinstance(start, int) and start == 0):
+            length = torch.clamp(length, min=0)
+        count = bounded_dim(to_number(length), 0, largest(tensor.shape[dim]))
+        state.slices[key] = found = start, count
+    start, count = found
+    if isinstance(start, int) and isinstance(count, int):
+        return aten.slice.Tensor(tensor, dim, start, start + count, 1)
+    return views.part_of(tensor, dim, start, count)
+
+
+def _key(bound: Any) -> Any:
+    """Equal for bounds that are the same number."""
+    return tracer().read(bound) if isinstance(bound, TracedTensor) else bound
+
+
+def _is_usable(item: Any) -> bool:
+    """Whether what has been computed for another slice is there at this place."""
+    state = tracer()
+    if isinstance(item, torch.SymInt):
+        values = [state.symbol_values[symbol] for symbol in symbols_in((state.dim(item),))]
+    else:
+        values = [state.read(item)] if isinstance(item, TracedTensor) else []
+    return all(map(state.is_known, values))
+
+
+def _cut(bound: Any, size: Any) -> Any:
+    """A bound of a slice as Python understands it: a position between 0 and the size."""
+    if isinstance(bound, int) and isinstance(size, int):
+        return slice(bound, None).indices(size)[0]
+    if not isinstance(bound, TracedTensor):
+        bound = tracer().number(tracer().literal(int(bound), DType.I64))
+    elif bound.dtype != torch.int64:
+        bound = to_number(bound)
+    wrapped = torch.where(bound < 0, bound + size, bound)
+    most = size if isinstance(size, TracedTensor) else torch.full((), size)
+    cut: Any = torch.minimum(torch.clamp(wrapped, min=0), most)
+    return to_number(cut)
 
 
 def _position(start: Any) -> Value:
@@ -194,11 +260,12 @@ def _position(start: Any) -> Value:
     return tracer().literal(start or 0, DType.I64)
 
 
-def _unroll_or_fail(bounds: tuple[Any, ...]) -> None:
-    """Called where the length of a slice is not known: unrolls the loop of its bounds, or fails."""
+def _unrolled(bounds: tuple[Any, ...]) -> list[Any] | None:
+    """The bounds of a slice where they are known, if need be by unrolling a loop; else None."""
+    found: list[Any] = []
     for bound in bounds:
-        if isinstance(bound, TracedTensor):
-            try:
-                concrete(bound, "int")
-            except Abort:
-                raise data_dependent_shape("the length of this slice") from None
+        try:
+            found.append(concrete(bound, "int") if isinstance(bound, TracedTensor) else bound)
+        except Abort:
+            return None
+    return found

@@ -249,7 +249,7 @@ def stack(items: TracedList, dim: int = 0) -> Any:
     current = state.current(items.memory)
     static = _length(items).static
     if static is None:
-        lead = state.dim(state.new_symbol(state.list_length(current)))
+        lead = state.dim(state.new_symbol(state.list_length(current), low=1))
     else:
         lead = static
     type = TensorType(element.dtype, (lead, *element.shape))

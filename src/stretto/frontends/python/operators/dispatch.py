@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stretto.errors import StrettoError
 from stretto.frontends.python.aliasing.aliases import link
-from stretto.frontends.python.operators import value_checks
+from stretto.frontends.python.operators import selections, value_checks
 from stretto.frontends.python.operators.decompositions import RULES, decompositions
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, eager_refusal, infer
 from stretto.frontends.python.operators.functional import (
@@ -32,11 +32,6 @@ from stretto.frontends.python.operators.functional import (
     written_by,
 )
 from stretto.frontends.python.operators.overlap import check_overlap
-from stretto.frontends.python.operators.size_numbers import (
-    float_kind,
-    number_of_size,
-    with_numbers,
-)
 from stretto.frontends.python.operators.views import RULES as VIEW_RULES
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import fail
@@ -44,6 +39,12 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.frontends.python.values.arithmetic import is_beside_scalar, with_number
 from stretto.frontends.python.values.scalars import concrete, result_number
+from stretto.frontends.python.values.size_numbers import (
+    float_kind,
+    number_of_size,
+    with_numbers,
+)
+from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ops.infer import Parameter, parameters
 from stretto.ops.properties import draws, properties
@@ -59,6 +60,10 @@ _LAYOUT_KEYWORDS = [
     "implicit",
     "out",
 ]
+
+
+_ARANGE = torch.ops.aten.arange
+"""Its schema calls a number what is a size."""
 
 
 class Recorder(TorchDispatchMode):
@@ -97,6 +102,8 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     state = tracer()
     if state.sizes.are_symbolic:
         args, kwargs = with_numbers(state, args, kwargs)
+    if any(map(is_decided, args)):
+        func, args = _numbers_for_sizes(func, args)
     if func is torch.ops.aten._local_scalar_dense.default:
         if _is_traced(args[0]):
             return concrete(args[0], "number")
@@ -111,6 +118,10 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
             return outcome
     if is_beside_scalar(func, args):
         outcome = _replaced(mode, partial(with_number, func), func, args, kwargs)
+        if outcome is not NotImplemented:
+            return outcome
+    if func in selections.RULES:
+        outcome = _replaced(mode, selections.RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
     if func in RULES:
@@ -135,6 +146,19 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         with mode:
             return apply_functionally(func, args, kwargs)
     return _decompose_or_record(mode, func, args, kwargs)
+
+
+def _numbers_for_sizes(func: Any, args: Any) -> tuple[Any, Any]:
+    """The call with a traced number for a size that stands where a tensor or a number does, by the
+    overload that takes tensors there."""
+    if func.overloadpacket is _ARANGE:
+        return func, args
+    known = list(parameters(str(func)).values())
+    kinds = [known[at] for at, item in enumerate(args) if is_decided(item)]
+    if any(kind.is_scalar for kind in kinds) and "Tensor" in func.overloadpacket.overloads():
+        func = func.overloadpacket.Tensor
+        known = list(parameters(str(func)).values())
+    return func, tuple(plain(item) if known[at].is_tensor else item for at, item in enumerate(args))
 
 
 def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
@@ -223,7 +247,7 @@ def arguments(
     state: Tracer, func: Any, args: Any, kwargs: Any
 ) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
     """The arguments of an ATen call as those of a TensorOp."""
-    if state.sizes.are_symbolic:
+    if state.sizes.are_symbolic or state.symbols:
         dtype, known = float_kind((args, kwargs)), parameters(str(func))
         is_range = func.overloadpacket is torch.ops.aten.arange
 
@@ -250,7 +274,7 @@ def argument(state: Tracer, item: Any) -> Argument:
         case TracedTensor():
             return state.read(item)
         case torch.SymInt():
-            return state.dim_argument(item)
+            return state.dim(item)
         case torch.SymBool():
             return bool(item)
         case list() | tuple():

@@ -126,6 +126,9 @@ def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -
         layout = [tuple(map(hint, sizes)) for sizes in (like.shape, like.stride())]
         return torch.empty_strided(*layout, dtype=item.dtype, device=item.device).zero_()
 
+    sizes = (size for item in tensors_of((args, kwargs)) for size in item.shape)
+    if any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in sizes):
+        return None  # no real tensors have such a shape
     try:
         with tracer().native():
             func(*tree_map(real, args), **tree_map(real, kwargs))

@@ -53,7 +53,7 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     traced = target if isinstance(target, TracedTensor) else state.promote(target)
     if source.dtype != traced.dtype:
         source = aten._to_copy.default(source, dtype=traced.dtype)
-    if tuple(source.shape) != tuple(traced.shape):
+    if state.type_of(source).shape != state.type_of(traced).shape:
         source = aten.expand.default(source, list(traced.shape))
     moved = source if isinstance(source, TracedTensor) else state.promote(source)
     value = state.read(moved)
@@ -66,7 +66,8 @@ def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:
     if not torch.can_cast(new.dtype, target.dtype):
         found, wanted = (_type_name(tensor.dtype) for tensor in (new, target))
         raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
-    if tuple(target.shape) != tuple(new.shape):
+    state = tracer()
+    if state.type_of(target).shape != state.type_of(new).shape:
         raise RuntimeError(
             f"output with shape {list(target.shape)} doesn't match the broadcast shape "
             f"{list(new.shape)}"

@@ -12,15 +12,18 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked
 from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor, ViewStep
-from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
-from stretto.ir.types import Dim, TensorType
+from stretto.ir.types import TensorType
 from stretto.ops.positions import Positions
 
 aten = torch.ops.aten
@@ -38,6 +41,8 @@ def _fake_view(func: Any, tensor: TracedTensor, *args: Any) -> Any:
         return known
     try:
         known = faked(state, func, (tensor.fake, *args), {})
+    except GuardOnDataDependentSymNode:
+        raise data_dependent_shape(f"the shape that {func} needs") from None
     except OF_OPERATORS as problem:
         raise (eager_error(func, (tensor, *args), {}) or problem) from None
     if key is not None:
@@ -61,7 +66,7 @@ def _extended(
 def _known(argument: Any) -> Argument:
     """An argument with the sizes in it as the Program has them."""
     if isinstance(argument, torch.SymInt):
-        return tracer().dim_argument(argument)
+        return tracer().dim(argument)
     return tuple(map(_known, argument)) if isinstance(argument, tuple) else argument  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -100,11 +105,8 @@ def _with_shape(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
 
 
 def _shape_arguments(shape: Any) -> Argument:
-    """A shape as an argument. Of the lengths of lists, which are values, one alone is -1."""
-    sizes = tuple(map(tracer().dim_argument, shape))
-    if sum(isinstance(size, Value) for size in sizes) == 1:
-        return tuple(-1 if isinstance(size, Value) else size for size in sizes)
-    return sizes
+    """A shape as an argument."""
+    return tuple(map(tracer().dim, shape))
 
 
 def _permuted(func: Any) -> ViewRule:
@@ -184,6 +186,27 @@ def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> Trace
     return _extended(tensor, fake, "stretto.narrow", dim, start, length)
 
 
+def first_elements(tensor: TracedTensor, dim: int, length: torch.SymInt) -> TracedTensor:
+    """As many elements of `dim` as data decide. The caller knows that there are as many."""
+    return part_of(tensor, dim, 0, length)
+
+
+def part_of(
+    tensor: TracedTensor, dim: int, start: int | TracedTensor, length: int | torch.SymInt
+) -> TracedTensor:
+    """Elements of `dim`, of which the caller knows that they are there."""
+    state = tracer()
+    shape: list[Any] = list(tensor.shape)
+    shape[dim] = length
+    with state.faking():
+        fake = torch.empty_strided(
+            shape, tensor.fake.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+    size = length if isinstance(length, int) else state.dim(length)
+    place = start if isinstance(start, int) else state.read(start)
+    return _extended(tensor, fake, "stretto.narrow", dim, place, size)
+
+
 def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
     if isinstance(start, TracedTensor):
         return narrowed(x, dim % x.dim(), tracer().read(start), length)
@@ -232,6 +255,8 @@ def _pieces(func: Any) -> ViewRule:
         pieces = _fake_view(func, x, sizes, axis)
         if not x.dim():
             raise RuntimeError("split expects at least a 1-dimensional tensor")
+        if any(is_decided(piece.shape[axis]) for piece in pieces):
+            return _decided_pieces(x, [piece.shape[axis] for piece in pieces], axis % x.dim())
         start, made = 0, list[TracedTensor]()
         for piece in pieces:
             length = piece.shape[axis]
@@ -240,6 +265,21 @@ def _pieces(func: Any) -> ViewRule:
         return tuple(made)
 
     return rule
+
+
+def _decided_pieces(x: TracedTensor, sizes: list[Any], dim: int) -> tuple[TracedTensor, ...]:
+    """Pieces of which data decide how long they are; together they are the whole."""
+    start: Any = 0
+    made: list[TracedTensor] = []
+    with tracer().mode:
+        for size in sizes:
+            made.append(part_of(x, dim, start, size))
+            start = start + plain(size)
+        message = (
+            "split_with_sizes expects sizes that sum to the size of the dim, but they sum to {}"
+        )
+        check(start == plain(x.shape[dim]), "RuntimeError", message, tracer().read(start))
+    return tuple(made)
 
 
 def _diagonal(x: TracedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TracedTensor:
@@ -266,13 +306,7 @@ def _expand(x: TracedTensor, sizes: list[int], **_: Any) -> TracedTensor:
     before, after = (tuple(map(tracer().dim, shape)) for shape in (x.shape, fake.shape))
     if after[new:] == before and all(size == 1 for size in after[:new]):
         return _with_shape(x, fake)
-    return _extended(x, fake, "aten.expand.default", _expanded_sizes(after, new))
-
-
-def _expanded_sizes(shape: tuple[Dim, ...], new: int) -> Argument:
-    """The sizes to expand to; lengths of lists that are not new are -1."""
-    sizes = enumerate(map(tracer().size_argument, shape))
-    return tuple(-1 if place >= new and isinstance(size, Value) else size for place, size in sizes)
+    return _extended(x, fake, "aten.expand.default", after)
 
 
 _RESHAPES = (

@@ -17,7 +17,6 @@ from torch import nn
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
-from stretto.frontends.python.operators.size_numbers import number_of_size
 from stretto.frontends.python.results.captured import (
     ChoiceLeaf,
     InputLeaf,
@@ -35,6 +34,8 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import known_value
+from stretto.frontends.python.values.size_numbers import number_of_size
+from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList, is_box
 from stretto.ir.core import Value
 
@@ -78,6 +79,7 @@ class Flattener:
         return found
 
     def _spec(self, value: Any) -> OutputSpec:
+        value = plain(value)
         match value:
             case TracedTensor():
                 return self._tensor(value)

@@ -20,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
-from stretto.errors import CaptureError
+from stretto.errors import CaptureError, VerifyError
 from stretto.frontends.python.tracing.admission import check_constant
 from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
@@ -42,9 +42,10 @@ from stretto.frontends.python.tracing.tensor import (
 )
 from stretto.frontends.python.tracing.tries import Tries
 from stretto.ir.core import Block, Function, Op, Value
-from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, TensorOp
-from stretto.ir.sizes import symbol
+from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, SizeOp, TensorOp
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import INDEX, Dim, DType, TensorType, Type
+from stretto.ops.symints import from_sympy, to_symint
 from stretto.options import Options
 
 
@@ -107,9 +108,14 @@ class Tracer:
         self.writes = False
         self.inputs: dict[int, TracedTensor] = {}
         self.met: dict[int, torch.Tensor] = {}
-        self.symbols: dict[str, Value] = {}
-        self.symbol_dims: dict[str, torch.SymInt] = {}
-        self.size_values: dict[Argument, Value] = {}
+        # The symbols of sizes that data decide, by torch's own; their numbers and SymInts.
+        self.symbols: dict[Any, Symbol] = {}
+        self.symbol_dims: dict[Symbol, torch.SymInt] = {}
+        self.symbol_values: dict[Symbol, Value] = {}
+        self.sizes_of: dict[Value, torch.SymInt] = {}
+        self.size_values: dict[Size, Value] = {}
+        self.chosen: dict[Value, Any] = {}
+        self.slices: dict[Any, Any] = {}
         self.tries = Tries()
         self.written = 0
         self.global_writes = 0
@@ -140,6 +146,19 @@ class Tracer:
         """Run operators on fake tensors, unrecorded."""
         with without_modes(), self.fake_mode:
             yield
+        if self.symbols:
+            self._forget_equal_sizes()
+
+    def _forget_equal_sizes(self) -> None:
+        """Two sizes that data decide and an operator needs equal are compared in the run, and keep
+        their names: torch would from now on write one for the other."""
+        shape_env = self.fake_mode.shape_env
+        assert shape_env is not None
+        known = [name for name in shape_env.replacements if name in self.symbols]
+        for name in known:
+            del shape_env.replacements[name]
+        if known:
+            shape_env._update_version_counter()
 
     def native(self) -> AbstractContextManager[object]:
         """Run operators on real tensors, unrecorded."""
@@ -429,44 +448,47 @@ class Tracer:
         if isinstance(dim, int):
             return dim
         expression = dim.node.expr
-        if expression.is_number:
-            return int(expression)
-        if expression.is_symbol and str(expression) in self.symbols:
-            return symbol(str(expression))
-        known = self.sizes.dim(expression)
-        if known is None and expression.free_symbols <= self.sizes.known.keys():
+        known = self.dim_of(expression)
+        if known is not None:
+            return known
+        if expression.free_symbols <= self.sizes.known.keys():
             return int(dim)  # of a form that sizes do not have: it is settled by a guard
-        if known is None:
-            raise data_dependent_shape()
-        return known
+        raise data_dependent_shape()
 
-    def dim_argument(self, dim: int | torch.SymInt) -> Argument:
-        """A dim as an argument of an op: the length of the list that bound it, or a size."""
-        return self.size_argument(self.dim(dim))
+    def dim_of(self, expression: Any) -> Dim | None:
+        """The size that an expression of sympy says; None for what sizes have no form for."""
+        try:
+            return from_sympy(expression, {**self.sizes.known, **self.symbols})
+        except VerifyError:
+            return None
 
-    def size_argument(self, dim: Dim) -> Argument:
-        """The same for a dim of a type."""
-        if str(dim) in self.symbols:
-            return self.use(self.symbols[str(dim)])
-        return dim
-
-    def new_symbol(self, length: Value) -> torch.SymInt:
-        """A fresh dim whose size is `length`."""
+    def new_symbol(self, number: Value, low: int = 0, high: int | None = None) -> torch.SymInt:
+        """A fresh dim whose size is `number`, which lies between `low` and `high`."""
         shape_env = self.fake_mode.shape_env
         assert shape_env is not None
         size = shape_env.create_unbacked_symint()
-        torch._check(size >= 0)
+        torch._check(size >= low)
+        if high is not None:
+            torch._check(size <= high)
         shape_env.pending_fresh_unbacked_symbols.clear()
-        name = str(size.node.expr)
-        self.symbols[name] = length
-        self.symbol_dims[name] = size
+        symbol = Symbol(str(size.node.expr), low, high)
+        self.symbols[size.node.expr] = symbol
+        self.symbol_dims[symbol] = size
+        self.symbol_values[symbol] = number
+        return size
+
+    def new_size(self, number: Value, low: int = 0, high: int | None = None) -> torch.SymInt:
+        """The same, bound by an op of its own. The caller has checked that the number is in the
+        range."""
+        size = self.new_symbol(number, low, high)
+        named = Size.of(self.symbols[size.node.expr])
+        (value,) = self.emit(SizeOp(number, named), (INDEX,))
+        self.symbol_values[named.symbols[0]] = value
         return size
 
     def symbolic_dim(self, dim: Dim) -> int | torch.SymInt:
         """A dim as shapes of fake tensors have it."""
-        if str(dim) in self.symbol_dims:
-            return self.symbol_dims[str(dim)]
-        return self.sizes.symint(dim)
+        return to_symint(dim, {**self.sizes.values, **self.symbol_dims})
 
     def tensor_op(
         self,
@@ -487,14 +509,13 @@ class Tracer:
 
     def number_of_size(self, size: Dim) -> Any:
         """The same for a dim of a type."""
-        known = self.size_argument(size)
-        if isinstance(known, int):
-            return known
-        if isinstance(known, Value):
-            return self.number(known)
-        return self.number(self._size_value(known))
+        if isinstance(size, int):
+            return size
+        if size.symbol in self.symbol_values:
+            return self.number(self.use(self.symbol_values[size.symbol]))
+        return self.number(self._size_value(size))
 
-    def _size_value(self, size: Argument) -> Value:
+    def _size_value(self, size: Size) -> Value:
         """A size as a scalar of the Program."""
         value = self.size_values.get(size)
         if value is None or not self._is_usable(value):

@@ -20,6 +20,7 @@ from stretto.frontends.python.tracing.tensor import (
 )
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import Kind, cast_value, python_dtype, unify
+from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ListNewOp, TensorOp
@@ -28,6 +29,7 @@ from stretto.ir.types import ListType, TensorType
 
 def kind_of(value: Any) -> Kind | None:
     """What `value` is in a Program, or None when it has no place there."""
+    value = plain(value)
     if isinstance(value, TracedTensor):
         return Kind(tracer().type_of(value), value.number is not None)
     if isinstance(value, torch.Tensor):
@@ -59,6 +61,7 @@ def items_kind(items: Sequence[Any]) -> Kind | None:
 def materialize(leaf: Any, kind: Kind) -> Value:
     """`leaf` as a value of `kind` in the current scope."""
     state = tracer()
+    leaf = plain(leaf)
     if isinstance(leaf, list):
         return _new_list(leaf, kind)
     if isinstance(leaf, TracedList):
@@ -85,9 +88,8 @@ def placeholder(kind: Kind) -> Value:
     dtype = kind.type.dtype
     if kind.type.is_scalar:
         return state.literal(0, dtype)
-    shape = tuple(map(state.size_argument, kind.type.shape))
     zero = False if dtype.torch is torch.bool else 0.0 if dtype.is_float else 0
-    op = TensorOp("aten.full.default", (shape, zero), (("dtype", dtype.torch),))
+    op = TensorOp("aten.full.default", (kind.type.shape, zero), (("dtype", dtype.torch),))
     return state.emit(op, (kind.type,))[0]
 
 

@@ -88,7 +88,7 @@ def raises(error: Exception) -> bool:
 def stop_at(region: Region, error: Exception) -> RaisingArm:
     """Emit the check that raises `error`, at the end of the open region that it left."""
     tracer().tries.refuse(type(error))
-    trace, place, failure = error.__traceback__, _place(error), _failure(error)
+    trace, place, failure = error.__traceback__, place_of(error), _failure(error)
     op = require(tracer().literal(False, DType.BOOL), failure)
     op.location = place or op.location
     return RaisingArm(region, error, failure, op.location, trace)
@@ -124,7 +124,7 @@ def _innermost(error: Exception) -> CodeType | None:
     return frames[-1][0].f_code if frames else None
 
 
-def _place(error: Exception) -> SourceLocation | None:
+def place_of(error: Exception) -> SourceLocation | None:
     """The innermost line of the user's that the error came through."""
     place = None
     at = error.__traceback__

@@ -54,9 +54,11 @@ def number_of_size(state: Tracer, size: SizeNumber, dtype: torch.dtype) -> Any:
 
 def _value(state: Tracer, expression: Any) -> Any:
     """A number of Python, or a traced one of 64 bits; None for what there is no form for."""
+    if expression.is_Boolean and expression.is_Atom:
+        return bool(expression)
     if expression.is_number:
         return int(expression) if expression.is_Integer else float(expression)
-    size = state.sizes.dim(expression)
+    size = None if expression.is_Boolean else state.dim_of(expression)
     if size is not None:
         return state.number_of_size(size)
     meaning = _MEANINGS.get(type(expression).__name__)
@@ -84,6 +86,12 @@ def _integer(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: cast_number(operation(value), int)
 
 
+def condition_of_sizes(state: Tracer, condition: torch.SymBool) -> Any:
+    """A traced flag for a condition on sizes; None for what there is no form for."""
+    with state.mode:
+        return _value(state, condition.node.expr)
+
+
 _MEANINGS: dict[str, Callable[..., Any]] = {
     "ToFloat": _wide,
     "IntTrueDiv": lambda one, other: _wide(one) / _wide(other),
@@ -92,6 +100,15 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
     "Mul": lambda *parts: reduce(lambda one, other: one * other, parts),
     "Pow": _power,
     "FloatPow": _power,
+    "Equality": lambda one, other: one == other,
+    "Unequality": lambda one, other: one != other,
+    "StrictLessThan": lambda one, other: one < other,
+    "LessThan": lambda one, other: one <= other,
+    "StrictGreaterThan": lambda one, other: one > other,
+    "GreaterThan": lambda one, other: one >= other,
+    "And": lambda *parts: reduce(lambda one, other: one & other, parts),
+    "Or": lambda *parts: reduce(lambda one, other: one | other, parts),
+    "Not": torch.logical_not,
     "FloorToInt": _integer(torch.floor),
     "CeilToInt": _integer(torch.ceil),
     "TruncToInt": _integer(torch.trunc),

@@ -1,0 +1,144 @@
+"""Calls of torch whose arguments are sizes: a traced number becomes a dim of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.scalars import number_kind
+from stretto.frontends.python.values.sizes import bounded_dim, dim_of, is_decided, is_integer, plain
+
+_MADE = [
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "eye",
+    "rand",
+    "randn",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "new_full",
+]
+_SEEN = ["expand", "view", "reshape", "repeat", "tile", "unflatten", "broadcast_to"]
+_PIECES = ["split", "split_with_sizes"]
+
+_NEGATIVE = "Trying to create tensor with negative dimension {}"
+_INFERRED = "a size that is known in the run is {}; -1 has a meaning only where the code says it"
+_PIECE = "split_with_sizes expects split_sizes have only non-negative entries, but got {}"
+
+_MESSAGES = {
+    **dict.fromkeys(_MADE, _NEGATIVE),
+    **dict.fromkeys(_SEEN, _INFERRED),
+    **dict.fromkeys(_PIECES, _PIECE),
+}
+"""Functions and methods of torch that take sizes, with what they say of a negative one."""
+
+_FILLS = {"full": 1, "new_full": 2}
+"""Where an argument begins that is no size; methods count their tensor."""
+
+
+def with_sizes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments of a call of torch with dims in place of traced numbers that are sizes."""
+    name = getattr(function, "__name__", "")
+    message = _MESSAGES.get(name)
+    if message is None or not _is_of_torch(function):
+        return args, kwargs
+    end = _FILLS.get(name, len(args) + 1) - isinstance(
+        getattr(function, "__self__", None), torch.Tensor
+    )
+    sized = tuple(_dims(item, message) if at < end else item for at, item in enumerate(args))
+    named = {k: _dims(v, message) if k in _KEYWORDS else v for k, v in kwargs.items()}
+    return sized, named
+
+
+_KEYWORDS = ("size", "sizes", "shape", "split_size_or_sections", "split_size", "repeats", "n", "m")
+
+
+def _is_of_torch(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.Tensor):
+        return True
+    module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
+    return str(module).split(".")[0] in ("torch", "_VariableFunctionsClass", "_TensorBase")
+
+
+def _dims(item: Any, message: str) -> Any:
+    if isinstance(item, tuple | list) and any(map(is_integer, item)):
+        return type(item)([_dims(part, message) for part in item])
+    return dim_of(item, message) if is_integer(item) else item
+
+
+def arange(*args: Any, **kwargs: Any) -> Any:
+    """torch.arange with bounds that are known in the run."""
+    if not any(isinstance(arg, TracedTensor) for arg in (*args, *kwargs.values())):
+        return NotImplemented
+    options = {key: kwargs.pop(key) for key in ("dtype", "device", "layout") if key in kwargs}
+    bounds = [*args, *(kwargs.pop(key) for key in ("start", "end", "step") if key in kwargs)]
+    kinds = {number_kind(bound) for bound in bounds}
+    if kinds != {int} or kwargs:
+        return NotImplemented
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    if isinstance(step, TracedTensor) or step == 0:
+        return NotImplemented
+    distance = (stop - start) if step > 0 else (start - stop)
+    message = "upper bound and lower bound inconsistent with step sign"
+    check(distance >= 0, "RuntimeError", message)
+    length: Any = distance if abs(step) == 1 else (distance + (abs(step) - 1)) // abs(step)
+    count: Any = bounded_dim(length)
+    counted: Any = torch.arange(count, device=options.get("device"))
+    counted = counted if step == 1 else counted * step
+    counted = counted if isinstance(start, int) and start == 0 else counted + start
+    return counted.to(options["dtype"]) if options.get("dtype") is not None else counted
+
+
+def narrow(x: Any, dim: int, start: Any, length: Any) -> Any:
+    """Tensor.narrow: the part must lie inside of the tensor."""
+    if not is_integer(length) and not is_decided(length):
+        return NotImplemented
+    state = tracer()
+    x = x if isinstance(x, TracedTensor) else state.promote(x)
+    dim %= x.dim()
+    size, length = plain(x.shape[dim]), plain(length)
+    start = (
+        torch.where(start < 0, start + size, start) if isinstance(start, TracedTensor) else start
+    )
+    if isinstance(start, int) and start < 0:
+        start = start + size
+    message = "narrow(): length must be non-negative."
+    check(length >= 0, "RuntimeError", message)
+    message = "start and length of a part exceed the dimension size ({})"
+    shown = state.read(size) if isinstance(size, TracedTensor) else None
+    is_inside = (start + length <= size) & (start >= 0)
+    check(is_inside, "RuntimeError", message if shown else message.format(size), shown)
+    slices: list[Any] = [slice(None)] * dim
+    return x[(*slices, slice(start, start + length))]
+
+
+def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """The first elements of the sorted dim, as many as the run tells."""
+    if not is_integer(k) and not is_decided(k):
+        return NotImplemented
+    k = plain(k)
+    size = plain(x.shape[dim])
+    is_inside = (k >= 0) & (k <= size)
+    check(is_inside, "RuntimeError", "selected index k out of range")
+    values, places = torch.sort(x, stable=True, dim=dim, descending=largest)
+    part: tuple[Any, ...] = (*[slice(None)] * (dim % x.dim()), slice(None, k))
+    return torch.return_types.topk((values[part], places[part]))  # pyright: ignore
+
+
+Rule = Callable[..., Any]
+RULES: dict[Any, Rule] = {
+    torch.arange: arange,
+    torch.narrow: narrow,
+    torch.topk: topk,
+}
+METHODS: dict[str, Rule] = {"narrow": narrow, "topk": topk}
+"""Methods of tensors, which take the tensor first."""

@@ -1,0 +1,387 @@
+"""Operators whose result has as many elements as data decide: `nonzero`, masks, `unique` and so on.
+
+Each becomes a computation on tensors of bounded size, which ends with the positions of what is
+chosen in the first elements, and a size: how many of them there are. Positions are found by a
+prefix sum over the mask, which leaves them in order (Blelloch, Prefix Sums and Their Applications,
+1990, section 1.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.operators.views import first_elements
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.scalars import to_number
+from stretto.frontends.python.values.sizes import Dim, bounded_dim, largest, plain
+
+aten = torch.ops.aten
+
+_MASKS = (torch.bool, torch.uint8)
+_MOST_COLUMNS = 64
+"""The longest rows that are sorted column by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Where a mask is true, in order: `padded` has one element more than the mask. The first
+    `count` of them are the positions, the others the number of elements of the mask."""
+
+    padded: Any
+    count: Dim
+    ranks: Any
+    """For each element how many are chosen up to it."""
+
+    @property
+    def positions(self) -> Any:
+        return head(self.padded, self.count)
+
+    @property
+    def lengths(self) -> Any:
+        """How far it is from each position to the next one, or to the end."""
+        return head(self.padded[1:] - self.padded[:-1], self.count)
+
+
+def head(x: Any, length: Dim) -> Any:
+    """The first rows as a tensor of its own. The caller knows that there are as many."""
+    if isinstance(length, int):
+        return x[:length]
+    state = tracer()
+    part = first_elements(x, 0, length)
+    return state.fresh(state.read(part), part.fake)
+
+
+def chosen(mask: Any) -> Chosen:
+    """Where a mask of one dim is true."""
+    size: Any = mask.shape[0]
+    ranks = torch.cumsum(mask, 0)
+    count = bounded_dim(to_number(mask.sum()), 0, largest(size))
+    places = torch.where(mask, ranks - 1, plain(size))
+    numbers = torch.arange(size)
+    padded = torch.zeros((size + 1,), dtype=torch.int64) + plain(size)
+    if isinstance(size, int) and size == 0:
+        return Chosen(padded, count, ranks)
+    # All that is not chosen goes to the last place, which `positions` and `lengths` do not read.
+    return Chosen(padded.scatter(0, places, numbers), count, ranks)
+
+
+def _flat_positions(mask: Any) -> Any:
+    """Row-major positions of what is true in a mask of any dims."""
+    state = tracer()
+    value = state.read(mask)
+    found = state.chosen.get(value)
+    if found is None or not state.is_known(found.memory.state.base):
+        state.chosen[value] = found = chosen(mask.reshape(-1)).positions
+    return found
+
+
+def _columns(flat: Any, shape: Sequence[Any]) -> list[Any]:
+    """Row-major positions as a position per dim."""
+    columns: list[Any] = []
+    for place, size in enumerate(shape):
+        step = math.prod(shape[place + 1 :])
+        column = flat if place + 1 == len(shape) else flat // plain(step)
+        columns.append(column if place == 0 else column % plain(size))
+    return columns
+
+
+def _nonzero(x: Any) -> Any:
+    mask = _as_mask(x)
+    flat = _flat_positions(mask)
+    if x.dim() == 1:
+        return flat.unsqueeze(1)
+    if x.dim() == 0:
+        return flat.unsqueeze(1)[:, :0]
+    return torch.stack(_columns(flat, x.shape), 1)
+
+
+def _nonzero_numpy(x: Any) -> list[Any]:
+    x = x.reshape(1) if x.dim() == 0 else x
+    return _columns(_flat_positions(_as_mask(x)), x.shape)
+
+
+def _as_mask(x: Any) -> Any:
+    x = x if isinstance(x, TracedTensor) else tracer().promote(x)
+    return x if x.dtype is torch.bool else x != 0
+
+
+# ---- masks as indices --------------------------------------------------------------------------
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in _MASKS
+
+
+def _check_mask(mask: Any, place: int, x: Any, dim: int) -> None:
+    """A mask has the dims of what it selects from."""
+
+    def refuse() -> Exception:
+        return IndexError(
+            f"The shape of the mask {list(mask.shape)} at index {place} does not match the shape "
+            f"of the indexed tensor {list(x.shape)} at index {dim + place}"
+        )
+
+    if dim + mask.dim() > x.dim():
+        raise IndexError("too many indices for tensor of dimension " + str(x.dim()))
+    for place, (own, other) in enumerate(zip(mask.shape, x.shape[dim:], strict=False)):
+        if isinstance(own, int) and isinstance(other, int):
+            if own != other:
+                raise refuse()
+        elif tracer().dim(own) != tracer().dim(other):
+            message = "The shape of the mask, {} at index " + str(place)
+            message += f", does not match the shape of the indexed tensor at index {dim + place}"
+            number = plain(own)
+            value = tracer().read(number) if isinstance(number, TracedTensor) else None
+            check(number == plain(other), "IndexError", message, value)
+
+
+def _without_masks(x: Any, indices: Sequence[Any]) -> list[Any]:
+    """The indices with positions in place of masks: as many as a mask has dims."""
+    found: list[Any] = []
+    for index in indices:
+        if not _is_mask(index):
+            found.append(index)
+            continue
+        mask = _as_mask(index)
+        _check_mask(mask, 0, x, len(found))
+        if mask.dim() == 0:
+            fail("a mask without dims stands beside other indices", "index in two steps")
+        found += _columns(_flat_positions(mask), mask.shape)
+    return found
+
+
+def _only_mask(indices: Sequence[Any]) -> tuple[Any, int] | None:
+    """The mask and its first dim, where it is the only index."""
+    given = [(index, place) for place, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and _is_mask(given[0][0]) and given[0][0].dim():
+        return _as_mask(given[0][0]), given[0][1]
+    return None
+
+
+def _index(x: Any, indices: Sequence[Any]) -> Any:
+    if not any(map(_is_mask, indices)):
+        return NotImplemented
+    x = x if isinstance(x, TracedTensor) else tracer().promote(x)
+    alone = _only_mask(indices)
+    if alone is None:
+        return aten.index.Tensor(x, _without_masks(x, indices))
+    mask, dim = alone
+    _check_mask(mask, 0, x, dim)
+    flat = _flat_positions(mask)
+    merged = x if mask.dim() == 1 else x.flatten(dim, dim + mask.dim() - 1)
+    return merged.index_select(dim, flat)
+
+
+def _masked_select(x: Any, mask: Any) -> Any:
+    if mask.dtype not in _MASKS:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    x, mask = torch.broadcast_tensors(x, _as_mask(mask))
+    return x.reshape(-1).index_select(0, _flat_positions(mask))
+
+
+def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    if not any(map(_is_mask, indices)):
+        return NotImplemented
+    x = x if isinstance(x, TracedTensor) else tracer().promote(x)
+    alone = None if accumulate else _only_mask(indices)
+    if alone is None:
+        return aten.index_put.default(x, _without_masks(x, indices), values, accumulate)
+    mask, dim = alone
+    _check_mask(mask, 0, x, dim)
+    rest = x.dim() - dim - mask.dim()
+    if values.dim() <= rest or _is_one(values.shape[values.dim() - rest - 1]):
+        if values.dim() > rest:
+            values = values.squeeze(values.dim() - rest - 1)
+        spread = values.reshape(
+            *values.shape[: max(values.dim() - rest, 0)],
+            *([1] * mask.dim()),
+            *values.shape[max(values.dim() - rest, 0) :],
+        )
+        return torch.where(mask.reshape(*mask.shape, *[1] * rest), spread, x)
+    flat = _flat_positions(mask)
+    values = _of_length(values, values.dim() - rest - 1, flat.shape[0])
+    merged = x if mask.dim() == 1 else x.flatten(dim, dim + mask.dim() - 1)
+    before: list[Any] = [None] * dim
+    return aten.index_put.default(merged, [*before, flat], values).reshape(x.shape)
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _of_length(values: Any, dim: int, length: Dim) -> Any:
+    """The values, of which there must be `length` in `dim`."""
+    size = values.shape[dim]
+    state = tracer()
+    if state.dim(size) == state.dim(length):
+        return values
+    number = plain(length)
+    shown = state.read(number) if isinstance(number, TracedTensor) else None
+    message = (
+        f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+        "indexing result of shape [{}]"
+    )
+    check(number == plain(size), "RuntimeError", message, shown)
+    return (
+        values.narrow(dim, 0, length)
+        if isinstance(length, int)
+        else first_elements(
+            values if isinstance(values, TracedTensor) else state.promote(values), dim, length
+        )
+    )
+
+
+# ---- repetitions -------------------------------------------------------------------------------
+
+
+def _repeat_interleave(repeats: Any, *, output_size: Any = None) -> Any:
+    """Each position as often as it is to be repeated."""
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    check((repeats >= 0).all(), "RuntimeError", "repeats can not be negative")
+    ends = torch.cumsum(repeats, 0)
+    total = to_number(repeats.sum())
+    if output_size is not None:
+        message = "allocated size does not match required size: the repeats add up to {}"
+        check(total == plain(output_size), "RuntimeError", message, tracer().read(total))
+    count = bounded_dim(total) if output_size is None else output_size
+    # A position begins where those before it end; several begin where some are not repeated.
+    starts = torch.zeros((count + 1,), dtype=torch.int64)
+    ones = torch.ones((repeats.shape[0],), dtype=torch.int64)
+    starts = starts.index_add(0, ends - repeats, ones)
+    found = torch.cumsum(starts, 0) - 1
+    return head(found, count) if not isinstance(count, int) else found[:count]
+
+
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    if x.dim() != 1 or x.dtype.is_floating_point:
+        return NotImplemented
+    check(
+        (x >= 0).all(), "RuntimeError", "bincount only supports 1-d non-negative integral inputs."
+    )
+    positions = x.to(torch.int64)
+    most: Any = torch.cat((positions, torch.full((1,), minlength - 1))).amax(0) + 1
+    count = bounded_dim(to_number(most))
+    if weights is None:
+        weights = torch.ones((x.shape[0],), dtype=torch.int64)
+    elif weights.dtype != torch.float32:
+        weights = weights.to(torch.float64)
+    return torch.zeros((count,), dtype=weights.dtype).index_add(0, positions, weights)
+
+
+def _one_hot(index: Any, classes: int = -1) -> Any:
+    if classes >= 0:
+        return NotImplemented
+    check((index >= 0).all(), "RuntimeError", "Class values must be non-negative.")
+    count: Any = bounded_dim(to_number(index.amax() + 1), 1)
+    return (index.unsqueeze(-1) == torch.arange(count)).to(torch.int64)
+
+
+# ---- unique ------------------------------------------------------------------------------------
+
+
+def _runs(x: Any, *, with_inverse: bool, with_counts: bool) -> tuple[Any, Any, Any]:
+    """The first row of each run of equal rows, the number of each row's run, lengths of the
+    runs."""
+    differs = x[1:] != x[:-1]
+    if x.dim() > 1:
+        differs = differs.flatten(1).any(1)
+    begins = torch.cat((torch.ones((1,), dtype=torch.bool), differs))
+    found = chosen(begins)
+    nothing = torch.empty((0,), dtype=torch.int64)
+    return (
+        x.index_select(0, found.positions),
+        found.ranks - 1 if with_inverse else nothing,
+        found.lengths if with_counts else nothing,
+    )
+
+
+def _is_empty(x: Any) -> bool:
+    """Whether it is known that a tensor has no elements."""
+    return any(isinstance(size, int) and size == 0 for size in x.shape)
+
+
+def _unique_consecutive(
+    x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    x = x if isinstance(x, TracedTensor) else tracer().promote(x)
+    if _is_empty(x):
+        return NotImplemented
+    rows = x.reshape(-1) if dim is None else x.movedim(dim, 0)
+    values, inverse, counts = _runs(rows, with_inverse=return_inverse, with_counts=return_counts)
+    if dim is not None:
+        return values.movedim(0, dim), inverse, counts
+    return values, inverse.reshape(x.shape) if return_inverse else inverse, counts
+
+
+def _unique(
+    x: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    x = x if isinstance(x, TracedTensor) else tracer().promote(x)
+    if _is_empty(x):
+        return NotImplemented
+    flat = x.reshape(-1)
+    ordered, order = torch.sort(flat, stable=True)
+    values, inverse, counts = _runs(ordered, with_inverse=return_inverse, with_counts=return_counts)
+    if return_inverse:
+        inverse = torch.zeros_like(order).scatter(0, order, inverse).reshape(x.shape)
+    return values, inverse, counts
+
+
+def _unique_dim(
+    x: Any, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    x = x if isinstance(x, TracedTensor) else tracer().promote(x)
+    if _is_empty(x):
+        return NotImplemented
+    rows = x.movedim(dim, 0)
+    flat = rows.reshape(rows.shape[0], -1)
+    columns = flat.shape[1]
+    if not isinstance(columns, int) or columns > _MOST_COLUMNS:
+        fail(
+            f"unique along a dim sorts rows of more than {_MOST_COLUMNS} elements",
+            "give each row a number, and call unique on the numbers",
+        )
+    order = torch.arange(rows.shape[0])
+    for column in reversed(range(columns)):
+        _, places = torch.sort(flat[:, column].index_select(0, order), stable=True)
+        order = order.index_select(0, places)
+    values, inverse, counts = _runs(
+        rows.index_select(0, order), with_inverse=return_inverse, with_counts=return_counts
+    )
+    if return_inverse:
+        inverse = torch.zeros_like(order).scatter(0, order, inverse)
+    return values.movedim(0, dim), inverse, counts
+
+
+def _unique_dim_consecutive(
+    x: Any, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    return _unique_consecutive(x, return_inverse, return_counts, dim)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten.nonzero.default: _nonzero,
+    aten.nonzero_numpy.default: _nonzero_numpy,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten.masked_select.default: _masked_select,
+    aten.repeat_interleave.Tensor: _repeat_interleave,
+    aten.bincount.default: _bincount,
+    aten.one_hot.default: _one_hot,
+    aten.unique_consecutive.default: _unique_consecutive,
+    aten._unique2.default: _unique,
+    aten.unique_dim.default: _unique_dim,
+    aten.unique_dim_consecutive.default: _unique_dim_consecutive,
+}
+"""Rules that return NotImplemented leave the operator to what handles all others."""

@@ -1,0 +1,95 @@
+"""Sizes that data decide: traced numbers as dims of tensors, and such dims as traced numbers.
+
+In the shape of a tensor such a size is a `torch.SymInt` without a hint. Where Python would need its
+value (a condition, a loop, arithmetic with tensors), it becomes a traced number; where torch needs
+a dim, a traced number becomes a SymInt, which an op of the Program binds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.scalars import is_number, known_value
+from stretto.frontends.python.values.size_numbers import condition_of_sizes, number_of_size
+from stretto.ir.size_bounds import bounds
+
+Dim = int | torch.SymInt
+
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def is_decided(value: object) -> TypeGuard[Symbolic]:
+    """Whether data decide a size, or what Python has computed of sizes."""
+    return isinstance(value, _SYMBOLIC) and not value.node.has_hint()
+
+
+def plain(value: Any) -> Any:
+    """The value; a traced number for a size that data decide, and a flag for a condition on one."""
+    if not is_decided(value):
+        return value
+    state = tracer()
+    if isinstance(value, torch.SymBool):
+        found = condition_of_sizes(state, value)
+    else:
+        found = number_of_size(state, value, torch.float64)
+    if found is None:
+        fail(
+            f"the condition {value.node.expr} on a size that data decide is not captured",
+            "compare sizes, and what +, -, *, //, %, min and max make of them",
+        )
+    return found
+
+
+def plain_parts(value: Any) -> Any:
+    """The same for what containers hold."""
+    if active() is None:
+        return value
+    return tree_map_only(_SYMBOLIC, plain, value)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is a traced number that may be a size."""
+    return is_number(value) and value.dtype == torch.int64
+
+
+def dim_of(number: Any, message: str, low: int = 0, high: int | None = None) -> Dim:
+    """A number as a dim. The run stops with `message` where it is below `low`; the caller knows
+    that it is at most `high`."""
+    known = known_value(number) if isinstance(number, TracedTensor) else number
+    if known is not None:
+        return known
+    check(number >= low, "RuntimeError", message, tracer().read(number))
+    return bounded_dim(number, low, high)
+
+
+def bounded_dim(number: TracedTensor, low: int = 0, high: int | None = None) -> Dim:
+    """A number that surely lies between `low` and `high` as a dim. The same number is the same
+    dim."""
+    known = known_value(number)
+    if known is not None:
+        return known
+    state = tracer()
+    value = state.read(number)
+    found = state.sizes_of.get(value)
+    if found is not None and state.is_known(state.symbol_values[state.symbols[found.node.expr]]):
+        return found
+    state.sizes_of[value] = size = state.new_size(value, low, high)
+    return size
+
+
+def largest(dim: Dim) -> int | None:
+    """The most that a dim can be, where a number is known."""
+    return dim if isinstance(dim, int) else _high(dim)
+
+
+def _high(dim: torch.SymInt) -> int | None:
+    size = tracer().dim(dim)
+    return size if isinstance(size, int) else bounds(size)[1]

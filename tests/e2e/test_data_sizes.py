@@ -1,0 +1,312 @@
+"""Programs with sizes that data decide, against eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from tests.sampling import sampled
+
+Make = Callable[[int], Tensor]
+
+
+def rows(seed: int) -> Tensor:
+    """Rows of which, depending on the seed, some, all or none begin with a positive number."""
+    return torch.randn(9, 4, generator=torch.Generator().manual_seed(seed)) - seed / 2 + 1
+
+
+def weights(seed: int) -> Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def integers(seed: int) -> Tensor:
+    return torch.randint(0, 4, (12,), generator=torch.Generator().manual_seed(seed))
+
+
+def pairs(seed: int) -> Tensor:
+    return integers(seed).reshape(6, 2)
+
+
+def repeats(seed: int) -> Tensor:
+    return integers(seed)[:9]
+
+
+def count(seed: int) -> Tensor:
+    """A number that may be negative, in a tensor of nine elements, or beyond its end."""
+    return torch.tensor(seed * 3 - 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    function: Callable[..., Any]
+    makes: tuple[Make, ...]
+
+    def __str__(self) -> str:
+        return self.function.__name__
+
+
+CASES: list[Case] = []
+
+
+def case(*makes: Make) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES.append(Case(function, makes))
+        return function
+
+    return add
+
+
+@case(rows)
+def nonzero(x: Tensor) -> Any:
+    return x.nonzero()
+
+
+@case(rows)
+def where_positions(x: Tensor) -> Any:
+    return torch.where(x > 0)
+
+
+@case(rows)
+def mask_rows(x: Tensor) -> Any:
+    return x[x[:, 0] > 0], x[:, (x > 0).any(0)]
+
+
+@case(rows)
+def mask_set(x: Tensor) -> Any:
+    y = x.clone()
+    y[y > 0] = 0
+    z = x.clone()
+    z[z[:, 0] > 0] = torch.arange(4.0)
+    w = x.clone()
+    w[w < 0] = w[w < 0] * 2
+    return y, z, w
+
+
+@case(rows)
+def masked_select(x: Tensor) -> Any:
+    return x.masked_select(x > 0.5), x.masked_select(x[:, :1] > 0)
+
+
+@case(integers)
+def unique(i: Tensor) -> Any:
+    return torch.unique(i, return_inverse=True, return_counts=True)
+
+
+@case(integers)
+def unique_consecutive(i: Tensor) -> Any:
+    return torch.unique_consecutive(i, return_inverse=True, return_counts=True)
+
+
+@case(pairs)
+def unique_rows(i: Tensor) -> Any:
+    return torch.unique(i, dim=0, return_inverse=True, return_counts=True)
+
+
+@case(rows, repeats)
+def repeat_interleave(x: Tensor, r: Tensor) -> Any:
+    return torch.repeat_interleave(x, r, dim=0), torch.repeat_interleave(r)
+
+
+@case(rows, count)
+def slices(x: Tensor, n: Tensor) -> Any:
+    if n < 2:
+        n = n * 0 + 2
+    k = n.item()
+    return x[:k], x[k:], x[:, :k], x[1:k], x[-3:k], x[k::2]
+
+
+@case(count)
+def created(n: Tensor) -> Any:
+    k = int(n) + 1
+    return (
+        torch.arange(k),
+        torch.zeros(k, 3),
+        torch.ones(3, k).sum(0),
+        torch.full((k,), 2.5),
+        torch.arange(2, k + 4, 2),
+    )
+
+
+@case(rows, count)
+def pieces(x: Tensor, n: Tensor) -> Any:
+    k = (n % 9).item()
+    a, b = torch.split(x, [k, 9 - k])
+    return a * 2, b.sum(0), x.narrow(0, 0, k)
+
+
+@case(rows)
+def condition_on_a_size(x: Tensor) -> Any:
+    idx = (x[:, 0] > 0).nonzero().squeeze(1)
+    n = idx.shape[0]
+    if n == 0:
+        return x.sum()
+    if n > 6:
+        y = x * 2
+    else:
+        y = x * 3
+    return y.sum() + n
+
+
+@case(rows)
+def loops_over_a_size(x: Tensor) -> Any:
+    idx = (x[:, 0] > 0).nonzero().squeeze(1)
+    h = torch.zeros(4)
+    for i in range(idx.shape[0]):
+        h = torch.tanh(h + x[idx[i]])
+    for j in idx:
+        h = h + x[j]
+    for row in x[idx]:
+        h = h * 0.5 + row
+    return h, len(idx)
+
+
+@case(rows, weights)
+def computed_with(x: Tensor, w: Tensor) -> Any:
+    y = x[x[:, 0] > 0]
+    return (
+        y.mean(0),
+        y.sum(),
+        y @ w,
+        torch.softmax(y, 1),
+        torch.softmax(y, 0),
+        torch.cat([y, x]),
+        torch.cat([y, y * 2]),
+        y.t() @ y,
+    )
+
+
+@case(rows)
+def made_of_a_size(x: Tensor) -> Any:
+    idx = (x[:, 0] > 0).nonzero().squeeze(1)
+    n = idx.shape[0]
+    a = x.new_zeros(n, 5)
+    b = torch.ones(n)
+    c = torch.arange(n)
+    return (
+        a + 1,
+        b * c,
+        n,
+        n * 2 + 1,
+        n / 2,
+        x.sum() / max(n, 1),
+        torch.zeros(9).scatter(0, idx, 1.0),
+        torch.zeros(9, 4).index_add(0, idx, x[idx]),
+    )
+
+
+@case(rows)
+def two_sizes(x: Tensor) -> Any:
+    a = x[x[:, 0] > 0]
+    b = x[x[:, 1] > 0]
+    return torch.cat([a, b]), a.shape[0] - b.shape[0]
+
+
+@case(rows)
+def moe(x: Tensor) -> Any:
+    choice = (x[:, 0] * 3).long() % 3
+    out = torch.zeros_like(x)
+    for e in range(3):
+        idx = (choice == e).nonzero().squeeze(1)
+        out.index_add_(0, idx, torch.tanh(x[idx] * (e + 1)))
+    return out
+
+
+@case(integers)
+def ctc(i: Tensor) -> Any:
+    u = torch.unique_consecutive(i)
+    return u[u != 0]
+
+
+@case(integers)
+def bins(i: Tensor) -> Any:
+    return torch.bincount(i), torch.nn.functional.one_hot(i)
+
+
+@case(rows, count)
+def topk(x: Tensor, n: Tensor) -> Any:
+    return x[:, 0].topk((n % 9).item()).values
+
+
+@case(rows, count)
+def slices_that_are_set(x: Tensor, n: Tensor) -> Any:
+    y = x.clone()
+    k = n.item()
+    y[:k] = 0
+    y[k:, 1] = 5
+    y[:k] += x[:k]
+    return y
+
+
+@case(rows)
+def sizes_added_up(x: Tensor) -> Any:
+    tot = 0
+    for e in range(3):
+        idx = (x[:, e] > 0).nonzero()
+        tot += idx.shape[0]
+    return tot
+
+
+@case(rows)
+def masks_in_branches(x: Tensor) -> Any:
+    if x.sum() > 0:
+        y = x[x > 0].sum()
+    else:
+        y = x[x < 0].sum()
+    return y
+
+
+@case(rows)
+def while_below_a_size(x: Tensor) -> Any:
+    idx = (x[:, 0] > 0).nonzero().squeeze(1)
+    i = 0
+    while i < idx.shape[0] and x[idx[i], 1] > -1:
+        i += 1
+    return i, x[:i]
+
+
+BOTH = {str(item): item for item in CASES}
+ON_THE_CPU = [
+    BOTH[name] for name in ("computed_with", "made_of_a_size", "moe", "slices_that_are_set")
+]
+
+
+def check(case: Case, backend: str) -> None:
+    compiled = stretto.compile(case.function, backend=backend)
+    for seed in (0, 1, 2, 3, 6, -8):
+        arguments = [make(seed) for make in case.makes]
+        try:
+            expected = case.function(*(item.clone() for item in arguments))
+        except RuntimeError as error:
+            with pytest.raises(type(error), match=str(error)) as caught:
+                compiled(*arguments)
+            assert __file__ in str(caught.value)
+            continue
+        found = compiled(*(item.clone() for item in arguments))
+        for one, other in zip(_flat(found), _flat(expected), strict=True):
+            assert type(one) is type(other)
+            torch.testing.assert_close(one, other, equal_nan=True)
+
+
+def _flat(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_interpreter(case: Case) -> None:
+    check(case, "interpreter")
+
+
+@pytest.mark.parametrize("case", sampled(CASES, CASES[::4]), ids=str)
+def test_emulator(case: Case) -> None:
+    check(case, "emulator")
+
+
+@pytest.mark.parametrize("case", sampled(CASES, ON_THE_CPU), ids=str)
+def test_cpu(case: Case) -> None:
+    check(case, "cpu")
