@@ -14,14 +14,13 @@ from stretto.build import build
 from stretto.device.program import DeviceProgram
 from stretto.device.text import parse_program, print_program
 from stretto.device.verifier import verify
-from stretto.errors import CodegenError, RunError, ScheduleError, VerifyError
+from stretto.errors import RunError, ScheduleError, VerifyError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import rename_symbols
 from stretto.ir.verifier import verify as verify_program
 from stretto.machines.cpu.templates import TEMPLATES
-from stretto.machines.cuda.printer.program import print_program as print_triton
 from stretto.machines.emulator.machine import MACHINES
 from stretto.options import Options
 from tests.backends import Built, assert_close, built, built_cuda
@@ -70,6 +69,15 @@ def test_it_does_on_any_number_of_units(name: str, units: int) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_kernels_of_a_gpu_take_every_size(example: Example) -> None:
     check(example, built_cuda(example.program(), 3))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_one_triton_program_runs_for_every_size(example: Example) -> None:
+    """Interpreted; programs with a library call are several launches."""
+    machine = built_cuda(example.program(), 3).cuda()
+    for binding in example.bindings():
+        inputs = example.inputs(binding)
+        assert_close(machine(inputs), example.expected(inputs))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
@@ -194,13 +202,6 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
                 one([torch.ones(shape) for shape in shapes])
 
 
-def test_the_cuda_machine_refuses() -> None:
-    program = BY_NAME["cat"].program()
-    refusal = "this machine does not run programs with symbolic sizes yet: n"
-    with pytest.raises(CodegenError, match=refusal):
-        print_triton(built_cuda(program).device)
-
-
 LIST_TO_FUNCTION = """
     func @main(%x: f32[3], %t: i64[]) -> (f32[s, 3]) {
       %one = literal 1 : i64[]
@@ -236,6 +237,43 @@ def test_the_length_of_a_list_is_a_size_of_the_function_that_takes_it() -> None:
         inputs = [torch.randn(3), torch.tensor(trips)]
         assert_close(made.emulator(seed=trips)(inputs), run(program, inputs))
         assert_close(native(inputs), run(program, inputs))
+
+
+GROWING = """
+    func @main[0 <= n](%x: f32[n, 3], %t: i64[]) -> (f32[3]) {
+      %r = call @grow(%x, %t) : f32[3]
+      return %r
+    }
+    func @grow[0 <= m](%x: f32[m, 3], %t: i64[]) -> (f32[3]) {
+      %c = aten.gt.Scalar(%t, 0) : bool[]
+      %r = if %c {
+        %y = aten.tanh.default(%x) : f32[m, 3]
+        %d = aten.cat.default((%y, %x, %y)) : f32[3*m, 3]
+        %s = aten.sub.Scalar(%t, 1) : i64[]
+        %z = call @grow(%d, %s) : f32[3]
+        %e = aten.cumsum.default(%y, 0) : f32[m, 3]
+        %f = aten.sum.dim_IntList(%e, (0,)) : f32[3]
+        %a = aten.add.Tensor(%z, %f) : f32[3]
+        yield %a
+      } else {
+        %b = aten.sum.dim_IntList(%x, (0,)) : f32[3]
+        yield %b
+      } : f32[3]
+      return %r
+    }
+    """
+
+
+def test_frames_of_a_recursion_have_sizes_of_their_own() -> None:
+    """Every activation is three times as large as its caller's, which goes on after the call."""
+    program = program_of(GROWING)
+    one, gpu = built(program, 2), built_cuda(program, 3)
+    machines = one.emulator(), one.cpu(), gpu.emulator(), gpu.cuda()
+    for rows, depth in ((0, 2), (1, 0), (1, 3), (5, 2), (2, 4)):
+        inputs = [torch.randn(rows, 3), torch.tensor(depth)]
+        expected = run(program, inputs)
+        for machine in machines:
+            assert_close(machine(inputs), expected)
 
 
 # ---- what the verifier refuses ---------------------------------------------------------------

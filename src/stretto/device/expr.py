@@ -64,6 +64,12 @@ def size_register(symbol: Symbol) -> Reg:
     return Reg(size_name(symbol.name))
 
 
+def depends_on_sizes(index: Index) -> bool:
+    """Whether a number follows from the values of symbols, and is no constant."""
+    quantities = [atom for atom in index.atoms() if isinstance(atom, Quantity)]
+    return bool(quantities) and all(isinstance(atom, Symbol) for atom in quantities)
+
+
 Extent = int | Reg | Size
 """The size of a dim: a number; a register, for the length of a list, which changes while the
 program runs; or a size over symbols, which is known at the call and is no number."""

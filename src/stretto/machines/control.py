@@ -7,7 +7,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, limit_register
+from stretto.device.expr import (
+    Access,
+    Buffer,
+    Expr,
+    Index,
+    Position,
+    Reg,
+    limit_register,
+    size_register,
+)
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import (
     Call,
@@ -41,6 +50,7 @@ class ProgramParts:
 
     arguments: the places of buffers in the argument block: first all but constants, then the
     constants that the text mentions. limits: where the list stands whose capacity a register has.
+    sizes: which of the sizes that a call gives a register has.
     """
 
     def __init__(self, program: DeviceProgram) -> None:
@@ -49,6 +59,7 @@ class ProgramParts:
         variable = (b for b in program.tree.externals if b.kind != "constant")
         self.arguments = {buffer: place for place, buffer in enumerate(variable)}
         self.limits = {limit_register(b.slot): self.arguments[b] for b in program.lists}
+        self.sizes = {size_register(s): number for number, s in enumerate(program.symbols)}
         nodes = (node for f in program.tree.functions for node in walk(f.body))
         self.recursive = any(isinstance(node, Call) for node in nodes)
 

@@ -13,7 +13,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
-from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, limit_register
+from stretto.device.expr import (
+    SIZE,
+    Access,
+    Buffer,
+    Expr,
+    Index,
+    Position,
+    Reg,
+    constant,
+    depends_on_sizes,
+    limit_register,
+)
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, Item, Schedule
 from stretto.device.runs import called, reached
@@ -197,8 +208,9 @@ class _FunctionCutter:
         return rebuilt(node, [self.node(child) for child in children(node)])
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
-        """A number, or a register that a launch computes for the host."""
-        if constant(expr) is not None:
+        """A number, a size that the host knows, or a register that a launch computes for it."""
+        is_size = isinstance(expr, Position) and depends_on_sizes(expr.index)
+        if is_size or constant(expr) is not None:
             return expr
         self.made += 1
         reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
@@ -217,7 +229,8 @@ class _FunctionCutter:
         """One of several launches: it takes and gives what passes between them."""
         limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
         taken, assigned = piece_registers(body, self.planner.kernels)
-        takes = tuple(sorted(taken - limits, key=lambda reg: reg.name))
+        sizes = {reg for reg in self.source.params if reg.name.startswith(SIZE)}
+        takes = tuple(sorted((taken - limits) | sizes, key=lambda reg: reg.name))
         gives = tuple(sorted(assigned, key=lambda reg: reg.name))
         for reg in (*takes, *gives):
             self.word(reg.name)

@@ -62,8 +62,8 @@ def start(request: pytest.FixtureRequest, cuda: FakeCuda) -> Callable[[Case], Cu
         executable, machine = on_gpu(cuda, case)
         call = executable._memory
 
-        def known(given, capacities):  # the fake finds inputs by their address
-            memory = call(given, capacities)
+        def known(given, capacities, sizes):  # the fake finds inputs by their address
+            memory = call(given, capacities, sizes)
             machine.fake.know(*memory.values())
             return memory
 

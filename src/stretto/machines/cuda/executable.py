@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import torch
 
+from stretto.device.evaluate import resolve
 from stretto.device.expr import Buffer
 from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
@@ -38,9 +40,9 @@ from stretto.options import Options
 from stretto.runtime.constants import Copy, is_plain
 from stretto.runtime.memory_watch import regions_of
 from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
-from stretto.runtime.sizes import Values
+from stretto.runtime.sizes import InputSizes, Values
 from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped, explained
+from stretto.runtime.stops import ProgramStopped, explained, too_large
 
 FIRST_FRAMES = 64
 """Activations of recursive functions that the arena has room for at first."""
@@ -81,7 +83,8 @@ class CudaExecutable(Executable):
         self.capacities = first_capacities(enumerate(self.free))
         self.inputs = [b.slot for b in interface.inputs]
         self.outputs = [o.buffer.slot for o in interface.outputs]
-        self.static = [(b.slot, item_shape(b), b.dtype.torch) for b in self.free if _is_fixed(b)]
+        self.made = [buffer for buffer in self.free if _is_fixed(buffer)]
+        self.symbols = InputSizes(interface.symbols, interface.inputs)
         self.recursive = any(source.recursive for source in self.sources)
         self.sized = bool(results or self.capacities)
         self.waits = self.sized or self.recursive or launcher.synchronous
@@ -105,11 +108,12 @@ class CudaExecutable(Executable):
         Raises RunError for an input on another device, and for what an earlier call found wrong.
         """
         self._check_devices(inputs)
+        known = self.symbols.bound(inputs) if self.symbols.symbols and not sizes else sizes or ()
         launcher = self.launcher
         with launcher.active():
             stream = launcher.stream()
             if capture := launcher.capture(stream):
-                return self._captured(inputs, stream, capture)
+                return self._captured(inputs, known, stream, capture)
             state = self.states.get(stream) or self._new_state(stream, 0)
             with state.lock:
                 if state.failed:
@@ -117,10 +121,11 @@ class CudaExecutable(Executable):
                     raise self.failure(state)
                 if self.captures:
                     self._check_captures()
+                self._reserve(state, known)
                 if self.waits:
-                    return self._run(inputs, state)
-                memory = self._memory(inputs, {})
-                self.run(state, memory, {}, stream)
+                    return self._run(inputs, known, state)
+                memory = self._memory(inputs, {}, known)
+                self.run(state, memory, {}, known, stream)
             return [memory[slot] for slot in self.outputs]
 
     def run(
@@ -128,10 +133,11 @@ class CudaExecutable(Executable):
         state: State,
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
+        sizes: Values,
         stream: int,
     ) -> None:
         """Enqueues all that one call does on the GPU."""
-        self.launch(0, state, memory, capacities, stream)
+        self.launch(0, state, memory, capacities, sizes, stream)
 
     def launch(
         self,
@@ -139,18 +145,19 @@ class CudaExecutable(Executable):
         state: State,
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
+        sizes: Values,
         stream: int,
         frame: tuple[torch.Tensor, torch.Tensor] | None = None,
         reached: Sequence[torch.Tensor] = (),
     ) -> None:
         """Enqueues a kernel. memory: by slot, a tensor for every buffer but the constants.
-        capacities: rooms of lists by their number.
+        capacities: rooms of lists by their number. sizes: the values of symbols.
         frame: arena and words, where they are not the state's. reached: what words point to."""
         invocation = state.invocations.get(number)
         if invocation is None:
             arguments = self._filler.arguments(number, state, self.sizes)
             invocation = state.invocations[number] = self.launcher.bind(number, arguments)
-        self.places[number].fill(invocation, memory, capacities, frame)
+        self.places[number].fill(invocation, memory, capacities, sizes, frame)
         invocation.reach(reached)
         self.launches += 1
         self.launcher.launch(invocation, stream, state.capture)
@@ -184,7 +191,9 @@ class CudaExecutable(Executable):
             raise failure(self.launcher, state, self.max_depth)
 
     # ---- calls -------------------------------------------------------------------------------
-    def _captured(self, inputs: list[torch.Tensor], stream: int, capture: int) -> list[Result]:
+    def _captured(
+        self, inputs: list[torch.Tensor], sizes: Values, stream: int, capture: int
+    ) -> list[Result]:
         """A call for a graph. Its arena is memory of the graph, which uses that again for what
         comes later, so every launch has its own."""
         if self.waits:
@@ -195,27 +204,28 @@ class CudaExecutable(Executable):
             )
         state = self.captures.get(capture) or self._new_state(stream, capture)
         with state.lock:
-            memory = self._memory(inputs, {})
+            self._reserve(state, sizes)
+            memory = self._memory(inputs, {}, sizes)
             try:
-                self.run(state, memory, {}, stream)
+                self.run(state, memory, {}, sizes, stream)
             finally:
                 state.arena = None
                 state.invocations.clear()
         return [memory[slot] for slot in self.outputs]
 
-    def _run(self, inputs: list[torch.Tensor], state: State) -> list[Result]:
+    def _run(self, inputs: list[torch.Tensor], known: Values, state: State) -> list[Result]:
         """Runs until there was room for everything; waits for each run."""
         sizes, ended = self.sizes, False
         try:
             while True:
                 ended = False
                 capacities = dict(self.capacities)
-                memory = self._memory(inputs, capacities)
+                memory = self._memory(inputs, capacities, known)
                 try:
-                    self.run(state, memory, capacities, state.stream)
+                    self.run(state, memory, capacities, known, state.stream)
                     self.launcher.synchronize(state.stream)
                     if not state.failed:
-                        return self._results(memory, list(state.words))
+                        return self._results(memory, list(state.words), known)
                     stop = failure(self.launcher, state, self.max_depth)
                 except ProgramStopped as seen:  # by the host in the midst of it
                     stop = seen
@@ -249,31 +259,59 @@ class CudaExecutable(Executable):
                 raise explained(stop, self.interface.stops) from None
         self._drop_memory(state)
 
+    def _reserve(self, state: State, sizes: Values) -> None:
+        """Has an arena for main's intermediate values, as large as the largest call needed. Raises
+        RunError where that is more than a call may have."""
+        if not sizes:
+            return
+        registers = self.symbols.registers(sizes)
+        needed = aligned(resolve(self.program.frame("main").end, registers))
+        limit = self.launcher.memory() // 2
+        if needed > limit:
+            what = "the intermediate values"
+            raise too_large(what, needed, limit, self.symbols.shown(sizes))
+        if needed > self.sizes.arena:
+            self.sizes = Sizes(needed, self.sizes.stack)
+        if 0 < state.sizes.arena < needed:
+            self._drop_memory(state)
+
     def _drop_memory(self, state: State) -> None:
         """What a state has is given back before it gets something larger."""
         state.invocations.clear()
         state.arena = state.stack = None
 
     def _memory(
-        self, inputs: list[torch.Tensor], capacities: dict[int, int]
+        self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> dict[int, torch.Tensor]:
         """A tensor by slot for every buffer of the arguments but the constants."""
         memory = {
             slot: tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
             for slot, tensor in zip(self.inputs, inputs, strict=True)
         }
-        empty = self.launcher.empty
-        for slot, shape, dtype in self.static:
-            memory[slot] = empty(shape, dtype)
+        registers = self.symbols.registers(sizes)
+        shapes = {buffer: item_shape(buffer, registers) for buffer in self.made}
         for place, room in capacities.items():
             buffer = self.free[place]
-            lead = (room,) if grows(buffer) else ()
-            memory[buffer.slot] = empty((*lead, *item_shape(buffer)), buffer.dtype.torch)
+            shape = item_shape(buffer, registers)
+            shapes[buffer] = (room, *shape) if grows(buffer) else shape
+            capacities[place] = shapes[buffer][0]
+        if sizes:
+            nbytes = sum(prod(shape) * b.dtype.itemsize for b, shape in shapes.items())
+            limit = self.launcher.memory()
+            if nbytes > limit:
+                raise too_large("the results", nbytes, limit, self.symbols.shown(sizes))
+        for buffer, shape in shapes.items():
+            memory[buffer.slot] = self.launcher.empty(shape, buffer.dtype.torch)
         return memory
 
-    def _results(self, memory: Mapping[int, torch.Tensor], words: Sequence[int]) -> list[Result]:
-        outputs = self.interface.outputs
-        return [result(o, memory[o.buffer.slot], words, self.registers) for o in outputs]
+    def _results(
+        self, memory: Mapping[int, torch.Tensor], words: Sequence[int], sizes: Values
+    ) -> list[Result]:
+        registers = self.symbols.registers(sizes)
+        return [
+            result(o, memory[o.buffer.slot], words, self.registers, registers)
+            for o in self.interface.outputs
+        ]
 
     # ---- checks ------------------------------------------------------------------------------
     def _check_devices(self, inputs: list[torch.Tensor]) -> None:

@@ -12,7 +12,18 @@ from math import prod
 
 import torch
 
-from stretto.device.expr import Access, Buffer, Const, Expr, Position, Reg, constant
+from stretto.device.evaluate import resolve
+from stretto.device.expr import (
+    SIZE,
+    Access,
+    Buffer,
+    Const,
+    Expr,
+    Position,
+    Reg,
+    constant,
+    depends_on_sizes,
+)
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
@@ -22,9 +33,10 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import State
-from stretto.machines.symbols import no_symbols
 from stretto.options import Options
 from stretto.runtime.library import Number, Operand, extents, run_call
+from stretto.runtime.results import item_shape
+from stretto.runtime.sizes import Values
 from stretto.runtime.status import Status
 from stretto.runtime.stops import stopped
 
@@ -64,12 +76,13 @@ class PlanExecutable(CudaExecutable):
         state: State,
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
+        sizes: Values,
         stream: int,
     ) -> None:
         if self.is_single:
-            super().run(state, memory, capacities, stream)
+            super().run(state, memory, capacities, sizes, stream)
             return
-        host = _Host(self, state, memory, capacities, stream)
+        host = _Host(self, state, memory, capacities, sizes, stream)
         words = host.activate("main", depth=0).words
         if self.registers:
             known = words.tolist()
@@ -81,14 +94,16 @@ class PlanExecutable(CudaExecutable):
 class _Activation:
     """One activation of a function.
 
-    moving: where buffers lie whose place is not fixed; their addresses are in words too. lost:
-    those of them that a launch may have let trade places.
+    sizes: the values of symbols, by the names of their registers. moving: where buffers lie whose
+    place is not fixed; their addresses are in words too. lost: those of them that a launch may have
+    let trade places.
     """
 
     function: TreeFunction[Action]
     arena: torch.Tensor
     words: torch.Tensor
     depth: int
+    sizes: Mapping[str, int]
     moving: dict[Buffer, torch.Tensor] = field(default_factory=dict[Buffer, torch.Tensor])
     lost: set[Buffer] = field(default_factory=set[Buffer])
 
@@ -102,9 +117,11 @@ class _Host:
         state: State,
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
+        sizes: Values,
         stream: int,
     ) -> None:
         self.executable = executable
+        self.sizes = sizes
         self.state = state
         self.memory = memory
         self.capacities = capacities
@@ -123,8 +140,12 @@ class _Host:
             raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
         places = executable.plan.words[name]
         words = executable.launcher.empty((max(len(places), 1),), torch.int64).zero_()
-        arena = executable.memory(executable.sizes.arena)
-        at = _Activation(executable.functions[name], arena, words, depth)
+        sizes = executable.symbols.registers(self.sizes)
+        given_sizes = (item for item in (registers or {}).items() if item[0].name.startswith(SIZE))
+        sizes |= {reg.name: int(value) for reg, value in given_sizes}
+        frame = resolve(executable.program.frame(name).end, sizes)
+        arena = executable.memory(max(executable.sizes.arena, frame))
+        at = _Activation(executable.functions[name], arena, words, depth, sizes)
         given = tensors or {}
         for buffer in self.executable.moving[name]:
             at.moving[buffer] = given[buffer] if buffer in given else self.fixed(at, buffer)
@@ -156,7 +177,7 @@ class _Host:
         return _value(reg, int(self.word(at, reg).item()))
 
     def number(self, at: _Activation, expr: Expr) -> int:
-        known = constant(expr)
+        known = host_number(expr, at.sizes)
         return int(self.read(at, _register(expr))) if known is None else known
 
     # ---- control -----------------------------------------------------------------------------
@@ -203,7 +224,7 @@ class _Host:
             if isinstance(expr, Const):
                 registers[reg] = expr.value
             else:
-                known = constant(expr)
+                known = host_number(expr, at.sizes)
                 registers[reg] = self.word(at, _register(expr)) if known is None else known
         tensors = {buffer: self.place(at, access) for buffer, access in node.tensors}
         done = self.activate(node.function, at.depth + 1, registers, tensors)
@@ -230,9 +251,10 @@ class _Host:
     def fixed(self, at: _Activation, buffer: Buffer) -> torch.Tensor:
         """As `tensor`, of a buffer that stays where it is."""
         if buffer.kind in ("local", "items"):
-            place = self.executable.frames[at.function.name][buffer.name]
-            data = at.arena[place.offset : place.offset + place.nbytes]
-            return data.view(buffer.dtype.torch)
+            start = self.executable.frames[at.function.name].offset(buffer.name)
+            first = resolve(start, at.sizes)
+            nbytes = prod(item_shape(buffer, at.sizes)) * buffer.dtype.itemsize
+            return at.arena[first : first + nbytes].view(buffer.dtype.torch)
         if buffer.slot in self.memory:
             return self.memory[buffer.slot].view(-1)
         return self.executable.constant(buffer).view(-1)
@@ -247,6 +269,7 @@ class _Host:
             self.state,
             self.memory,
             self.capacities,
+            self.sizes,
             self.stream,
             (at.arena, at.words),
             list(at.moving.values()),
@@ -258,8 +281,8 @@ class _Host:
         numbers: dict[Reg | Size, Number] = {}
         for kind in call.operands:
             if isinstance(kind, Size):
-                raise no_symbols(kind)
-            if isinstance(kind, Reg):
+                numbers[kind] = resolve(kind, at.sizes)
+            elif isinstance(kind, Reg):
                 numbers[kind] = self.read(at, kind)
         operands: list[Operand] = []
         for kind in call.operands:
@@ -270,6 +293,14 @@ class _Host:
             shape = [dim if isinstance(dim, int) else dims.pop(0) for dim in kind.shape]
             operands.append(self.tensor(at, kind)[: prod(shape)].view(shape))
         run_call(call, operands)
+
+
+def host_number(expr: Expr, sizes: Mapping[str, int]) -> int | None:
+    """The number that an expression is for a host who knows the sizes; None for one that the device
+    computes."""
+    if isinstance(expr, Position) and depends_on_sizes(expr.index):
+        return resolve(expr.index, sizes)
+    return constant(expr)
 
 
 def _register(expr: Expr) -> Reg:

@@ -12,6 +12,7 @@ from stretto.errors import RunError
 from stretto.machines.cuda.launch import Argument, Invocation
 from stretto.machines.cuda.launcher import Launcher, Words, words_of
 from stretto.machines.cuda.printer.source import DETAIL, ERROR, HOST, PROGRESS, TritonSource
+from stretto.runtime.sizes import Values
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, stopped
 from stretto.text import bytes_text
@@ -89,11 +90,13 @@ def failure(launcher: Launcher, state: State, max_depth: int) -> ProgramStopped:
 class ParameterPlaces:
     """Where among the parameters stands what changes from launch to launch.
 
-    buffers: slots and parameters; limits: numbers of lists and parameters.
+    buffers: slots and parameters; limits: numbers of lists and parameters; sizes: numbers of
+    symbols and parameters.
     """
 
     buffers: tuple[tuple[int, int], ...]
     limits: tuple[tuple[int, int], ...]
+    sizes: tuple[tuple[int, int], ...]
     arenas: tuple[int, ...]
     words: tuple[int, ...]
 
@@ -107,6 +110,7 @@ class ParameterPlaces:
         return ParameterPlaces(
             tuple((buffer.slot, number) for buffer, number in slots if buffer.kind != "constant"),
             tuple(where("limit")),
+            tuple(where("size")),
             tuple(number for _, number in where("arena")),
             tuple(number for _, number in where("words")),
         )
@@ -116,10 +120,11 @@ class ParameterPlaces:
         invocation: Invocation,
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
+        sizes: Values,
         frame: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
-        """Sets what belongs to one launch: tensors by slot, rooms of lists by their number, arena
-        and words where they are not the state's."""
+        """Sets what belongs to one launch: tensors by slot, rooms of lists by their number, the
+        values of symbols, arena and words where they are not the state's."""
         if frame is not None:
             for number in self.arenas:
                 invocation.set(number, frame[0])
@@ -129,6 +134,8 @@ class ParameterPlaces:
             invocation.set(number, memory[slot])
         for place, number in self.limits:
             invocation.set(number, capacities[place])
+        for place, number in self.sizes:
+            invocation.set(number, sizes[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,7 @@ class Filler:
                 case "buffer":
                     buffer = source.arguments[parameter.place]
                     arguments.append(self.constants.get(buffer.slot, 0))
-                case "limit":
+                case "limit" | "size":
                     arguments.append(0)
                 case "tables":
                     arguments.append(self.tables[number])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Expr, Index, Reg, size_register
+from stretto.device.expr import Buffer, Expr, Index, Reg
 from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.tree import Check, Let, Rotation, TreeFunction
@@ -45,7 +45,7 @@ class SourceParts(ProgramParts):
     """What the functions of a program share.
 
     texts: of kernels, by name; names: the C++ function of each. library: the calls, numbered as
-    they come. sizes: where the values of main's symbols are in Context.sizes.
+    they come.
     """
 
     def __init__(self, program: DeviceProgram) -> None:
@@ -53,7 +53,6 @@ class SourceParts(ProgramParts):
         self.texts: dict[str, KernelText] = {}
         self.names: dict[str, str] = {}
         self.numbers = {name: number for number, name in enumerate(self.kernels)}
-        self.sizes = {size_register(s): number for number, s in enumerate(program.symbols)}
         self.library: list[LibraryCall] = []
 
     def function_name(self, name: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from stretto.device.expr import (
     Access,
@@ -23,12 +24,19 @@ from stretto.device.expr import (
     Index,
     Load,
     Position,
-    Quotient,
     Reg,
-    Remainder,
-    Var,
+    size_register,
 )
 from stretto.device.regions import Interval, index_range
+from stretto.ir.sizes import (
+    Maximum,
+    Product,
+    Quotient,
+    Remainder,
+    Size,
+    Symbol,
+    Var,
+)
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.scalar import (
     CONTROL,
@@ -39,7 +47,6 @@ from stretto.machines.cuda.printer.scalar import (
 )
 from stretto.machines.expressions import HALVES, ExpressionPrinter
 from stretto.machines.statements import Assign, Do, Store
-from stretto.machines.symbols import no_symbols
 from stretto.machines.terms import Operand, Term, call, every, infix, literal, total, variable
 
 INDEX_LIMIT = 2**31
@@ -126,6 +133,8 @@ class LanePrinter(ExpressionPrinter):
         match atom:
             case Var(number):
                 reach = self.variables[number].reach
+            case Product():
+                return lanes
             case Quotient() | Remainder():
                 interval = self.range(Index.of(atom))
                 reach = None if interval is None else max(abs(interval[0]), abs(interval[1]))
@@ -146,13 +155,39 @@ class LanePrinter(ExpressionPrinter):
                 return coordinate.first, coordinate.lanes
             case Reg():
                 return self.names.reg(atom), None
+            case Symbol():
+                return self.names.reg(size_register(atom)), None
+            case Product(factors):
+                return self._product(factors)
             case Quotient() | Remainder():
                 found = self.named(atom, lambda: self._division(atom))
+            case Maximum(parts):
+                found = self.named(atom, lambda: self._largest(parts))
             case Dynamic(value):
                 found = self.expr(value)
             case _:
-                raise no_symbols(atom)
+                raise AssertionError(f"unknown quantity {atom!r}")
         return (None, found) if found.axes else (found, None)
+
+    def _product(self, factors: tuple[Atom, ...]) -> tuple[Term | None, Term | None]:
+        """(scalar, lanes) of a product, in 64 bits: every factor but one is a scalar as a rule."""
+        scalar: Term | None = literal(1)
+        lanes: Term | None = None
+        for factor in factors:
+            first, block = self.atom(factor)
+            if block is not None:
+                block = call("tl.cast", block, "tl.int64")
+            if lanes is not None and block is not None:
+                whole, other = total(lanes, scalar), total(block, first)
+                assert whole is not None and other is not None
+                scalar, lanes = None, whole * other
+                continue
+            lanes = _times(lanes, first) if block is None else _times(scalar, block)
+            scalar = _times(scalar, first)
+        return scalar, lanes
+
+    def _largest(self, parts: tuple[Size, ...]) -> Term:
+        return reduce(lambda a, b: call("tl.maximum", a, b), map(self.whole, parts))
 
     def range(self, index: Index) -> Interval | None:
         """The smallest and the largest value + 1, as far as known."""
@@ -162,14 +197,13 @@ class LanePrinter(ExpressionPrinter):
 
     def _division(self, atom: Quotient | Remainder) -> Term:
         """By a positive number. Triton's operators truncate, and so want no negative operand."""
-        if not isinstance(atom.divisor, int):
-            raise no_symbols(atom.divisor)
-        inner = self.whole(atom.index)
+        inner, divisor = self.whole(atom.index), atom.divisor
         interval = self.range(atom.index)
         operation, sign = ("div", "//") if isinstance(atom, Quotient) else ("mod", "%")
-        if interval is None or interval[0] < 0:
-            return call(f"stretto_index_{operation}", inner, atom.divisor)
-        return infix(inner, sign, atom.divisor)
+        if interval is None or interval[0] < 0 or not isinstance(divisor, int):
+            by = divisor if isinstance(divisor, int) else self.whole(divisor)
+            return call(f"stretto_index_{operation}", inner, by)
+        return infix(inner, sign, divisor)
 
     def pointer(self, access: Access) -> Term:
         scalar, block = self.position(access.offset)
@@ -290,6 +324,13 @@ class LanePrinter(ExpressionPrinter):
 
 def _scaled(value: Term, factor: int) -> Term:
     return value if factor == 1 else value * factor
+
+
+def _times(left: Term | None, right: Term | None) -> Term | None:
+    """A product in which None is 0."""
+    if left is None or right is None:
+        return None
+    return right if left.text == "1" else left * right
 
 
 def _is_plain_index(expr: Expr) -> bool:

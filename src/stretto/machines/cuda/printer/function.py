@@ -30,6 +30,7 @@ from stretto.machines.cuda.printer.scalar import (
     TASK,
     UNIT,
     VALUE_TYPES,
+    size_term,
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
 from stretto.machines.terms import Term, call, infix, literal, variable
@@ -104,13 +105,16 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def in_frame(self, buffer: Buffer) -> Term:
         """The address of an intermediate value."""
         size = buffer.dtype.itemsize
-        offset = self.parts.program.frame(self.function.name)[buffer.name].offset // size
+        place = self.parts.program.frame(self.function.name).offset(buffer.name) // size
         base = arena(buffer)
-        return (base + FRAME * (FRAME_UNIT // size) if self.parts.recursive else base) + offset
+        base = base + FRAME * (FRAME_UNIT // size) if self.parts.recursive else base
+        return base + size_term(place, self.reg)
 
     def reg(self, reg: Reg) -> Term:
         if reg in self.parts.limits:
             return variable(f"limit{self.parts.limits[reg]}")
+        if reg in self.parts.sizes:
+            return variable(f"size{self.parts.sizes[reg]}")
         name = self.parts.variable((self.function.name, "reg", reg.name), f"r_{reg.name}")
         return self.keep(name, reg.dtype)
 

@@ -35,7 +35,6 @@ from stretto.machines.cuda.printer.scalar import (
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
 from stretto.machines.dialects import python_function
-from stretto.machines.symbols import require_numbers
 from stretto.machines.terms import Term, call, infix, literal, variable
 
 WORDS = variable("words")
@@ -87,7 +86,6 @@ def print_program(
     words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
     the results come one after the other.
     """
-    require_numbers(program)
     if words is None:
         words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
     return _ProgramPrinter(program, words, style or Style()).print()
@@ -220,6 +218,9 @@ class _ProgramPrinter:
             found += [Parameter(n, "i64", n) for n in ("stack_words", "arena_bytes", "max_depth")]
         for place in sorted(set(self.parts.limits.values())):
             found.append(Parameter(f"limit{place}", "i64", "limit", place))
+        for place in self.parts.sizes.values():
+            if f"size{place}" in names:
+                found.append(Parameter(f"size{place}", "i64", "size", place))
         for buffer, place in self.parts.arguments.items():
             kind = POINTER_TYPES[buffer.dtype]
             found.append(Parameter(self.parts.externals[buffer].text, kind, "buffer", place))

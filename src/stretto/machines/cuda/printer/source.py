@@ -30,6 +30,7 @@ class Parameter:
         "arena": the intermediate values, once per element type that is used, all the same address;
         "buffer": the external buffer at `place` of `TritonSource.arguments`;
         "limit": i64, how many items the list at that place has room for;
+        "size": i64, the value of the program's symbol at that place;
         "words": *i64, registers that come in or go out, a word each: an integer or bool as a
             number, a float by its bits (those of an f32 in the lower half); and addresses;
         "tables": *i32, `TritonSource.tables`;

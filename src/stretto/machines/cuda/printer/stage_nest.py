@@ -14,16 +14,16 @@ from functools import reduce
 from math import prod
 from operator import mul
 
-from stretto.device.expr import Apply, Expr, Extent, Index, Load, Position, Reg, Var
+from stretto.device.expr import Apply, Expr, Extent, Index, Load, Position, Reg
 from stretto.device.operator import Operator, Span, Stage, TileDim
+from stretto.ir.sizes import Product, Var
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
-from stretto.machines.cuda.printer.scalar import TASK, cast_term
+from stretto.machines.cuda.printer.scalar import TASK, cast_term, size_term
 from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
 from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, For
-from stretto.machines.symbols import fixed
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
 
 
@@ -32,7 +32,7 @@ class GridBound:
     """The tile of a grid dim: from `first`, `tile` long, or `count` long where it is given."""
 
     first: Term | None
-    tile: int
+    tile: int | Term
     count: Term | None
     extent: Extent
 
@@ -41,8 +41,8 @@ class GridBound:
 class BoxDim:
     """A dim of the box: `vars` run as one, the last fastest, from `first` on.
 
-    size: static, or a register. count: how many there are, where the last tile may have fewer than
-    `size`. limit: the largest value of the variable + 1, if known.
+    size: static, or known in the run. count: how many there are, where the last tile may have
+    fewer than `size`. limit: the largest value of the variable + 1, if known.
     """
 
     vars: tuple[int, ...]
@@ -107,8 +107,7 @@ class NestPrinter(ABC):
         return BoxDim((number,), first, bound.tile, bound.count, offset, limit, span.grid)
 
     def size(self, extent: Extent) -> int | Term:
-        extent = fixed(extent)
-        return self.names.reg(extent) if isinstance(extent, Reg) else extent
+        return extent if isinstance(extent, int) else extent_term(extent, self.names)
 
     @property
     def is_empty(self) -> bool:
@@ -297,9 +296,12 @@ class NestPrinter(ABC):
     def by_stride(self, dims: list[BoxDim], offset: Index) -> list[BoxDim]:
         """The dims by how far apart their elements lie in memory, the nearest last."""
 
-        def distance(dim: BoxDim) -> tuple[int, int]:
+        products = [atom.factors for atom, _ in offset.terms if isinstance(atom, Product)]
+
+        def distance(dim: BoxDim) -> tuple[int, int, int]:
             dynamic = not isinstance(dim.size, int)
-            return int(dynamic), abs(offset.coefficient(Var(dim.number)))
+            sizes = max((len(f) for f in products if Var(dim.number) in f), default=0)
+            return sizes, int(dynamic), abs(offset.coefficient(Var(dim.number)))
 
         return sorted(dims, key=distance, reverse=True)
 
@@ -312,26 +314,32 @@ def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple
         if isinstance(dim.extent, int) and dim.tiles <= 1:
             bounds.append(GridBound(None, dim.extent, None, dim.extent))
             continue
-        extent = fixed(dim.extent)
-        extent = names.reg(extent) if isinstance(extent, Reg) else literal(extent)
-        tiles = tile_count(dim, names)
+        extent, tiles = extent_term(dim.extent, names), tile_count(dim, names)
+        tile = dim.width if isinstance(dim.width, int) else size_term(dim.width, names.reg)
         first, count = variable(f"g{number}"), None
-        out.assign(first, (infix(rest, "%", tiles) if number else rest) * dim.tile)
-        if isinstance(dim.extent, Reg) or dim.extent % dim.tile:
+        out.assign(first, (infix(rest, "%", tiles) if number else rest) * tile)
+        if not isinstance(dim.extent, int) or dim.extent % dim.tile:
             count = variable(f"e{number}")
-            out.assign(count, call("tl.minimum", extent - first, dim.tile))
+            out.assign(count, call("tl.minimum", extent - first, tile))
         if number:
             out.assign(variable(f"t{number}"), infix(rest, "//", tiles))
             rest = variable(f"t{number}")
-        bounds.append(GridBound(first, dim.tile, count, dim.extent))
+        bounds.append(GridBound(first, tile, count, dim.extent))
     return tuple(reversed(bounds))
 
 
 def tile_count(dim: TileDim, names: Naming) -> Term:
     """The number of tiles along a grid dim."""
-    if not isinstance(dim.extent, Reg):
+    if isinstance(dim.extent, int) or dim.parts is not None:
         return literal(dim.tiles)
-    return infix(names.reg(dim.extent) + (dim.tile - 1), "//", dim.tile)
+    return infix(extent_term(dim.extent, names) + (dim.tile - 1), "//", dim.tile)
+
+
+def extent_term(extent: Extent, names: Naming) -> Term:
+    """The size of a dim."""
+    if isinstance(extent, int):
+        return literal(extent)
+    return names.reg(extent) if isinstance(extent, Reg) else size_term(extent, names.reg)
 
 
 def _interval(dim: BoxDim) -> tuple[int, int] | None:

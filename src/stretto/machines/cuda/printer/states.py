@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stretto.device.tree import Call, walk
+from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
-from stretto.machines.cuda.printer.scalar import BARRIER, OK, UNIT
+from stretto.machines.cuda.printer.scalar import BARRIER, OK, UNIT, size_term
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.status import Status
 
@@ -36,19 +37,31 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Routine:
-    """A function that is to be cut. frame: how many FRAME_UNITs its intermediate values take.
+    """A function that is to be cut. frame: how many FRAME_UNITs its intermediate values take, which
+    may depend on sizes that its calls give.
 
     reaches: the functions that may run while it waits for a call.
     """
 
     printer: TeamPrinter
     entry: int
-    frame: int
+    frame: int | Size
     reaches: frozenset[str]
 
     @property
     def name(self) -> str:
         return self.printer.function.name
+
+    @property
+    def sizes(self) -> frozenset[str]:
+        """The variables that say where its intermediate values lie."""
+        terms = (*self.printer.places.values(), size_term(self.frame, self.printer.reg))
+        return frozenset(name for term in terms for name in term.names)
+
+    def frame_with(self, arguments: tuple[Term, ...]) -> Term:
+        """The frame of a call with these arguments."""
+        given = dict(zip(self.printer.function.params, arguments, strict=False))
+        return size_term(self.frame, lambda reg: given.get(reg) or self.printer.reg(reg))
 
 
 @dataclass(slots=True)
@@ -64,7 +77,7 @@ class StateMachine:
             for f in tree.functions
         }
         for function in tree.functions:
-            frame = -(-self.parts.program.frame(function.name).nbytes // FRAME_UNIT)
+            frame = ceil_div(self.parts.program.frame(function.name).end, FRAME_UNIT).dim
             printer = TeamPrinter(self.parts, function)
             routine = Routine(printer, len(self.states), frame, _reachable(function.name, callees))
             self.routines[function.name] = routine
@@ -111,6 +124,7 @@ class StateMachine:
         else:
             printer.settle()
             after = frozenset(printer.reg(reg).text for reg in printer.function.results)
+        after |= routine.sizes
         moving = (code.Assign(name, place) for name, place in printer.moving.items())
         last = self.cut(routine, (*moving, *printer.out.statements), routine.entry, after)
         if routine.name != "main":
@@ -167,10 +181,14 @@ class StateMachine:
         types = caller.printer.kept if caller.name in callee.reaches else {}
         given = {name for result in node.results for name in result.names}
         kept = [variable(name) for name in types if name in behind and name not in given]
-        needed = (FRAME + (caller.frame + callee.frame)) * FRAME_UNIT
+        frame = size_term(caller.frame, caller.printer.reg)
+        if isinstance(caller.frame, int) and isinstance(callee.frame, int):
+            frames = literal(caller.frame + callee.frame)
+        else:
+            frames = frame + callee.frame_with(node.arguments)
+        needed = (FRAME + frames) * FRAME_UNIT
         room = TOP + (len(kept) + 1)
-        frame = literal(caller.frame)
-        back = self.new(caller, (_down(FRAME, caller.frame), _down(DEPTH, 1)))
+        back = self.new(caller)
         out = code.Builder(self.states[state].body)
         out.assign(DEPTH, 1, operator="+=")
         out.add(
@@ -183,10 +201,13 @@ class StateMachine:
         for place, word in enumerate(words):
             out.add(code.Store(None, STACK + TOP + place, word, OK))
         out.assign(TOP, call("tl.where", OK, len(words), 0), operator="+=")
+        moved = variable(f"frame_{callee.entry}")
+        if frame.names:  # the arguments may be other values of the same variables
+            out.assign(moved, frame)
         _move(out, callee.printer.parameters, node.arguments, f"argument{{}}_{callee.entry}")
-        out.assign(FRAME, frame, operator="+=")
+        out.assign(FRAME, moved if frame.names else frame, operator="+=")
         self.goto(state, callee.entry)
-        restored = code.Builder(self.states[back].body)
+        restored = code.Builder()
         if kept:
             restored.add(_down(TOP, len(kept)))
         loads = (call("tl.load", STACK + TOP + place, effect=True) for place in range(len(kept)))
@@ -199,6 +220,12 @@ class StateMachine:
         for targets, values in ((between, theirs), (kept, old), (node.results, between)):
             for target, value in zip(targets, values, strict=True):
                 restored.assign(target, value)
+        down = (code.Assign(FRAME, frame, operator="-="), _down(DEPTH, 1))
+        if frame.names:
+            self.states[back].returns = (*restored.statements, *down)
+        else:
+            self.states[back].returns = down
+            self.states[back].body += restored.statements
         return back
 
 
