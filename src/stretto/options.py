@@ -73,7 +73,7 @@ class Options:
         """Execution units the CPU machine uses: `threads`, else the physical cores available."""
         if self.threads is not None:
             return self.threads
-        return min(physical_cores(_available_cpus()), cpu_quota() or sys.maxsize)
+        return min(physical_cores(available_cpus()), cpu_quota() or sys.maxsize)
 
     def cache_path(self) -> Path:
         """The folder of compiled programs; it need not exist yet."""
@@ -141,7 +141,8 @@ def _quota(group: Path) -> int | None:
     return max(1, quota // length) if quota > 0 and length > 0 else None
 
 
-def _available_cpus() -> frozenset[int]:
+def available_cpus() -> frozenset[int]:
+    """The processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))

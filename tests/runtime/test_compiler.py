@@ -100,6 +100,53 @@ def test_failing_compiler_shows_the_command_and_what_it_said(fresh: Options):
     assert "error: expected" in message
 
 
+IN_PARTS = """
+#ifndef STRETTO_PARTS
+#define STRETTO_PARTS 1
+#define STRETTO_PART 0
+#endif
+__attribute__((visibility("hidden"))) int number();
+#if 1 % STRETTO_PARTS == STRETTO_PART
+int number() { return STRETTO_PARTS; }
+#endif
+#if STRETTO_PART == 0
+extern "C" int answer() { return 40 + number(); }
+#endif
+"""
+
+
+@pytest.fixture
+def two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "available_cpus", lambda: {0, 1})
+
+
+@pytest.mark.usefixtures("two_parts")
+@pytest.mark.parametrize(("splits", "wanted"), [(True, 42), (False, 41)])
+def test_parts_are_compiled_apart_and_linked(fresh: Options, splits: bool, wanted: int):
+    built = compile_shared(IN_PARTS, fresh, splits=splits)
+    assert ctypes.CDLL(str(built.path)).answer() == wanted
+
+
+@pytest.mark.usefixtures("two_parts")
+def test_a_part_that_fails(fresh: Options):
+    wrong = IN_PARTS.replace("return STRETTO_PARTS", "return unknown")
+    with pytest.raises(BuildError, match="failed with exit code 1") as caught:
+        compile_shared(wrong, fresh, splits=True)
+    assert "unknown" in str(caught.value)
+    assert not list(fresh.cache_path().rglob("*.*"))
+
+
+@pytest.mark.usefixtures("two_parts")
+def test_ctrl_c_kills_all_parts(fresh: Options, fake_compiler: FakeCompiler, tmp_path: Path):
+    fake_compiler(
+        f"sleep 600 & echo $! > {tmp_path}/child$!; sleep 0.3; kill -INT {os.getpid()}; wait"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        compile_shared(IN_PARTS, fresh, splits=True)
+    children = list(tmp_path.glob("child*"))
+    assert children and not any(map(is_running, children))
+
+
 def test_long_output_is_cut(fresh: Options, fake_compiler: FakeCompiler):
     fake_compiler("seq 1 100; exit 3")
     with pytest.raises(BuildError, match="exit code 3") as caught:

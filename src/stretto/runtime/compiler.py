@@ -13,13 +13,15 @@ from functools import cache
 from pathlib import Path
 
 from stretto.errors import BuildError
-from stretto.options import Options
+from stretto.options import Options, available_cpus
 from stretto.runtime.cache import DiskCache, content_key, disk_full_error
 
 TIMEOUT_SECONDS = 900.0
 """A compiler that takes longer is killed."""
 
 _CANDIDATES = ("g++", "clang++", "c++")
+_MOST_PARTS = 8
+"""Parts of a program that are compiled at once: each takes some hundred megabytes."""
 _SHOWN_LINES = 30
 _INSTALL = (
     "install a C++17 compiler (`apt install g++`, `dnf install gcc-c++`, `xcode-select --install` "
@@ -94,9 +96,14 @@ def _named_compiler() -> tuple[str, ...]:
         ) from error
 
 
-def compile_shared(source: str, options: Options, headers: Path | None = None) -> SharedObject:
+def compile_shared(
+    source: str, options: Options, headers: Path | None = None, *, splits: bool = False
+) -> SharedObject:
     """Builds `source`, which may include the headers of a folder, unless the cache has it. Where
     there is no compiler, what any compiler built from this source serves.
+
+    splits: the source can be compiled in parts, side by side: with STRETTO_PARTS defined as their
+    number, and STRETTO_PART as one of them.
 
     Raises BuildError: the compiler is missing, failed, was killed or took too long, or the result
     cannot be stored.
@@ -119,6 +126,9 @@ def compile_shared(source: str, options: Options, headers: Path | None = None) -
         program.write_text(source)
         include = () if headers is None else (f"-I{headers}",)
         command = (*compiler.command, *flags, *include, str(program), "-o", str(product))
+        jobs = min(len(available_cpus()), _MOST_PARTS) if splits else 1
+        if jobs > 1:
+            command = _in_parts(command, program, product, jobs)
         _run(command, product.parent, options.cache_path())
         if not product.is_file():
             raise BuildError(
@@ -128,6 +138,22 @@ def compile_shared(source: str, options: Options, headers: Path | None = None) -
 
     path, from_cache = cache.get_or_put(key, ".so", build)
     return SharedObject(path, from_cache, time.perf_counter() - start)
+
+
+def _in_parts(whole: tuple[str, ...], program: Path, product: Path, parts: int) -> tuple[str, ...]:
+    """A command that compiles all parts at once and links them, from the one that builds the
+    program as a whole."""
+    objects = [str(program.with_name(f"part{part}.o")) for part in range(parts)]
+    lines = ["code=0"]
+    for part, target in enumerate(objects):
+        words = [target if word == str(product) else word for word in whole if word != "-shared"]
+        command = (*words, f"-DSTRETTO_PARTS={parts}", f"-DSTRETTO_PART={part}", "-c")
+        lines.append(f'{shlex.join(command)} & running="$running $!"')
+    place = whole.index(str(program))
+    linking = (*whole[:place], *objects, *whole[place + 1 :])
+    lines.append('for one in $running; do wait "$one" || code=$?; done')
+    lines.append(f'[ "$code" = 0 ] || exit "$code"; {shlex.join(linking)}')
+    return ("/bin/sh", "-c", "\n".join(lines))
 
 
 def header_text(folder: Path | None) -> str:

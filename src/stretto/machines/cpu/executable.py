@@ -73,7 +73,9 @@ class CpuExecutable(Executable):
         self.source = source
         self.kernels = source.kernels
         self.timeout = options.timeout
-        self.shared: SharedObject = compile_shared(source.text, options, HEADERS)
+        self.shared: SharedObject = compile_shared(
+            source.text, options, HEADERS, splits=source.splits
+        )
         load_memory_watch(options)
         load_probes(options)
         constants = [buffer for buffer in source.arguments if buffer.kind == "constant"]

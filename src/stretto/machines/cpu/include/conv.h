@@ -100,6 +100,38 @@ constexpr int conv_channels =
 template <class T, class S, int NR>
 constexpr int conv_scratch = S::pointwise ? 0 : conv_channels<T, S, NR> * S::taps * NR;
 
+// What is left of a tile beside whole slabs and panels, out of line: a network has dozens of
+// geometries, and this does not depend on them. Inlined, it took most of the time to compile them.
+template <class T, int MR, int NR>
+__attribute__((noinline)) static void panel_edge(const T* weights, int64_t slab, const T* panel,
+                                                 T* out, int64_t ldc, int oc, int K,
+                                                 bool accumulate, int n) {
+  contract_packed_ab<T, MR, NR>(weights, slab, panel, out, ldc, oc, K, accumulate, n);
+}
+
+template <class T, int MR, int NR>
+__attribute__((noinline)) static void image_edge(const T* weights, int64_t slab, const T* x,
+                                                 int64_t ldb, T* out, int64_t ldc, int oc, int K,
+                                                 bool accumulate, int n) {
+  all_columns<T, MR, NR / kLanes<T>, kLanes<T>>({weights, 1, MR, slab}, x, ldb, out, ldc, oc, 0, n,
+                                                K, accumulate);
+}
+
+// Whole slabs against a whole panel of rows of `ldb`; gives how many output channels that were.
+template <class T, int MR, int NR>
+STRETTO_INLINE int whole_slabs(const T* weights, int64_t slab, const T* x, int64_t ldb, T* out,
+                               int64_t ldc, int oc, int K, bool accumulate) {
+  constexpr int NV = NR / kLanes<T>;
+  if constexpr (MR * NV >= kVectorRegisters) {
+    return 0;
+  } else {
+    int done = 0;
+    for (; done + MR <= oc; done += MR, weights += slab)
+      tile<T, MR, NV, kLanes<T>>(weights, 1, MR, x, ldb, out + done * ldc, ldc, K, {0, NR}, accumulate);
+    return done;
+  }
+}
+
 // `oc` output channels of pixels p .. p+NR-1 of one image. `weights` is packed in slabs
 // [oc/MR][K][MR], zero-padded; `out` is element (first channel, pixel p) with row stride ldc, and
 // no pixel from `end` on is written: it belongs to another task, or to none.
@@ -109,15 +141,25 @@ STRETTO_INLINE void conv_tile(const T* x, const T* weights, T* scratch, T* out, 
   const int n = end - p < NR ? end - p : NR;
   constexpr int64_t slab = int64_t(S::K) * MR;
   if constexpr (S::pointwise) {
-    all_columns<T, MR, NR / kLanes<T>, kLanes<T>>({weights, 1, MR, slab}, x + p, S::H * S::W, out,
-                                                  ldc, oc, 0, n, S::K, accumulate);
+    const int done = n < NR ? 0
+                            : whole_slabs<T, MR, NR>(weights, slab, x + p, S::H * S::W, out, ldc, oc,
+                                                     S::K, accumulate);
+    if (done < oc)
+      image_edge<T, MR, NR>(weights + done / MR * slab, slab, x + p, S::H * S::W, out + done * ldc,
+                            ldc, oc - done, S::K, accumulate, n);
   } else {
     constexpr int step = conv_channels<T, S, NR>;
     for (int c = 0; c < S::C; c += step) {
       const int channels = S::C - c < step ? S::C - c : step;
       conv_panel<T, S, NR>(x + int64_t(c) * S::H * S::W, scratch, p, channels);
-      contract_packed_ab<T, MR, NR>(weights + int64_t(c) * S::taps * MR, slab, scratch, out, ldc,
-                                    oc, channels * S::taps, accumulate || c > 0, n);
+      const T* part = weights + int64_t(c) * S::taps * MR;
+      const int K = channels * S::taps;
+      const bool adds = accumulate || c > 0;
+      const int done =
+          n < NR ? 0 : whole_slabs<T, MR, NR>(part, slab, scratch, NR, out, ldc, oc, K, adds);
+      if (done < oc)
+        panel_edge<T, MR, NR>(part + done / MR * slab, slab, scratch, out + done * ldc, ldc,
+                              oc - done, K, adds, n);
     }
   }
 }

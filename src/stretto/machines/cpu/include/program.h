@@ -5,6 +5,14 @@
 #include "abi.h"
 #include "math.h"
 
+// A program of many kernels can be compiled in parts, side by side, which are then linked.
+#ifndef STRETTO_PARTS
+#define STRETTO_PARTS 1
+#define STRETTO_PART 0
+#endif
+#define STRETTO_IN_PART(number) ((number) % STRETTO_PARTS == STRETTO_PART)
+#define STRETTO_KERNEL __attribute__((noinline, visibility("hidden")))
+
 namespace stretto {
 
 // Positions: floor semantics for any sign; the divisor is positive.

@@ -47,7 +47,8 @@ class Source:
     """The text, and what the runtime needs beside it.
 
     `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads
-    are left out). `library` and `kernels` are numbered as the program numbers them.
+    are left out). `library` and `kernels` are numbered as the program numbers them. `splits`: it
+    can be compiled in parts.
     """
 
     text: str
@@ -55,7 +56,11 @@ class Source:
     library: tuple[LibraryCall, ...]
     kernels: tuple[str, ...]
     recursive: bool
+    splits: bool
 
+
+_MANY_KERNELS = 12
+"""From so many different kernels on, it pays to compile a program in parts."""
 
 CTX, UNIT = variable("ctx"), variable("unit")
 
@@ -76,20 +81,42 @@ def print_program(program: DeviceProgram) -> Source:
         text = parts.texts[kernel.name] = print_kernel(kernel)
         name = kernels.setdefault(text.function, f"k_{identifier(kernel.name)}")
         parts.names[kernel.name] = name
-    for function, name in kernels.items():
-        write_cpp_function(f"__attribute__((noinline)) static void {name}", function, out)
-        out.write()
+    splits = len(kernels) >= _MANY_KERNELS
+    _write_kernels(kernels, splits, out)
     functions = {
         f"static bool {parts.function_name(function.name)}": UnitPrinter(parts, function).print()
         for function in program.tree.functions
     }
+    if splits:
+        out.write("#if STRETTO_IN_PART(0)")
     for head, function in functions.items():
         out.write(f"{cpp_signature(head, function)};")
     for head, function in functions.items():
         write_cpp_function(head, function, out)
     write_cpp_function('extern "C" void stretto_run', _entry(parts), out)
+    if splits:
+        out.write("#endif")
     library, names = tuple(parts.library), tuple(parts.kernels)
-    return Source(out.text(), tuple(parts.arguments), library, names, parts.recursive)
+    return Source(out.text(), tuple(parts.arguments), library, names, parts.recursive, splits)
+
+
+def _write_kernels(kernels: dict[Function, str], splits: bool, out: Writer) -> None:
+    """The definitions. Where the program can be compiled in parts, they are dealt to the parts, the
+    longest first, and the functions that call them are in the first part."""
+    if not splits:
+        for function, name in kernels.items():
+            write_cpp_function(f"__attribute__((noinline)) static void {name}", function, out)
+            out.write()
+        return
+    lengths = {name: len(function.body) for function, name in kernels.items()}
+    places = {name: n for n, name in enumerate(sorted(lengths, key=lengths.__getitem__))}
+    for function, name in kernels.items():
+        out.write(f"{cpp_signature(f'STRETTO_KERNEL void {name}', function)};")
+    for function, name in kernels.items():
+        out.write(f"#if STRETTO_IN_PART({places[name]})")
+        write_cpp_function(f"void {name}", function, out)
+        out.write("#endif")
+        out.write()
 
 
 def _entry(parts: SourceParts) -> Function:
