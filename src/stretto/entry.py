@@ -102,9 +102,10 @@ class Entry:
         captured = self.captured
         bound = list(tensors[: len(captured.inputs)]) if self.plain else self.bind(tensors, reading)
         inputs = [t if t.is_contiguous() and not t.is_neg() else _plain(t) for t in bound]
+        drawn = () if self.checker is None else self.checker.states()
         results = self.executable(inputs)
         if self.checker is not None:
-            self.checker.check(inputs, results)
+            self.checker.check(inputs, results, drawn)
             self.checker = None
         for mutation in captured.mutations:
             self.write_back(bound, results, mutation)

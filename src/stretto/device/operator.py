@@ -75,11 +75,16 @@ class Operator:
         return tuple(found)
 
 
+DRAWS = "draws"
+
+
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
     """An ATen operator run by torch on whole buffers.
 
-    In `args` a Buffer stands for its tensor, a Reg for a number.
+    In `args` a Buffer stands for its tensor, a Reg for a number. A call that draws random numbers
+    has a keyword DRAWS: a buffer that it reads, and writes as its last result. So no two of them
+    run at the same time, or in another order than the Program says.
     """
 
     name: str

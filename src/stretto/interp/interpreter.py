@@ -44,6 +44,7 @@ from stretto.ir.printer import print_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
+from stretto.ops.generators import generator_named
 from stretto.ops.infer import named_arguments, resolve
 
 STACK_ENDED = "recursion is deeper than Python's stack allows"
@@ -193,6 +194,8 @@ def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
         for item, argument in named_arguments(op.target, op.args, op.kwargs)
     ]
     keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
+    if "generator" in keywords:
+        keywords["generator"] = generator_named(keywords["generator"])
     try:
         result = overload(*items[:count], **keywords)
     except Exception as error:  # torch raises RuntimeError, IndexError, ZeroDivisionError ...

@@ -23,6 +23,8 @@ class Externals:
     buffers: list[Buffer] = field(default_factory=list[Buffer])
     constants: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
     tensors: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    draws: Buffer | None = None
+    """Counts the draws of random numbers, which keeps their order; None where there are none."""
     stops: list[Stop] = field(default_factory=list[Stop])
     stacks: list[Buffer] = field(default_factory=list[Buffer])
 

@@ -23,7 +23,7 @@ from stretto.device.forms import (
     OutputTensor,
     ProgramInterface,
 )
-from stretto.device.operator import LibraryArgument, LibraryCall
+from stretto.device.operator import DRAWS, LibraryArgument, LibraryCall
 from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
 from stretto.errors import CodegenError
 from stretto.ir.core import Function, Op, Program, Value
@@ -37,7 +37,14 @@ from stretto.lowering.calls import Passed, passed, size_parameters
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering
-from stretto.lowering.lazy import Lazy, cast, memory_shape, register_value, stored
+from stretto.lowering.lazy import (
+    Lazy,
+    cast,
+    constant,
+    memory_shape,
+    register_value,
+    stored,
+)
 from stretto.lowering.lists.slots import ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
 from stretto.lowering.rules import RULES
@@ -49,6 +56,7 @@ from stretto.lowering.targets import (
     finish,
     is_register,
 )
+from stretto.ops.effects import is_draw
 from stretto.ops.infer import parameters, relations
 
 
@@ -66,6 +74,8 @@ def lower(program: Program, costs: CostModel = HOST_COSTS) -> Lowered:
         for n, kind in enumerate(value.tensor for value in program.main.params)
     )
     names = [name for name in program.functions if name in called]
+    if any(is_draw(op) for name in ("main", *names) for op in program.functions[name].body.walk()):
+        externals.draws = externals.add(DRAWS, DType.I64, (1,), "output")
     slots = list_slots(program, names, externals)
     low = _lowering(program, program.main, externals, slots, costs)
     main, outputs = _lower_main(low, inputs)
@@ -166,6 +176,8 @@ def _lower_main(
             buffer = low.externals.add(f"out{number}", kind.dtype, shape, "output")
         buffers.append(buffer)
     claim_destinations(low, function.body, tuple(buffers))
+    if low.externals.draws is not None:
+        low.store(constant(0, DType.I64, (1,)), low.externals.draws, DRAWS)
     low.ops(function.body)
     results: list[Reg] = []
     outputs = tuple(
@@ -272,7 +284,11 @@ def _library(low: Lowering, op: TensorOp, reason: str) -> None:
     kwargs = tuple(
         (key, _library_argument(low, item, known[key].is_tensor)) for key, item in op.kwargs
     )
-    low.emit(LibraryCall(op.target, op.target, args, kwargs, outs, reason, low.source))
+    written = outs
+    if is_draw(op):
+        assert low.externals.draws is not None
+        kwargs, written = (*kwargs, (DRAWS, low.externals.draws)), (*outs, low.externals.draws)
+    low.emit(LibraryCall(op.target, op.target, args, kwargs, written, reason, low.source))
     for value, buffer in zip(op.results, outs, strict=True):
         bind(low, value, buffer)
 

@@ -214,6 +214,8 @@ def _evaluate(
         symbols.create()
 
         def make(name: str, item: _Frozen) -> Any:
+            if name == "generator":  # no type depends on it
+                return None
             return _placeholder(item, known[name].is_tensor, position, symbols)
 
         positional = [make(name, item) for name, item in zip(known, args, strict=False)]

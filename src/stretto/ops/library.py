@@ -10,6 +10,10 @@ tensors of their own.
 `stretto.check_positions(positions, size, length, operator, dim, wraps)` has no result: it raises
 what `operator` raises where `length` elements of dim `dim`, of `size`, do not begin at each of the
 positions; negative ones count from the end, if it `wraps`.
+
+`stretto.random_fill(operator, size, stride, numbers, dtype, generator)` is a new tensor of these
+strides that `operator`, an ATen operator such as `aten.normal_.default`, has filled: which element
+gets which number depends on the strides. `stretto.manual_seed(seed, generator)` has no result.
 """
 
 from __future__ import annotations
@@ -28,6 +32,15 @@ _library.define(
 _library.define(
     "check_positions(Tensor positions, int size, int length, str operator, int dim, bool wraps)"
     " -> ()"
+)
+_library.define(
+    "random_fill(str operator, SymInt[] size, SymInt[] stride, Scalar[] numbers, *, "
+    "ScalarType dtype, Generator? generator=None) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+_library.define(
+    "manual_seed(int seed, *, Generator? generator=None) -> ()",
+    tags=(torch.Tag.nondeterministic_seeded,),
 )
 
 
@@ -88,6 +101,28 @@ def _check_positions(
             raise eager_class(failure.error)(failure.message.replace("{}", str(position)))
 
 
+def _random_fill(
+    operator: str,
+    size: list[int],
+    stride: list[int],
+    numbers: list[float],
+    *,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    namespace, name, overload = operator.split(".")
+    fill = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    made = torch.empty_strided(size, stride, dtype=dtype)
+    return fill(made, *numbers, generator=generator)
+
+
+def _manual_seed(seed: int, *, generator: torch.Generator | None = None) -> None:
+    if generator is None:
+        torch.manual_seed(seed)
+    else:
+        generator.manual_seed(seed)
+
+
 _library.impl("narrow", _narrow, "CompositeExplicitAutograd")
 _library.impl("narrow", _narrow_shape, "Meta")
 _library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")
@@ -95,3 +130,21 @@ _library.impl("narrow_scatter", _narrow_scatter_shape, "Meta")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
 _library.impl("check_positions", _check_positions, "CompositeExplicitAutograd")
 _library.impl("check_positions", lambda *_: None, "Meta")
+_library.impl("random_fill", _random_fill, "CompositeExplicitAutograd")
+_library.impl("manual_seed", _manual_seed, "CompositeExplicitAutograd")
+
+
+def _filled(
+    operator: str,
+    size: list[int],
+    stride: list[int],
+    numbers: list[float],
+    *,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
+torch.library.register_fake("stretto::random_fill", _filled, lib=_library)
+torch.library.register_fake("stretto::manual_seed", lambda *_, **__: None, lib=_library)

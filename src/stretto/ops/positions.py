@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.ir.core import Op, Value
-from stretto.ir.effects import is_check
 from stretto.ir.ops import ListGetOp, ListPopOp, ListSetOp, TensorOp
+from stretto.ops.effects import is_effect
 from stretto.ops.infer import named_arguments
 from stretto.ops.table import PositionArgument, Reach, entry
 
@@ -60,8 +60,8 @@ def positions_of(op: TensorOp) -> Iterator[Positions]:
 def may_be_out_of_range(op: Op) -> bool:
     """Whether the op checks something, or reads or writes where eager would check a position."""
     if isinstance(op, TensorOp):
-        return is_check(op) or any(True for _ in positions_of(op))
-    return is_check(op) or isinstance(op, ListGetOp | ListSetOp | ListPopOp)
+        return is_effect(op) or any(True for _ in positions_of(op))
+    return is_effect(op) or isinstance(op, ListGetOp | ListSetOp | ListPopOp)
 
 
 Range = tuple[Any, Any, int, int]

@@ -31,7 +31,7 @@ from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, symbol
 from stretto.ir.types import Dim
 from stretto.ops.infer import tensor_op
-from stretto.ops.properties import is_contraction, is_view
+from stretto.ops.properties import is_contraction, is_random, is_view
 from stretto.passes.analyses.list_lengths import ListLengths
 from stretto.passes.analyses.loop_form import normalise, replace_loops
 from stretto.passes.batching.twins import Twins, find_twins, is_source, type_bytes
@@ -134,7 +134,7 @@ def _replace(loop: ForOp, twins: Twins, kept: frozenset[Op], before: set[Op]) ->
     ops: list[Op] = []
     for op in reversed(loop.body.ops):
         results = [value for value in op.results if value in needed]
-        if isinstance(op, TensorOp) and op.results and not results:
+        if isinstance(op, TensorOp) and op.results and not results and not is_random(op):
             continue
         twin = dict(zip(op.results, twins.of_op.get(op, ()), strict=False))
         free = is_view(op) or is_source(op)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.effects import checking_functions, effectful
 from stretto.ir.failure import Failure
 from stretto.ir.ops import (
     Argument,
@@ -35,6 +34,7 @@ from stretto.ir.ops import (
     TensorOp,
 )
 from stretto.ir.types import FLAG, INDEX, TensorType
+from stretto.ops.effects import checking_functions, effectful
 from stretto.ops.positions import CHECK, Positions, positions_of
 from stretto.passes.dce import live_values
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.ir.core import Block, Function, Op, Program, Value
-from stretto.ir.effects import checking_functions, effectful, is_check
 from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, ListStackOp, SizeOp, WhileOp
 from stretto.ir.rewrite import all_blocks, narrow
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_bound_by, symbols_of_op, symbols_of_types
+from stretto.ops.effects import checking_functions, effectful, is_effect
 from stretto.ops.positions import may_be_out_of_range
 
 
@@ -41,7 +41,7 @@ class EliminateDeadCode:
 
     def apply(self, program: Program) -> bool:
         changed = False
-        checks = may_be_out_of_range if self.keep_positions else is_check
+        checks = may_be_out_of_range if self.keep_positions else is_effect
         checking = checking_functions(program, checks)
         for function in program.functions.values():
             effects = effectful(function, checking, checks)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto.ir.core import Op, Value
-from stretto.ir.effects import has_check
 from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, LiteralOp, TensorOp
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import INDEX, TensorType
+from stretto.ops.effects import has_effect
 from stretto.ops.properties import is_contraction, is_view, properties
 from stretto.passes.analyses.loop_dependence import LoopDependence, Node, loop_dependence
 from stretto.passes.batching.twins import type_bytes
@@ -39,8 +39,8 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
         return "it carries one value"
     if trips is None and (loop.start != 0 or loop.step != 1):
         return "its trip count is not known, and it does not count from 0 in steps of 1"
-    if has_check(loop):
-        return "it has a check, which runs between the ops of its iteration"
+    if has_effect(loop):
+        return "it has a check or a draw, which runs between the ops of its iteration"
     dependence = loop_dependence(loop)
     plan = _Planner(loop, dependence)
     plan.place_all()

@@ -17,6 +17,9 @@ from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import STACK_ENDED, Datum
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
+from stretto.ir.ops import TensorOp
+from stretto.ops.effects import is_draw
+from stretto.ops.generators import States, restore, states_of
 from stretto.runtime.results import Result
 
 SECONDS = 30.0
@@ -43,14 +46,26 @@ class Checker:
     program: Program
     max_depth: int
 
-    def check(self, inputs: Sequence[torch.Tensor], results: Sequence[Result]) -> None:
-        """Raises VerifyError where the results are not the interpreter's.
+    def states(self) -> States:
+        """The states of the generators from which the program draws."""
+        draws = (op for op in self.program.walk() if isinstance(op, TensorOp) and is_draw(op))
+        names = (dict(op.kwargs).get("generator") for op in draws)
+        return states_of(dict.fromkeys(None if name is None else str(name) for name in names))
+
+    def check(
+        self, inputs: Sequence[torch.Tensor], results: Sequence[Result], before: States = ()
+    ) -> None:
+        """Raises VerifyError where the results are not the interpreter's. It draws again what the
+        run has drawn: `before` are the states before that.
 
         Numbers that differ by more than rounding count only where float64 agrees with the
         interpreter: in an ill-conditioned program none of the results is to be preferred.
         """
+        after = tuple([(generator, generator.get_state()) for generator, _ in before])
         try:
+            restore(before)
             wanted = self.interpret(inputs, None)
+            restore(before)
             difference = next(differences(results, wanted), None)
             if difference is None:
                 return
@@ -66,6 +81,8 @@ class Checker:
                 location=stop.location if is_error else None,
                 remedy=REMEDY,
             ) from stop
+        finally:
+            restore(after)
         if decided:
             raise VerifyError(
                 f"the compiled program gives another result than the interpreter: {difference}",

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
 
 from stretto.device.expr import Buffer, Reg
-from stretto.device.operator import LibraryArgument, LibraryCall
+from stretto.device.operator import DRAWS, LibraryArgument, LibraryCall
 from stretto.errors import SourceLocation
 from stretto.ir.failure import run_error
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
+from stretto.ops.generators import States, generator_named, restore, states_of
 from stretto.ops.infer import resolve
 
 Number = bool | int | float
 Operand = torch.Tensor | Number
 
 
-def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
+def run_call(
+    call: LibraryCall, operands: Sequence[Operand], begin: Callable[[int], None] | None = None
+) -> None:
     """Runs one call; `operands` are as `LibraryCall.operands` says, results are written in place.
+
+    A call that draws random numbers counts that in its last result; before the first one `begin`
+    is called with the address of the count.
 
     Tensors have their dims already. Raises a RunError of the class and with the message that the
     operator raises.
@@ -43,6 +50,11 @@ def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
 
     args = [bind(item) for item in call.args]
     kwargs = {key: bind(item) for key, item in call.kwargs}
+    draws = kwargs.pop(DRAWS, None)
+    if begin is not None and isinstance(draws, torch.Tensor) and not draws.item():
+        begin(draws.data_ptr())
+    if "generator" in kwargs:
+        kwargs["generator"] = generator_named(str(kwargs["generator"]))
     try:
         with torch.no_grad():
             found = resolve(call.target)(*args, **kwargs)
@@ -50,7 +62,9 @@ def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
         stop = run_error(type(error), str(error).strip(), _location(call.source))
         stop.op = call.target
         raise stop from error
-    results = found if isinstance(found, tuple | list) else (found,) if call.outs else ()
+    results = found if isinstance(found, tuple | list) else () if found is None else (found,)
+    if isinstance(draws, torch.Tensor):
+        results = (*results, draws + 1)
     for out, result in zip(call.outs, results, strict=True):
         target = bind(out)
         assert isinstance(target, torch.Tensor)
@@ -86,6 +100,43 @@ def number_at(address: int, kind: Reg | Size) -> Number:
     return bool(number) if dtype is DType.BOOL else number
 
 
+@dataclass(eq=False, slots=True)
+class Draws:
+    """The generators from which library calls draw.
+
+    A machine may give up a run and begin anew: a list was full, or the cores are crowded. Then the
+    draws of the first attempt must not count. So their states are kept while a program runs, by
+    the address of its counter of draws, and restored when that begins at 0 again. A run that fails
+    has drawn nothing.
+    """
+
+    generators: tuple[str | None, ...]
+    begun: dict[int, States] = field(default_factory=dict[int, States])
+
+    @staticmethod
+    def of(calls: Iterable[LibraryCall]) -> Draws:
+        drawing = (dict(call.kwargs) for call in calls if DRAWS in dict(call.kwargs))
+        names = (kwargs.get("generator") for kwargs in drawing)
+        return Draws(tuple(dict.fromkeys(None if name is None else str(name) for name in names)))
+
+    def states(self) -> States:
+        return states_of(self.generators)
+
+    def begin(self, counter: int) -> None:
+        """Called before the first draw of each attempt; counter: an address."""
+        if counter in self.begun:
+            restore(self.begun[counter])
+        else:
+            self.begun[counter] = self.states()
+
+    def end(self, addresses: Sequence[int], *, undo: bool) -> None:
+        """A run has ended; its counter of draws is at one of the addresses."""
+        for address in addresses if self.begun else ():
+            states = self.begun.pop(address, ())
+            if undo:
+                restore(states)
+
+
 class LibraryTable:
     """The callback of a program: `table(number, address of operand pointers)`.
 
@@ -95,6 +146,7 @@ class LibraryTable:
     def __init__(self, calls: Sequence[LibraryCall]) -> None:
         self.calls = [(call, call.operands) for call in calls]
         self.runs = 0
+        self.draws = Draws.of(calls)
 
     def __call__(self, number: int, address: int) -> None:
         self.runs += 1
@@ -112,4 +164,4 @@ class LibraryTable:
                 operands.append(tensor_at(pointer or 0, kind, dims))
             else:
                 operands.append(numbers[kind])
-        run_call(call, operands)
+        run_call(call, operands, self.draws.begin)

@@ -148,14 +148,6 @@ def numpy_array(x: Tensor) -> Any:
     return x.numpy()
 
 
-def dropout(x: Tensor) -> Tensor:
-    return nn.functional.dropout(x, 0.5, True)
-
-
-def draws(x: Tensor) -> Tensor:
-    return x + torch.randn(3)
-
-
 def shape_in_place(x: Tensor) -> Tensor:
     return x.clone().unsqueeze_(0)
 
@@ -208,8 +200,6 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (loop_in_try, "whether AssertionError is raised here depends on", "test the condition"),
     (raise_tensor, "an exception that depends on a tensor holds a tensor", "pass it a message"),
     (numpy_array, "cannot become a NumPy array", "torch operators"),
-    (dropout, "dropout in training mode", "eval()"),
-    (draws, "draws random numbers", "as an argument"),
     (shape_in_place, "changes the shape of a tensor in place", "out-of-place"),
     (grows_around_a_loop, "'x' is a tensor float32[3] before a traced loop", "before the loop"),
     (

@@ -76,6 +76,7 @@ from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, CheckOp
 from stretto.ir.types import INDEX
+from stretto.ops.generators import restore, states_of
 from stretto.options import Options
 
 _PYTHON_FRAMES = 20_000
@@ -137,6 +138,7 @@ def capture(
     """
     limit = sys.getrecursionlimit()
     with capturing():
+        drawn = states_of((None,))
         sys.setrecursionlimit(max(limit, _PYTHON_FRAMES))
         try:
             heap, plan = Heap(), ChangePlan()
@@ -153,6 +155,7 @@ def capture(
                 sizes = merged or sizes
         finally:
             sys.setrecursionlimit(limit)
+            restore(drawn)  # operators were tried, to see what eager PyTorch refuses
     raise CaptureError(
         "each time the function runs, it changes other attributes, items or variables",
         remedy="return the values that change, and keep them outside of the compiled function",

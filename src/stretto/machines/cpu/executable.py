@@ -97,12 +97,14 @@ class CpuExecutable(Executable):
             self.static = [_layout(buffer) for buffer in results]
         self.as_they_are = [place.number for place in self.outputs]
         self.is_shaped = any(map(_is_dynamic, self.outputs))
+        table = LibraryTable(source.library)
         self.native = NativeProgram(
             self.shared.path,
             self.needs(program, options),
             options,
             constants=[tensor.data_ptr() for tensor in self.constants.tensors.values()],
-            library=LibraryTable(source.library) if source.library else None,
+            library=table if source.library else None,
+            draws=table.draws if table.draws.generators else None,
         )
 
     def needs(self, program: DeviceProgram, options: Options) -> Interface:

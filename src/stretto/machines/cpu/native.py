@@ -15,6 +15,7 @@ from stretto.errors import RunError
 from stretto.machines.cpu.pool import launcher
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
+from stretto.runtime.library import Draws
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, stopped
 from stretto.runtime.support import load_library
@@ -147,7 +148,7 @@ class NativeProgram:
     path: a shared object that exports `stretto_run` (see abi.h).
     constants: addresses for the last entries of Context.buffers, the same in every run; the
         caller keeps the memory alive.
-    library: runs the program's library calls.
+    library: runs the program's library calls. draws: what these draw from.
 
     `launches` counts the transitions from Python to the program: one per run, and one more each
     time that its arena or a list had to grow.
@@ -161,10 +162,12 @@ class NativeProgram:
         *,
         constants: Sequence[int] = (),
         library: LibraryCall | None = None,
+        draws: Draws | None = None,
     ) -> None:
         self.interface = interface
         self._constants = constants
         self._library = library
+        self._draws = draws
         self._shared_object = load_library(path)
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
         self._launch = launcher(options)
@@ -229,12 +232,16 @@ class NativeProgram:
             if frame.context.status != Status.OK:
                 raise _stopped(frame, self.interface)
         except BaseException as error:
+            if self._draws is not None:
+                self._draws.end(buffers, undo=True)
             if frame.arena.size > size:  # a recursion without end need not keep what it got
                 frame.set_arena(size)
             stopped_itself = isinstance(error, RunError) or not isinstance(error, Exception)
             if frame.context.status == Status.LIBRARY_FAILED and not stopped_itself:
                 raise _stopped(frame, self.interface) from error
             raise
+        if self._draws is not None:
+            self._draws.end(buffers, undo=False)
         self._arena_bytes = max(self._arena_bytes, frame.arena.size)
         return frame.results[:]
 

@@ -13,8 +13,10 @@ from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.machines.emulator.run import EmulatedRun, Emulator
 from stretto.machines.machine import Executable
+from stretto.ops.generators import restore
 from stretto.options import Options
 from stretto.runtime.constants import ConstantTable
+from stretto.runtime.library import Draws
 from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
 from stretto.runtime.sizes import InputSizes, Values
 from stretto.runtime.stops import ProgramStopped, explained, stopped
@@ -37,6 +39,7 @@ class EmulatedExecutable(Executable):
         constants = [b for b in program.tree.externals if b.kind == "constant"]
         self.constants = ConstantTable(interface, constants, native=False)
         self.copies = self.constants.copies
+        self.draws = Draws.of(k.call for k in program.kernels if k.call is not None)
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         self.capacities = first_capacities((b.slot, b) for b in program.tree.externals)
 
@@ -44,6 +47,7 @@ class EmulatedExecutable(Executable):
         """Runs once; a list that was full is made larger and the program run again."""
         deadline = Deadline.after(self.timeout)
         known = self.sizes.registers(self.sizes.bound(inputs, sizes))
+        drawn = self.draws.states()
         while True:
             constants = self.constants.tensors.items()
             memory = {buffer.slot: tensor.view(-1) for buffer, tensor in constants}
@@ -62,6 +66,7 @@ class EmulatedExecutable(Executable):
                     )
                     for o in self.interface.outputs
                 ]
+            restore(drawn)
             self.capacities[ran.full_list] *= GROWTH
 
     def run(

@@ -123,9 +123,9 @@ class _Finder:
         )
 
     def is_invariant(self, op: Op) -> bool:
-        return isinstance(op, TensorOp) and not any(
-            value in self.batch.twins or value in self.affine for value in op.operands
-        )
+        if not isinstance(op, TensorOp) or is_random(op):
+            return False
+        return not any(value in self.batch.twins or value in self.affine for value in op.operands)
 
     def copy(self, op: Op) -> str | None:
         if isinstance(op, TensorOp) and not at_most(1, self.batch.length):

@@ -25,6 +25,7 @@ from stretto.frontends.python.control.branches import (
     which,
 )
 from stretto.frontends.python.lists import operations, sources
+from stretto.frontends.python.operators import draws
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -361,6 +362,38 @@ def _compared(method: str) -> BuiltinRule:
     return rule
 
 
+def _manual_seed(number: Any) -> Any:
+    draws.seed(number)
+    return torch.default_generator
+
+
+def _state_of_generator(*args: Any, **kwargs: Any) -> Any:
+    fail(
+        "the state of a generator of random numbers is not known while capturing",
+        "read or set it outside of the compiled function, or call manual_seed",
+    )
+
+
+_OF_STATES = (
+    *(torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state),
+    *(torch.random.seed, torch.random.initial_seed, torch.random.get_rng_state),
+    *(torch.random.set_rng_state, torch.random.fork_rng),
+)
+
+
+def generator_method(function: Any) -> BuiltinRule | None:
+    """A method of a generator of random numbers that was made before the call."""
+    generator = function.__self__
+    if not draws.is_default(generator) and not tracer().heap.knows(generator):
+        return None
+
+    def rule(number: Any) -> Any:
+        draws.seed(number, generator)
+        return generator
+
+    return rule if function.__name__ == "manual_seed" else _state_of_generator
+
+
 RULES: dict[Any, BuiltinRule] = {
     int: _cast(int),
     float: _cast(float),
@@ -394,6 +427,9 @@ RULES: dict[Any, BuiltinRule] = {
     math.floor: _math(torch.floor, int),
     math.ceil: _math(torch.ceil, int),
     torch.compiler.is_compiling: lambda: True,
+    torch.manual_seed: _manual_seed,
+    torch.random.manual_seed: _manual_seed,
+    **dict.fromkeys(_OF_STATES, _state_of_generator),
     operator.getitem: lambda holder, index: Hooks.staging.getitem(holder, index),
     torch.stack: _joined(operations.stack),
     torch.cat: _joined(operations.concatenate),

@@ -17,7 +17,12 @@ from torch import nn
 
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python.calls import recursion, sized
-from stretto.frontends.python.calls.builtins import RULES, list_method, needs_items
+from stretto.frontends.python.calls.builtins import (
+    RULES,
+    generator_method,
+    list_method,
+    needs_items,
+)
 from stretto.frontends.python.calls.outside import check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
@@ -151,11 +156,15 @@ def changes(holder: Any) -> None:
 
 
 def _rule(function: Any) -> Callable[..., Any] | None:
+    if getattr(function, "__module__", None) == "torch.random":
+        function = inspect.unwrap(function)  # importing Dynamo wraps these
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.Tensor) and function.__name__ in sized.METHODS:
         return functools.partial(sized.METHODS[function.__name__], owner)
     if isinstance(owner, list | TracedList) and not isinstance(function, types.MethodType):
         return list_method(function)
+    if isinstance(owner, torch.Generator):
+        return generator_method(function)
     try:
         return RULES.get(function)
     except TypeError:
@@ -164,10 +173,24 @@ def _rule(function: Any) -> Callable[..., Any] | None:
 
 def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Builtins, classes, callable objects."""
+    if _is_plain_class(function):
+        made = function.__new__(function)
+        traced_call(function.__init__, (made, *args), kwargs)
+        return made
     method = vars(type(function)).get("__call__")
     if not isinstance(function, type) and is_user_function(method):
         return traced_call(method, (function, *args), kwargs)
     return _native(function, args, kwargs)
+
+
+def _is_plain_class(function: Any) -> bool:
+    """Whether calling it makes an object and then does what an `__init__` of the user's says."""
+    return (
+        type(function) is type
+        and is_user_function(function.__init__)
+        and function.__new__ is object.__new__
+        and not issubclass(function, BaseException)
+    )
 
 
 def _with_options(

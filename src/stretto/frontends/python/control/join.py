@@ -43,9 +43,9 @@ from stretto.frontends.python.values.state import (
     refill,
 )
 from stretto.ir.core import Value
-from stretto.ir.effects import may_have_effect
 from stretto.ir.ops import IfOp
 from stretto.ir.types import ListType
+from stretto.ops.effects import may_have_effect
 from stretto.ops.positions import may_be_out_of_range
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
+from stretto.frontends.python.operators.draws import DROPOUTS
 from stretto.frontends.python.operators.eager import eager_refusal, infer
 from stretto.frontends.python.operators.functional import overwrite
 from stretto.frontends.python.operators.ordering import RULES as ORDERING
@@ -97,15 +98,6 @@ def _clone(value: Any, *, memory_format: Any = None) -> Any:
     return made
 
 
-def _dropout(value: Any, probability: float, train: bool) -> Any:
-    if train and probability > 0:
-        fail(
-            "dropout in training mode draws random numbers",
-            "call eval() on the module before compiling",
-        )
-    return value
-
-
 def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """What torch's decompositions make of a Python number."""
     return aten.full.default([], value, dtype=dtype, device=device)
@@ -122,8 +114,24 @@ def _zeros(fill: float) -> Callable[..., Any]:
 
 
 def _like(fill: float | None) -> Callable[..., Any]:
+    """A tensor like another one, also in its strides."""
     made = _new(fill)
-    return lambda like, *args, **options: made(like, list(like.shape), *args, **options)
+
+    def rule(like: Any, *args: Any, memory_format: Any = None, **options: Any) -> Any:
+        value = made(like, list(like.shape), *args, **options)
+        state = tracer()
+        source = like if isinstance(like, TracedTensor) else state.promote(like)
+        with state.faking():
+            wanted = memory_format or torch.preserve_format
+            fake = aten.empty_like.default(source.fake, dtype=value.dtype, memory_format=wanted)
+        any_layout = source.memory.any_layout and wanted is torch.preserve_format
+        if fake.stride() == value.fake.stride() and not any_layout:
+            return value
+        strided = state.fresh(state.read(value), fake, value.number)
+        strided.memory.any_layout = any_layout
+        return strided
+
+    return rule
 
 
 def _new(fill: float | None) -> Callable[..., Any]:
@@ -196,7 +204,9 @@ def _attention(
     """scaled_dot_product_attention as two products and a softmax; where the query is empty,
     or an operand is and the sizes do not fit, zeros in the shape of the query, as in eager."""
     if dropout_p > 0:
-        return _dropout(query, dropout_p, True)
+        math_only = aten._scaled_dot_product_attention_math.default
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        return math_only(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
     fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
     empty = any(0 in item.shape for item in (query, key, value))
     if empty and (not fits or 0 in query.shape[:-1]):
@@ -312,8 +322,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.lift_fresh.default: _lift_fresh,
     aten.lift.default: _lift_fresh,
     aten.clone.default: _clone,
-    **_each(_dropout, "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
-    **_each(_dropout, "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"),
+    **DROPOUTS,
     aten._embedding_bag.default: _embedding_bag(aten._embedding_bag),
     aten._embedding_bag_forward_only.default: _embedding_bag(aten._embedding_bag_forward_only),
     aten.__lshift__.Scalar: _shift(aten.bitwise_left_shift),

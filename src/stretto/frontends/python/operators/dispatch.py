@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stretto.errors import StrettoError
 from stretto.frontends.python.aliasing.aliases import link
-from stretto.frontends.python.operators import selections, value_checks
+from stretto.frontends.python.operators import draws, selections, value_checks
 from stretto.frontends.python.operators.decompositions import RULES, decompositions
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, eager_refusal, infer
 from stretto.frontends.python.operators.functional import (
@@ -47,7 +47,8 @@ from stretto.frontends.python.values.size_numbers import (
 from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ops.infer import Parameter, parameters
-from stretto.ops.properties import draws, properties
+from stretto.ops.properties import draws as is_drawing
+from stretto.ops.properties import properties
 from stretto.ops.table import Aliases
 
 _LAYOUT_KEYWORDS = [
@@ -56,7 +57,6 @@ _LAYOUT_KEYWORDS = [
     "memory_format",
     "pin_memory",
     "non_blocking",
-    "generator",
     "implicit",
     "out",
 ]
@@ -137,11 +137,8 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     if func in VIEW_RULES:
         first = args[0] if _is_traced(args[0]) else state.promote(args[0])
         return VIEW_RULES[func](first, *args[1:], **kwargs)
-    if draws(str(func), args, kwargs.items()):
-        fail(
-            f"{func} draws random numbers",
-            "call eval() on the module, or pass the random tensor as an argument",
-        )
+    if is_drawing(str(func), args, kwargs.items()):
+        return _drawn(mode, func, args, kwargs)
     if is_mutating(func):
         with mode:
             return apply_functionally(func, args, kwargs)
@@ -159,6 +156,22 @@ def _numbers_for_sizes(func: Any, args: Any) -> tuple[Any, Any]:
         func = func.overloadpacket.Tensor
         known = list(parameters(str(func)).values())
     return func, tuple(plain(item) if known[at].is_tensor else item for at, item in enumerate(args))
+
+
+def _drawn(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """Record an operator that draws random numbers; one that only fills memory as such."""
+    if func._can_decompose():
+        with mode:
+            return func.decompose(*args, **kwargs)
+    draws.check_device(func, args, kwargs)
+    filled = draws.fill(func, args, kwargs)
+    if filled is not NotImplemented:
+        return filled
+    if is_mutating(func):
+        with mode:
+            return apply_functionally(func, args, kwargs)
+    draws.check_order(func, args, kwargs)
+    return record(func, args, kwargs)
 
 
 def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
@@ -261,7 +274,11 @@ def arguments(
 
         args = [settled(*pair) for pair in zip(known.values(), args, strict=False)]
         kwargs = {name: settled(known[name], item) for name, item in kwargs.items()}
-    named = ((key, item) for key, item in kwargs.items() if key not in _LAYOUT_KEYWORDS)
+    named = (
+        (key, item)
+        for key, item in kwargs.items()
+        if key not in _LAYOUT_KEYWORDS and (key != "generator" or not draws.is_default(item))
+    )
     return (
         tuple(argument(state, item) for item in args),
         tuple((key, argument(state, item)) for key, item in named),
@@ -281,6 +298,8 @@ def argument(state: Tracer, item: Any) -> Argument:
             return tuple(argument(state, part) for part in item)
         case None | bool() | int() | float() | str() | torch.dtype():
             return item
+        case torch.Generator():
+            return draws.name_of(item)
         case torch.device() | torch.layout() | torch.memory_format():
             return None
         case _:

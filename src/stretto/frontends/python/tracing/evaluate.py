@@ -14,6 +14,7 @@ from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import LiteralOp, TensorOp
 from stretto.ops.infer import named_arguments, resolve
+from stretto.ops.properties import is_random
 
 MOST_OPS = 256
 MOST_ELEMENTS = 1 << 20
@@ -65,7 +66,7 @@ class _Evaluation:
                 raise _Unknown
         if isinstance(op, LiteralOp):
             return (torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch),)
-        if not isinstance(op, TensorOp):
+        if not isinstance(op, TensorOp) or is_random(op):
             raise _Unknown
         items = [
             self._argument(parameter.is_tensor, item)

@@ -19,18 +19,20 @@ from stretto.errors import SourceLocation
 
 _STRETTO = str(Path(__file__).parents[3]) + os.sep
 _ZOO = _STRETTO + "_zoo"
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_DISTRIBUTIONS = _TORCH + "distributions" + os.sep
 _STDLIB = sysconfig.get_path("stdlib")
 _SITE = ("site-packages", "dist-packages")
 
 
 @cache
 def is_user_file(filename: str) -> bool:
-    """Whether code of this file is the user's (not torch, stretto or the standard library)."""
+    """Whether code of this file is the user's (not torch, stretto or the standard library).
+    torch.distributions counts as the user's: it branches on the values of tensors."""
     if filename.startswith(("<frozen", "<string>", "<attrs")):
         return False
     if filename.startswith((_STRETTO, _TORCH)):
-        return filename.startswith(_ZOO)
+        return filename.startswith((_ZOO, _DISTRIBUTIONS))
     in_stdlib = filename.startswith(_STDLIB)
     return not in_stdlib or any(part in filename for part in _SITE)
 
@@ -38,7 +40,7 @@ def is_user_file(filename: str) -> bool:
 def user_frame() -> FrameType | None:
     """The innermost frame of user code."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
+    while frame is not None and not _is_shown(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -55,6 +57,12 @@ def at(place: SourceLocation | None) -> Generator[None]:
         yield
     finally:
         _local.place = before
+
+
+@cache
+def _is_shown(filename: str) -> bool:
+    """Whether an error names a line of this file."""
+    return is_user_file(filename) and not filename.startswith(_TORCH)
 
 
 def user_location() -> SourceLocation | None:

@@ -26,6 +26,7 @@ from stretto.ir.core import Block, Value
 from stretto.ir.failure import Failure, eager_class
 from stretto.ir.ops import CheckOp, ConstantOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.types import DType
+from stretto.ops.effects import is_draw
 
 _STRETTO = str(Path(__file__).parents[3])
 _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, OverflowError)
@@ -97,7 +98,10 @@ def stop_at(region: Region, error: Exception) -> RaisingArm:
 def leave(flag: Value, when: bool, raised: RaisingArm) -> None:
     """Emit the arm `raised` of a branch, which runs where `flag` is `when`."""
     block = raised.region.scope.block
-    if all(isinstance(op, TensorOp | LiteralOp | ConstantOp) for op in block.ops[:-1]):
+    if all(
+        isinstance(op, TensorOp | LiteralOp | ConstantOp) and not is_draw(op)
+        for op in block.ops[:-1]
+    ):
         require(logical("not", flag) if when else flag, raised.failure).location = raised.location
         return
     arms = (block, Block()) if when else (Block(), block)

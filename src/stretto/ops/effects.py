@@ -1,4 +1,8 @@
-"""Effects: ops that must run exactly when control comes to them, whoever reads their results."""
+"""Effects: ops that must run exactly when control comes to them, whoever reads their results.
+
+These are checks, which may stop the run, and draws of random numbers, which change the state of
+their generator for whoever draws next.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 
 from stretto.ir.core import Function, Op, Program
 from stretto.ir.ops import CallOp, CheckOp, TensorOp, WhileOp
+from stretto.ops.properties import is_random
 
 Predicate = Callable[[Op], bool]
 
@@ -15,19 +20,29 @@ def is_check(op: Op) -> bool:
     return isinstance(op, CheckOp) or (isinstance(op, TensorOp) and not op.results)
 
 
-def has_check(op: Op) -> bool:
-    """Whether the op is a check, or has one in its blocks. Calls are not followed."""
+def is_draw(op: Op) -> bool:
+    """Whether the op draws random numbers."""
+    return isinstance(op, TensorOp) and is_random(op)
+
+
+def is_effect(op: Op) -> bool:
+    """A check or a draw."""
+    return is_check(op) or is_draw(op)
+
+
+def has_effect(op: Op) -> bool:
+    """Whether the op is an effect, or has one in its blocks. Calls are not followed."""
     nested = (inner for block in op.blocks for inner in block.walk())
-    return is_check(op) or any(is_check(inner) for inner in nested)
+    return is_effect(op) or any(is_effect(inner) for inner in nested)
 
 
 def may_have_effect(op: Op) -> bool:
     """Whether the op itself has to run, or calls what may. Its blocks are not looked into."""
-    return is_check(op) or isinstance(op, WhileOp | CallOp)
+    return is_effect(op) or isinstance(op, WhileOp | CallOp)
 
 
-def checking_functions(program: Program, checks: Predicate = is_check) -> frozenset[str]:
-    """The functions in which a check or a `while` loop may run, also in what they call."""
+def checking_functions(program: Program, checks: Predicate = is_effect) -> frozenset[str]:
+    """The functions in which an effect or a `while` loop may run, also in what they call."""
     found: set[str] = set()
     before = -1
     while before != len(found):
@@ -39,10 +54,10 @@ def checking_functions(program: Program, checks: Predicate = is_check) -> frozen
 
 
 def effectful(
-    function: Function, checking: frozenset[str], checks: Predicate = is_check
+    function: Function, checking: frozenset[str], checks: Predicate = is_effect
 ) -> set[Op]:
-    """The ops of a function that must stay: checks, `while` loops, which may not end, calls of
-    `checking` functions, and the control ops around them. `checks` says what counts as a check."""
+    """The ops of a function that must stay: effects, `while` loops, which may not end, calls of
+    `checking` functions, and the control ops around them. `checks` says what is an effect."""
     found: set[Op] = set()
 
     def visit(op: Op) -> bool:
