@@ -233,7 +233,7 @@ class NativeProgram:
                 raise _stopped(frame, self.interface)
         except BaseException as error:
             if self._draws is not None:
-                self._draws.end(buffers, undo=True)
+                self._draws.end(words, undo=True)
             if frame.arena.size > size:  # a recursion without end need not keep what it got
                 frame.set_arena(size)
             stopped_itself = isinstance(error, RunError) or not isinstance(error, Exception)
@@ -241,7 +241,7 @@ class NativeProgram:
                 raise _stopped(frame, self.interface) from error
             raise
         if self._draws is not None:
-            self._draws.end(buffers, undo=False)
+            self._draws.end(words, undo=False)
         self._arena_bytes = max(self._arena_bytes, frame.arena.size)
         return frame.results[:]
 
