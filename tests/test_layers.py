@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "stretto"
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("text",),
     ("errors", "options"),
-    ("deadline", "dumps", "locks", "remarks"),
+    ("deadline", "dumps", "locks", "progress", "remarks"),
     ("ir",),
     ("ops",),
     ("interp",),

@@ -29,6 +29,7 @@ from stretto.keys import BY_STRUCTURE, Key, is_by_structure, varying
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
 from stretto.placement import AUTO, choose_machine, device_of, require_backend
+from stretto.progress import compiling, print_log, stage
 from stretto.runtime.check import Checker
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 _ROUNDS = 20
 """How often a call looks again at objects that other threads change meanwhile."""
+
+
+print_log()
 
 
 class Compiled:
@@ -325,7 +329,7 @@ class Compiled:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Entry:
-        with self._lock:
+        with self._lock, compiling(self._name()):
             stale = self._entries.get(key)
             if stale is not None and stale.is_current():
                 return stale
@@ -333,7 +337,7 @@ class Compiled:
             machine.require_ready()
             start = time.perf_counter()
             device_of(machine, tensors)
-            with capturing():
+            with stage("capture"), capturing():
                 stale = self._entries.get(key)
                 if stale is not None and stale.is_current():
                     return stale
@@ -383,6 +387,12 @@ class Compiled:
                 self._warn_stale(entry.builds, stale.watch.changed() or "the content of a tensor")
             self._warn_signatures()
             return entry
+
+    def _name(self) -> str:
+        """What messages call the function or module."""
+        if self._module is not None:
+            return type(self._module).__name__
+        return getattr(self._function, "__qualname__", type(self._function).__name__)
 
     # ---- warnings ----------------------------------------------------------------------------
     def _warn_eager(self, why: str, remedy: str = "") -> None:

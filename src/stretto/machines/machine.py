@@ -30,6 +30,7 @@ from stretto.ir.core import Program
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
+from stretto.progress import stage as timed_stage
 from stretto.remarks import Remarks
 from stretto.runtime.constants import Copy
 from stretto.runtime.results import Result
@@ -143,7 +144,8 @@ class Stages:
     @contextmanager
     def timed(self, stage: str) -> Generator[None]:
         start = time.perf_counter()
-        yield
+        with timed_stage(stage):
+            yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
