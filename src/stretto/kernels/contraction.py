@@ -152,8 +152,8 @@ class Convolution:
     groups: int
     out_channels: int
     in_channels: int
-    height: int
-    width: int
+    height: int | Size
+    width: int | Size
     kernel: tuple[int, int]
     step: tuple[int, int]
     padding: tuple[int, int]
@@ -192,11 +192,12 @@ def convolution_of(operator: Operator) -> Convolution | None:
         return None
     if operator.out.buffer.dtype is not image.dtype:
         return None
-    batch, *others = operator.dims
-    sizes = [d for d in (*others, *operator.reduce) if isinstance(d, int)]
-    if len(sizes) != len(others) + len(operator.reduce) or isinstance(batch, Reg):
+    if not all(map(is_known, operator.dims)):
         return None
-    return _geometry(operator, image.access, batch, sizes)
+    fixed = [d for d in (operator.dims[1], *operator.reduce) if isinstance(d, int)]
+    if len(fixed) != 1 + len(operator.reduce):
+        return None
+    return _geometry(operator, image.access, fixed)
 
 
 def image_load(expr: Expr) -> Load | None:
@@ -210,48 +211,52 @@ def image_load(expr: Expr) -> Load | None:
     return None
 
 
-def _geometry(
-    operator: Operator, image: Access, batch: int | Size, others: list[int]
-) -> Convolution | None:
-    """`others`: the extents of the other parallel dims and of the reduced ones."""
-    sizes = [0, *others]
-    spatial = len(operator.dims) - 2
-    rank = len(operator.dims)
-    if len(image.shape) < spatial + 1 or len(operator.reduce) != spatial + 1:
+def _geometry(operator: Operator, image: Access, fixed: list[int]) -> Convolution | None:
+    """`fixed`: the channels of the result, those of the reduction, and the taps."""
+    spatial, rank = len(operator.dims) - 2, len(operator.dims)
+    out_channels, in_channels, *taps = fixed
+    if len(image.shape) < spatial + 1 or len(taps) != spatial:
         return None
     *lead, channel = image.index[: len(image.index) - spatial]
-    space = image.index[len(image.index) - spatial :]
-    extents = [d for d in image.shape[-spatial - 1 :] if isinstance(d, int)]
-    if len(extents) != spatial + 1:
+    channels, *sizes = (d for d in image.shape[-spatial - 1 :] if not isinstance(d, Reg))
+    if len(sizes) != spatial or not isinstance(channels, int):
         return None
     steps, pads, dilations = [1] * 2, [0] * 2, [1] * 2
-    for place, index in enumerate(space):
+    for place, index in enumerate(image.index[len(image.index) - spatial :]):
         slot = 2 - spatial + place
         out_var, tap_var = 2 + place, rank + 1 + place
+        size, out = sizes[place], operator.dims[out_var]
         # A dim of size 1 leaves no trace of its step: any step that gives one output will do.
-        steps[slot] = index.coefficient(Var(out_var)) or extents[1 + place] + 2 * abs(index.const)
+        step = index.coefficient(Var(out_var))
+        if not step and isinstance(size, int):
+            step = size + 2 * abs(index.const)
+        steps[slot] = step
         dilations[slot] = index.coefficient(Var(tap_var)) or 1
         pads[slot] = -index.const
-        if index.vars() - {out_var, tap_var} or not index.is_affine or pads[slot] < 0:
+        if index.vars() - {out_var, tap_var} or not index.is_affine or pads[slot] < 0 or step < 1:
             return None
-        reach = (
-            extents[1 + place] + 2 * pads[slot] - dilations[slot] * (sizes[rank + 1 + place] - 1)
-        )
-        if (reach - 1) // steps[slot] + 1 != sizes[2 + place]:
+        reach = size + (2 * pads[slot] - dilations[slot] * (taps[place] - 1))
+        if Size.of((reach - 1) // step + 1) != Size.of(_known(out)):
             return None
-    groups = extents[0] // sizes[rank]
-    if extents[0] % sizes[rank] or not _channel_matches(
-        channel, groups, sizes[1], sizes[rank], rank
+    groups = channels // in_channels
+    if channels % in_channels or not _channel_matches(
+        channel, groups, out_channels, in_channels, rank
     ):
         return None
-    if any(index.vars() - {0} or not index.is_affine for index in lead):
+    if any(index.vars() - {0} or not is_linear(index) for index in lead):
         return None
-    height, width = (1, extents[1]) if spatial == 1 else (extents[1], extents[2])
-    taps = (1, sizes[rank + 1]) if spatial == 1 else (sizes[rank + 1], sizes[rank + 2])
+    height, width = (1, *sizes) if spatial == 1 else sizes
+    window = (1, *taps) if spatial == 1 else taps
     return Convolution(
-        batch, groups, sizes[1], sizes[rank], height, width, taps,
-        (steps[0], steps[1]), (pads[0], pads[1]), (dilations[0], dilations[1]),
+        _known(operator.dims[0]), groups, out_channels, in_channels, height, width,
+        (window[0], window[1]), (steps[0], steps[1]), (pads[0], pads[1]),
+        (dilations[0], dilations[1]),
     )  # fmt: skip
+
+
+def _known(extent: Extent) -> int | Size:
+    assert not isinstance(extent, Reg)
+    return extent
 
 
 def _channel_matches(channel: Index, groups: int, out: int, inner: int, rank: int) -> bool:

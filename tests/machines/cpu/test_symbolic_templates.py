@@ -87,3 +87,56 @@ def test_reads_that_guards_do_not_keep_inside_are_refused(
     assert old in text, text
     with pytest.raises(VerifyError, match="not proved to access"):
         verify(parse_program(text.replace(old, new), TEMPLATES))
+
+
+HALF_H, HALF_W = "((h - 1) // 2) + 1", "((w - 1) // 2) + 1"
+IMAGES = f"""
+    func @main[0 <= b, 2 <= h, 2 <= w](%x: f32[b, 4, h, w]) -> (
+        f32[b, 6, h, w], f32[b, 4, {HALF_H}, {HALF_W}], f32[b, 6, h, w],
+        f32[b, 4, {HALF_H}, {HALF_W}], i64[b, 4, {HALF_H}, {HALF_W}], f32[b, 4, h // 2, w // 2],
+        f32[b, 6, h - 1]
+    ) {{
+      %f = constant "f" : f32[6, 4, 3, 3]
+      %a = aten.convolution.default(
+        %x, %f, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1) : f32[b, 6, h, w]
+      %t = constant "t" : f32[4, 1, 3, 3]
+      %d = aten.convolution.default(
+        %x, %t, None, (2, 2), (1, 1), (1, 1), False, (0, 0), 4) : f32[b, 4, {HALF_H}, {HALF_W}]
+      %g = constant "g" : f32[6, 4, 1, 1]
+      %p = aten.convolution.default(
+        %x, %g, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1) : f32[b, 6, h, w]
+      %m, %i = aten.max_pool2d_with_indices.default(%x, (3, 3), (2, 2), (1, 1))
+        : f32[b, 4, {HALF_H}, {HALF_W}], i64[b, 4, {HALF_H}, {HALF_W}]
+      %v = aten.avg_pool2d.default(%x, (2, 2), (2, 2)) : f32[b, 4, h // 2, w // 2]
+      %r = aten.select.int(%x, 3, 0) : f32[b, 4, h]
+      %k = constant "k" : f32[6, 4, 2]
+      %c = aten.convolution.default(
+        %r, %k, None, (1,), (0,), (1,), False, (0,), 1) : f32[b, 6, h - 1]
+      return %a, %d, %p, %m, %i, %v, %c
+    }}
+    """
+
+
+@pytest.fixture(scope="module")
+def images() -> Built:
+    return built(program_of(IMAGES), 2)
+
+
+@pytest.fixture(scope="module")
+def image_machine(images: Built) -> CpuExecutable:
+    return images.cpu()
+
+
+@pytest.mark.parametrize(
+    ("b", "h", "w"), [(0, 2, 2), (1, 2, 3), (2, 8, 8), (3, 9, 2), (1, 33, 70), (2, 64, 5)]
+)
+def test_images_of_every_size(
+    image_machine: CpuExecutable, images: Built, b: int, h: int, w: int
+) -> None:
+    text = print_program(images.device)
+    assert "stage conv(" in text and "stage depthwise(" in text and "library" not in text
+    given = [torch.randn(b, 4, h, w)]
+    expected = run(program_of(IMAGES), given)
+    if h < 10:
+        assert_close(images.emulator(seed=h)(given), expected, scale=10)
+    assert_close(image_machine(given), expected, scale=10)

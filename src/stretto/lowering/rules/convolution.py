@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from stretto.device.expr import Extent, Index
 from stretto.device.operator import Combine
+from stretto.ir.sizes import Size
 from stretto.lowering.lazy import Lazy, broadcast, cast, variables
 from stretto.lowering.rules.contract import operand
 from stretto.lowering.rules.emit import emit, product
 from stretto.lowering.rules.scalar import apply, number, sum_dtype
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules.table import Call, Decline, rule, sized_dims, static_dims
 from stretto.lowering.rules.windows import Window, tapped
 
 
@@ -27,8 +28,8 @@ def _convolution(call: Call) -> Lazy:
     spatial = weight.rank - 2
     if call.arguments.get("transposed", False):
         raise Decline("a transposed convolution")
-    sizes = static_dims((*image.shape[-spatial:], *weight.shape))
-    windows = _windows(call, sizes[:spatial], sizes[spatial + 2 :], call.shape[-spatial:])
+    taps = static_dims(weight.shape)[2:]
+    windows = _windows(call, sized_dims(image.shape[-spatial:]), taps, call.shape[-spatial:])
     groups = call.integer("groups")
     if call.dtype.is_integer or 0 in call.shape:
         raise Decline("integers, or nothing to compute")
@@ -44,7 +45,7 @@ def _convolution(call: Call) -> Lazy:
 
 
 def _windows(
-    call: Call, sizes: tuple[int, ...], taps: tuple[int, ...], outs: tuple[Extent, ...]
+    call: Call, sizes: tuple[int | Size, ...], taps: tuple[int, ...], outs: tuple[Extent, ...]
 ) -> tuple[Window, ...]:
     count = len(sizes)
     strides, dilations = (call.integers(name, count) for name in ("stride", "dilation"))

@@ -6,6 +6,8 @@ from math import prod
 
 from stretto.device.expr import Const, Expr, Index, Position
 from stretto.device.operator import Combine
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules.emit import emit
@@ -19,7 +21,7 @@ from stretto.lowering.rules.scalar import (
     sum_dtype,
     where,
 )
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules.table import Call, Decline, rule, sized_dims, static_dims
 from stretto.lowering.rules.windows import Window, tapped
 
 
@@ -36,7 +38,7 @@ def _amounts(call: Call, name: str, count: int, default: tuple[int, ...]) -> tup
 
 def _windows(call: Call, lazy: Lazy) -> tuple[Window, ...]:
     count = _image_dims(call)
-    sizes, outs = static_dims(lazy.shape[-count:]), static_dims(call.shape[-count:])
+    sizes, outs = sized_dims(lazy.shape[-count:]), sized_dims(call.shape[-count:])
     taps = call.integers("kernel_size", count)
     strides = _amounts(call, "stride", count, taps)
     paddings = _amounts(call, "padding", count, (0,) * count)
@@ -44,7 +46,7 @@ def _windows(call: Call, lazy: Lazy) -> tuple[Window, ...]:
     windows: list[Window] = []
     for n, place in enumerate(variables(call.shape)[-count:]):
         last = (outs[n] - 1) * strides[n] - paddings[n] + (taps[n] - 1) * dilations[n] + 1
-        guarded = paddings[n] > 0 or last > sizes[n]
+        guarded = paddings[n] > 0 or not at_most(last, sizes[n])
         start = place * strides[n] + -paddings[n]
         windows.append(Window(sizes[n], taps[n], start, dilations[n], guarded))
     return tuple(windows)
@@ -70,8 +72,8 @@ def _pool(
     return emit(call.low, "pool", call.shape, reduce, combine, value, call.result if out else None)
 
 
-def _check_static(call: Call) -> None:
-    static_dims(call.tensor("self").shape)
+def _check_known(call: Call) -> None:
+    sized_dims(call.tensor("self").shape)
 
 
 # ---- maximum ---------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ def _check_static(call: Call) -> None:
 @rule("max_pool1d max_pool2d")
 @rule("max_pool2d_with_indices max_pool3d_with_indices")
 def _max_pool(call: Call) -> tuple[Lazy, ...]:
-    _check_static(call)
+    _check_known(call)
     lazy = call.stored("self")
     windows = _windows(call, lazy)
     raw = _pool(call, lazy, windows, Combine.MAX, out=True)
@@ -107,6 +109,10 @@ def _last_nan(call: Call, lazy: Lazy, windows: tuple[Window, ...]) -> Lazy:
     return emit(call.low, "last_nan", call.shape, reduce, Combine.MAX, place)
 
 
+def _size(size: int | Size) -> Expr:
+    return Const(size, DType.I64) if isinstance(size, int) else Position(size)
+
+
 def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
     """Number of the pixel at tap number `tap` (row-major in the window)."""
     total: Expr = Const(0, DType.I64)
@@ -115,7 +121,7 @@ def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
         place = apply("remainder", apply("floordiv", tap, like(inner, tap)), like(window.taps, tap))
         offset = apply("mul", place, like(window.dilation, tap))
         pixel = apply("maximum", apply("add", Position(window.start), offset), like(0, tap))
-        total = apply("add", apply("mul", total, like(window.size, tap)), pixel)
+        total = apply("add", apply("mul", total, cast(_size(window.size), tap.dtype)), pixel)
     return total
 
 
@@ -124,7 +130,7 @@ def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
 
 @rule("avg_pool1d avg_pool2d avg_pool3d")
 def _avg_pool(call: Call) -> Lazy:
-    _check_static(call)
+    _check_known(call)
     if not call.dtype.is_float:
         raise Decline("a mean of integers")
     windows = _windows(call, call.tensor("self"))
@@ -150,12 +156,12 @@ def _divisor(call: Call, windows: tuple[Window, ...]) -> Expr:
     count = len(windows)
     total: Expr = Const(1, DType.I64)
     paddings = _amounts(call, "padding", count, (0,) * count)
-    outs = static_dims(call.shape[-count:])
+    outs = sized_dims(call.shape[-count:])
     strides = _amounts(call, "stride", count, tuple(window.taps for window in windows))
     for window, padding, out, stride in zip(windows, paddings, outs, strides, strict=True):
         allowed = padding if call.flag("count_include_pad") else 0
         last = (out - 1) * stride - padding + window.taps
-        whole = last <= window.size + allowed and allowed == padding
+        whole = at_most(last, window.size + allowed) and allowed == padding
         total = apply("mul", total, _width(window, allowed, whole))
     return total
 
@@ -165,7 +171,7 @@ def _width(window: Window, allowed: int, whole: bool) -> Expr:
     if whole:
         return Const(window.taps, DType.I64)
     stop = Position(window.start + window.taps)
-    end = apply("minimum", stop, Const(window.size + allowed, DType.I64))
+    end = apply("minimum", stop, _size(window.size + allowed))
     start = apply("maximum", Position(window.start), Const(-allowed, DType.I64))
     return apply("sub", end, start)
 

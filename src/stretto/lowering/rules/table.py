@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from stretto.device.expr import Expr, Extent, Load, loads
+from stretto.device.expr import Expr, Extent, Load, Reg, loads
 from stretto.device.operator import LibraryCall, Operator
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy
@@ -162,6 +163,14 @@ def all_static(dims: tuple[Extent, ...]) -> bool:
 def static_dims(dims: tuple[Extent, ...]) -> tuple[int, ...]:
     """The dims as ints; declines when one is dynamic."""
     found = tuple(dim for dim in dims if isinstance(dim, int))
+    if len(found) != len(dims):
+        raise Decline("a dim is known only at run time")
+    return found
+
+
+def sized_dims(dims: tuple[Extent, ...]) -> tuple[int | Size, ...]:
+    """The dims as sizes of the call; declines when one changes while the program runs."""
+    found = tuple(dim for dim in dims if not isinstance(dim, Reg))
     if len(found) != len(dims):
         raise Decline("a dim is known only at run time")
     return found

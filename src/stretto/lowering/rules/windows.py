@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.device.expr import Expr, Index
+from stretto.ir.sizes import Size
 from stretto.lowering.lazy import Lazy, cast
 from stretto.lowering.rules.scalar import conjunction, where, within
 
@@ -17,7 +18,7 @@ class Window:
     part outside of the input.
     """
 
-    size: int
+    size: int | Size
     taps: int
     start: Index
     dilation: int

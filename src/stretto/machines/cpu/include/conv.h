@@ -24,6 +24,27 @@ struct Conv {
   static constexpr int K = C * taps;
   // The image is its own patch matrix: nothing to copy.
   static constexpr bool pointwise = taps == 1 && SH == 1 && SW == 1 && PH == 0 && PW == 0;
+  static constexpr bool fixed = true;
+};
+
+// The same for an image whose height and width are known at the call only. Functions take either
+// as the object `s`: what is constant of it is a static member, and folds.
+template <int C_, int KH_, int KW_, int SH_ = 1, int SW_ = 1, int PH_ = 0, int PW_ = 0, int DH_ = 1,
+          int DW_ = 1>
+struct SizedConv {
+  static constexpr int C = C_, KH = KH_, KW = KW_;
+  static constexpr int SH = SH_, SW = SW_, PH = PH_, PW = PW_, DH = DH_, DW = DW_;
+  static constexpr int taps = KH * KW;
+  static constexpr int K = C * taps;
+  static constexpr bool pointwise = taps == 1 && SH == 1 && SW == 1 && PH == 0 && PW == 0;
+  static constexpr bool fixed = false;
+  int H, W, OH, OW, pixels;
+  SizedConv(int64_t height, int64_t width)
+      : H(int(height)),
+        W(int(width)),
+        OH((H + 2 * PH - DH * (KH - 1) - 1) / SH + 1),
+        OW((W + 2 * PW - DW * (KW - 1) - 1) / SW + 1),
+        pixels(OH * OW) {}
 };
 
 constexpr int floor_quotient(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
@@ -31,21 +52,21 @@ constexpr int clamp(int v, int low, int high) { return v < low ? low : v > high 
 
 // Output columns [first, last) whose input column for tap kx lies inside the image.
 template <class S>
-constexpr int first_column(int kx) {
-  return clamp(floor_quotient(S::PW - kx * S::DW + S::SW - 1, S::SW), 0, S::OW);
+constexpr int first_column(int kx, S s) {
+  return clamp(floor_quotient(S::PW - kx * S::DW + S::SW - 1, S::SW), 0, s.OW);
 }
 template <class S>
-constexpr int last_column(int kx) {
-  return clamp(floor_quotient(S::W - 1 + S::PW - kx * S::DW, S::SW) + 1, 0, S::OW);
+constexpr int last_column(int kx, S s) {
+  return clamp(floor_quotient(s.W - 1 + S::PW - kx * S::DW, S::SW) + 1, 0, s.OW);
 }
 
 // Patch elements of tap kx for `n` pixels from column ox on, all in one output row.
 // `row` is the input row, or null where the padding above or below is meant.
 template <class T, class S>
-STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx) {
+STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx, S s) {
   if (!row) return zero_run(to, n);
-  const int low = clamp(first_column<S>(kx) - ox, 0, n);
-  const int high = clamp(last_column<S>(kx) - ox, low, n);
+  const int low = clamp(first_column(kx, s) - ox, 0, n);
+  const int high = clamp(last_column(kx, s) - ox, low, n);
   const T* from = row + (ox + low) * S::SW - S::PW + kx * S::DW;
   zero_run(to, low);
   if constexpr (S::SW == 1)
@@ -57,13 +78,13 @@ STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx) {
 
 // All taps of one channel for `n` pixels of output row oy, `to` being the panel's first row.
 template <class T, class S, int NR>
-STRETTO_INLINE void patch_taps(const T* channel, T* to, int oy, int ox, int n) {
+STRETTO_INLINE void patch_taps(const T* channel, T* to, int oy, int ox, int n, S s) {
   for (int ky = 0; ky < S::KH; ky++) {
     const int iy = oy * S::SH - S::PH + ky * S::DH;
-    const T* row = iy >= 0 && iy < S::H ? channel + iy * S::W : nullptr;
+    const T* row = iy >= 0 && iy < s.H ? channel + iy * s.W : nullptr;
     STRETTO_UNROLL
     for (int kx = 0; kx < S::KW; kx++)
-      patch_run<T, S>(row, to + (ky * S::KW + kx) * NR, ox, n, kx);
+      patch_run<T, S>(row, to + (ky * S::KW + kx) * NR, ox, n, kx, s);
   }
 }
 
@@ -71,25 +92,28 @@ STRETTO_INLINE void patch_taps(const T* channel, T* to, int oy, int ox, int n) {
 // `x` is the first of the channels. Where rows and panels divide each other, as they do for most
 // networks, a run is a whole row or a whole panel and its length a constant.
 template <class T, class S, int NR>
-STRETTO_INLINE void conv_panel(const T* x, T* panel, int p, int channels) {
-  constexpr bool whole_rows = NR % S::OW == 0 && S::pixels % NR == 0;
-  constexpr bool within_row = S::OW % NR == 0;
-  for (int c = 0; c < channels; c++, x += S::H * S::W, panel += S::taps * NR) {
-    if constexpr (whole_rows) {
-      for (int r = 0; r < NR / S::OW; r++)
-        patch_taps<T, S, NR>(x, panel + r * S::OW, p / S::OW + r, 0, S::OW);
-    } else if constexpr (within_row) {
-      patch_taps<T, S, NR>(x, panel, p / S::OW, p % S::OW, NR);
-    } else {
-      int done = 0;
-      for (int oy = p / S::OW, ox = p % S::OW; done < NR && oy < S::OH; oy++, ox = 0) {
-        const int n = S::OW - ox < NR - done ? S::OW - ox : NR - done;
-        patch_taps<T, S, NR>(x, panel + done, oy, ox, n);
-        done += n;
+STRETTO_INLINE void conv_panel(const T* x, T* panel, int p, int channels, S s) {
+  for (int c = 0; c < channels; c++, x += s.H * s.W, panel += S::taps * NR) {
+    if constexpr (S::fixed) {
+      constexpr bool whole_rows = NR % S::OW == 0 && S::pixels % NR == 0;
+      constexpr bool within_row = S::OW % NR == 0;
+      if constexpr (whole_rows) {
+        for (int r = 0; r < NR / S::OW; r++)
+          patch_taps<T, S, NR>(x, panel + r * S::OW, p / S::OW + r, 0, S::OW, s);
+        continue;
+      } else if constexpr (within_row) {
+        patch_taps<T, S, NR>(x, panel, p / S::OW, p % S::OW, NR, s);
+        continue;
       }
-      if (done < NR)
-        for (int k = 0; k < S::taps; k++) zero_run(panel + k * NR + done, NR - done);
     }
+    int done = 0;
+    for (int oy = p / s.OW, ox = p % s.OW; done < NR && oy < s.OH; oy++, ox = 0) {
+      const int n = s.OW - ox < NR - done ? s.OW - ox : NR - done;
+      patch_taps<T, S, NR>(x, panel + done, oy, ox, n, s);
+      done += n;
+    }
+    if (done < NR)
+      for (int k = 0; k < S::taps; k++) zero_run(panel + k * NR + done, NR - done);
   }
 }
 
@@ -137,21 +161,21 @@ STRETTO_INLINE int whole_slabs(const T* weights, int64_t slab, const T* x, int64
 // no pixel from `end` on is written: it belongs to another task, or to none.
 template <class T, class S, int MR, int NR>
 STRETTO_INLINE void conv_tile(const T* x, const T* weights, T* scratch, T* out, int64_t ldc, int oc,
-                              int p, int end, bool accumulate) {
+                              int p, int end, bool accumulate, S s = {}) {
   const int n = end - p < NR ? end - p : NR;
   constexpr int64_t slab = int64_t(S::K) * MR;
   if constexpr (S::pointwise) {
     const int done = n < NR ? 0
-                            : whole_slabs<T, MR, NR>(weights, slab, x + p, S::H * S::W, out, ldc, oc,
+                            : whole_slabs<T, MR, NR>(weights, slab, x + p, s.H * s.W, out, ldc, oc,
                                                      S::K, accumulate);
     if (done < oc)
-      image_edge<T, MR, NR>(weights + done / MR * slab, slab, x + p, S::H * S::W, out + done * ldc,
+      image_edge<T, MR, NR>(weights + done / MR * slab, slab, x + p, s.H * s.W, out + done * ldc,
                             ldc, oc - done, S::K, accumulate, n);
   } else {
     constexpr int step = conv_channels<T, S, NR>;
     for (int c = 0; c < S::C; c += step) {
       const int channels = S::C - c < step ? S::C - c : step;
-      conv_panel<T, S, NR>(x + int64_t(c) * S::H * S::W, scratch, p, channels);
+      conv_panel<T, S, NR>(x + int64_t(c) * s.H * s.W, scratch, p, channels, s);
       const T* part = weights + int64_t(c) * S::taps * MR;
       const int K = channels * S::taps;
       const bool adds = accumulate || c > 0;
@@ -171,8 +195,8 @@ STRETTO_INLINE void conv_depthwise(const T* __restrict x, const T* __restrict we
                                    T* __restrict out, int oy, int rows, bool accumulate) {
   static const T zeros[S::W] = {};
   // Columns at which every tap is inside; the few others test each tap.
-  constexpr int first = first_column<S>(0);
-  constexpr int last = clamp(last_column<S>(S::KW - 1), first, S::OW);
+  constexpr int first = first_column(0, S{});
+  constexpr int last = clamp(last_column(S::KW - 1, S{}), first, S::OW);
   for (int r = 0; r < rows; r++) {
     const T* tap_rows[S::KH];
     STRETTO_UNROLL
@@ -196,6 +220,37 @@ STRETTO_INLINE void conv_depthwise(const T* __restrict x, const T* __restrict we
     for (int ox = 0; ox < first; ox++) pixel(ox, false);
     for (int ox = first; ox < last; ox++) pixel(ox, true);
     for (int ox = last; ox < S::OW; ox++) pixel(ox, false);
+  }
+}
+
+
+// The same for images whose size is known at the call only. Rows outside of the image have no taps.
+template <class T, class S>
+STRETTO_INLINE void conv_depthwise_sized(const T* __restrict x, const T* __restrict weights,
+                                         T* __restrict out, int oy, int rows, bool accumulate,
+                                         S s) {
+  const int first = first_column(0, s);
+  const int last = clamp(last_column(S::KW - 1, s), first, s.OW);
+  for (int r = 0; r < rows; r++, out += s.OW) {
+    for (int ox = 0; !accumulate && ox < s.OW; ox++) out[ox] = T(0);
+    for (int ky = 0; ky < S::KH; ky++) {
+      const int iy = (oy + r) * S::SH - S::PH + ky * S::DH;
+      if (iy < 0 || iy >= s.H) continue;
+      const T* row = x + iy * s.W - S::PW;
+      const T* w = weights + ky * S::KW;
+      const auto pixel = [&](int ox, bool inside) __attribute__((always_inline)) {
+        T total = out[ox];
+        STRETTO_UNROLL
+        for (int kx = 0; kx < S::KW; kx++) {
+          const int ix = ox * S::SW + kx * S::DW;
+          if (inside || (ix >= S::PW && ix < s.W + S::PW)) total += w[kx] * row[ix];
+        }
+        out[ox] = total;
+      };
+      for (int ox = 0; ox < first; ox++) pixel(ox, false);
+      for (int ox = first; ox < last; ox++) pixel(ox, true);
+      for (int ox = last; ox < s.OW; ox++) pixel(ox, false);
+    }
   }
 }
 

@@ -108,9 +108,9 @@ class NestPrinter:
                 assert not Index.of(atom).vars()
                 return self.index(Index.of(atom))
 
-    def call(self, template: str, *arguments: Operand) -> None:
+    def call(self, template: str, *arguments: Operand, last: tuple[Operand, ...] = ()) -> None:
         """A call of a function template of namespace stretto that does not add to what is there."""
-        self.out.add(Do(call(f"stretto::{template}", *arguments, "false")))
+        self.out.add(Do(call(f"stretto::{template}", *arguments, "false", *last)))
 
     def vectorisable(self) -> bool:
         """False when iterations of the inner loop may not be done side by side."""

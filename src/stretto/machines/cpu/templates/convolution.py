@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from stretto.device.expr import Access, Index, Var
 from stretto.device.operator import Operator
+from stretto.ir.sizes import Size
 from stretto.kernels.contraction import (
     Convolution,
     convolution_of,
@@ -24,10 +25,20 @@ from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
 from stretto.machines.statements import Assign, Raw
-from stretto.machines.terms import Term, call, infix, literal, variable
+from stretto.machines.terms import (
+    Operand,
+    Term,
+    call,
+    filled,
+    infix,
+    joined,
+    literal,
+    variable,
+)
 
-PIXEL, CHANNEL, GROUP, FIRST, LAST, SCRATCH = map(variable, ("p", "c", "g", "c0", "c1", "scratch"))
-PIXELS, PIXELS_OF_ROW = literal("S::pixels"), literal("S::OW")
+PIXEL, CHANNEL, GROUP, FIRST, LAST, SCRATCH, GEOMETRY = map(
+    variable, ("p", "c", "g", "c0", "c1", "scratch", "s")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +68,28 @@ class Conv(PackedTemplate, CpuTemplate):
         height, lanes = self.rows, self.columns
         memory = f"alignas(64) {kind} scratch[stretto::conv_scratch<{kind}, S, {lanes}> + 1];"
         nest.out.add(Raw(literal(memory), SCRATCH))
-        top, bottom = (row * PIXELS_OF_ROW for row in image.rows)
+        top, bottom = (row * image.member("OW") for row in image.rows)
         per_group = self.convolution.per_group
         template = f"conv_tile<{kind}, S, {height}, {lanes}>"
         pixels = call("int", PIXEL), call("int", bottom)
         first, last = channels
         if self.convolution.groups == 1:
             nest.out.add(Assign(FIRST, first, "const int64_t"), Assign(LAST, last, "const int64_t"))
-            out, count = _out_pointer(nest, FIRST, PIXEL), call("int", LAST - FIRST)
+            out, count = _out_pointer(nest, image, FIRST, PIXEL), call("int", LAST - FIRST)
             with nest.loop(PIXEL, top, bottom, step=lanes):
                 panels = weights + FIRST * literal("S::K")
-                nest.call(template, image.start, panels, SCRATCH, out, PIXELS, count, *pixels)
+                arguments = image.start, panels, SCRATCH, out, image.member("pixels"), count
+                nest.call(template, *arguments, *pixels, last=image.last)
             return
         slabs = -(-per_group // height) * height
         first, last = (infix(bound, "/", per_group) for bound in channels)
         with nest.loop(GROUP, first, last):
-            out = _out_pointer(nest, GROUP * per_group, PIXEL)
+            out = _out_pointer(nest, image, GROUP * per_group, PIXEL)
             with nest.loop(PIXEL, top, bottom, step=lanes):
-                group = image.start + GROUP * literal("(S::C * S::H * S::W)")
+                group = image.start + GROUP * image.area("S::C * ")
                 panels = weights + GROUP * literal(f"({slabs} * S::K)")
-                nest.call(template, group, panels, SCRATCH, out, PIXELS, per_group, *pixels)
+                arguments = group, panels, SCRATCH, out, image.member("pixels"), per_group
+                nest.call(template, *arguments, *pixels, last=image.last)
 
     def read(self, operator: Operator) -> PanelRead:
         channel, size = Index.of(Var(1)), self.convolution.per_group
@@ -107,12 +120,13 @@ class Depthwise(CpuTemplate):
         with nest.loop(CHANNEL, *image.channels):
             weights = nest.pointer(loads_of(nest.operator)[0], {})
             nest.call(
-                f"conv_depthwise<{image.kind}, S>",
-                image.start + CHANNEL * literal("(S::H * S::W)"),
+                f"conv_depthwise{'_sized' if image.is_sized else ''}<{image.kind}, S>",
+                image.start + CHANNEL * image.area(),
                 weights + CHANNEL * literal("S::taps"),
-                _out_pointer(nest, CHANNEL, top * PIXELS_OF_ROW),
+                _out_pointer(nest, image, CHANNEL, top * image.member("OW")),
                 call("int", top),
                 call("int", bottom - top),
+                last=image.last,
             )
 
 
@@ -133,7 +147,7 @@ def _candidate(request: Request) -> Candidate | None:
         return None
     if conv.groups > 1 and any(box[1].offset % conv.per_group for box in member.boxes):
         return None
-    sizes = [static(extent) for extent in operator.dims[2:]]
+    sizes = [request.costs.size(extent) for extent in operator.dims[2:]]
     height, width = (1, *sizes) if len(sizes) == 1 else sizes
     seconds = request.product_seconds
     if conv.is_depthwise:
@@ -198,12 +212,34 @@ FAMILY = Family((Conv, Depthwise), _candidate, rank=0)
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a task computes of one image. `rows`, `channels`: bounds (first, last) of its part."""
+    """What a task computes of one image. `rows`, `channels`: bounds (first, last) of its part.
+
+    is_sized: its height or width is known at the call only; then the object `s` has it, which
+    functions take as their last argument.
+    """
 
     start: Term
     kind: str
     channels: tuple[Term, Term]
     rows: tuple[Term, Term]
+    is_sized: bool
+
+    def member(self, name: str) -> Term:
+        """A number of the geometry."""
+        return element_of(GEOMETRY, name) if self.is_sized else literal(f"S::{name}")
+
+    def area(self, factor: str = "") -> Term:
+        """The elements of a channel of the image, times a factor."""
+        height, width = self.member("H"), self.member("W")
+        return filled(f"({factor}{{}} * {{}})", height, width)
+
+    @property
+    def last(self) -> tuple[Operand, ...]:
+        return (GEOMETRY,) if self.is_sized else ()
+
+
+def element_of(variable: Term, name: str) -> Term:
+    return joined(variable, f".{name}")
 
 
 @contextmanager
@@ -211,22 +247,28 @@ def _each_image(nest: NestPrinter, found: Convolution) -> Generator[Image]:
     """A loop over the images of a batch."""
     operator, box = nest.operator, nest.stage.box
     pairs = (found.kernel, found.step, found.padding, found.dilation)
-    sizes = [found.in_channels, found.height, found.width, *(n for pair in pairs for n in pair)]
+    image = [found.height, found.width]
+    is_sized = any(isinstance(size, Size) for size in image)
+    sizes = [found.in_channels, *(() if is_sized else image), *(n for pair in pairs for n in pair)]
     shape = ", ".join(str(size) for size in sizes)
-    nest.out.add(Raw(literal(f"using S = stretto::Conv<{shape}>;")))
+    name = "SizedConv" if is_sized else "Conv"
+    nest.out.add(Raw(literal(f"using S = stretto::{name}<{shape}>;")))
+    if is_sized:
+        height, width = (nest.named(Index.of(size)) for size in image)
+        nest.out.assign(GEOMETRY, call("S", height, width), "const S")
     rows = nest.bounds(box[2]) if len(operator.dims) == 4 else (ZERO, literal(1))
     with nest.loop(iteration(0), *nest.bounds(box[0])):
         first = image_start(operator)
         start = nest.names.buffer(first.buffer) + nest.index(first.offset)
         kind = VALUE_TYPES[operator.out.buffer.dtype]
-        yield Image(start, kind, nest.bounds(box[1]), rows)
+        yield Image(start, kind, nest.bounds(box[1]), rows, is_sized)
 
 
-def _out_pointer(nest: NestPrinter, channel: Term, pixel: Term) -> Term:
+def _out_pointer(nest: NestPrinter, image: Image, channel: Term, pixel: Term) -> Term:
     out = nest.operator.out
     first = tuple(_at_zero(index) for index in out.index)
-    image = nest.pointer(Access(out.buffer, out.shape, first), {0: iteration(0)})
-    return image + channel * PIXELS + pixel
+    start = nest.pointer(Access(out.buffer, out.shape, first), {0: iteration(0)})
+    return start + channel * image.member("pixels") + pixel
 
 
 def _at_zero(index: Index) -> Index:
