@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, Self
 
-from stretto.device.expr import Apply, Expr, Extent
+from stretto.device.expr import Apply, Expr, Extent, Var, expr_atoms
 from stretto.device.functions import FUNCTIONS
-from stretto.device.operator import SORTS, Operator
+from stretto.device.operator import SORTS, Combine, Operator
 
 _ENOUGH = 1000
 
@@ -119,7 +119,19 @@ class CostModel:
         if operator.combine in SORTS:
             length, keep = (self.size(extent) for extent in operator.reduce)
             return self.points(operator.dims) * length * (each + self._sort_steps(length, keep))
+        if operator.combine is Combine.ATTENTION:
+            return self._attention_work(operator)
         return self.points((*operator.dims, *operator.reduce)) * each
+
+    def _attention_work(self, operator: Operator) -> int:
+        """Each score takes a product of the depth, its softmax, and a row of values."""
+        assert isinstance(operator.value, Apply)
+        used = {atom for atom in expr_atoms(operator.value.args[0]) if isinstance(atom, Var)}
+        sizes = [self.size(extent) for extent in operator.dims]
+        columns = prod(size for dim, size in enumerate(sizes) if Var(dim) not in used)
+        keys, depth = (self.size(extent) for extent in operator.reduce)
+        scores = prod(sizes) // max(columns, 1) * keys
+        return scores * (2 * depth + 2 * columns + self.most_applies)
 
     def _sort_steps(self, length: int, keep: int) -> int:
         """Operations that finding the first `keep` of `length` elements takes for each of them."""

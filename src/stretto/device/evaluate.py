@@ -35,7 +35,7 @@ from stretto.device.expr import (
 )
 from stretto.device.functions import FUNCTIONS
 from stretto.device.numbers import wrapped
-from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Span, TileDim
+from stretto.device.operator import ATTEND, SCANS, SORTS, Combine, Kernel, Operator, Span, TileDim
 from stretto.errors import RunError
 from stretto.ir.sizes import Quantity, Symbol
 from stretto.ir.types import DType
@@ -193,7 +193,8 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
     scope = Scope(variables, ranges, registers, memory)
     outer = tuple(last - first for first, last in box)
     grid = (*outer, *depths)
-    value = evaluate_tensor(operator.value, scope)
+    attends = operator.combine is Combine.ATTENTION
+    value = (_attended if attends else evaluate_tensor)(operator.value, scope)
     if operator.combine in SCANS:
         shape, stores = grid, scope
         scan = torch.cumsum if operator.combine == "cumsum" else torch.cumprod
@@ -205,7 +206,7 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
         order = value.argsort(dim=-1, descending=descending, stable=True)
         value = order[..., : depths[1]].unsqueeze(-2)
     else:
-        shape, value = outer, value.expand(grid)
+        shape, value = outer, value.expand(outer if attends else grid)
         # Without the reduction's variables the others have too many dims of size 1.
         parallel = (
             variables
@@ -213,9 +214,25 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
             else (variable(first, last, dim, len(box)) for dim, (first, last) in enumerate(box))
         )
         stores = Scope(tuple(parallel), box, registers, memory)
-        if operator.combine:
+        if operator.combine and not attends:
             value = _reduce(operator.combine, value.reshape(*outer, prod(depths, start=1)))
     _store(operator, value, shape, stores)
+
+
+def _attended(value: Expr, scope: Scope) -> Tensor:
+    """The average of the values of an attention, by the softmax of the scores."""
+    assert isinstance(value, Apply) and value.function == ATTEND
+    product, scale, bias, values = (evaluate_tensor(part, scope) for part in value.args)
+    outer = (1,) * (len(scope.ranges) - 2)
+    keys, depth = (last for _, last in scope.ranges[-2:])
+
+    def per_key(part: Tensor) -> Tensor:
+        return part.broadcast_to(torch.broadcast_shapes(part.shape, (*outer, keys, 1)))[..., 0]
+
+    products = product.broadcast_to(torch.broadcast_shapes(product.shape, (*outer, keys, depth)))
+    scores = products.sum(-1) * scale + per_key(bias)
+    nothing = (scores == -math.inf).all(-1, keepdim=True)
+    return (scores.softmax(-1).masked_fill(nothing, 0) * per_key(values)).sum(-1)
 
 
 def variable(first: int, last: int, dim: int, dims: int) -> Tensor:

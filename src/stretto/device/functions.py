@@ -34,9 +34,10 @@ class Result(Enum):
 class ScalarFunction:
     """`evaluate` maps broadcastable tensors (f16 and bf16 already as f32) element by element.
 
-    `cast`, `where` and `checked` have none: the first needs the dtype of its Apply, the second
-    evaluates one arm only, the third is its first argument if that is in 0 .. second - 1, and else
-    stops the run. is_expensive: too expensive to compute twice.
+    `cast`, `where`, `checked` and `attend` have none: the first needs the dtype of its Apply, the
+    second evaluates one arm only, the third is its first argument if that is in 0 .. second - 1,
+    and else stops the run, the fourth is reduced (`operator.ATTEND`). is_expensive: too expensive
+    to compute twice.
     """
 
     name: str
@@ -150,6 +151,7 @@ _ALL: list[ScalarFunction] = [
     ScalarFunction("where", 3, Result.ARMS, None),
     ScalarFunction("checked", 3, Result.INTEGER, None),
     ScalarFunction("cast", 1, Result.CHOSEN, None),
+    ScalarFunction("attend", 4, Result.FLOAT, None),
 ]
 
 FUNCTIONS: dict[str, ScalarFunction] = {function.name: function for function in _ALL}

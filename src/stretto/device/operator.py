@@ -36,6 +36,7 @@ class Combine(StrEnum):
     CUMPROD = "cumprod"
     ARGSORT = "argsort"
     ARGSORT_DESCENDING = "argsort_descending"
+    ATTENTION = "attention"
 
 
 POSITIONS = (Combine.ARGMAX, Combine.ARGMIN)
@@ -47,6 +48,12 @@ SORTS = (Combine.ARGSORT, Combine.ARGSORT_DESCENDING)
 """These sort the values along the first of two reduction dims, with equal ones in their order and
 NaN as the largest. They store the positions of the first elements, as many as the second dim has:
 `value` uses the variable of the first dim, `out` that of the second."""
+
+ATTEND = "attend"
+"""The function that the value of an attention applies, to (product, scale, bias, value). An
+attention has two reduction dims, the keys and the depth. The score of a key is the sum of `product`
+over the depth, times `scale`, plus `bias`. The result is the sum over the keys of `value` times the
+softmax of the scores, or of 0 where all of them are -inf."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ describe(
     "var_mean std std_mean sum mean masked_fill tril triu flip roll index_select index_add "
     "index_copy index_fill take select_scatter slice_scatter square floor_divide rsub addmm "
     "baddbmm max min all where repeat cumsum upsample_nearest2d upsample_linear1d "
-    "upsample_bilinear2d upsample_trilinear3d",
+    "upsample_bilinear2d upsample_trilinear3d scaled_dot_product_attention",
     whole=True,
 )
 describe("where.default", whole=False)

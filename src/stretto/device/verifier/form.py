@@ -11,7 +11,9 @@ import numpy as np
 
 from stretto.device.expr import (
     Access,
+    Apply,
     Buffer,
+    Const,
     Extent,
     Quotient,
     Reg,
@@ -21,8 +23,9 @@ from stretto.device.expr import (
     is_known,
     known_size,
     loads,
+    parts,
 )
-from stretto.device.operator import SCANS, SORTS, Kernel, Operator, Stage
+from stretto.device.operator import ATTEND, SCANS, SORTS, Combine, Kernel, Operator, Stage
 from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
 from stretto.device.regions import call_buffers
 from stretto.device.tree import (
@@ -304,6 +307,7 @@ def _check_operator(kernel: Kernel, operator: Operator) -> None:
     _check_vars((a for i in operator.out.index for a in i.atoms()), stored, what)
     if operator.combine in SORTS:
         _check_sort(operator, what)
+    _check_attention(operator, what)
     for extent in (*operator.dims, *operator.reduce):
         if isinstance(extent, int) and extent < 0:
             raise VerifyError(f"{what} has an operator of negative size")
@@ -327,6 +331,22 @@ def _check_sort(operator: Operator, what: str) -> None:
     same = length == keep or (isinstance(length, int) and isinstance(keep, int) and keep <= length)
     if not same:
         raise VerifyError(f"{what} keeps more elements than it sorts")
+
+
+def _check_attention(operator: Operator, what: str) -> None:
+    """An attention has the parts of one, of which only the product depends on the depth."""
+    value = operator.value
+    attends = operator.combine is Combine.ATTENTION
+    found = [x for x in parts(value) if isinstance(x, Apply) and x.function == ATTEND]
+    if found != ([value] if attends else []) or (attends and len(operator.reduce) != 2):
+        raise VerifyError(f"{what} attends to keys without scores")
+    if not isinstance(value, Apply) or not attends:
+        return
+    depth = Var(len(operator.dims) + 1)
+    if any(depth in expr_atoms(part) for part in value.args[1:]):
+        raise VerifyError(f"{what} attends to keys by scores that are not summed")
+    if not isinstance(value.args[1], Const):
+        raise VerifyError(f"{what} scales its scores by what is no number")
 
 
 def _check_vars(atoms: Iterable[object], count: int, what: str) -> None:

@@ -1,15 +1,23 @@
-"""Attention that arrives as one op: product, mask, softmax, product."""
+"""Attention that arrives as one op becomes one operator. Machines that have no kernel for it, or a
+slower one, make products and a softmax of that (`kernels/attention.py`)."""
 
 from __future__ import annotations
 
 from math import inf, sqrt
 
-from stretto.device.expr import Position
+from stretto.device.expr import Apply, Const, Expr, Extent, Index, Position
+from stretto.device.operator import ATTEND, Combine
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, broadcast, cast, constant, variables
-from stretto.lowering.rules.contract import finished, matmul, operand
-from stretto.lowering.rules.emit import factor_of, mapped, over
-from stretto.lowering.rules.scalar import apply, like, where
+from stretto.lowering.rules.contract import (
+    batch_element,
+    broadcast_dims,
+    finished,
+    matmul,
+    operand,
+)
+from stretto.lowering.rules.emit import emit, index_of, mapped, product
+from stretto.lowering.rules.scalar import apply, like, sum_dtype, where
 from stretto.lowering.rules.softmax import row_statistics
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 from stretto.lowering.rules.views import swapped
@@ -17,68 +25,123 @@ from stretto.lowering.rules.views import swapped
 
 @rule("scaled_dot_product_attention")
 def _attention(call: Call) -> Lazy:
-    return _attended(call)[0]
+    return _attended(call)
 
 
 @rule("_scaled_dot_product_attention_math")
 def _attention_with_weights(call: Call) -> tuple[Lazy, ...]:
     if call.used(1):
         raise Decline("the attention weights")
-    second = call.op.results[1].tensor
-    return _attended(call)[0], constant(0, second.dtype, call.low.extents(second.shape))
+    return _attended(call), _second(call)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def _attention_with_logsumexp(call: Call) -> tuple[Lazy, ...]:
-    out, top, total = _attended(call)
-    logsumexp = apply("add", apply("log", total.expr), top.expr)
+    if not call.used(1):
+        return _attended(call), _second(call)
+    query, keys = (operand(call, call.arguments[n]) for n in ("query", "key"))
+    mask = operand(call, call.arguments["attn_mask"]) if call.has("attn_mask") else None
+    out = _attended(call)
+    raw = matmul(call, query, swapped(keys, keys.rank - 2, keys.rank - 1), None)
+    row, key = variables(raw.shape)[-2:]
+    bias = _bias(call, raw.shape[:-2], (row, key), mask, raw.dtype)
+    scores = apply("add", apply("mul", raw.expr, _scale(call, query, raw.dtype)), bias)
+    _, top, total = row_statistics(call, mapped(raw, scores), raw.rank - 1)
     dtype = call.op.results[1].tensor.dtype
-    return out, Lazy(dtype, total.shape, cast(logsumexp, dtype))
+    logarithm = apply("add", apply("log", total.expr), top.expr)
+    return out, Lazy(dtype, total.shape, cast(logarithm, dtype))
 
 
-def _attended(call: Call) -> tuple[Lazy, Lazy, Lazy]:
-    """The result, and of each row of scores the maximum and the sum of exponentials."""
-    if call.number("dropout_p") != 0:
+def _second(call: Call) -> Lazy:
+    """The second result, which nobody reads."""
+    second = call.op.results[1].tensor
+    return constant(0, second.dtype, call.low.extents(second.shape))
+
+
+def _attended(call: Call) -> Lazy:
+    if call.number("dropout_p") != 0 or call.has("dropout_mask"):
         raise Decline("random numbers")
     shapes = [call.tensor(name).shape for name in ("query", "key", "value")]
     if any(0 in shape for shape in shapes) or len({len(shape) for shape in shapes}) != 1:
         raise Decline("nothing to attend to")
     static_dims(shapes[0][-1:])
     query, key, value = (operand(call, call.arguments[n]) for n in ("query", "key", "value"))
-    if call.arguments.get("enable_gqa", False):
-        key, value = (_repeated_heads(lazy, query) for lazy in (key, value))
-    scores = _scores(call, query, key)
-    raised, top, total = row_statistics(call, scores, scores.rank - 1)
-    row_total = over(total, (scores.rank - 1,), scores)
-    weights = mapped(scores, apply("div", apply("exp", raised), row_total))
-    weights = mapped(weights, cast(weights.expr, call.dtype))
-    stored = factor_of(call.low, call.low.materialise(weights, "attention"))
-    return finished(call, matmul(call, stored, value, call.result)), top, total
-
-
-def _scores(call: Call, query: Lazy, key: Lazy) -> Lazy:
-    """Scaled and masked products, in the dtype of computation."""
-    raw = matmul(call, query, swapped(key, key.rank - 2, key.rank - 1), None)
-    depth = static_dims(query.shape[-1:])[0]
-    scale = float(call.number("scale")) if call.has("scale") else 1 / sqrt(depth)
-    expr = apply("mul", raw.expr, like(scale, raw.expr))
-    if call.flag("is_causal"):
-        row, column = (Position(index) for index in variables(raw.shape)[-2:])
-        expr = where(apply("le", column, row), expr, like(-inf, expr))
-    mask = call.optional("attn_mask")
+    mask = operand(call, call.arguments["attn_mask"]) if call.has("attn_mask") else None
     if mask is not None:
-        element = broadcast(mask, raw.shape).expr
-        if mask.dtype is DType.BOOL:
-            expr = where(element, expr, like(-inf, expr))
-        else:
-            expr = apply("add", expr, cast(element, expr.dtype))
-    return mapped(raw, expr)
+        lead = (1,) * (query.rank - mask.rank)
+        mask = broadcast(mask, (*lead, *mask.shape))
+    if call.arguments.get("enable_gqa", False) and query.shape[-3] != key.shape[-3]:
+        query, key, value, mask = _grouped(query, key, value, mask)
+    batch = broadcast_dims(query.shape[:-2], key.shape[:-2])
+    batch = broadcast_dims(batch, value.shape[:-2])
+    if mask is not None:
+        batch = broadcast_dims(batch, mask.shape[:-2])
+    return _operator(call, batch, query, key, value, mask)
 
 
-def _repeated_heads(lazy: Lazy, query: Lazy) -> Lazy:
-    """Each head of keys or values serves several heads of the query."""
-    heads, own = static_dims((query.shape[-3], lazy.shape[-3]))
-    shape = (*lazy.shape[:-3], heads, *lazy.shape[-2:])
-    indices = list(variables(shape))
-    indices[-3] = indices[-3] // (heads // own)
-    return lazy.view(shape, *indices)
+def _operator(
+    call: Call, batch: tuple[Extent, ...], query: Lazy, key: Lazy, value: Lazy, mask: Lazy | None
+) -> Lazy:
+    """The operator over dims (batch, rows, columns), keys and depth."""
+    (rows, depth), (keys, columns) = query.shape[-2:], value.shape[-2:]
+    dims = (*batch, rows, columns)
+    row, column = (index_of(d, len(batch) + n) for n, d in enumerate((rows, columns)))
+    place, inner = (index_of(d, len(dims) + n) for n, d in enumerate((keys, depth)))
+    dtype = sum_dtype(query.dtype)
+    score = product(
+        batch_element(query, batch, (row, inner)), batch_element(key, batch, (place, inner)), dtype
+    )
+    scale, bias = _scale(call, query, dtype), _bias(call, batch, (row, place), mask, dtype)
+    values = cast(batch_element(value, batch, (place, column)), dtype)
+    whole = Apply(ATTEND, (score, scale, bias, values), dtype)
+    reduce = (keys, depth)
+    return finished(
+        call, emit(call.low, "attention", dims, reduce, Combine.ATTENTION, whole, call.result)
+    )
+
+
+def _scale(call: Call, query: Lazy, dtype: DType) -> Const:
+    (depth,) = static_dims(query.shape[-1:])
+    return Const(float(call.number("scale")) if call.has("scale") else 1 / sqrt(depth), dtype)
+
+
+def _bias(
+    call: Call,
+    batch: tuple[Extent, ...],
+    place: tuple[Index, Index],
+    mask: Lazy | None,
+    dtype: DType,
+) -> Expr:
+    """What is added to the score of a place, which is a row and a key."""
+    bias: Expr = Const(0.0, dtype)
+    if mask is not None:
+        row, key = (Index() if d == 1 else i for d, i in zip(mask.shape[-2:], place, strict=True))
+        bias = batch_element(mask, batch, (row, key))
+        is_flag = mask.dtype is DType.BOOL
+        nothing, hidden = Const(0.0, dtype), Const(-inf, dtype)
+        bias = where(bias, nothing, hidden) if is_flag else cast(bias, dtype)
+    if call.flag("is_causal"):
+        row, key = place
+        behind = Apply("le", (Position(key), Position(row)), DType.BOOL)
+        bias = where(behind, bias, like(-inf, bias))
+    return bias
+
+
+def _grouped(
+    query: Lazy, key: Lazy, value: Lazy, mask: Lazy | None
+) -> tuple[Lazy, Lazy, Lazy, Lazy | None]:
+    """Operands of which each head of keys and values serves several heads of the query: the heads
+    of the query are two dims, of the second of which the others have one."""
+    heads, own = static_dims((query.shape[-3], key.shape[-3]))
+    alone = (_split(lazy, own, 1) for lazy in (key, value))
+    if mask is not None:
+        several = mask.shape[-3] != 1
+        mask = _split(mask, own if several else 1, heads // own if several else 1)
+    return _split(query, own, heads // own), *alone, mask  # type: ignore[return-value]
+
+
+def _split(lazy: Lazy, groups: int, size: int) -> Lazy:
+    """The third dim from behind as two."""
+    shape = (*lazy.shape[:-3], groups, size, *lazy.shape[-2:])
+    *lead, group, member, first, second = variables(shape)
+    return lazy.view(shape, *lead, group * size + member, first, second)

@@ -12,13 +12,15 @@ from math import ceil, gcd, prod
 
 from stretto.device.expr import Extent, Reg
 from stretto.device.forms import Lowered, Selected
-from stretto.device.operator import Operator, TileDim
+from stretto.device.operator import Combine, Loops, Operator, TileDim
 from stretto.device.tree import Tree
 from stretto.ir.sizes import Size
+from stretto.kernels.attention import plain_attention, plain_steps
 from stretto.kernels.fuse import apart_reason
-from stretto.kernels.groups import Box, Group
+from stretto.kernels.groups import Box, Group, Member, single
 from stretto.kernels.panels import Packings
 from stretto.kernels.split_sorts import split_sorts
+from stretto.kernels.steps import NewBuffers
 from stretto.kernels.variants import Chooser, Variant, cheapest, cut_in_order, open_kernels
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.template import Candidate, Request
@@ -39,9 +41,8 @@ def select(
     """
     packings = Packings(list(lowered.tree.externals))
     selector = CpuSelector(units, costs, packings)
-    tree = open_kernels(
-        split_sorts(lowered.tree, units, costs), selector, fused, remarks or Remarks()
-    )
+    plain = plain_attention(lowered.tree, selector.keeps_attention)
+    tree = open_kernels(split_sorts(plain, units, costs), selector, fused, remarks or Remarks())
     chosen = Tree(choose(tree, costs).functions, tuple(packings.externals))
     return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))
 
@@ -55,7 +56,31 @@ class CpuSelector:
     packings: Packings
 
     def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
+        for member in joined.members:
+            if member.operator.combine is Combine.ATTENTION and self._is_plain(member):
+                return "an attention would compute its scores for every part of a row"
         return apart_reason(groups, operator, joined, self.units, self.costs)
+
+    def keeps_attention(self, operator: Operator) -> bool:
+        """Whether one kernel for an attention is faster than products and a softmax."""
+        (member,) = single(operator).members
+        if self._is_plain(member):
+            return False
+        one = self._alone(operator)
+        parts = plain_steps(operator, NewBuffers(""))
+        return one.seconds <= sum(self._alone(part).seconds for part in parts)
+
+    def _alone(self, operator: Operator) -> Candidate:
+        (member,) = single(operator).members
+        return self._candidate(member)
+
+    def _is_plain(self, member: Member) -> bool:
+        return isinstance(self._candidate(member).template, Loops)
+
+    def _candidate(self, member: Member) -> Candidate:
+        """The template of a member that may never be computed: nothing is packed for it."""
+        packings = Packings(list(self.packings.externals))
+        return candidate(Request(member, self.units, packings, self.costs))
 
     def variants(self, group: Group) -> list[Variant]:
         """One template per operator, in several tilings."""

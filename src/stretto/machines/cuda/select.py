@@ -12,6 +12,7 @@ from math import ceil, gcd, prod
 
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Operator, Span, TileDim
+from stretto.kernels.attention import plain_attention
 from stretto.kernels.groups import Group, single
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
@@ -45,7 +46,8 @@ def select(
     """Kernels for a whole tree, for `units` thread blocks; `choose` takes a variant of each."""
     selector = CudaSelector(units, costs)
     estimates = Estimates(selector.seconds_alone, selector.least_seconds, costs)
-    tree = split_reductions(count_sorts(lowered.tree, costs), units, estimates)
+    plain = plain_attention(lowered.tree, keep=lambda operator: False)
+    tree = split_reductions(count_sorts(plain, costs), units, estimates)
     kernels = open_kernels(tree, selector, fused, remarks or Remarks())
     return Selected(choose(kernels, costs), lowered.interface)
 

@@ -197,37 +197,52 @@ def _flag_to_the_power(flags: Any, exponent: Any) -> Any:
     return _clone(flags) if exponent else torch.ones_like(flags)
 
 
+WHOLE_SCORES = 1024
+"""An attention of fewer scores a head is decomposed, so that passes see its products."""
+
+
 def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """scaled_dot_product_attention as two products and a softmax; where the query is empty,
-    or an operand is and the sizes do not fit, zeros in the shape of the query, as in eager."""
+    """scaled_dot_product_attention, of many scores recorded whole, else as two products and a
+    softmax; where the query is empty, or an operand is and the sizes do not fit, zeros in the shape
+    of the query, as in eager. As there, a row of which all keys are masked gives zeros, and f16 and
+    bf16 are computed in f32."""
     if dropout_p > 0:
         math_only = aten._scaled_dot_product_attention_math.default
         options = {"scale": scale, "enable_gqa": enable_gqa}
         return math_only(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
     fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
     empty = any(0 in item.shape for item in (query, key, value))
-    if empty and (not fits or 0 in query.shape[:-1]):
+    if (empty and (not fits or 0 in query.shape[:-1])) or (is_causal and attn_mask is not None):
         function = aten.scaled_dot_product_attention.default
         options: Any = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         refused = eager_refusal(function, (query, key, value, attn_mask), options)
         if refused is not None:
             raise refused
+    if empty and (not fits or 0 in query.shape[:-1]):
         return query.new_zeros([*query.shape[:-1], value.shape[-1]])
+    sizes = (query.size(-2), key.size(-2))
+    if not empty and all(type(n) is int for n in sizes) and math.prod(sizes) >= WHOLE_SCORES:
+        return NotImplemented
     if enable_gqa:
         repeats = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    dtype = query.dtype
+    if dtype.itemsize == 2:
+        query, key, value = query.float(), key.float(), value.float()
     factor = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
     scores = torch.matmul(query * factor, key.transpose(-2, -1))
-    if is_causal:
-        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(torch.logical_not(attn_mask), -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    return torch.matmul(torch.softmax(scores, -1), value)
+    if is_causal:
+        rows, columns = (torch.arange(size) for size in scores.shape[-2:])
+        scores = scores.masked_fill(columns > rows.unsqueeze(-1), -math.inf)
+    weights = aten._safe_softmax.default(scores, -1)
+    return torch.matmul(weights, value).to(dtype)
 
 
 def _multilabel_margin_loss(input: Any, target: Any, reduction: int) -> Any:

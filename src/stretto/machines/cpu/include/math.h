@@ -104,8 +104,12 @@ STRETTO_INLINE float scale(float value, int32_t n) {
 }  // namespace detail
 
 STRETTO_INLINE float exp(float x) {
-    detail::Split s = detail::split_ln2(clamp(x, -104.0f, 89.0f));
-    return detail::scale(1.0f + detail::expm1_core(s.rest), s.exponent);
+    // 0 is not computed as a denormal number, which takes a hundred cycles: -inf is what masks a
+    // softmax.
+    const bool is_zero = x < -104.0f;
+    detail::Split s = detail::split_ln2(is_zero ? 0.0f : x > 89.0f ? 89.0f : x);
+    const float power = detail::scale(1.0f + detail::expm1_core(s.rest), s.exponent);
+    return is_zero ? 0.0f : power;
 }
 
 STRETTO_INLINE float exp2(float x) {

@@ -1,0 +1,267 @@
+"""Attention in one kernel that never stores the scores (Dao et al., FlashAttention, 2022).
+
+The header attention.h has the code for blocks of rows and tiles of keys. A task goes through its
+rows in chunks, and for each chunk through the keys. Keys that a causal mask hides from all rows of
+a block are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+from stretto.device.costs import count_applies
+from stretto.device.expr import Access, Apply, Const, Expr, Index, Load, Position, Var
+from stretto.device.operator import Combine, Operator
+from stretto.ir.types import DType
+from stretto.kernels.attention import Attention
+from stretto.kernels.contraction import FLOATS
+from stretto.machines.cpu.printer.expr import VALUE_TYPES, ScalarPrinter, element, iteration
+from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.statements import Do, If, Raw, Store
+from stretto.machines.terms import Term, call, filled, literal, variable
+
+CHUNK = 480
+"""Rows for which a tile of keys is turned once."""
+EXPONENTIAL = 8
+"""Elements of pointwise work that the softmax of a score takes."""
+TURN = 24
+"""Rows whose products with a tile take as long as turning it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """An attention whose operands lie in memory as loops want them.
+
+    row, column: the dims that the query alone and the value alone have. is_causal: keys behind a
+    row have no weight, whatever `bias` says.
+    """
+
+    scale: Const
+    bias: Expr
+    query: Access
+    key: Access
+    value: Access
+    row: int
+    column: int
+    is_causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fused(CpuTemplate):
+    """Blocks of `rows` rows against tiles of `keys` keys."""
+
+    name: ClassVar[str] = "attention"
+    header: ClassVar[str] = "attention.h"
+    rows: int
+    keys: int
+    streams: Streams
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        found = streams_of(operator)
+        if found is None:
+            raise ValueError("the operator is no attention of operands in memory")
+        return {"streams": found}
+
+    def write(self, nest: NestPrinter) -> None:
+        found, dims = self.streams, range(len(nest.operator.dims))
+        outer = [n for n in dims if n not in (found.row, found.column)]
+        _Writer(self, nest, nest.operator, {n: iteration(n) for n in outer}).declare()
+        nest.nest(outer, lambda: _Writer(self, nest, nest.operator, _fixed(nest, outer)).chunks())
+
+
+def _fixed(nest: NestPrinter, outer: list[int]) -> dict[int, Term]:
+    return {n: iteration(n) for n in outer if nest.operator.dims[n] != 1}
+
+
+FIRST, ROWS, KEY, WIDTH, BLOCK, HEIGHT, LAST, ATTENTION = map(
+    variable, ("chunk", "rows", "tile", "width", "block", "height", "last", "attention")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Prints a stage, for one place in the batch."""
+
+    template: Fused
+    nest: NestPrinter
+    operator: Operator
+    fixed: dict[int, Term]
+
+    def declare(self) -> None:
+        """The working memory of the task."""
+        template, (_, depth) = self.template, self.operator.reduce
+        columns = self.operator.dims[template.streams.column]
+        kind = VALUE_TYPES[self.operator.out.buffer.dtype]
+        sizes = f"{kind}, {depth}, {columns}, {template.rows}, {template.keys}, {CHUNK}"
+        self.nest.out.add(Raw(literal(f"stretto::Attention<{sizes}> attention;"), ATTENTION))
+
+    def chunks(self) -> None:
+        nest = self.nest
+        first, last = nest.bounds(nest.stage.box[self.template.streams.row])
+        with nest.loop(FIRST, first, last, step=CHUNK):
+            self._least(ROWS, last - FIRST, CHUNK)
+            self._do("begin", *self._out(FIRST), ROWS)
+            self._tiles()
+            self._do("end", *self._out(FIRST), ROWS)
+
+    def _tiles(self) -> None:
+        nest, keys = self.nest, self.nest.extent(self.operator.reduce[0])
+        if self.template.streams.is_causal:
+            end = FIRST + ROWS
+            self._assign(LAST, filled("{} < {} ? {} : {}", keys, end, keys, end))
+            keys = LAST
+        with nest.loop(KEY, ZERO, keys, step=self.template.keys):
+            self._least(WIDTH, keys - KEY, self.template.keys)
+            self._do("turn", *self._at(self.template.streams.key, self._key, KEY), WIDTH)
+            with nest.loop(BLOCK, FIRST, FIRST + ROWS, step=self.template.rows):
+                self._least(HEIGHT, FIRST + ROWS - BLOCK, self.template.rows)
+                if not self.template.streams.is_causal:
+                    self._block()
+                    return
+                with nest.out.within(If(filled("{} < {}", KEY, BLOCK + HEIGHT), ())):
+                    self._block()
+
+    def _block(self) -> None:
+        streams = self.template.streams
+        self._do("multiply", *self._at(streams.query, streams.row, BLOCK), HEIGHT)
+        scale = ScalarPrinter(self.nest.names, self.nest.out).expr(streams.scale)
+        falls = streams.is_causal and streams.scale.value <= 0  # it would turn -inf around
+        if falls or streams.bias != Const(0.0, streams.bias.dtype):
+            self._add_bias(scale)
+            scale = literal(1)
+        if streams.is_causal:
+            self._do("hide", BLOCK - KEY, HEIGHT, WIDTH)
+        value = self._at(streams.value, self._key, KEY)[0], self._step(streams.value, self._key)
+        out = self._out(BLOCK)
+        self._do("update", BLOCK - FIRST, HEIGHT, WIDTH, scale, *value, *out)
+
+    def _add_bias(self, scale: Term) -> None:
+        nest, row, key = self.nest, iteration(self.template.streams.row), iteration(self._key)
+        scores = filled("{}.scores", ATTENTION)
+        with (
+            nest.loop(row, BLOCK, BLOCK + HEIGHT),
+            nest.loop(key, KEY, KEY + WIDTH, "#pragma omp simd"),
+        ):
+            place = element(scores, (row - BLOCK) * self.template.keys + (key - KEY))
+            bias = ScalarPrinter(nest.names, nest.out).expr(self.template.streams.bias)
+            nest.out.add(Store(None, place, place * scale + bias))
+
+    # ---- terms -------------------------------------------------------------------------------
+
+    @property
+    def _key(self) -> int:
+        """The variable of the keys."""
+        return len(self.operator.dims)
+
+    def _at(self, access: Access, dim: int, position: Term) -> tuple[Term, Term, Term]:
+        """Where an operand begins, and its strides along a dim and the depth."""
+        start = self.nest.pointer(access, {**self.fixed, dim: position})
+        return start, self._step(access, dim), self._step(access, self._key + 1)
+
+    def _out(self, row: Term) -> tuple[Term, Term]:
+        """Where a row of the result is, and the stride of rows."""
+        out, streams = self.operator.out, self.template.streams
+        return self.nest.pointer(out, {**self.fixed, streams.row: row}), self._step(
+            out, streams.row
+        )
+
+    def _step(self, access: Access, dim: int) -> Term:
+        return self.nest.index(Index(const=access.offset.coefficient(Var(dim))))
+
+    def _do(self, method: str, *arguments: Term) -> None:
+        self.nest.out.add(Do(call(f"{ATTENTION.text}.{method}", *arguments)))
+
+    def _assign(self, target: Term, value: Term) -> None:
+        self.nest.out.assign(target, value, "const int64_t")
+
+    def _least(self, target: Term, value: Term, most: int) -> None:
+        self._assign(
+            target, filled("{} < {} ? {} : {}", value, literal(most), value, literal(most))
+        )
+
+
+# ---- where it applies ----------------------------------------------------------------------------
+
+
+def streams_of(operator: Operator) -> Streams | None:
+    """The streams of an attention, or None where an operand does not lie in memory as they want."""
+    if operator.combine is not Combine.ATTENTION or operator.accumulate:
+        return None
+    parts = Attention.of(operator)
+    out = operator.out
+    pair = parts.product.args if isinstance(parts.product, Apply) else ()
+    operands = [load.access for load in (*pair, parts.value) if isinstance(load, Load)]
+    if len(operands) != 3 or not isinstance(operator.reduce[1], int):
+        return None
+    dtypes = {access.buffer.dtype for access in (*operands, out)}
+    if len(dtypes) != 1 or not dtypes <= {*FLOATS}:
+        return None
+    if not all(access.offset.is_affine for access in (*operands, out)):
+        return None
+    query, key, value = operands
+    if len(operator.dims) in query.offset.vars():
+        query, key = key, query
+    row = _last(parts.rows, having=query, lacking=(key, value))
+    column = _last(parts.columns, having=value, lacking=(query, key))
+    if row is None or column is None or not isinstance(operator.dims[column], int):
+        return None
+    if any(access.offset.coefficient(Var(column)) != 1 for access in (value, out)):
+        return None
+    before = _before(parts.bias, row, len(operator.dims))
+    bias = parts.bias if before is None else before
+    return Streams(parts.scale, bias, query, key, value, row, column, before is not None)
+
+
+def _last(dims: tuple[int, ...], having: Access, lacking: tuple[Access, ...]) -> int | None:
+    """The last dim that one access depends on and the others do not."""
+    found = [
+        dim
+        for dim in dims
+        if dim in having.offset.vars() and not any(dim in other.offset.vars() for other in lacking)
+    ]
+    return found[-1] if found else None
+
+
+def _before(bias: Expr, row: int, key: int) -> Expr | None:
+    """The bias of keys that are not behind the row, where the others have a bias of -inf."""
+    if not isinstance(bias, Apply) or bias.function != "where":
+        return None
+    condition, inner, other = bias.args
+    order = (Position(Index.of(Var(key))), Position(Index.of(Var(row))))
+    hides = isinstance(other, Const) and other.value == -inf
+    return inner if hides and condition == Apply("le", order, DType.BOOL) else None
+
+
+def _candidate(request: Request) -> Candidate | None:
+    operator, costs = request.operator, request.costs
+    found = streams_of(operator)
+    if found is None or not _takes_whole_columns(request, found):
+        return None
+    template = Fused(48, 128, found)
+    keys, depth = (costs.size(extent) for extent in operator.reduce)
+    columns, rows = (costs.size(operator.dims[n]) for n in (found.column, found.row))
+    share = operator.out.buffer.dtype.itemsize / 4
+    scores = costs.points(operator.dims) // columns * keys
+    turned = (1 + TURN * max(1, -(-rows // CHUNK)) / rows) * depth + columns
+    work = EXPONENTIAL + count_applies(found.bias)
+    seconds = scores * share * (2 * turned / costs.flops + work * costs.element_seconds)
+    multiples = [1] * len(operator.dims)
+    multiples[found.row] = min(template.rows, rows)
+    multiples[found.column] = 0
+    return Candidate(template, tuple(multiples), seconds, last=found.row, repeated=TURN)
+
+
+def _takes_whole_columns(request: Request, found: Streams) -> bool:
+    """Every box has all columns: what a part of them takes is nearly what all take."""
+    columns = request.operator.dims[found.column]
+    return all(
+        box[found.column].offset == 0 and box[found.column].extent == columns
+        for box in request.member.boxes
+    )
+
+
+FAMILY = Family((Fused,), _candidate, rank=0)
