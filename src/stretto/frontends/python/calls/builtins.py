@@ -99,7 +99,7 @@ def is_size_number(value: Any) -> bool:
 
 def _range(*bounds: Any) -> Any:
     known = [_known_or_self(bound) for bound in bounds]
-    if not any(_traced(bound) for bound in known):
+    if not any(_traced(bound) or isinstance(bound, torch.SymInt) for bound in known):
         return range(*known)
     if any(number_kind(bound) is float for bound in known):
         raise TypeError("'float' object cannot be interpreted as an integer")
@@ -108,6 +108,8 @@ def _range(*bounds: Any) -> Any:
 
 def _known_or_self(bound: Any) -> Any:
     if isinstance(bound, torch.SymInt):
+        if sources.is_known_at_call(bound):
+            return bound
         bound = tracer().number_of_dim(bound)
     if not _traced(bound):
         return bound

@@ -63,7 +63,8 @@ from stretto.frontends.python.values.state import (
     with_part,
 )
 from stretto.ir.core import Value
-from stretto.ir.types import ListType, TensorType
+from stretto.ir.sizes import Size
+from stretto.ir.types import Dim, ListType, TensorType
 
 
 @dataclass(eq=False)
@@ -82,7 +83,7 @@ class Carry:
     storages: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     dropped: set[Storage] = field(default_factory=set[Storage])
     lengths: dict[Storage, object] = field(default_factory=dict[Storage, object])
-    deltas: dict[Any, int | None] = field(default_factory=dict[Any, int | None])
+    deltas: dict[Any, Dim | None] = field(default_factory=dict[Any, Dim | None])
     poisoned: dict[Slot, Poison] = field(default_factory=dict[Slot, Poison])
     params: dict[Storage, Value] = field(default_factory=dict[Storage, Value])
     stale: dict[Storage, Abort] = field(default_factory=dict[Storage, Abort])
@@ -138,7 +139,7 @@ class Carry:
         loops: frozenset[int] = frozenset(),
         *,
         in_body: bool = False,
-        trips: int | None = None,
+        trips: Dim | None = None,
     ) -> None:
         """Sets the state to `base`, with `values` in the carried slots."""
         self.base.restore()
@@ -166,7 +167,7 @@ class Carry:
         self._substitute()
         self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=self.has_run)
 
-    def _length(self, key: Any, before: ListLength, in_body: bool, trips: int | None) -> ListLength:
+    def _length(self, key: Any, before: ListLength, in_body: bool, trips: Dim | None) -> ListLength:
         """Length of a list at the start of the body, or after `trips` rounds."""
         if in_body:
             marker = object()
@@ -177,7 +178,7 @@ class Carry:
             return before
         if delta is None or trips is None:
             return ListLength(object(), 0)
-        return ListLength(before.base, before.offset + delta * trips)
+        return before.plus((Size.of(delta) * trips).dim)
 
     def _substitute(self) -> None:
         for (number, name), value in self.base.cells.items():
@@ -252,7 +253,7 @@ class Carry:
         return (*made, *self.aliases.yields)
 
     def finish(
-        self, results: tuple[Value, ...], trips: int | None = None, loop: LoopOp | None = None
+        self, results: tuple[Value, ...], trips: Dim | None = None, loop: LoopOp | None = None
     ) -> None:
         """Sets the state after the region: results in the carried slots, poison where nothing is
         known."""

@@ -41,6 +41,8 @@ from stretto.frontends.python.values.scalars import Kind
 from stretto.frontends.python.values.state import Snapshot
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, WhileOp
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
 from stretto.ir.types import FLAG, INDEX
 
 _ATTEMPTS = 30
@@ -246,13 +248,13 @@ def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None) -> None
     while True:
         try:
             _traced_for(source, loop, first, reason is not None)
-            state.note(f"loop kept ({'tensor-dependent' if static is None else static} trips)")
+            state.note(f"loop kept ({_trips_text(source)} trips)")
             return
         except UnknownResult:
             _rewind(base, block, last)
             return
         except NeedsPeel as peel:
-            if static is None or first >= 1:
+            if first >= 1 or not _begins(source):
                 reason = reason or peel.abort
                 if reason is not peel.abort:
                     raise reason from None
@@ -270,22 +272,36 @@ def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None) -> None
                 raise reason from None
             raise
         except NeedsUnroll as unroll:
-            if state.loop_of(source) not in unroll.loops or static is None:
+            if state.loop_of(source) not in unroll.loops or isinstance(source.length, TracedTensor):
                 raise
             _rewind(base, block, last)
+            static = int(source.length)
             reason = unroll.abort.error.message
             line = unroll.abort.error.location
             state.note(f"loop unrolled ({static} trips), as in line {line and line.line}: {reason}")
             _unrolled(source, loop, 0)
             return
         except Exception as error:
-            if static is not None:
+            if static is not None or _begins(source):
                 raise
             _rewind(base, block, last)
+            if not isinstance(source.length, TracedTensor):
+                return
             _raised_at_once(
                 loop, lambda: _has_items(source), lambda: loop.body(source.item(0)), error
             )
             return
+
+
+def _begins(source: Indexed) -> bool:
+    """Whether the loop runs at least once. Of a size this is settled by a guard."""
+    return not isinstance(source.length, TracedTensor) and bool(source.length > 0)
+
+
+def _trips_text(source: Indexed) -> str:
+    if isinstance(source.length, TracedTensor):
+        return "tensor-dependent"
+    return str(tracer().dim(source.length))
 
 
 def _has_items(source: Indexed) -> Any:
@@ -314,8 +330,8 @@ def _native(items: Any, loop: UserLoop) -> None:
 
 
 def _unrolled(source: Indexed, loop: UserLoop, first: int) -> None:
-    assert isinstance(source.length, int)
-    _native((source.item(index) for index in range(first, source.length)), loop)
+    assert not isinstance(source.length, TracedTensor)
+    _native((source.item(index) for index in range(first, int(source.length))), loop)
 
 
 def _stop_or(loop: UserLoop, rest: Callable[[], None]) -> None:
@@ -327,10 +343,9 @@ def _stop_or(loop: UserLoop, rest: Callable[[], None]) -> None:
 def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> None:
     """Trace a loop with a symbolic index from iteration `first` on."""
     state = tracer()
-    static = isinstance(source.length, int)
-    number = state.loop_of(source)
-    runs = isinstance(source.length, int) and source.length > first
-    loops = frozenset({number}) if static else frozenset[int]()
+    trips = None if isinstance(source.length, TracedTensor) else state.dim(source.length)
+    runs = trips is not None and at_most(first + 1, trips)
+    loops = frozenset[int]() if trips is None else frozenset({state.loop_of(source)})
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
     body, stopped = Block(), False
 
@@ -378,11 +393,15 @@ def _may_stop(loop: UserLoop) -> bool:
 def _emit_for(source: Indexed, carry: Carry, body: Any, first: int) -> None:
     state = tracer()
     inits = carry.inits()
-    length = source.length
-    stop = length if isinstance(length, int) else state.read(length)
+    length, trips = source.length, None
+    if isinstance(length, TracedTensor):
+        stop = state.read(length)
+    else:
+        stop = state.dim(length)
+        trips = (Size.of(stop) - first).dim
     op = ForOp(first, stop, 1, tuple(inits), body)
     results = state.emit(op, [kind.type for kind in carry.kinds()])
-    carry.finish(results, length - first if isinstance(length, int) else None, op)
+    carry.finish(results, trips, op)
 
 
 def _emit_while(source: Indexed, loop: UserLoop, carry: Carry, body: Any, first: int) -> None:
@@ -393,9 +412,9 @@ def _emit_while(source: Indexed, loop: UserLoop, carry: Carry, body: Any, first:
         index = state.param(INDEX, "i")
         params = carry.begin()
         length = source.length
-        bound = (
-            state.literal(length, INDEX.dtype) if isinstance(length, int) else state.read(length)
-        )
+        known = length if isinstance(length, TracedTensor) else state.number_of_dim(length)
+        is_number = isinstance(known, int)
+        bound = state.literal(known, INDEX.dtype) if is_number else state.read(known)
         more = state.tensor_op("aten.lt.Tensor", (index, bound), FLAG)
         going = logical("not", _flag(loop.stop()))
         head.scope.block.params = (index, *params)

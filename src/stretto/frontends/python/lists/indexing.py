@@ -166,7 +166,7 @@ def select(tensor: TracedTensor, dim: int, index: Any) -> TracedTensor:
         index = _known_index(index)
     if isinstance(index, TracedTensor):
         return views.selected(tensor, dim, tracer().read(index))
-    return aten.select.int(tensor, dim, int(index))
+    return aten.select.int(tensor, dim, index if isinstance(index, torch.SymInt) else int(index))
 
 
 def _known_index(index: TracedTensor) -> int:

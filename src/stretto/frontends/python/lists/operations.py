@@ -19,7 +19,7 @@ from stretto.frontends.python.values.scalars import Kind, concrete, number_kind,
 from stretto.frontends.python.values.state import TracedList, describe
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ListGetOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, ListStackOp
-from stretto.ir.types import INDEX, TensorType, Type
+from stretto.ir.types import INDEX, Dim, TensorType, Type
 
 
 def element_kind(items: TracedList) -> Kind:
@@ -34,17 +34,18 @@ def _length(items: TracedList) -> ListLength:
 
 def traced_length(items: TracedList) -> Any:
     """`len(items)`: an int where it is known, else a traced number."""
-    static = _length(items).static
-    if static is not None:
-        return static
-    state = tracer()
+    length, state = _length(items), tracer()
+    if length.static is not None:
+        return length.static
+    if length.size is not None:
+        return state.symbolic_dim(length.size)
     return state.number(state.list_length(state.current(items.memory)))
 
 
 def known_length(items: TracedList) -> int:
     """The length where Python needs an int."""
     length = traced_length(items)
-    return length if isinstance(length, int) else int(concrete(length, "int"))
+    return int(concrete(length, "int") if isinstance(length, TracedTensor) else length)
 
 
 def _item_value(items: TracedList, item: Any) -> Value:
@@ -59,7 +60,7 @@ def _item_value(items: TracedList, item: Any) -> Value:
 
 def push(items: TracedList, item: Any) -> None:
     length, value = _length(items), _item_value(items, item)
-    after = ListLength(length.base, length.offset + 1)
+    after = length.plus(1)
     _change(items, lambda now: ListPushOp(now, value), after)
     link(items, [item])
 
@@ -185,7 +186,7 @@ def pop(items: TracedList, index: Any = -1) -> Any:
         _method(methods.delete, items, index, "pop index out of range")
         return item
     kind, length = element_kind(items), _length(items)
-    after = ListLength(length.base, length.offset - 1)
+    after = length.plus(-1)
     (item,) = _change(items, ListPopOp, after, kind.type)
     return _taken(items, wrap(item, kind, device=_device(items)))
 
@@ -247,11 +248,14 @@ def stack(items: TracedList, dim: int = 0) -> Any:
     element = element_kind(items).type
     assert isinstance(element, TensorType)
     current = state.current(items.memory)
-    static = _length(items).static
-    if static is None:
+    length = _length(items)
+    lead: Dim
+    if length.base is not None:
         lead = state.dim(state.new_symbol(state.list_length(current), low=1))
     else:
-        lead = static
+        lead = length.offset
+        if state.symbolic_dim(lead) < 1:
+            raise RuntimeError("stack expects a non-empty TensorList")
     type = TensorType(element.dtype, (lead, *element.shape))
     value = state.emit(ListStackOp(current), (type,))[0]
     made = state.fresh(value, fake_of_type(type, _device(items)))
@@ -266,7 +270,7 @@ def concatenate(items: TracedList, dim: int = 0) -> Any:
     shape = list(moved.shape)
     size = shape[dim + 1]
     lead = shape[dim]
-    if not isinstance(lead, int) and size != 1:
+    if not isinstance(lead, int) and _length(items).base is not None and size != 1:
         fail(
             "torch.cat of a list whose length depends on a tensor, along a dim that is not 1",
             "use torch.stack, or items of size 1 along that dim",
@@ -277,13 +281,12 @@ def concatenate(items: TracedList, dim: int = 0) -> Any:
 
 def to_python(items: TracedList) -> list[Any]:
     """The items of a list of known length."""
-    static = _length(items).static
-    if static is None:
+    if _length(items).base is not None:
         fail(
             "a list whose length depends on a tensor is passed to a function that needs its items",
             "use torch.stack(list), len(list), indexing or a for loop",
         )
-    return [get_item(items, index) for index in range(static)]
+    return [get_item(items, index) for index in range(known_length(items))]
 
 
 def _device(items: TracedList) -> torch.device | None:

@@ -15,8 +15,11 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import to_number
 from stretto.frontends.python.values.state import TracedList
+from stretto.ir.size_bounds import maximum, minimum
+from stretto.ir.sizes import Size, ceil_div
 
-SequenceLength = int | TracedTensor
+SequenceLength = int | torch.SymInt | TracedTensor
+"""A number, a size that is known at the call, or what only the run knows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,33 +30,51 @@ class Indexed:
     item: Callable[[Any], Any]
 
     def __iter__(self) -> Iterator[Any]:
-        if not isinstance(self.length, int):
+        if isinstance(self.length, TracedTensor):
             fail(
                 "the number of items to iterate over depends on a tensor",
                 "use a plain for loop over it",
             )
-        for index in range(self.length):
+        for index in range(int(self.length)):
             yield self.item(index)
 
     def __len__(self) -> int:
-        if not isinstance(self.length, int):
+        if isinstance(self.length, TracedTensor):
             fail(
                 "a length that depends on a tensor is needed as a Python int", "use len() in a loop"
             )
-        return self.length
+        return int(self.length)
 
 
 def range_source(*bounds: Any) -> Indexed:
-    """`range` with traced bounds; the step must be a Python int."""
+    """`range` with bounds that are traced, or sizes; the step must be a Python int."""
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if isinstance(step, TracedTensor):
         fail("the step of a range is a traced value", "use a Python int as step")
+    step = int(step)
+    if step == 0:
+        raise ValueError("range() arg 3 must not be zero")
+    state = tracer()
+    if not any(isinstance(bound, TracedTensor) for bound in (start, stop)):
+        return Indexed(_trips(start, stop, step), lambda index: _position(index, start, step))
+    start, stop = (
+        state.number_of_dim(bound) if isinstance(bound, torch.SymInt) else bound
+        for bound in (start, stop)
+    )
     sign = 1 if step > 0 else -1
     starts_at_zero = isinstance(start, int) and start == 0
     span = stop if starts_at_zero and sign == 1 else (stop - start) * sign
     count = (span + (abs(step) - 1)) // abs(step) if abs(step) != 1 else span
     length = to_number(count) if isinstance(count, TracedTensor) else max(0, count)
     return Indexed(length, lambda index: _position(index, start, step))
+
+
+def _trips(start: Any, stop: Any, step: int) -> SequenceLength:
+    """How many numbers a range of sizes has."""
+    state = tracer()
+    first, last = (Size.of(state.dim(bound)) for bound in (start, stop))
+    distance = last - first if step > 0 else first - last
+    return state.symbolic_dim(maximum(0, ceil_div(distance, abs(step))).dim)
 
 
 def _position(index: Any, start: Any, step: int) -> Any:
@@ -80,8 +101,16 @@ def _tensor_source(tensor: torch.Tensor) -> Indexed:
         raise TypeError("iteration over a 0-d tensor")
     traced = tensor if isinstance(tensor, TracedTensor) else tracer().promote(tensor)
     size: Any = tensor.shape[0]
-    length = size if isinstance(size, int) else tracer().number_of_dim(size)
+    length = size if is_known_at_call(size) else tracer().number_of_dim(size)
     return Indexed(length, lambda index: select(traced, 0, index))
+
+
+def is_known_at_call(size: Any) -> bool:
+    """Whether a size is a number, or one that the call decides."""
+    return isinstance(size, int) or (
+        isinstance(size, torch.SymInt)
+        and size.node.expr.free_symbols <= tracer().sizes.known.keys()
+    )
 
 
 def enumerated(iterable: Any, start: int = 0) -> Any:
@@ -97,19 +126,22 @@ def zipped(*iterables: Any, strict: bool = False) -> Any:
         return zip(*iterables, strict=strict)
     known = [source for source in sources if source is not None]
     lengths = [source.length for source in known]
-    if not all(isinstance(length, int) for length in lengths):
+    if any(isinstance(length, TracedTensor) for length in lengths):
         if len(lengths) == 1 or all(length is lengths[0] for length in lengths):
             return Indexed(lengths[0], lambda index: tuple(s.item(index) for s in known))
         fail("zip over lengths that depend on a tensor", "loop over an index instead")
-    shortest = min(length for length in lengths if isinstance(length, int))
+    state = tracer()
+    sizes = [state.dim(length) for length in lengths if not isinstance(length, TracedTensor)]
+    shortest = state.symbolic_dim(minimum(*sizes).dim)
     return Indexed(shortest, lambda index: tuple(source.item(index) for source in known))
 
 
 def backwards(iterable: Any) -> Any:
-    if isinstance(iterable, torch.Tensor) and type(next(iter(iterable.shape), None)) is int:
+    if isinstance(iterable, torch.Tensor) and is_known_at_call(next(iter(iterable.shape), None)):
         traced = iterable if isinstance(iterable, TracedTensor) else tracer().promote(iterable)
         return as_source(traced.flip(0))  # rows of a copy, as in eager PyTorch
     source = as_source(iterable)
     if source is None:
         return reversed(iterable)
-    return Indexed(source.length, lambda index: source.item(source.length - 1 - index))
+    last: Any = source.length - 1
+    return Indexed(source.length, lambda index: source.item(last - index))

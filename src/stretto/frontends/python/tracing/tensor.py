@@ -24,7 +24,7 @@ from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.ir.core import Block, Value
 from stretto.ir.ops import Argument, argument_values, map_argument
 from stretto.ir.sizes import Size
-from stretto.ir.types import TensorType
+from stretto.ir.types import Dim, TensorType
 
 
 @dataclass(eq=False, slots=True)
@@ -65,14 +65,24 @@ class FunctionContext:
 
 @dataclass(frozen=True, slots=True)
 class ListLength:
-    """Length of a list: `offset` beyond that of `base`; static when base is None."""
+    """Length of a list: `offset` beyond that of `base`; known at the call when base is None."""
 
     base: object | None
-    offset: int
+    offset: Dim
 
     @property
     def static(self) -> int | None:
-        return self.offset if self.base is None else None
+        """The length, if it is a number."""
+        return self.offset if self.base is None and isinstance(self.offset, int) else None
+
+    @property
+    def size(self) -> Size | None:
+        """The length, if it is known at the call and no number."""
+        return self.offset if self.base is None and isinstance(self.offset, Size) else None
+
+    def plus(self, more: Dim) -> ListLength:
+        """The length of a list with so many items more."""
+        return ListLength(self.base, (Size.of(more) + self.offset).dim)
 
 
 @dataclass(frozen=True, slots=True)
