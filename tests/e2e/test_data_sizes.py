@@ -270,6 +270,70 @@ def while_below_a_size(x: Tensor) -> Any:
     return i, x[:i]
 
 
+@case(rows)
+def carried_by_a_loop(x: Tensor) -> Any:
+    y = x
+    for _ in range(5):
+        y = y[y[:, 0] > 0.1] * 0.9 - 0.05
+    return y
+
+
+@case(rows)
+def carried_by_a_while(x: Tensor) -> Any:
+    y = x
+    n = 0
+    while y.shape[0] > 2:
+        y = y[y[:, 0] < y[:, 0].max()]
+        n += 1
+    return y, n
+
+
+@case(rows)
+def from_both_arms(x: Tensor) -> Any:
+    if x.sum() > 0:
+        y = x[x[:, 0] > 0]
+    else:
+        y = x[x[:, 1] > 0] * 2
+    return y.sum(0), y, y.shape[0]
+
+
+@case(rows)
+def from_one_arm(x: Tensor) -> Any:
+    y = x
+    if (x > 0).any():
+        y = x[x[:, 0] > 0]
+    return y + 1
+
+
+@case(rows)
+def grown_by_cat(x: Tensor) -> Any:
+    y = x[:1]
+    i = 0
+    while y.sum() < 20 and i < 6:
+        y = torch.cat([y, x[i : i + 1].abs()])
+        i += 1
+    return y
+
+
+@case(rows)
+def columns_that_go(x: Tensor) -> Any:
+    y = x
+    while y.shape[1] > 2 and y.sum() > -3:
+        y = y[:, y.sum(0) > y.sum(0).min()]
+    return y
+
+
+@case(integers)
+def a_queue(i: Tensor) -> Any:
+    q = i
+    tot = 0
+    while q.numel() > 0:
+        tot = tot + q[0] * q.numel()
+        q = q[1:]
+        q = q[q != 1]
+    return tot
+
+
 BOTH = {str(item): item for item in CASES}
 ON_THE_CPU = [
     BOTH[name] for name in ("computed_with", "made_of_a_size", "moe", "slices_that_are_set")

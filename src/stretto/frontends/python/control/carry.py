@@ -48,7 +48,7 @@ from stretto.frontends.python.values.leaves import (
     placeholder,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, unify
+from stretto.frontends.python.values.scalars import Kind, unify, unify_rows
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -333,6 +333,8 @@ class Carry:
             self._grow(before, after)
             return
         kind = unified(before, after)
+        if kind is None:
+            kind = unify_rows(kind_of(before), kind_of(after), promote=self.splits)
         if kind is not None:
             self.leaves[slot] = Carried(kind, before, after, layout_of(before, after))
             self.changed = True
@@ -404,6 +406,8 @@ class Carry:
             after.fail_at_origin()
         kind = kind_of(after)
         joint = None if kind is None else unify(leaf.kind, kind, promote=True)
+        if joint is None:
+            joint = unify_rows(leaf.kind, kind, promote=self.splits)
         may_split = self.splits or isinstance(after, Either) or are_numbers(before, after)
         if joint is None and may_split and before is not UNDEFINED:
             del self.leaves[slot]

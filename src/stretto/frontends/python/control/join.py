@@ -31,7 +31,7 @@ from stretto.frontends.python.values.leaves import (
     placeholder,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, unify, unify_exactly
+from stretto.frontends.python.values.scalars import Kind, unify, unify_exactly, unify_rows
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -42,7 +42,7 @@ from stretto.frontends.python.values.state import (
     rebuild_tuple,
     refill,
 )
-from stretto.ir.core import Value
+from stretto.ir.core import Op, Value
 from stretto.ir.ops import IfOp
 from stretto.ir.types import ListType
 from stretto.ops.effects import may_have_effect
@@ -94,6 +94,8 @@ class Joiner:
     live: frozenset[str] = frozenset()
     pairs: list[Pair] = field(default_factory=list[Pair])
     memo: dict[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
+    behind: list[Op] = field(default_factory=list[Op])
+    """Ops on what the branch gives, which stand behind it."""
     guarded: dict[tuple[int, bool], Any] = field(default_factory=dict[tuple[int, bool], Any])
     keep: list[Any] = field(default_factory=list[Any])
 
@@ -179,6 +181,7 @@ class Joiner:
         kinds = kind_of(first), kind_of(second)
         if kinds[0] is not None and kinds[1] is not None:
             kind = unify_exactly(kinds[0], kinds[1])
+            kind = kind or unify_rows(kinds[0], kinds[1], promote=False)
             if kind is not None:
                 return self._leaf(first, second, kind)
         return self._containers(first, second, name)
@@ -246,6 +249,7 @@ class Joiner:
         state = tracer()
         value = Value(kind.type)
         state.home[value] = state.scope
+        block, before = state.scope.block, len(state.scope.block.ops)
         made = wrap(
             value,
             kind,
@@ -254,6 +258,8 @@ class Joiner:
             length=length,
             layout=layout_of(first, second),
         )
+        self.behind += block.ops[before:]
+        del block.ops[before:]
         self.pairs.append(Pair(first, second, kind, value, made))
         return made
 
@@ -396,6 +402,7 @@ class Joiner:
                 )
         op = IfOp(condition, *arms)
         tracer().place(op, tuple(pair.value for pair in self.pairs))
+        tracer().scope.block.ops += self.behind
         return op
 
 

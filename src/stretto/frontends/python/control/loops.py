@@ -38,6 +38,7 @@ from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import loops_of
 from stretto.frontends.python.values.raises import raises
 from stretto.frontends.python.values.scalars import Kind
+from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import Snapshot
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, WhileOp
@@ -67,9 +68,13 @@ def stage_while(
 ) -> None:
     """`while test(): body()`. Runs natively as long as the test is a Python value."""
     loop = UserLoop(frame, lambda _: body(), frozenset(live), body.__code__)
-    if _runs_natively(loop, test):
+
+    def condition() -> Any:
+        return plain(test())
+
+    if _runs_natively(loop, condition):
         return
-    _traced_while(loop, test)
+    _traced_while(loop, condition)
 
 
 def _runs_natively(loop: UserLoop, test: Test) -> bool:

@@ -25,7 +25,13 @@ from stretto.errors import StrettoError
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.operators import draws, selections, value_checks
 from stretto.frontends.python.operators.decompositions import RULES, decompositions
-from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, eager_refusal, infer
+from stretto.frontends.python.operators.eager import (
+    OF_OPERATORS,
+    eager_error,
+    eager_refusal,
+    infer,
+    settled,
+)
 from stretto.frontends.python.operators.functional import (
     apply_functionally,
     is_mutating,
@@ -236,9 +242,10 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
         state.note(f"{func} only checks values: it is left out")
         return None
     op = TensorOp(str(func), *arguments(state, func, args, kwargs))
-    fakes = tensors_of(outputs)
+    given = tensors_of(outputs)
+    fakes = settled(state, op, given)
     values = state.emit(op, [state.type_of(fake) for fake in fakes])
-    pairs = {id(fake): value for fake, value in zip(fakes, values, strict=True)}
+    pairs = {id(own): (value, fake) for own, value, fake in zip(given, values, fakes, strict=True)}
     number = result_number(func, args, kwargs)
 
     any_layout = any(
@@ -249,7 +256,8 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
     def wrap(item: Any) -> Any:
         if not isinstance(item, FakeTensor):
             return item
-        made = state.fresh(pairs[id(item)], item, number)
+        value, fake = pairs[id(item)]
+        made = state.fresh(value, fake, number)
         made.memory.any_layout = any_layout
         return made
 

@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
+from stretto.errors import VerifyError
 from stretto.frontends.python.tracing.fakes import (
     call_key,
     fake_like,
@@ -33,6 +34,9 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.sizes import hint
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
+from stretto.ir.ops import TensorOp
+from stretto.ir.types import TensorType
+from stretto.ops.infer import infer as types_in_program
 
 OF_OPERATORS = (
     RuntimeError, IndexError, ValueError, TypeError, AssertionError, ZeroDivisionError,
@@ -110,6 +114,29 @@ def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
             raise
     with state.sizes.deciding(), state.faking():
         return func(*args, **kwargs)
+
+
+def settled(state: Tracer, op: TensorOp, fakes: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of an operator with the sizes that its operands alone tell. Where data decide
+    some, torch knows more in a capture: what earlier operators asked for."""
+    types = [state.type_of(fake) for fake in fakes]
+    if not state.symbols or all(type.is_static for type in types):
+        return fakes
+    try:
+        known = types_in_program(op.target, op.args, op.kwargs)
+    except VerifyError as error:
+        fail(error.message, "use tensors whose sizes the capture knows")
+    return [
+        fake if type == wanted else _resized(state, fake, wanted)
+        for fake, type, wanted in zip(fakes, types, known, strict=True)
+    ]
+
+
+def _resized(state: Tracer, fake: torch.Tensor, type: TensorType) -> torch.Tensor:
+    shape: Any = [state.symbolic_dim(dim) for dim in type.shape]
+    with state.faking():
+        strided = torch.empty_strided(shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    return strided
 
 
 def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.operators.eager import eager_error
+from stretto.frontends.python.operators.views import part_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.types import TensorType
 
 aten = torch.ops.aten
@@ -53,12 +56,35 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     traced = target if isinstance(target, TracedTensor) else state.promote(target)
     if source.dtype != traced.dtype:
         source = aten._to_copy.default(source, dtype=traced.dtype)
+    source = _with_sizes_of(source, traced)
     if state.type_of(source).shape != state.type_of(traced).shape:
         source = aten.expand.default(source, list(traced.shape))
     moved = source if isinstance(source, TracedTensor) else state.promote(source)
     value = state.read(moved)
     assert isinstance(value.type, TensorType)
     state.assign(traced, value)
+
+
+def _with_sizes_of(source: Any, target: TracedTensor) -> Any:
+    """What is written, with the sizes of what it is written to: where data decide one of two that
+    differ, they are compared in the run."""
+    state = tracer()
+    for back in range(1, min(source.dim(), target.dim()) + 1):
+        size, wanted = source.shape[-back], target.shape[-back]
+        dim = source.dim() - back
+        if state.dim(size) in (1, state.dim(wanted)):
+            continue
+        if not any(map(is_decided, (size, wanted))):
+            continue
+        number: Any = plain(size)
+        with state.mode:
+            message = "the size {} of what is assigned is not that of the part it is assigned to"
+            shown = state.read(number) if isinstance(number, TracedTensor) else None
+            message = message if shown else message.format(number)
+            check(number == plain(wanted), "RuntimeError", message, shown)
+        moved = source if isinstance(source, TracedTensor) else state.promote(source)
+        source = part_of(moved, dim, 0, wanted)
+    return source
 
 
 def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:

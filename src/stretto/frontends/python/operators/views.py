@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked
+from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked, settled
 from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor, ViewStep
@@ -22,7 +22,7 @@ from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.core import Value
-from stretto.ir.ops import Argument
+from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.types import TensorType
 from stretto.ops.positions import Positions
 
@@ -58,8 +58,11 @@ def _extended(
     inverse: tuple[Argument, ...] | None = None,
 ) -> TracedTensor:
     """The alias of `tensor` that one more view step makes."""
+    state = tracer()
     known = tuple(map(_known, arguments))
-    step = ViewStep(target, known, tracer().type_of(fake), inverse)
+    if state.symbols:
+        (fake,) = settled(state, TensorOp(target, (Value(state.type_of(tensor)), *known)), [fake])
+    step = ViewStep(target, known, state.type_of(fake), inverse)
     return TracedTensor(fake, tensor.memory, (*tensor.steps, step))
 
 

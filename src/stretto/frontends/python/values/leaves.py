@@ -23,7 +23,7 @@ from stretto.frontends.python.values.scalars import Kind, cast_value, python_dty
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
-from stretto.ir.ops import ListNewOp, TensorOp
+from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
 from stretto.ir.types import ListType, TensorType
 
 
@@ -66,6 +66,8 @@ def materialize(leaf: Any, kind: Kind) -> Value:
         return _new_list(leaf, kind)
     if isinstance(leaf, TracedList):
         return state.current(leaf.memory)
+    if kind.rows is not None:
+        return _rows(leaf, kind, kind.rows)
     assert isinstance(kind.type, TensorType)
     if isinstance(leaf, bool | int | float):
         return state.literal(leaf, kind.type.dtype)
@@ -78,6 +80,26 @@ def _new_list(items: list[Any], kind: Kind) -> Value:
     element = Kind(kind.type.element, kind.number)
     values = tuple(materialize(item, element) for item in items)
     return tracer().emit(ListNewOp(values), (kind.type,))[0]
+
+
+def _rows(leaf: Any, kind: Kind, dim: int) -> Value:
+    """The parts of a tensor along a dim as a list."""
+    state = tracer()
+    traced = leaf if isinstance(leaf, TracedTensor) else state.promote(leaf)
+    with state.mode:
+        moved: Any = traced.movedim(dim, 0)
+    (empty,) = state.emit(ListNewOp(()), (kind.type,))
+    return state.emit(ListExtendOp(empty, state.read(moved)), (kind.type,))[0]
+
+
+def _of_rows(value: Value, dim: int, device: torch.device | None) -> Any:
+    """A list of parts as the tensor that they are along a dim."""
+    state, element = tracer(), value.list.element
+    lead = state.dim(state.new_symbol(state.list_length(value)))
+    type = TensorType(element.dtype, (lead, *element.shape))
+    made = state.fresh(state.emit(ListStackOp(value), (type,))[0], fake_of_type(type, device))
+    with state.mode:
+        return made.movedim(0, dim) if dim else made
 
 
 def placeholder(kind: Kind) -> Value:
@@ -146,6 +168,8 @@ def wrap(
 ) -> Any:
     """A Python object that stands for `value`. `layout`: its strides, None if not known."""
     state = tracer()
+    if kind.rows is not None:
+        return _of_rows(value, kind.rows, device)
     if isinstance(kind.type, ListType):
         storage = Storage(StorageState(value, length or ListLength(object(), 0)), state.scope)
         return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))

@@ -14,6 +14,7 @@ from stretto.frontends.python.tracing.tensor import LinearForm, NumberMark, Trac
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
+from stretto.ir.sizes import Size
 from stretto.ir.types import FLAG, DType, ListType, TensorType
 
 aten = torch.ops.aten
@@ -173,10 +174,14 @@ def known_value(tensor: TracedTensor) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a leaf of the state is in the Program: a type, and whether it is a Python number."""
+    """What a leaf of the state is in the Program: a type, and whether it is a Python number.
+
+    rows: the dim of a tensor that is a list of the Program, since data decide how long it is there.
+    """
 
     type: TensorType | ListType
     number: bool
+    rows: int | None = None
 
 
 def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
@@ -184,6 +189,8 @@ def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
 
     Numbers of different types have none: in Python an int is not a float of the same value."""
     a, b = first.type, second.type
+    if first.rows is not None or second.rows is not None:
+        return _unified_rows(first, second)
     if isinstance(a, ListType) or isinstance(b, ListType):
         return first if a == b else None
     if a.shape != b.shape:
@@ -201,6 +208,41 @@ def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
     if a.dtype is b.dtype:
         return first
     return Kind(TensorType(_promoted(a.dtype, b.dtype), a.shape), False) if promote else None
+
+
+def _unified_rows(first: Kind, second: Kind) -> Kind | None:
+    """The kind of tensors that are lists of rows; the other one may be a tensor with such rows."""
+    if first.rows is None:
+        first, second = second, first
+    other = second
+    if second.rows is None and isinstance(second.type, TensorType) and not second.number:
+        other = _as_rows(second.type, first.rows)
+    return first if other == first else None
+
+
+def _as_rows(type: TensorType, dim: int | None) -> Kind | None:
+    if dim is None or dim >= type.rank:
+        return None
+    item = TensorType(type.dtype, (*type.shape[:dim], *type.shape[dim + 1 :]))
+    return Kind(ListType(item), False, dim) if item.is_static else None
+
+
+def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kind | None:
+    """The same for tensors that differ in one dim, of which data decide the size: a list of their
+    parts along it. `promote`: they may differ so although the sizes are numbers."""
+    if first is None or second is None or first.number or second.number:
+        return None
+    a, b = first.type, second.type
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.rank != b.rank:
+        return None
+    dims = [dim for dim, pair in enumerate(zip(a.shape, b.shape, strict=True)) if len({*pair}) > 1]
+    if len(dims) != 1 or a.dtype is not b.dtype:
+        return None
+    sizes = (a.shape[dims[0]], b.shape[dims[0]])
+    symbols = tracer().symbol_dims
+    decided = any(isinstance(s, Size) and not symbols.keys().isdisjoint(s.symbols) for s in sizes)
+    kinds = _as_rows(a, dims[0]), _as_rows(b, dims[0])
+    return kinds[0] if kinds[0] == kinds[1] and (decided or promote) else None
 
 
 def unify_exactly(first: Kind, second: Kind) -> Kind | None:
