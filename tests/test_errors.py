@@ -17,6 +17,8 @@ STAGES = [
     errors.CodegenError,
     errors.BuildError,
     errors.RunError,
+    errors.SaveError,
+    errors.LoadError,
 ]
 
 

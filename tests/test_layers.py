@@ -42,6 +42,7 @@ TOP: tuple[str, ...] = (
     "families",
     "keys",
     "placement",
+    "saving",
 )
 
 # The parts of `frontends.python`, from the bottom up: each imports only those before it.

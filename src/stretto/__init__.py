@@ -11,8 +11,10 @@ from stretto.errors import (
     BuildError,
     CaptureError,
     CodegenError,
+    LoadError,
     PassError,
     RunError,
+    SaveError,
     ScheduleError,
     StrettoError,
     StrettoWarning,
@@ -22,6 +24,7 @@ from stretto.options import Options
 
 if TYPE_CHECKING:
     from stretto.api import Compiled, compile
+    from stretto.saving.loaded import Loaded, load
 
 __version__ = "0.1.0"
 
@@ -30,23 +33,33 @@ __all__ = [
     "CaptureError",
     "CodegenError",
     "Compiled",
+    "LoadError",
+    "Loaded",
     "Options",
     "PassError",
     "RunError",
+    "SaveError",
     "ScheduleError",
     "StrettoError",
     "StrettoWarning",
     "VerifyError",
     "compile",
+    "load",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`compile` is imported on first use: it brings torch and every stage along."""
+    """`compile` and `load` are imported on first use: they bring torch and every stage along."""
     if name in ("compile", "Compiled"):
         from stretto import api as module
 
         globals()["Compiled"] = module.Compiled
         globals()["compile"] = module.compile
+        return globals()[name]
+    if name in ("load", "Loaded"):
+        from stretto.saving import loaded
+
+        globals()["Loaded"] = loaded.Loaded
+        globals()["load"] = loaded.load
         return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

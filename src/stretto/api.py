@@ -431,6 +431,15 @@ class Compiled:
         for entry in self.signatures:
             entry.executable.synchronize()
 
+    def save(self, path: str | Path) -> None:
+        """Writes everything compiled so far to a file, with the weights, for `stretto.load`.
+
+        Of a module, what was compiled for the mode that it is in. Raises SaveError where a program
+        depends on objects that a file cannot hold."""
+        from stretto.saving.describe import save
+
+        save(self, path)
+
     def explain(self) -> str:
         """What was captured, fused, scheduled and built, per signature, and what not and why."""
         from stretto.tools.explain import explain

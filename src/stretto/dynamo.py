@@ -24,7 +24,7 @@ from stretto.api import Compiled
 from stretto.errors import CaptureError, StrettoWarning
 from stretto.frontends.fx import BoundGraph, GraphFunction, shared_outputs
 from stretto.options import Options
-from stretto.placement import AUTO, require_backend
+from stretto.placement import AUTO, choose_machine, require_backend
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """What torch.compile calls modes. A program of stretto is one launch, whose kernels are chosen by
@@ -149,6 +149,9 @@ class GraphPrograms:
         self.buffers = [n for n, is_parameter in held.items() if not is_parameter]
         self.shared = shared_outputs(graph)
         self.floats = _floats(graph)
+        self.has_sizes = any(
+            isinstance(node.meta.get("example_value"), torch.SymInt) for node in graph.inputs
+        )
         self._specialised = False
         self._modules: dict[tuple[int, ...], _OneModule] = {}
         self._last: _OneModule | None = None
@@ -197,9 +200,16 @@ class GraphPrograms:
         inputs = [n for n in range(len(args)) if n not in fixed]
         views = frozenset(item.output for item in self.shared)
         bound = BoundGraph(self.graph, fixed, views)
-        compiled = Compiled(bound, self.machine, self.settings)
+        compiled = Compiled(bound, self.machine, self.settings, self._dynamic(args))
         _graphs[next(_numbers)] = compiled
         return _OneModule(fixed, tuple(fixed.values()), inputs, compiled)
+
+    def _dynamic(self, args: Sequence[Any]) -> bool | None:
+        """Whether sizes may be symbols of a program, as `stretto.compile` has it: only where Dynamo
+        has made some of them symbolic, for it guards all others."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        takes_symbols = choose_machine(self.machine, tensors).takes_symbols
+        return None if self.has_sizes and takes_symbols else False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -98,6 +98,14 @@ class RunError(StrettoError):
     """A compiled program cannot run on these inputs, or stopped while running."""
 
 
+class SaveError(StrettoError):
+    """A compiled function holds what a file cannot, or the file cannot be written."""
+
+
+class LoadError(StrettoError):
+    """A file is damaged, of another version, or not one that stretto has saved."""
+
+
 class StrettoWarning(UserWarning):
     """The result is right, but not got the way the user may expect (eager, many signatures)."""
 

@@ -14,7 +14,10 @@ import torch
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("cuda", "guide", "timeline", "torch_compile")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("cuda", "guide", "saving", "timeline", "torch_compile")
+    ),
 ]
 
 _BLOCK = re.compile(r"(<!-- not run -->\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -23,6 +23,7 @@ from stretto.tools.kernels import kernel_row, short_file
 if TYPE_CHECKING:
     from stretto.api import Compiled
     from stretto.entry import Entry
+    from stretto.saving.loaded import Loaded
     from stretto.tools.models import Model
 
 MOST_ROWS = 60
@@ -61,6 +62,25 @@ def explain_target(target: str, model: Model, captured: Captured, stages: Stages
     with out.indent():
         names = tensor_names(model.function, model.inputs, {})
         _write_stages(out, Subject(captured, stages, names, sum(stages.seconds.values())))
+    return out.text()
+
+
+def explain_loaded(loaded: Loaded) -> str:
+    """What became of each signature of a file."""
+    out = Writer()
+    built = loaded.built_with
+    out.write(f"{loaded.__name__}: loaded, {counted(len(loaded.signatures), 'signature')}")
+    out.write(
+        f"saved by stretto {built['stretto']}, torch {built['torch']}, for {built['machine']}"
+    )
+    for number, entry in enumerate(loaded.signatures, 1):
+        out.write()
+        out.write(
+            f"signature {number}: backend {entry.stages.backend}, {counted(entry.calls, 'call')}"
+        )
+        with out.indent():
+            names = loaded.names_of_tensors(number - 1)
+            _write_stages(out, Subject(entry.captured, entry.stages, names, entry.seconds))
     return out.text()
 
 

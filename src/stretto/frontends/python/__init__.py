@@ -30,6 +30,7 @@ from stretto.frontends.python.results.watch import Watch
 from stretto.frontends.python.tracing.sizes import (
     CallSizes,
     FixedSize,
+    SizeCondition,
     SizePlan,
     SizeRange,
     SizeSource,
@@ -52,6 +53,7 @@ __all__ = [
     "PythonLeaf",
     "Reading",
     "ResultLeaf",
+    "SizeCondition",
     "SizePlan",
     "SizeRange",
     "SizeSource",

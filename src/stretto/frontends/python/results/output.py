@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -25,6 +23,12 @@ from stretto.frontends.python.results.captured import (
     OutputSpec,
     PythonLeaf,
     ResultLeaf,
+)
+from stretto.frontends.python.results.containers import (
+    CollectionOf,
+    DictOf,
+    RecordOf,
+    TupleOf,
 )
 from stretto.frontends.python.source.rewrite import is_rewritten
 from stretto.frontends.python.tracing.frames import UNDEFINED
@@ -139,14 +143,13 @@ class Flattener:
         check_kept(value)
         match value:
             case Indexed() if not self.storing:
-                return NewContainer(list, tuple(self.spec(item) for item in value))
+                return NewContainer(CollectionOf(list), tuple(self.spec(item) for item in value))
             case dict():
                 return self._dict(value)
             case tuple():
-                build = functools.partial(_tuple, type(value))
-                return NewContainer(build, tuple(self.spec(item) for item in value))
+                return NewContainer(TupleOf(type(value)), tuple(self.spec(item) for item in value))
             case list() | set() | frozenset() | deque():
-                build = functools.partial(_collection, type(value), getattr(value, "maxlen", None))
+                build = CollectionOf(type(value), getattr(value, "maxlen", None))
                 return NewContainer(build, tuple(self.spec(item) for item in value))
             case nn.Module() | type():
                 return self._python(value)
@@ -202,43 +205,21 @@ class Flattener:
         return ChoiceLeaf((*flags, PythonLeaf(True)), (*options, made))
 
     def _dict(self, value: dict[Any, Any]) -> OutputSpec:
-        keys, kind = list(value), type(value)
-        for key in keys:
+        for key in value:
             self.check_text(key)
         factory = value.default_factory if isinstance(value, defaultdict) else None
-
-        def build(items: Sequence[Any]) -> Any:
-            pairs = dict(zip(keys, items, strict=True))
-            if kind is defaultdict:
-                return defaultdict(factory, pairs)
-            return pairs if kind is dict else kind(pairs)
-
+        build = DictOf(type(value), tuple(value), factory)
         return NewContainer(build, tuple(self.spec(item) for item in value.values()))
 
     def _record(self, value: Any) -> OutputSpec:
         """An object, rebuilt without calling its class."""
-        kind = type(value)
         names = (
-            list(vars(value))
+            tuple(vars(value))
             if hasattr(value, "__dict__")
-            else [item.name for item in dataclasses.fields(value)]
+            else tuple(item.name for item in dataclasses.fields(value))
         )
-
-        def build(items: Sequence[Any]) -> Any:
-            made = object.__new__(kind)
-            for name, item in zip(names, items, strict=True):
-                object.__setattr__(made, name, item)
-            return made
-
+        build = RecordOf(type(value), names)
         return NewContainer(build, tuple(self.spec(getattr(value, name)) for name in names))
-
-
-def _tuple(kind: type, items: Sequence[Any]) -> Any:
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
-
-
-def _collection(kind: type, most: int | None, items: Sequence[Any]) -> Any:
-    return deque(items, most) if kind is deque else kind(items)
 
 
 class ArgumentReturned(CaptureSignal):

@@ -1,0 +1,62 @@
+"""How a container that the captured function makes is made anew by each call: from its class and
+its items."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TupleOf:
+    """A tuple, or a named one."""
+
+    kind: type
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        return self.kind(*items) if hasattr(self.kind, "_fields") else self.kind(items)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOf:
+    """A list, set or deque. most: how many items a deque keeps."""
+
+    kind: type
+    most: int | None = None
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        return deque(items, self.most) if self.kind is deque else self.kind(items)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DictOf:
+    """A dict or an object of a class that derives from it. factory: of a defaultdict."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    factory: Callable[[], Any] | None = None
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        pairs = dict(zip(self.keys, items, strict=True))
+        if self.kind is defaultdict:
+            return defaultdict(self.factory, pairs)
+        return pairs if self.kind is dict else self.kind(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOf:
+    """An object, rebuilt without calling its class."""
+
+    kind: type
+    names: tuple[str, ...]
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        made = object.__new__(self.kind)
+        for name, item in zip(self.names, items, strict=True):
+            object.__setattr__(made, name, item)
+        return made
+
+
+Container = TupleOf | CollectionOf | DictOf | RecordOf

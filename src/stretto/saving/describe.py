@@ -1,0 +1,295 @@
+"""What a signature is, as JSON: its arguments, inputs, constants, results and changes."""
+
+# pyright: reportPrivateUsage=false
+# saving is a part of what a compiled function does
+
+from __future__ import annotations
+
+import inspect
+import platform
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import stretto
+from stretto.entry import Entry
+from stretto.errors import SaveError
+from stretto.families import SizeKey
+from stretto.frontends.python import (
+    ArgumentLeaf,
+    External,
+    Fetched,
+    InputBinding,
+    InputLeaf,
+    IntLeaf,
+    NewContainer,
+    OutputSpec,
+    PythonLeaf,
+    ResultLeaf,
+)
+from stretto.frontends.python.results.captured import ChoiceLeaf, ObjectLeaf
+from stretto.ir.core import Program
+from stretto.ir.printer import print_program
+from stretto.saving.file import Content, write
+from stretto.saving.values import Json, container_to_json, value_to_json
+
+if TYPE_CHECKING:
+    from stretto.api import Compiled
+
+_PATHS = ("dump_dir", "cache_dir")
+
+
+def save(compiled: Compiled, path: str | Path) -> None:
+    """Writes all signatures of a compiled function to a file. Raises SaveError."""
+    entries = [entry for entry in compiled.signatures if _is_of_mode(entry, compiled._module)]
+    if not entries:
+        raise SaveError(
+            "nothing has been compiled yet that could be saved",
+            remedy="call the function with the arguments that it is to be saved for, or give "
+            "stretto.compile its example_inputs",
+        )
+    for entry in entries:
+        if not entry.is_current():
+            changed = entry.watch.changed() or "the content of a tensor"
+            raise SaveError(
+                "the function was compiled with another value of something that has changed "
+                f"since: {changed}",
+                remedy="call it once more with the same arguments before you save it",
+            )
+    tensors = _Tensors()
+    texts: dict[str, str] = {}
+    signatures: list[Json] = []
+    for number, entry in enumerate(entries):
+        texts[f"program.{number}"] = print_program(entry.captured.program)
+        signatures.append(_signature(entry, f"program.{number}", tensors))
+    manifest = {
+        "function": _name(compiled),
+        "parameters": _parameters(compiled._function),
+        "built": _built(compiled),
+        "signatures": signatures,
+    }
+    write(Path(path), Content(manifest, texts, tensors.by_name))
+
+
+def _is_of_mode(entry: Entry, module: torch.nn.Module | None) -> bool:
+    """Whether a signature is of the mode that a module is in: a file has one of the two."""
+    return module is None or entry.key == () or _mode_of(entry.key) in (None, module.training)
+
+
+def _mode_of(key: Any) -> bool | None:
+    """The mode of the module, which a key begins with. Longer keys end in the one they extend."""
+    while isinstance(key, tuple) and key and type(key[0]) is not bool:  # pyright: ignore[reportUnknownArgumentType]
+        key = key[-1]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(key, SizeKey):
+        return _mode_of(key.family.first.family)
+    return key[0] if isinstance(key, tuple) and key else None  # pyright: ignore[reportUnknownVariableType]
+
+
+@dataclass(slots=True)
+class _Tensors:
+    """The tensors of a file by name, each once."""
+
+    by_name: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    names: dict[int, str] = field(default_factory=dict[int, str])
+
+    def name(self, tensor: torch.Tensor, wanted: str) -> str:
+        if id(tensor) not in self.names:
+            name, number = wanted, 0
+            while name in self.by_name:
+                number += 1
+                name = f"{wanted}_{number}"
+            self.names[id(tensor)] = name
+            self.by_name[name] = tensor
+        return self.names[id(tensor)]
+
+
+def _signature(entry: Entry, text: str, tensors: _Tensors) -> Json:
+    captured = entry.captured
+    if captured.objects is not None:
+        raise SaveError(
+            "the function reads or changes attributes or items of objects that outlive the call",
+            remedy="pass what changes as tensors, and return it, or keep it in buffers of a module",
+        )
+    if captured.identical:
+        raise SaveError(
+            "a tensor is both an argument and reached by the function in another way",
+            remedy="pass a clone() of it",
+        )
+    arguments, order = _arguments(entry.keep)
+    constants = {
+        source.key: tensors.name(source.tensor, source.key)
+        for source in captured.constants
+        if source.key is not None
+    }
+    made = {
+        key: tensors.name(tensor, key)
+        for key, tensor in captured.program.constants.items()
+        if key not in constants
+    }
+    return {
+        "text": text,
+        "arguments": arguments,
+        "inputs": [_input(binding, order, tensors) for binding in captured.inputs],
+        "constants": constants | made,
+        "output": _output(captured.output, tensors),
+        "mutations": [[mutation.input, mutation.result] for mutation in captured.mutations],
+        "writes": captured.writes,
+        "variant": entry.compiled_variant,
+        "notes": list(captured.notes),
+        "conditions": _conditions(entry),
+        **_places(captured.program),
+    }
+
+
+# ---- arguments -------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """For each tensor and each int of a call, in its order: the number that it has where keywords
+    are in the order of their names."""
+
+    tensors: list[int]
+    ints: list[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Numbered:
+    """A tensor or an int among the arguments, with its number in the order of the call."""
+
+    number: int
+    value: Any
+
+
+def _arguments(keep: Any) -> tuple[Json, _Order]:
+    """The arguments of a call, keywords in the order of their names."""
+    tensors, ints = count(), count()
+
+    def numbered(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return _Numbered(next(tensors), leaf)
+        return _Numbered(next(ints), leaf) if type(leaf) is int else leaf
+
+    args, kwargs = pytree.tree_map(numbered, keep)
+    found_tensors: list[int] = []
+    found_ints: list[int] = []
+
+    def described(value: Any) -> Json:
+        match value:
+            case _Numbered(number, torch.Tensor() as tensor):
+                found_tensors.append(number)
+                return {"tensor": [_dtype(tensor), list(tensor.shape), str(tensor.device)]}
+            case _Numbered(number, value):
+                found_ints.append(number)
+                return value
+            case tuple() if type(value) is tuple:
+                return {"tuple": [described(item) for item in value]}
+            case list() if type(value) is list:
+                return {"list": [described(item) for item in value]}
+            case dict() if type(value) in (dict, OrderedDict):
+                keys = [value_to_json(key, "a key of an argument") for key in value]
+                kind = type(value).__name__
+                return {kind: [keys, [described(item) for item in value.values()]]}
+            case _:
+                return value_to_json(value, "an argument")
+
+    made = [described(args), described({name: kwargs[name] for name in sorted(kwargs)})]
+    return made, _Order(_inverse(found_tensors), _inverse(found_ints))
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return [order.index(number) for number in range(len(order))]
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _input(binding: InputBinding, order: _Order, tensors: _Tensors) -> Json:
+    match binding:
+        case ArgumentLeaf(index):
+            return {"argument": order.tensors[index]}
+        case IntLeaf(index, name):
+            return {"int": [order.ints[index], name]}
+        case External(tensor, name):
+            return {"buffer": tensors.name(tensor, name)}
+        case Fetched():
+            raise AssertionError("only signatures with objects have these")
+
+
+# ---- results ---------------------------------------------------------------------------------
+def _output(spec: OutputSpec, tensors: _Tensors) -> Json:
+    match spec:
+        case ResultLeaf(index, number):
+            return {"result": [index, number]}
+        case PythonLeaf(value) if isinstance(value, torch.Tensor):
+            return {"tensor": tensors.name(value, "result")}
+        case PythonLeaf(value):
+            return {"value": value_to_json(value, "a result")}
+        case InputLeaf(index):
+            return {"input": index}
+        case NewContainer(build, children):
+            return container_to_json(build, [_output(child, tensors) for child in children])
+        case ChoiceLeaf(flags, options):
+            found = [[_output(item, tensors) for item in items] for items in (flags, options)]
+            return {"choice": found}
+        case ObjectLeaf():
+            raise AssertionError("only signatures with objects have these")
+
+
+def _conditions(entry: Entry) -> Json:
+    """What must hold between the sizes of a call; None where all of them are numbers."""
+    sizes = entry.captured.sizes
+    if sizes is None or not sizes.symbols:
+        return None
+    return [condition.text for condition in sizes.conditions]
+
+
+def _places(program: Program) -> dict[str, Json]:
+    """The user's lines that errors and `explain()` name: all of them, and which each operator has,
+    in the order of the text."""
+    places: dict[Any, int] = {}
+    of_ops = [places.setdefault(op.location, len(places)) for op in program.walk()]
+    listed = [
+        place and [place.file, place.line, place.column, place.end_column, place.function]
+        for place in places
+    ]
+    return {"places": listed, "of operators": of_ops}
+
+
+# ---- what a file says of itself --------------------------------------------------------------
+def _name(compiled: Compiled) -> str:
+    return getattr(compiled, "__name__", None) or type(compiled._function).__name__
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Names of the positional parameters, for messages."""
+    called = getattr(function, "forward", function)
+    try:
+        found = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in found if parameter.kind in kinds]
+
+
+def _built(compiled: Compiled) -> Json:
+    """What the programs were built with, for people."""
+    entry = compiled.signatures[0]
+    settings = {
+        item.name: getattr(compiled._options, item.name)
+        for item in fields(compiled._options)
+        if item.name not in _PATHS
+    }
+    return {
+        "stretto": stretto.__version__,
+        "torch": torch.__version__,
+        "machine": entry.stages.machine.name,
+        "device": entry.stages.place.type,
+        "processor": platform.machine(),
+        "options": settings,
+    }

@@ -1,0 +1,247 @@
+"""`stretto.load`: a function whose programs come from a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stretto.build import build
+from stretto.entry import Entry
+from stretto.errors import LoadError, RunError, StrettoError
+from stretto.families import CallForm
+from stretto.frontends.python.results.signature import key_of
+from stretto.frontends.python.tracing.admission import active_transformation, foreign_input
+from stretto.locks import ForkSafeLock
+from stretto.machines.machine import Machine
+from stretto.options import Options
+from stretto.placement import AUTO, choose_machine, require_backend
+from stretto.runtime.check import Checker
+from stretto.saving.file import Content, damaged, read, write
+from stretto.saving.mismatch import mismatch, name_of
+from stretto.saving.restore import Signature, Supply, TensorForm, restore
+from stretto.saving.values import class_name
+
+_WRONG = (
+    KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, RecursionError,
+    OverflowError, AssertionError, StrettoError,
+)  # fmt: skip
+"""What a manifest that is not as `describe` writes it may lead to while it is read."""
+
+
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+
+def load(
+    path: str | Path,
+    *,
+    backend: str = AUTO,
+    device: str | torch.device | None = None,
+    options: Options | None = None,
+    classes: Iterable[type] = (),
+    namespaces: Iterable[str] = (),
+) -> Loaded:
+    """The function that `Compiled.save` has written to a file, ready to be called.
+
+    It needs nothing of the source that it was compiled from. Its programs are built here, from
+    their texts; those that this machine has built before come from the build cache.
+
+    backend, options: as for `stretto.compile`. device: where its tensors are to be, in place of the
+        device that it was saved for.
+    classes: of results that are no plain containers, such as a dataclass. namespaces: of operators
+        besides torch's own, for files that you trust.
+
+    Raises LoadError for a file that is damaged, of another format, or refused; nothing of it has
+    run then. A call raises RunError for arguments that no signature of the file is for.
+    """
+    require_backend(backend)
+    place = None if device is None else torch.device(device)
+    content = read(Path(path))
+    try:
+        place = place or _device_of(content.manifest)
+        tensors = {name: tensor.to(place) for name, tensor in content.tensors.items()}
+        known = {class_name(kind): kind for kind in classes}
+        moved = torch.device(device) if device is not None else None
+        supply = Supply(content.texts, tensors, known, tuple(namespaces), moved)
+        _check_labels(content.manifest)
+        signatures = [restore(item, supply) for item in content.manifest["signatures"]]
+    except LoadError as error:
+        raise error if error.remedy else damaged(Path(path), error.message) from error
+    except _WRONG as error:
+        raise damaged(Path(path), str(error).partition("\n")[0]) from error
+    machine = choose_machine(backend, [torch.empty(0, device=place)])
+    content = dataclasses.replace(content, tensors=tensors)
+    return Loaded(content, signatures, machine, options or Options(), place)
+
+
+def _check_labels(manifest: Mapping[str, Any]) -> None:
+    """What messages and `explain()` show of a file is text."""
+    built = manifest["built"]
+    shown = [manifest["function"], *(built[name] for name in ("stretto", "torch", "machine"))]
+    lists = (manifest["parameters"], manifest["signatures"])
+    if not all(isinstance(item, list) for item in lists) or not manifest["signatures"]:
+        raise LoadError("it has no signatures")
+    if any(type(item) is not str for item in (*shown, *manifest["parameters"])):
+        raise LoadError("it does not say what it is")
+
+
+def _device_of(manifest: Mapping[str, Any]) -> torch.device:
+    """The device that a file was saved for."""
+    found = torch.device(manifest["built"]["device"])
+    if found.type != "cpu" and not torch.get_device_module(found).is_available():
+        raise LoadError(
+            f"the file was saved for a device of type {found.type}, which is not here",
+            remedy='load it for another one: stretto.load(path, device="cpu")',
+        )
+    return found
+
+
+class Loaded:
+    """A function whose programs come from a file. Made by `stretto.load`."""
+
+    def __init__(
+        self,
+        content: Content,
+        signatures: Sequence[Signature],
+        machine: Machine,
+        options: Options,
+        place: torch.device,
+    ) -> None:
+        self._content = content
+        self._signatures = tuple(signatures)
+        self._machine, self._options, self._place = machine, options, place
+        self._lock = ForkSafeLock()
+        machine.require_ready()
+        self._entries = list(map(self._built, self._signatures))
+        self._fixed: dict[Any, list[int]] = {}
+        self._families: dict[Any, list[int]] = {}
+        for number, signature in enumerate(signatures):
+            if signature.fits is None:
+                self._fixed.setdefault(signature.key, []).append(number)
+            else:
+                self._families.setdefault(signature.form.family, []).append(number)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_dynamo_compiling():
+            return _outside_of_graphs(self, args, kwargs)
+        why = active_transformation()
+        if why is not None:
+            raise _refusal(f"{why}, which needs the original function")
+        if kwargs:
+            kwargs = {name: kwargs[name] for name in sorted(kwargs)}
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        why = foreign_input(leaves)
+        if why is not None:
+            raise _refusal(why)
+        tensors: Sequence[torch.Tensor] = [x for x in leaves if isinstance(x, torch.Tensor)]
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            raise _refusal("an input requires grad, and programs compute no gradients")
+        key = (spec, *map(key_of, leaves))
+        for number in self._fixed.get(key, ()):
+            entry = self._current(number)
+            if not entry.checks_inputs or entry.variant(tensors) == entry.compiled_variant:
+                return entry(tensors)
+        if self._families:
+            form = CallForm.of(key)
+            for number in self._families.get(form.family, ()):
+                entry = self._current(number)
+                if entry.fits_sizes is None or not entry.fits_sizes(form.shapes, form.ints):
+                    continue
+                given = entry.with_ints(tensors, form.ints)
+                if not entry.checks_inputs or entry.variant(given) == entry.compiled_variant:
+                    return entry(given)
+        parameters: list[str] = self._content.manifest["parameters"]
+        raise mismatch(self.__name__, parameters, self._signatures, (args, kwargs), key)
+
+    @property
+    def __name__(self) -> str:
+        return self._content.manifest["function"]
+
+    def __repr__(self) -> str:
+        count = len(self._signatures)
+        return f"<stretto.load of {self.__name__}: {count} signature{'s' if count > 1 else ''}>"
+
+    @property
+    def built_with(self) -> Mapping[str, Any]:
+        """The versions, the machine and the options that the file was written with."""
+        return self._content.manifest["built"]
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Parameters, buffers and other tensors of the function, by name. What calls change in
+        buffers stays there; what you change is seen by the next call."""
+        return self._content.tensors
+
+    @property
+    def signatures(self) -> tuple[Entry, ...]:
+        """The programs of the file."""
+        return tuple(self._entries)
+
+    def names_of_tensors(self, number: int) -> list[str]:
+        """Of the arguments of a signature, in order."""
+        leaves, _ = pytree.tree_flatten_with_path(self._signatures[number].arguments)
+        parameters = self._content.manifest["parameters"]
+        return [name_of(path, parameters) for path, leaf in leaves if isinstance(leaf, TensorForm)]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the function to a file, with the tensors as they are now."""
+        write(Path(path), self._content)
+
+    def synchronize(self) -> None:
+        """Waits until all calls on GPUs have ended."""
+        for entry in self._entries:
+            entry.executable.synchronize()
+
+    def explain(self) -> str:
+        """What was fused, scheduled and built, per signature."""
+        from stretto.tools.explain import explain_loaded
+
+        return explain_loaded(self)
+
+    # ---- programs ----------------------------------------------------------------------------
+    def _current(self, number: int) -> Entry:
+        """A program, built once more where the content of a tensor went into it and has changed."""
+        entry = self._entries[number]
+        if entry.is_current():
+            return entry
+        with self._lock:
+            if not self._entries[number].is_current():
+                self._entries[number] = self._built(self._signatures[number])
+            return self._entries[number]
+
+    def _built(self, signature: Signature) -> Entry:
+        start = time.perf_counter()
+        captured = signature.captured
+        stages = build(captured.program, self._machine, self._options, self._place)
+        assert stages.executable is not None
+        seconds = time.perf_counter() - start
+        entry = Entry(
+            signature.key, captured, stages.executable, stages, seconds, signature.arguments
+        )
+        entry.int_count = len(signature.form.ints)
+        entry.fits_sizes = signature.fits
+        entry.compiled_variant = signature.variant
+        if self._options.check and not self._machine.is_oracle:
+            entry.checker = Checker(captured.program, self._options.max_depth)
+        return entry
+
+
+def _call(loaded: Loaded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return loaded(*args, **kwargs)
+
+
+_outside_of_graphs: Any = torch.compiler.disable(_call)
+"""A call under `torch.compile`, which breaks the graph there."""
+
+
+def _refusal(why: str) -> RunError:
+    return RunError(
+        f"a function that was loaded from a file cannot be called: {why}",
+        remedy="call it under torch.no_grad() with plain tensors, outside of transformations; "
+        "where it must be eager, use the model itself",
+    )
