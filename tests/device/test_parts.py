@@ -36,6 +36,8 @@ def test_the_parts_are_the_whole_once(n: int, parts: int, tile: int) -> None:
     ends = [tile_ranges(kernel, task, {"size.n": n})[0] for task in range(parts)]
     assert [value for first, last in ends for value in range(first, last)] == list(range(n))
     assert all(first % tile == 0 or first == n for first, _ in ends)
+    tiles = [-(-(last - first) // tile) for first, last in ends]
+    assert max(tiles) - min(tiles) <= 1 and (n == 0 or tiles[0] > 0)
 
 
 def region(first: int, last: int, cut: TileDim, columns: tuple[int, int] | None = None) -> Region:

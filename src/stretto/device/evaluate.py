@@ -132,11 +132,18 @@ def tile_ranges(kernel: Kernel, task: int, registers: Registers) -> Ranges:
     """(first, last + 1) of each grid dim for task number `task`, of a dynamic grid too."""
     ranges: list[tuple[int, int]] = []
     for dim in reversed(kernel.grid):
-        extent, width = resolve(dim.extent, registers), resolve(dim.width, registers)
         task, position = divmod(task, _tiles(dim, registers))
-        first, last = (min(n * width, extent) for n in (position, position + 1))
+        extent = resolve(dim.extent, registers)
+        first, last = (_begin(dim, n, extent) for n in (position, position + 1))
         ranges.append((first, last))
     return tuple(reversed(ranges))
+
+
+def _begin(dim: TileDim, position: int, extent: int) -> int:
+    """Where a tile begins, or one of the parts that a dim is cut into."""
+    if dim.parts is not None:
+        position = -(-position * -(-extent // dim.tile) // dim.parts)
+    return min(position * dim.tile, extent)
 
 
 def span_range(span: Span, tile: Ranges, registers: Registers) -> tuple[int, int]:

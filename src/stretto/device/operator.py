@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from stretto.device.expr import Access, Buffer, Expr, Extent, Load, Reg, index_loads, loads
 from stretto.ir.ops import Argument
-from stretto.ir.sizes import Size, ceil_div
+from stretto.ir.sizes import Size
 
 
 class Combine(StrEnum):
@@ -138,10 +138,10 @@ LibraryArgument = Buffer | Reg | Argument | tuple["LibraryArgument", ...]
 class TileDim:
     """A grid dim: `extent` values cut into tiles of `tile` (the last may be smaller).
 
-    An extent that is known at the call only may instead be cut into a fixed number of `parts`. All
-    have the same width, the smallest multiple of `tile` that suffices, but the last ones may have
-    fewer values, or none. So tasks are placed, waits are found and races are excluded for every
-    size at once.
+    An extent that is known at the call only may instead be cut into a fixed number of `parts`: part
+    p of P has those of the T tiles from ceil(p*T / P) up to where the next part begins. The numbers
+    of tiles differ by at most one, and parts of fewer tiles than there are parts have none. So
+    tasks are placed, waits are found and races are excluded for every size at once.
     """
 
     extent: Extent
@@ -156,13 +156,6 @@ class TileDim:
         if not isinstance(self.extent, int):
             raise TypeError("a dynamic grid dim has no static number of tiles")
         return -(-self.extent // self.tile)
-
-    @property
-    def width(self) -> int | Size:
-        """The values of a full tile."""
-        if self.parts is None or isinstance(self.extent, Reg):
-            return self.tile
-        return (ceil_div(ceil_div(self.extent, self.tile), self.parts) * self.tile).dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,10 @@ constexpr int last_column(int kx, S s) {
 // Patch elements of tap kx for `n` pixels from column ox on, all in one output row.
 // `row` is the input row, or null where the padding above or below is meant.
 template <class T, class S>
-STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx, S s) {
+STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx) {
   if (!row) return zero_run(to, n);
-  const int low = clamp(first_column(kx, s) - ox, 0, n);
-  const int high = clamp(last_column(kx, s) - ox, low, n);
+  const int low = clamp(first_column(kx, S{}) - ox, 0, n);
+  const int high = clamp(last_column(kx, S{}) - ox, low, n);
   const T* from = row + (ox + low) * S::SW - S::PW + kx * S::DW;
   zero_run(to, low);
   if constexpr (S::SW == 1)
@@ -78,13 +78,13 @@ STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx, S s) {
 
 // All taps of one channel for `n` pixels of output row oy, `to` being the panel's first row.
 template <class T, class S, int NR>
-STRETTO_INLINE void patch_taps(const T* channel, T* to, int oy, int ox, int n, S s) {
+STRETTO_INLINE void patch_taps(const T* channel, T* to, int oy, int ox, int n) {
   for (int ky = 0; ky < S::KH; ky++) {
     const int iy = oy * S::SH - S::PH + ky * S::DH;
-    const T* row = iy >= 0 && iy < s.H ? channel + iy * s.W : nullptr;
+    const T* row = iy >= 0 && iy < S::H ? channel + iy * S::W : nullptr;
     STRETTO_UNROLL
     for (int kx = 0; kx < S::KW; kx++)
-      patch_run<T, S>(row, to + (ky * S::KW + kx) * NR, ox, n, kx, s);
+      patch_run<T, S>(row, to + (ky * S::KW + kx) * NR, ox, n, kx);
   }
 }
 
@@ -92,29 +92,67 @@ STRETTO_INLINE void patch_taps(const T* channel, T* to, int oy, int ox, int n, S
 // `x` is the first of the channels. Where rows and panels divide each other, as they do for most
 // networks, a run is a whole row or a whole panel and its length a constant.
 template <class T, class S, int NR>
-STRETTO_INLINE void conv_panel(const T* x, T* panel, int p, int channels, S s) {
-  for (int c = 0; c < channels; c++, x += s.H * s.W, panel += S::taps * NR) {
-    if constexpr (S::fixed) {
-      constexpr bool whole_rows = NR % S::OW == 0 && S::pixels % NR == 0;
-      constexpr bool within_row = S::OW % NR == 0;
-      if constexpr (whole_rows) {
-        for (int r = 0; r < NR / S::OW; r++)
-          patch_taps<T, S, NR>(x, panel + r * S::OW, p / S::OW + r, 0, S::OW, s);
-        continue;
-      } else if constexpr (within_row) {
-        patch_taps<T, S, NR>(x, panel, p / S::OW, p % S::OW, NR, s);
-        continue;
+STRETTO_INLINE void conv_panel(const T* x, T* panel, int p, int channels) {
+  constexpr bool whole_rows = NR % S::OW == 0 && S::pixels % NR == 0;
+  constexpr bool within_row = S::OW % NR == 0;
+  for (int c = 0; c < channels; c++, x += S::H * S::W, panel += S::taps * NR) {
+    if constexpr (whole_rows) {
+      for (int r = 0; r < NR / S::OW; r++)
+        patch_taps<T, S, NR>(x, panel + r * S::OW, p / S::OW + r, 0, S::OW);
+    } else if constexpr (within_row) {
+      patch_taps<T, S, NR>(x, panel, p / S::OW, p % S::OW, NR);
+    } else {
+      int done = 0;
+      for (int oy = p / S::OW, ox = p % S::OW; done < NR && oy < S::OH; oy++, ox = 0) {
+        const int n = S::OW - ox < NR - done ? S::OW - ox : NR - done;
+        patch_taps<T, S, NR>(x, panel + done, oy, ox, n);
+        done += n;
+      }
+      if (done < NR)
+        for (int k = 0; k < S::taps; k++) zero_run(panel + k * NR + done, NR - done);
+    }
+  }
+}
+
+// The same for an image whose size is known at the call only. Where a run begins and ends inside of
+// the image is computed once for all channels.
+template <class T, class S, int NR>
+STRETTO_INLINE void conv_panel_sized(const T* x, T* panel, int p, int channels, S s) {
+  int done = 0;
+  for (int oy = p / s.OW, ox = p % s.OW; done < NR && oy < s.OH; oy++, ox = 0) {
+    const int n = s.OW - ox < NR - done ? s.OW - ox : NR - done;
+    int low[S::KW], high[S::KW];
+    bool inside = true;
+    for (int kx = 0; kx < S::KW; kx++) {
+      low[kx] = clamp(first_column(kx, s) - ox, 0, n);
+      high[kx] = clamp(last_column(kx, s) - ox, low[kx], n);
+      inside = inside && low[kx] == 0 && high[kx] == n;
+    }
+    for (int c = 0; c < channels; c++) {
+      T* to = panel + c * S::taps * NR + done;
+      for (int ky = 0; ky < S::KH; ky++) {
+        const int iy = oy * S::SH - S::PH + ky * S::DH;
+        const T* row = x + (int64_t(c) * s.H + iy) * s.W + ox * S::SW - S::PW;
+        for (int kx = 0; kx < S::KW; kx++, to += NR) {
+          if (iy < 0 || iy >= s.H) {
+            zero_run(to, n);
+            continue;
+          }
+          const int first = inside ? 0 : low[kx], last = inside ? n : high[kx];
+          const T* from = row + kx * S::DW;
+          if (first > 0) zero_run(to, first);
+          if constexpr (S::SW == 1)
+            copy_run(to + first, from + first, last - first);
+          else
+            for (int i = first; i < last; i++) to[i] = from[i * S::SW];
+          if (last < n) zero_run(to + last, n - last);
+        }
       }
     }
-    int done = 0;
-    for (int oy = p / s.OW, ox = p % s.OW; done < NR && oy < s.OH; oy++, ox = 0) {
-      const int n = s.OW - ox < NR - done ? s.OW - ox : NR - done;
-      patch_taps<T, S, NR>(x, panel + done, oy, ox, n, s);
-      done += n;
-    }
-    if (done < NR)
-      for (int k = 0; k < S::taps; k++) zero_run(panel + k * NR + done, NR - done);
+    done += n;
   }
+  if (done < NR)
+    for (int k = 0; k < channels * S::taps; k++) zero_run(panel + k * NR + done, NR - done);
 }
 
 // Input channels per piece, and the elements of scratch (64-byte aligned) that conv_tile needs.
@@ -175,7 +213,10 @@ STRETTO_INLINE void conv_tile(const T* x, const T* weights, T* scratch, T* out, 
     constexpr int step = conv_channels<T, S, NR>;
     for (int c = 0; c < S::C; c += step) {
       const int channels = S::C - c < step ? S::C - c : step;
-      conv_panel<T, S, NR>(x + int64_t(c) * s.H * s.W, scratch, p, channels, s);
+      if constexpr (S::fixed)
+        conv_panel<T, S, NR>(x + int64_t(c) * S::H * S::W, scratch, p, channels);
+      else
+        conv_panel_sized<T, S, NR>(x + int64_t(c) * s.H * s.W, scratch, p, channels, s);
       const T* part = weights + int64_t(c) * S::taps * MR;
       const int K = channels * S::taps;
       const bool adds = accumulate || c > 0;

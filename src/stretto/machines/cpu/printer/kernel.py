@@ -57,9 +57,8 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
         first, last = variable(f"g{number}"), variable(f"e{number}")
         if dim.parts is not None:
             place = infix(rest, "%", dim.parts) if number else rest
-            _part(number, dim, place, names, out)
+            bounds.append(_part(number, dim, place, names, out))
             rest = infix(rest, "/", dim.parts)
-            bounds.append((first, last))
             continue
         extent = _extent(dim, names)
         if not extent.is_name and isinstance(dim.extent, Size):
@@ -77,14 +76,19 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
     return tuple(reversed(bounds))
 
 
-def _part(number: int, dim: TileDim, place: Term, names: Naming, out: Builder) -> None:
+def _part(number: int, dim: TileDim, place: Term, names: Naming, out: Builder) -> tuple[Term, Term]:
     """Bounds of one of the parts that a dim is cut into, which may have no values."""
-    size, width = variable(f"n{number}"), variable(f"w{number}")
-    first, last = variable(f"g{number}"), variable(f"e{number}")
-    for name, value in ((size, Index.of(dim.extent)), (width, Index.of(dim.width))):
-        out.assign(name, ScalarPrinter(names, out).index(value), "const int64_t")
-    for name, end in ((first, place * width), (last, first + width)):
-        out.assign(name, filled("{} < {} ? {} : {}", end, size, end, size), "const int64_t")
+    assert dim.parts is not None
+    size, tiles, ends = variable(f"n{number}"), variable(f"t{number}"), list[Term]()
+    extent = ScalarPrinter(names, out).index(Index.of(dim.extent))
+    out.assign(size, extent, "const int64_t")
+    out.assign(tiles, infix(size + (dim.tile - 1), "/", dim.tile), "const int64_t")
+    for name, position in ((f"g{number}", place), (f"e{number}", place + 1)):
+        begin = infix(position * tiles + (dim.parts - 1), "/", dim.parts) * dim.tile
+        end = filled("{} < {} ? {} : {}", begin, size, begin, size)
+        out.assign(variable(name), end, "const int64_t")
+        ends.append(variable(name))
+    return ends[0], ends[1]
 
 
 def _extent(dim: TileDim, names: Naming) -> Term:

@@ -315,7 +315,8 @@ def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple
             bounds.append(GridBound(None, dim.extent, None, dim.extent))
             continue
         extent, tiles = extent_term(dim.extent, names), tile_count(dim, names)
-        tile = dim.width if isinstance(dim.width, int) else size_term(dim.width, names.reg)
+        assert dim.parts is None, "the tiles of a GPU have widths that are numbers"
+        tile = dim.tile
         first, count = variable(f"g{number}"), None
         out.assign(first, (infix(rest, "%", tiles) if number else rest) * tile)
         if not isinstance(dim.extent, int) or dim.extent % dim.tile:
@@ -330,7 +331,7 @@ def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple
 
 def tile_count(dim: TileDim, names: Naming) -> Term:
     """The number of tiles along a grid dim."""
-    if isinstance(dim.extent, int) or dim.parts is not None:
+    if isinstance(dim.extent, int):
         return literal(dim.tiles)
     return infix(extent_term(dim.extent, names) + (dim.tile - 1), "//", dim.tile)
 
