@@ -46,7 +46,7 @@ class EmulatedExecutable(Executable):
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
         """Runs once; a list that was full is made larger and the program run again."""
         deadline = Deadline.after(self.timeout)
-        known = self.sizes.registers(self.sizes.bound(inputs, sizes))
+        known = self.sizes.registers(self.sizes.bound(inputs) if sizes is None else sizes)
         drawn = self.draws.states()
         while True:
             constants = self.constants.tensors.items()
