@@ -22,7 +22,6 @@ from tests.frontends.python.checks import refused
 
 X = torch.tensor([1.0, -2.0, 3.0])
 KEPT: Any = None
-LAYERS = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
 
 
 def test_message_shows_file_line_and_caret() -> None:
@@ -49,10 +48,6 @@ def pieces_from_data(x: Tensor) -> Any:
 
 def python_list_from_data(x: Tensor) -> Any:
     return x * len([0] * x.nonzero().shape[0])
-
-
-def index_of_layers(x: Tensor) -> Tensor:
-    return LAYERS[x.argmax()](x)
 
 
 def generator(x: Tensor) -> Tensor:
@@ -186,7 +181,6 @@ def expanded_write(x: Tensor) -> Tensor:
 CASES: list[tuple[Callable[..., Any], str, str]] = [
     (pieces_from_data, "depends on the content of a tensor", "masks"),
     (python_list_from_data, "a size that the content of a tensor decides", "a mask"),
-    (index_of_layers, "a module is chosen by a traced index", "if/elif"),
     (generator, "is a generator function", "return a list"),
     (coroutine, "is an async function", "plain function"),
     (keeps_a_function, "a new object of class function, which cannot be made again", "before the"),

@@ -6,7 +6,6 @@ Outside of a capture (a closure that outlives it), everything behaves as plain P
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import operator
 import sys
@@ -15,9 +14,8 @@ from numbers import Number
 from typing import Any
 
 import torch
-from torch import nn
 
-from stretto.frontends.python.aliasing.aliases import is_one_of, overlapping
+from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls import recurrent
 from stretto.frontends.python.calls.call import (
     call,
@@ -27,17 +25,16 @@ from stretto.frontends.python.calls.call import (
     check_tensor_attribute,
 )
 from stretto.frontends.python.control import branches, loops
-from stretto.frontends.python.lists import indexing, operations
+from stretto.frontends.python.lists import choices, indexing, operations
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.rewrite import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
-from stretto.frontends.python.tracing.signals import Abort, fail
+from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values import arithmetic, mixed_numbers, raises
 from stretto.frontends.python.values.either import Either, first_either, replaced
-from stretto.frontends.python.values.leaves import to_traced_list
-from stretto.frontends.python.values.scalars import concrete, known_value, number_kind, to_number
+from stretto.frontends.python.values.scalars import concrete, to_number
 from stretto.frontends.python.values.state import TracedList
 
 slice = builtins.slice
@@ -158,48 +155,13 @@ def getitem(holder: Any, index: Any) -> Any:
         return holder[index]
     if isinstance(holder, torch.Tensor):
         return indexing.getitem(tracer().promote(holder), index)
-    if isinstance(holder, builtins.list | tuple | nn.ModuleList | nn.ParameterList):
-        return _item_of_sequence(holder, index)
+    if isinstance(holder, choices.SEQUENCES):
+        return choices.item_of_sequence(holder, index)
+    if isinstance(index, TracedTensor) and isinstance(holder, dict):
+        return choices.entry_of_dict(holder, index)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, TracedTensor):
         return holder[concrete(index, "int")]
     return holder[index]
-
-
-def _item_of_sequence(holder: Any, index: Any) -> Any:
-    """An item of a Python sequence at a traced position."""
-    if isinstance(index, builtins.slice):
-        parts = (index.start, index.stop, index.step)
-        known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in parts]
-        return holder[builtins.slice(*known)]
-    known = known_value(index)
-    if known is not None:
-        return holder[known]
-    with contextlib.suppress(Abort):  # unroll the loop of the index, if it has one
-        concrete(index, "int")
-    if isinstance(holder, nn.ModuleList):
-        fail(
-            "a module is chosen by a traced index",
-            "choose with if/elif over a Python index, or stack the parameters into one tensor",
-        )
-    items = builtins.list(holder)
-    kinds = builtins.list(dict.fromkeys(map(number_kind, items)))
-    if len(kinds) > 1 and None not in kinds:
-        return _number_of_sequence(items, kinds, index)
-    made = operations.get_item(to_traced_list(items), index)
-    if isinstance(made, TracedTensor) and made.number is None:
-        is_one_of(made, items, index)
-    return made
-
-
-def _number_of_sequence(items: list[Any], kinds: list[Any], index: Any) -> Any:
-    """An item of a list of ints and floats, which is one or the other."""
-    are_kind = [[number_kind(item) is kind for item in items] for kind in kinds]
-    flags = [operations.get_item(to_traced_list(marks), index) for marks in are_kind]
-    options = [
-        operations.get_item(to_traced_list([x if is_it else kind() for x, is_it in pairs]), index)
-        for kind, pairs in zip(kinds, (zip(items, m, strict=True) for m in are_kind), strict=True)
-    ]
-    return Either(flags, options)
 
 
 @_for_each_option

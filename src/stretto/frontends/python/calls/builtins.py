@@ -15,7 +15,7 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils._pytree import tree_any, tree_map
 
-from stretto.frontends.python.calls import sized, torch_control
+from stretto.frontends.python.calls import ordering, sized, torch_control
 from stretto.frontends.python.control.branches import (
     branch,
     stage_and,
@@ -127,8 +127,10 @@ def _extreme(
         items: tuple[Any, ...] = args
         if len(args) == 1:
             items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
-        if key is not None or kwargs:
+        if kwargs or not items:
             return NotImplemented
+        if key is not None:
+            return ordering.by_key(is_better, items, key)
         if any(map(is_size_number, items)):
             if all(isinstance(item, int | torch.SymInt) for item in items):
                 return reduce(of_sizes, items)
@@ -233,6 +235,22 @@ def _math(on_tensor: BuiltinRule, kind: type) -> BuiltinRule:
         if of_sizes is not None and len(args) == 1 and is_size_number(args[0]):
             return of_sizes(args[0])
         return cast_number(on_tensor(*args), kind) if any(map(_traced, args)) else NotImplemented
+
+    return rule
+
+
+_TESTS = ("isnan", "isinf", "isfinite")
+
+
+def _math_of_two(on_tensors: BuiltinRule) -> BuiltinRule:
+    """A function of the module `math` of two numbers."""
+
+    def rule(one: Any, other: Any) -> Any:
+        if not (_traced(one) or _traced(other)):
+            return NotImplemented
+        like = one if _traced(one) else other
+        pair = (x if _traced(x) else torch.full_like(like, x) for x in (one, other))
+        return cast_number(on_tensors(*pair), float)
 
     return rule
 
@@ -406,6 +424,7 @@ RULES: dict[Any, BuiltinRule] = {
     max: _extreme(
         operator.gt, lambda item, best: torch.maximum(best, item), lambda a, b: torch.sym_max(a, b)
     ),
+    sorted: ordering.in_order,
     isinstance: _isinstance,
     type: _type,
     getattr: _getattr,
@@ -426,6 +445,10 @@ RULES: dict[Any, BuiltinRule] = {
         getattr(math, name): _math(getattr(torch, name), float)
         for name in ("sqrt", "exp", "log", "tanh", "sin", "cos")
     },
+    **{getattr(math, name): _math(getattr(torch, name), bool) for name in _TESTS},
+    **{getattr(math, name): _math_of_two(getattr(torch, name)) for name in ("atan2", "hypot")},
+    math.fabs: _math(torch.abs, float),
+    math.trunc: _math(torch.trunc, int),
     math.floor: _math(torch.floor, int),
     math.ceil: _math(torch.ceil, int),
     torch.compiler.is_compiling: lambda: True,

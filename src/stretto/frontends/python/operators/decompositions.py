@@ -56,6 +56,16 @@ def _zero_(target: Any) -> Any:
     return _fill_(target, 0)
 
 
+def _as_strided_in_place(value: Any, size: Any, stride: Any, offset: int | None = None) -> Any:
+    """What pooling ends with in eager PyTorch, for images with channels last: only the strides of
+    dims of one element differ, which are nobody's."""
+    shape = list(value.shape)
+    same = all(n == 1 or a == b for n, a, b in zip(shape, stride, value.stride(), strict=False))
+    if shape == list(size) and same and offset in (None, value.storage_offset()):
+        return value
+    return _reshape_inplace(value)
+
+
 def _reshape_inplace(*args: Any, **kwargs: Any) -> Any:
     fail(
         "this operator changes the shape of a tensor in place",
@@ -366,7 +376,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.softmax.int: _softmax(aten._softmax.default),
     aten.log_softmax.int: _softmax(aten._log_softmax.default),
     **_each(_reshape_inplace, "unsqueeze_", "squeeze_", "t_", "transpose_", "resize_"),
-    **_each(_reshape_inplace, "swapaxes_", "swapdims_", "as_strided_"),
+    **_each(_reshape_inplace, "swapaxes_", "swapdims_"),
+    aten.as_strided_.default: _as_strided_in_place,
     aten.set_.source_Tensor: _reshape_inplace,
     aten.tensor_split.tensor_indices_or_sections: _split_at_values,
 }
