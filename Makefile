@@ -56,9 +56,9 @@ docs: setup ## check that the links in README.md and docs/ lead somewhere
 
 $(INSTALLED): pyproject.toml constraints.txt
 	[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv
-	$(INSTALL) '.[dev]'
+	$(INSTALL) '.[dev,models]'
 	@touch $@
 
 $(INSTALLED_BENCH): $(INSTALLED)
-	$(INSTALL) '.[bench,dev]'
+	$(INSTALL) '.[bench,dev,models]'
 	@touch $@

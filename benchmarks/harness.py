@@ -29,10 +29,12 @@ from .measure import (
     time_limit,
 )
 from .models import CORE, ZOO, ZooEntry
-from .peers import PEERS, Case, Peer, Prepared, Skipped
+from .models.real import REAL, MissingPackage
+from .peers import DEFAULT, PEERS, Case, Peer, Prepared, Skipped
 from .peers.base import tensors_to_numpy
 from .record import ModelResult, Record, SystemResult
 
+ALL: Mapping[str, ZooEntry] = {**ZOO, **REAL}
 TOLERANCE = 1e-4
 SEED = 0
 
@@ -42,13 +44,13 @@ Observer = Callable[[str, float], None]
 
 def run(
     models: Sequence[str] = CORE,
-    peers: Sequence[str] = tuple(PEERS),
+    peers: Sequence[str] = DEFAULT,
     threads: int = 2,
     *,
     preset: str = "full",
     batch: int = 1,
     protocol: Protocol | None = None,
-    zoo: Mapping[str, ZooEntry] = ZOO,
+    zoo: Mapping[str, ZooEntry] = ALL,
     systems: Mapping[str, Peer] = PEERS,
     observe: Observer = lambda text, done: None,
 ) -> Record:
@@ -114,7 +116,11 @@ def _with_floor(rates: Rates | None, entry: ZooEntry, result: ModelResult) -> Mo
 
 def _measure_model(entry: ZooEntry, settings: _Settings) -> ModelResult:
     config = _configured(entry, settings.preset, settings.batch)
-    module, inputs = entry.make(config, SEED)
+    try:
+        module, inputs = entry.make(config, SEED)
+    except MissingPackage as missing:
+        skipped = tuple(SystemResult(p.name, "skipped", str(missing)) for p in settings.peers)
+        return ModelResult(entry.name, entry.summary, settings.preset, config, None, skipped)
     case = Case(entry.name, config, module, inputs, settings.threads)
     try:
         systems = _measure_systems(case, settings)

@@ -3,19 +3,23 @@
 from .base import Case, Peer, Prepared, Skipped
 from .jax_peer import JaxPeer
 from .onnxruntime_peer import OnnxRuntimePeer
-from .torch_peers import CompilePeer, EagerPeer, StrettoPeer
+from .torch_peers import AutotunePeer, CompilePeer, EagerPeer, StrettoPeer
 from .torchscript import TorchScriptPeer
 
-__all__ = ["PEERS", "Case", "Peer", "Prepared", "Skipped"]
+__all__ = ["DEFAULT", "PEERS", "Case", "Peer", "Prepared", "Skipped"]
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         EagerPeer(),
         CompilePeer(),
+        AutotunePeer(),
         TorchScriptPeer(),
         OnnxRuntimePeer(),
         JaxPeer(),
         StrettoPeer(),
     )
 }
+
+# Measured when no peer is named: all but the one that takes minutes to compile.
+DEFAULT: tuple[str, ...] = tuple(name for name in PEERS if name != AutotunePeer.name)

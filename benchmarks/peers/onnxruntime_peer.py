@@ -2,9 +2,12 @@
 
 import importlib
 import importlib.util
-from typing import ClassVar
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..models.attention import Attention
 from ..models.blockdrop import BlockDrop, BlockDropPolicy
@@ -12,6 +15,7 @@ from ..models.deepspeech2 import DeepSpeech2
 from ..models.lstm import LSTM
 from ..models.nasrnn import NASRNN
 from ..models.rae import RAE
+from ..models.real import REAL
 from ..models.seq2seq import Seq2Seq
 from ..models.skipnet import SkipNet
 from .base import Case, Peer, Prepared, Skipped, arrays_to_numpy
@@ -37,12 +41,15 @@ class OnnxRuntimePeer(Peer):
         for package in ("onnx", "onnxruntime"):
             if importlib.util.find_spec(package) is None:
                 raise Skipped(f"{package} is not installed (pip install 'stretto[bench]')")
-        if type(case.module) not in PROGRAMS:
+        if case.name in REAL:
+            model, note = exported(case.module, case.inputs), "exported by torch.onnx"
+        elif type(case.module) in PROGRAMS:
+            module_name, function, note = PROGRAMS[type(case.module)]
+            programs = importlib.import_module(f".{module_name}", __package__)
+            model = getattr(programs, function)(case.module, case.config).SerializeToString()
+        else:
             raise Skipped(f"no ONNX program is written for {type(case.module).__name__}")
-        module_name, function, note = PROGRAMS[type(case.module)]
-        programs = importlib.import_module(f".{module_name}", __package__)
-        model = getattr(programs, function)(case.module, case.config)
-        session = _session(model.SerializeToString(), case.threads)
+        session = session_of(model, case.threads)
         feeds = {
             declared.name: tensor.numpy()
             for declared, tensor in zip(session.get_inputs(), case.inputs, strict=True)
@@ -50,7 +57,22 @@ class OnnxRuntimePeer(Peer):
         return Prepared(lambda: session.run(None, feeds), arrays_to_numpy, note)
 
 
-def _session(model: bytes, threads: int):
+def exported(
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    dynamic: Sequence[Mapping[int, str]] = (),
+) -> bytes:
+    """The model as torch.onnx exports it. dynamic: per input, its dims of any size by name."""
+    names = [f"input{number}" for number in range(len(inputs))]
+    axes = {name: dict(dims) for name, dims in zip(names, dynamic, strict=False)}
+    made = io.BytesIO()
+    torch.onnx.export(
+        module, inputs, made, input_names=names, dynamic_axes=axes or None, dynamo=False
+    )
+    return made.getvalue()
+
+
+def session_of(model: bytes, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

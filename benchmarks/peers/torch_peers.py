@@ -25,6 +25,7 @@ class CompilePeer(Peer):
     """
 
     name: ClassVar[str] = "compile"
+    mode: ClassVar[str] = "default"
 
     def __init__(self) -> None:
         self._held = ExitStack()
@@ -36,11 +37,18 @@ class CompilePeer(Peer):
         # Graph breaks are to be expected here, and would be reported one by one.
         torch._logging.set_logs(dynamo=logging.ERROR, inductor=logging.ERROR)
         self._held.enter_context(fresh_cache())
-        return without_gradients(torch.compile(case.module), case.inputs)
+        return without_gradients(torch.compile(case.module, mode=self.mode), case.inputs)
 
     def release(self) -> None:
         self._held.close()
         torch._dynamo.reset()
+
+
+class AutotunePeer(CompilePeer):
+    """torch.compile, choosing among more kernels by measuring them: minutes for a large model."""
+
+    name: ClassVar[str] = "autotune"
+    mode: ClassVar[str] = "max-autotune"
 
 
 class StrettoPeer(Peer):

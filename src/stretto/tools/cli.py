@@ -1,4 +1,4 @@
-"""The command line: `stretto doctor | demo | explain | opt | bench | cache | fuzz`.
+"""The command line: `stretto doctor | demo | explain | opt | bench | streams | cache | fuzz`.
 
 Commands import what they run when they run it: torch alone takes a second to import, which
 `stretto --help` should not.
@@ -6,7 +6,7 @@ Commands import what they run when they run it: torch alone takes a second to im
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -276,7 +276,8 @@ def opt(
 @app.command()
 def bench(
     models: Annotated[
-        list[str] | None, typer.Argument(help="Default: the core of the zoo.")
+        list[str] | None,
+        typer.Argument(help="Default: the core of the zoo; `real`: models that people have."),
     ] = None,
     peers: Annotated[
         str | None, typer.Option(help="Systems to measure, by commas; default: all.")
@@ -293,11 +294,11 @@ def bench(
 
     with told():
         zoo, harness, report = (zoo_module(name) for name in ("models", "harness", "report"))
-        known, measure = zoo_module("peers").PEERS, zoo_module("measure")
-        chosen = list(models or zoo.CORE)
-        systems = peers.split(",") if peers else list(known)
-        require_known("model", chosen, zoo.ZOO)
-        require_known("peer", systems, known)
+        known, measure = zoo_module("peers"), zoo_module("measure")
+        chosen = _expanded(models, zoo.CORE, "real", list(zoo_module("models.real").REAL))
+        systems = peers.split(",") if peers else list(known.DEFAULT)
+        require_known("model", chosen, harness.ALL)
+        require_known("peer", systems, known.PEERS)
         with report.shown_progress(errors) as observe:
             record = harness.run(
                 chosen,
@@ -309,6 +310,47 @@ def bench(
                 observe=observe,
             )
         report.publish(record, console, json, plot)
+
+
+def _expanded(
+    names: list[str] | None, default: Sequence[str], group: str, members: list[str]
+) -> list[str]:
+    """The names given, or the default; the name of a group stands for its members."""
+    return [m for name in names or default for m in (members if name == group else [name])]
+
+
+@app.command()
+def streams(
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all streams.")] = None,
+    systems: Annotated[
+        str | None, typer.Option(help="Systems to measure, by commas; default: all.")
+    ] = None,
+    calls: Annotated[int, typer.Option(min=1, help="Calls of a stream.")] = 500,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each system has its turn.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each system.")] = 2,
+    small: Annotated[bool, typer.Option(help="Small models and sizes.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
+) -> None:
+    """Time streams of calls whose sizes change with every call, on stretto and its peers."""
+    from stretto.tools.models import zoo_module
+
+    with told():
+        suite, report = zoo_module("streams.suite"), zoo_module("report")
+        known, made = zoo_module("streams.models").STREAMS, zoo_module("streams.systems").SYSTEMS
+        chosen, measured = names or list(known), systems.split(",") if systems else list(made)
+        require_known("stream", chosen, known)
+        require_known("system", measured, made)
+        with report.shown_progress(errors) as observe:
+            record = suite.run(
+                chosen,
+                measured,
+                calls=calls,
+                rounds=rounds,
+                threads=threads,
+                small=small,
+                observe=observe,
+            )
+        suite.publish(record, console, json)
 
 
 @app.command()
