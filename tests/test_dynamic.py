@@ -16,7 +16,7 @@ from stretto import BuildError, CaptureError
 from stretto.machines.interpreter.machine import InterpreterMachine
 from tests.frontends.python.checks import assert_same
 
-BACKENDS = ("interpreter", "emulator")
+BACKENDS = ("interpreter", "emulator", "cpu")
 _WEIGHT = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 

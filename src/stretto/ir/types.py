@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 import torch
 
-from stretto.ir.sizes import Size
+from stretto.ir.sizes import Size, Symbol
 
 
 class DType(Enum):
@@ -93,6 +94,13 @@ class TensorType:
         if len(dims) != len(self.shape):
             raise TypeError(f"{self} has a symbolic dim")
         return dims
+
+    def at(self, sizes: Mapping[Symbol, int]) -> TensorType:
+        """The type where the symbols have these sizes."""
+        dims = (
+            dim if isinstance(dim, int) else dim.evaluate(sizes.__getitem__) for dim in self.shape
+        )
+        return TensorType(self.dtype, tuple(dims))
 
     def __str__(self) -> str:
         return f"{self.dtype.value}[{', '.join(str(dim) for dim in self.shape)}]"

@@ -365,6 +365,9 @@ class Lowering:
             require("ge", zero)
         if high is None or not at_most(high, room):
             require("le", Position(room))
+            if not any(isinstance(atom, Reg) for atom in index.atoms()):
+                # Only the check says that it is in range, and proofs leave registers to checks.
+                index = Index.of(self.let(Position(index), "i"))
         return index
 
     def interval(self, index: Index) -> tuple[Size | None, Size | None]:

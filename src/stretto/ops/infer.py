@@ -9,7 +9,7 @@ is a VerifyError that names the operator.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -31,7 +31,7 @@ from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import INDEX, Dim, DType, TensorType
 from stretto.ir.verifier import RULES
-from stretto.ops.symints import comparisons, from_sympy, to_symint
+from stretto.ops.symints import backed_symint, comparisons, from_sympy, on_fakes, to_symint
 
 Abstract = Any
 """An argument whose Values are replaced by their TensorTypes."""
@@ -208,8 +208,69 @@ def _evaluate(
     kwargs: tuple[tuple[str, _Frozen], ...],
     position: int,
 ) -> Inferred:
-    overload, known = resolve(target), parameters(target)
     symbols = _Symbols.of((*args, *(value for _, value in kwargs)))
+    try:
+        return _evaluated(target, args, kwargs, position, symbols)
+    except VerifyError as error:
+        found = _evaluated_by_cases(target, args, kwargs, position, symbols.symbols)
+        if found is None:
+            raise error from None
+        return found
+
+
+def _evaluated_by_cases(
+    target: str,
+    args: tuple[_Frozen, ...],
+    kwargs: tuple[tuple[str, _Frozen], ...],
+    position: int,
+    symbols: tuple[Symbol, ...],
+) -> Inferred | None:
+    """What an operator gives that asks for sizes: a formula from sizes that it is told. It has to
+    be right for others, too, the smallest ones among them."""
+    first, *others = _cases(symbols)
+    if not first:
+        return None
+    try:
+        found = _evaluated(target, args, kwargs, position, _BackedSymbols(symbols, first))
+        for sizes in others:
+            values = dict(zip(symbols, sizes, strict=True))
+            exact = _evaluated(target, args, kwargs, position, _NumberSymbols(values))
+            if exact.types != tuple(type.at(values) for type in found.types):
+                return None
+    except VerifyError:
+        return None
+    return Inferred(found.types, ())
+
+
+def _cases(symbols: tuple[Symbol, ...]) -> list[tuple[int, ...]]:
+    """Sizes to try: first large ones that have no factor in common, then the smallest for each
+    symbol."""
+    if len(symbols) > len(_PRIMES):
+        return [()]
+
+    def size(symbol: Symbol, more: int) -> int:
+        return symbol.low + more if symbol.high is None else min(symbol.low + more, symbol.high)
+
+    large = tuple(map(size, symbols, _PRIMES))
+    cases = [large]
+    for more in range(3):
+        cases.append(tuple(size(symbol, more) for symbol in symbols))
+        for place, symbol in enumerate(symbols):
+            cases.append((*large[:place], size(symbol, more), *large[place + 1 :]))
+    return cases
+
+
+_PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
+
+
+def _evaluated(
+    target: str,
+    args: tuple[_Frozen, ...],
+    kwargs: tuple[tuple[str, _Frozen], ...],
+    position: int,
+    symbols: _Symbols,
+) -> Inferred:
+    overload, known = resolve(target), parameters(target)
     with _quiet(), _disable_current_modes(), torch.no_grad(), symbols.mode:
         symbols.create()
 
@@ -221,7 +282,8 @@ def _evaluate(
         positional = [make(name, item) for name, item in zip(known, args, strict=False)]
         keywords = {name: make(name, item) for name, item in kwargs}
         try:
-            result = overload(*positional, **keywords)
+            run = on_fakes if symbols.symbols else _plainly
+            result = run(overload, positional, keywords)
         except Exception as error:  # torch raises RuntimeError, TypeError, IndexError ...
             over = f" of size {', '.join(map(str, symbols.symbols))}" if symbols.symbols else ""
             raise VerifyError(
@@ -229,6 +291,10 @@ def _evaluate(
             ) from error
         types = tuple(_type_of(target, item, symbols) for item in _flatten(result))
         return Inferred(types, symbols.relations())
+
+
+def _plainly(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return overload(*args, **kwargs)
 
 
 @contextmanager
@@ -293,6 +359,34 @@ class _Symbols:
         if isinstance(size, int):
             return size
         return from_sympy(size.node.expr, self.ours)
+
+
+class _BackedSymbols(_Symbols):
+    """The same for SymInts that have a size, which operators may ask for."""
+
+    def __init__(self, symbols: tuple[Symbol, ...], sizes: tuple[int, ...]) -> None:
+        super().__init__(symbols)
+        self.env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self.backing = dict(zip(symbols, sizes, strict=True))
+
+    def create(self) -> None:
+        assert isinstance(self.env, ShapeEnv)
+        for symbol, size in self.backing.items():
+            made: Any = backed_symint(self.env, symbol.name, size, symbol.low, symbol.high)
+            self.ours[made.node.expr] = symbol
+            self.sizes[symbol] = made
+
+
+class _NumberSymbols(_Symbols):
+    """Numbers in the place of the symbols."""
+
+    def __init__(self, values: Mapping[Symbol, int]) -> None:
+        super().__init__(())
+        self.values = values
+
+    def size(self, dim: Dim) -> int:
+        return dim if isinstance(dim, int) else dim.evaluate(self.values.__getitem__)
 
 
 def _sizes(item: _Frozen) -> Iterable[Dim]:

@@ -52,6 +52,10 @@ def _check_start(self: torch.Tensor, dim: int, start: int, length: int) -> None:
 
 
 def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    if isinstance(length, torch.SymInt) or isinstance(self.size(dim), torch.SymInt):
+        # Whether the slice lies in the dim is for the run to check.
+        dim %= self.dim()
+        return self.new_empty((*self.shape[:dim], length, *self.shape[dim + 1 :]))
     _check_start(self, dim, start, length)
     return self.narrow(dim, start, length).clone()
 
@@ -86,6 +90,9 @@ def _narrow_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, start: int)
 
 
 def _topk(self: torch.Tensor, k: int, dim: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    if any(isinstance(size, torch.SymInt) for size in (*self.shape, k)):
+        shape = [k if place == dim % self.dim() else n for place, n in enumerate(self.shape)]
+        return self.new_empty(shape), self.new_empty(shape, dtype=torch.int64)
     values, indices = self.sort(stable=True, dim=dim, descending=largest)
     if self.dim() == 0:
         return values, indices

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import torch
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.numbers import int_oo
 
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
 from stretto.ir.sizes import Size, Symbol, ceil_div
 from stretto.ir.types import Dim
+
+_KEYS: Any = torch._C.DispatchKey  # pyright: ignore
 
 
 def to_symint(dim: Dim, values: Mapping[Symbol, torch.SymInt]) -> int | torch.SymInt:
@@ -25,6 +30,35 @@ def from_sympy(expression: Any, symbols: Mapping[Any, Symbol]) -> Dim:
     VerifyError for what the algebra of sizes has no form for.
     """
     return with_maximum_outside(_size(expression, symbols)).dim
+
+
+def backed_symint(env: ShapeEnv, name: str, value: int, low: int, high: int | None) -> torch.SymInt:
+    """A new symbol of torch's with this range, which has the value where torch decides by it."""
+    origin = ConstantSource(name)
+    expression = env.create_symbol(
+        value,
+        source=origin,
+        dynamic_dim=DimDynamic.DYNAMIC,
+        positive=None,
+        do_not_specialize_zero_one=True,
+    )
+    env.constrain_symbol_range(
+        expression, compiler_min=low, compiler_max=int_oo if high is None else high
+    )
+    made: Any = env.create_symintnode(expression, hint=value, source=origin)
+    return made
+
+
+def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The results of an operator on fake tensors with symbolic sizes.
+
+    Where its kernel is made of others, in C++, it would ask for the sizes as numbers; what torch
+    has in Python for it does not.
+    """
+    is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
+    if is_made_of_others and not overload.is_view:
+        overload = overload.py_kernels.get(_KEYS.Meta, overload)
+    return overload(*args, **kwargs)
 
 
 def comparisons(condition: Any) -> Iterator[Any]:

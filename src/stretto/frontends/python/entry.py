@@ -341,7 +341,8 @@ def _finish(
     tracer.close_function(context, block)
     functions = _reachable(Function("main", block), tracer.functions)
     program = Program(functions)
-    sizes = settled_sizes(tracer.sizes, program, [(i.binding, i.value) for i in inputs])
+    bound = [(item.binding, item.value) for item in inputs]
+    sizes = settled_sizes(tracer.sizes, program, bound, writes=tracer.writes)
     keys = {op.key for op in program.walk() if op.name == "constant"}  # type: ignore[attr-defined]
     used = [c for c in tracer.constants.values() if c.key in keys]
     program.constants = {c.key: c.tensor for c in used}

@@ -61,6 +61,7 @@ class CpuMachine(Machine):
     summary: ClassVar[str] = "C++ on the threads of this host"
     is_default: ClassVar[bool] = True
     is_native: ClassVar[bool] = True
+    takes_symbols: ClassVar[bool] = True
     trials: ClassVar[tuple[Trial, ...]] = (Trial(units=1), Trial(units=2, spread=True))
 
     @property

@@ -188,7 +188,7 @@ def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> A
             raise refused
     for rule in filter(None, rules):
         try:
-            outcome = _replaced(mode, rule, func, args, kwargs)
+            outcome = _replaced(mode, _reshaping(func, rule), func, args, kwargs)
         except OF_OPERATORS as problem:
             is_final = isinstance(problem, StrettoError) or rule is not rules[0]
             if is_final or eager_error(func, args, kwargs) is not None:
@@ -197,6 +197,18 @@ def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> A
         if outcome is not NotImplemented:
             return outcome
     return record(func, args, kwargs)
+
+
+def _reshaping(func: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule, which asks for sizes only to find out whether a reshape is a view."""
+    if func is not torch.ops.aten.reshape.default:
+        return rule
+
+    def reshape(*args: Any, **kwargs: Any) -> Any:
+        with tracer().sizes.without_small(is_view=True):
+            return rule(*args, **kwargs)
+
+    return reshape
 
 
 def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:

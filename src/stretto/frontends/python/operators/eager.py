@@ -37,6 +37,7 @@ from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape
 from stretto.ir.ops import TensorOp
 from stretto.ir.types import TensorType
 from stretto.ops.infer import infer as types_in_program
+from stretto.ops.symints import on_fakes
 
 OF_OPERATORS = (
     RuntimeError, IndexError, ValueError, TypeError, AssertionError, ZeroDivisionError,
@@ -106,14 +107,15 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """The results of an operator on fake tensors. Where it refuses sizes that it knows nothing of,
     torch may ask what they are: operands may be broadcast."""
-    try:
+    if not state.sizes.are_symbolic:
         with state.faking():
             return func(*args, **kwargs)
+    try:
+        with state.sizes.without_small(), state.faking():
+            return on_fakes(func, args, kwargs)
     except OF_OPERATORS:
-        if not state.sizes.are_symbolic:
-            raise
-    with state.sizes.deciding(), state.faking():
-        return func(*args, **kwargs)
+        with state.sizes.deciding(), state.faking():
+            return on_fakes(func, args, kwargs)
 
 
 def settled(state: Tracer, op: TensorOp, fakes: list[torch.Tensor]) -> list[torch.Tensor]:

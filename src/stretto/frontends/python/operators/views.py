@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from stretto.errors import VerifyError
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked, settled
 from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
 from stretto.frontends.python.tracing.signals import fail
@@ -23,7 +24,9 @@ from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
-from stretto.ir.types import TensorType
+from stretto.ir.symbols import rename_dim, rename_type
+from stretto.ir.types import DType, TensorType
+from stretto.ops.infer import infer as infer_types
 from stretto.ops.positions import Positions
 
 aten = torch.ops.aten
@@ -230,14 +233,37 @@ def _sliced(
     tensor: TracedTensor, fake: torch.Tensor, dim: int, start: Any, end: Any, step: int
 ) -> TracedTensor:
     """`tensor[..., start:end:step, ...]` in dim `dim` with Python bounds."""
+    state = tracer()
     dim %= tensor.dim()
     size: Any = tensor.shape[dim]
-    if not any(isinstance(item, torch.SymInt) for item in (size, start, end)):
+    is_symbolic = any(isinstance(item, torch.SymInt) for item in (size, start, end))
+    if not is_symbolic:
         start, end, step = slice(start, end, step).indices(size)
         end = max(start, end)
     if start in (None, 0) and step == 1 and _is_whole(size, end):
         return TracedTensor(fake, tensor.memory, tensor.steps)
+    if is_symbolic and step == 1 and not _has_formula(tensor, fake, dim, start, end):
+        start = 0 if start is None else start + size if start < 0 else start
+        position = state.literal(start, DType.I64) if isinstance(start, int) else None
+        if position is None:
+            position = state.read(state.number_of_dim(start))
+        return _extended(tensor, fake, "stretto.narrow", dim, position, fake.shape[dim])
     return _extended(tensor, fake, "aten.slice.Tensor", dim, start, end, step)
+
+
+def _has_formula(tensor: TracedTensor, fake: torch.Tensor, dim: int, *bounds: Any) -> bool:
+    """Whether the size of a slice follows from its bounds, without what guards say of two sizes."""
+    state = tracer()
+    renaming = state.sizes.renaming()
+    source, found = (rename_type(state.type_of(item), renaming) for item in (tensor, fake))
+    known = (
+        rename_dim(state.dim(item), renaming) if isinstance(item, int | torch.SymInt) else item
+        for item in bounds
+    )
+    try:
+        return infer_types("aten.slice.Tensor", (Value(source), dim, *known, 1)) == (found,)
+    except VerifyError:
+        return False
 
 
 def _is_whole(size: Any, end: Any) -> bool:

@@ -7,20 +7,24 @@ from collections.abc import Sequence
 from stretto.frontends.python.results.captured import ArgumentLeaf, InputBinding, IntLeaf
 from stretto.frontends.python.tracing.sizes import CallSizes, Sizes
 from stretto.ir.core import Program, Value
-from stretto.ir.sizes import Size, symbols_in
+from stretto.ir.sizes import symbols_in
 from stretto.ir.symbols import rename_symbols
 from stretto.ir.types import Dim
 
 
 def settled_sizes(
-    sizes: Sizes, program: Program, inputs: Sequence[tuple[InputBinding, Value]]
+    sizes: Sizes,
+    program: Program,
+    inputs: Sequence[tuple[InputBinding, Value]],
+    *,
+    writes: bool,
 ) -> CallSizes | None:
     """Renames the symbols in the program as the guards leave them; what a call must have. None
-    where no size is a symbol."""
+    where no size is a symbol. writes: whether it changes tensors in place."""
     if not sizes.are_symbolic and not sizes.plan.fixed:
         return None
     final = sizes.final()
-    renaming: dict[Size, Dim] = {Size.of(old): new for old, new in final.items()}
+    renaming = sizes.renaming()
     for function in program.functions.values():
         rename_symbols(function.body, renaming)
     shapes: dict[int, tuple[Dim, ...]] = {}
@@ -35,6 +39,6 @@ def settled_sizes(
         tuple(shape for _, shape in sorted(shapes.items())),
         ints,
         symbols,
-        sizes.conditions(final),
+        sizes.conditions(final, writes=writes),
         sizes.plan.fixed,
     )

@@ -21,18 +21,17 @@ from typing import Any
 
 import sympy
 import torch
-from torch._dynamo.source import ConstantSource
 from torch.fx.experimental import _config
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.torch_version import TorchVersion
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 
 from stretto.errors import SourceLocation, VerifyError
 from stretto.frontends.python.tracing.locations import user_location
-from stretto.ir.sizes import Symbol
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import Dim
-from stretto.ops.symints import from_sympy, to_symint
+from stretto.ops.symints import backed_symint, from_sympy, to_symint
 
 torch_config: Any = _config
 _TORCH = str(Path(torch.__file__).parent)
@@ -113,16 +112,49 @@ class CallSizes:
     fixed: Mapping[SizeSource, FixedSize]
 
 
+LocatedGuard = tuple[Any, SourceLocation | None]
+
+
 class _LocatedGuards(list[Any]):
-    """The guards of a ShapeEnv, with the user's line where each came up."""
+    """The guards of a ShapeEnv, with the user's line where each came up.
+
+    small: where guards go that only sizes of 0 and 1 can break, instead of being guards; None where
+    they are like others.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.locations: list[SourceLocation | None] = []
+        self.small: list[LocatedGuard] | None = None
+        self.is_small = False
 
     def append(self, guard: Any) -> None:
-        self.locations.append(user_location())
-        super().append(guard)
+        if not self.is_small:
+            self.locations.append(user_location())
+            super().append(guard)
+
+    def watch(self, env: Any) -> None:
+        """Sees each guard before the ShapeEnv learns anything from it."""
+        log, relate, imply = env._log_guard, env._maybe_guard_rel, env.get_implications
+
+        def logged(prefix: str, guard: Any, forcing_spec: bool) -> None:
+            self.is_small = self.small is not None and prefix == "eval" and _needs_small(guard)
+            if self.is_small and self.small is not None:
+                self.small.append((guard, user_location()))
+            else:
+                log(prefix, guard, forcing_spec=forcing_spec)
+
+        def related(guard: Any) -> None:
+            if not self.is_small:
+                relate(guard)
+
+        def implied(guard: Any) -> Any:
+            if self.is_small:  # it is the last thing that is done with a guard
+                self.is_small = False
+                return ()
+            return imply(guard)
+
+        env._log_guard, env._maybe_guard_rel, env.get_implications = logged, related, implied
 
 
 class Sizes:
@@ -136,6 +168,9 @@ class Sizes:
         self.symints: dict[int, torch.SymInt] = {}
         self.known: dict[Any, Symbol] = {}
         self.values: dict[Symbol, torch.SymInt] = {}
+        self.of_views: list[LocatedGuard] = []
+        self.of_small: list[LocatedGuard] = []
+        self.guards.watch(self.env)
 
     @property
     def are_symbolic(self) -> bool:
@@ -159,6 +194,20 @@ class Sizes:
         with torch_config.patch(backed_size_oblivious=False):
             yield
 
+    @contextmanager
+    def without_small(self, *, is_view: bool = False) -> Generator[None]:
+        """Takes what is asked meanwhile that only sizes of 0 and 1 answer otherwise for settled:
+        shapes do not depend on it, as the verifier makes sure. is_view: whether a result is a view
+        does; so a program that changes tensors is for the sizes that answer alike."""
+        before, known = self.guards.small, len(self.of_small)
+        self.guards.small = self.of_views if is_view else self.of_small
+        try:
+            yield
+        finally:
+            self.guards.small = before
+            if len(self.of_small) + len(self.of_views) > known:
+                _forget_answers()
+
     def size(self, source: SizeSource, value: int) -> int | torch.SymInt:
         """What the user's code sees in the place of `value`."""
         number = self.plan.symbols.get(source)
@@ -169,22 +218,10 @@ class Sizes:
         return self.symints[number]
 
     def _symint(self, number: int, value: int) -> torch.SymInt:
-        origin, limits = ConstantSource(f"size{number}"), self.plan.ranges[number]
-        expression = self.env.create_symbol(
-            value,
-            source=origin,
-            dynamic_dim=DimDynamic.DYNAMIC,
-            positive=None,
-            do_not_specialize_zero_one=True,
-        )
-        self.env.constrain_symbol_range(
-            expression,
-            compiler_min=limits.low,
-            compiler_max=int_oo if limits.high is None else limits.high,
-        )
-        made: Any = self.env.create_symintnode(expression, hint=value, source=origin)
+        limits = self.plan.ranges[number]
+        made = backed_symint(self.env, f"size{number}", value, limits.low, limits.high)
         symbol = Symbol(f"s{number}", limits.low, limits.high)
-        self.known[expression] = symbol
+        self.known[made.node.expr] = symbol
         self.values[symbol] = made
         return made
 
@@ -243,31 +280,72 @@ class Sizes:
             for item, symbol in self.known.items()
         }
 
+    def renaming(self) -> dict[Size, Dim]:
+        """The same for whole sizes."""
+        return {Size.of(old): new for old, new in self.final().items()}
+
     def _final(self, number: int, expression: Any) -> Symbol:
         limits, declared = self.env.var_to_range[expression], self.known[expression]
         high = declared.high if limits.upper in (int_oo, sympy.oo) else int(limits.upper)
-        return Symbol(f"s{number}", max(declared.low, int(limits.lower)), high)
+        low = max(declared.low, int(limits.lower))
+        while low in self._excluded(expression):
+            low += 1
+        return Symbol(f"s{number}", low, high)
 
-    def conditions(self, final: Mapping[Symbol, Dim]) -> tuple[SizeCondition, ...]:
-        """The guards, in the final symbols."""
+    def _excluded(self, expression: Any) -> set[int]:
+        """The sizes that guards say a symbol does not have: a product that is not 0 has no factor
+        that is."""
+        found = set[int]()
+        for guard, _ in self._asked():
+            if isinstance(guard, sympy.Ne):
+                left: Any
+                right: Any
+                left, right = guard.args
+                if left == expression and right.is_Integer:
+                    found.add(int(right))
+                elif right == 0 and left.is_Mul and expression in left.args:
+                    found.add(0)
+        return found
+
+    def conditions(self, final: Mapping[Symbol, Dim], *, writes: bool) -> tuple[SizeCondition, ...]:
+        """The guards, in the final symbols. writes: so it matters what is a view."""
         names = {
             expression: sympy.Symbol(str(final[symbol]), integer=True)
             for expression, symbol in self.known.items()
         }
         found = dict[str, SizeCondition]()
-        for guard, location in self._asked():
+        asked = [*self._asked(), *(self.of_views if writes else ())]
+        for guard, location in asked:
             guard = self.env.replace(guard)
             if guard.free_symbols and guard.free_symbols <= names.keys():
                 text = PythonPrinter().doprint(guard.xreplace(names))
                 found.setdefault(text, SizeCondition(text, location))
         return tuple(found.values())
 
-    def _asked(self) -> Iterable[tuple[Any, SourceLocation | None]]:
+    def _asked(self) -> Iterable[LocatedGuard]:
         for guard, location in zip(self.guards, self.guards.locations, strict=True):
             yield guard.expr, location
         for deferred in self.env.deferred_runtime_asserts.values():
             for one in deferred:
                 yield one.expr, None
+
+
+def _needs_small(guard: Any) -> bool:
+    """Whether only sizes of 0 or 1 can break a guard."""
+    if not isinstance(guard, sympy.Ne):
+        return False
+    large = {symbol: sympy.Dummy(integer=True, positive=True) + 1 for symbol in guard.free_symbols}
+    left: Any
+    right: Any
+    left, right = (side.xreplace(large) for side in guard.args)
+    difference: Any = sympy.expand(left - right)
+    return bool(difference.is_positive or difference.is_negative)
+
+
+def _forget_answers() -> None:
+    """torch remembers what it answered, with or without a guard."""
+    asked: Any = getattr(ShapeEnv, "_inner_evaluate_expr", ShapeEnv.evaluate_expr)
+    asked.cache_clear()
 
 
 def _common(one: SizeRange, other: SizeRange) -> SizeRange:
