@@ -15,7 +15,7 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils._pytree import tree_any, tree_map
 
-from stretto.frontends.python.calls import ordering, sized, torch_control
+from stretto.frontends.python.calls import ordering, sized, torch_control, transformers
 from stretto.frontends.python.control.branches import (
     branch,
     stage_and,
@@ -464,6 +464,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.full: _full,
     torch.full_like: _full_like,
     **sized.RULES,
+    **transformers.RULES,
     torch.arange: _arange,
     torch.equal: _compared("equal"),
     torch.allclose: _compared("allclose"),

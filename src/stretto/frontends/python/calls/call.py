@@ -279,7 +279,8 @@ def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         return _with_hooks(module, functools.partial(_sequential, module), args, kwargs)
     forward = module.forward
     inner = getattr(forward, "__func__", forward)
-    if is_user_function(inner) or is_user_function(getattr(inner, "__wrapped__", None)):
+    is_known = is_user_function(inner) or _rule(inner) is not None
+    if is_known or is_user_function(getattr(inner, "__wrapped__", None)):
         return _with_hooks(module, functools.partial(call, forward), args, kwargs)
     return _native(module, args, kwargs)
 

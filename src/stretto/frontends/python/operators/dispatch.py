@@ -98,7 +98,7 @@ def recording() -> Generator[None]:
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)  # errors of the user's function are raised, not logged
         mode = Recorder()
-        tracer().mode = mode
+        tracer().mode, tracer().fast_path = mode, fast_path
         stack.enter_context(mode)
         yield
 

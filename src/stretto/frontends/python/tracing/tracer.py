@@ -104,6 +104,7 @@ class Tracer:
         self.owners: dict[int, Owner] = {}
         self.traced: dict[CodeType, FunctionType] = {}
         self.names_read: set[str] = set()
+        self.fast_path = False  # whether eager PyTorch takes its fused kernels for transformers
         self.missing: list[tuple[Any, str]] = []
         self.writes = False
         self.inputs: dict[int, TracedTensor] = {}
