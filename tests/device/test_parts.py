@@ -222,3 +222,20 @@ def test_reuse_of_a_slot_waits() -> None:
         mutant = "\n".join([*lines[:number], *lines[number + 1 :]])
         with pytest.raises(VerifyError):
             verify(parse_program(mutant + "\n", TEMPLATES))
+
+
+def test_a_proof_names_the_ranges() -> None:
+    proof = verify(chain(2).device)
+    assert str(proof) == "for 0 <= n: 18 accesses in range"
+    assert str(verify(built(program_of(BOTH), 1).device)).startswith("for 0 <= m, 0 <= n: ")
+    taken = """
+    func @main[1 <= n](%x: f32[n, 3], %p: i64[4]) -> (f32[4, 3]) {
+      %a = aten.index_select.default(%x, 0, %p) : f32[4, 3]
+      return %a
+    }
+    """
+    assert str(verify(built(program_of(taken), 1).device)).endswith(", 1 checked in the run")
+    fixed = (
+        "func @main(%x: f32[3]) -> (f32[3]) {\n  %a = aten.neg.default(%x) : f32[3]\n  return %a\n}"
+    )
+    assert str(verify(built(program_of(fixed), 1).device)) == "for its sizes"

@@ -48,6 +48,18 @@ def test_signatures_and_calls_are_counted() -> None:
     assert "f32[3]" in text and "f32[s0]" in text
 
 
+def test_it_says_for_which_sizes_a_program_was_verified() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ w) @ w
+
+    fast = stretto.compile(function, backend="emulator", dynamic=True, options=OPTIONS)
+    fast(torch.randn(5, 4), torch.randn(4, 4))
+    text = fast.explain()
+    assert "verified           for 0 <= s0" in text
+    assert "accesses in range" in text
+    assert "and by sizes " in text
+
+
 def test_a_module_goes_by_its_class() -> None:
     module = torch.nn.Linear(3, 2).eval()
     assert stretto.compile(module).explain().startswith("Linear: nothing compiled yet")

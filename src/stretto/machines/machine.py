@@ -24,6 +24,7 @@ from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.tree import Tree
+from stretto.device.verifier.proof import Proof
 from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program
@@ -97,8 +98,8 @@ class Stages:
     """What the stages made of a program so far, with their seconds.
 
     passes: those to run. program: after all of them. lowered, selected, scheduled: as operators, as
-    kernels, as what each unit does. product: what the machine itself made of that, of a type of its
-    own.
+    kernels, as what each unit does. proof: what was verified of that. product: what the machine
+    itself made of that, of a type of its own.
     """
 
     captured: Program
@@ -114,6 +115,7 @@ class Stages:
     selected: Selected | None = None
     scheduled: Scheduled | None = None
     report: Report | None = None
+    proof: Proof | None = None
     product: object = None
     executable: Executable | None = None
 

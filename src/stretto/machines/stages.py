@@ -52,7 +52,7 @@ def _schedule(stages: Stages) -> None:
 
 
 def _verify(stages: Stages) -> None:
-    verify_form(Scheduled(*stages.runnable()), stages.source)
+    stages.proof = verify_form(Scheduled(*stages.runnable()), stages.source)
 
 
 PASSES = BuildStage("passes", _passes, OPTIMISED)

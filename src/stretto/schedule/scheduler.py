@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, Schedule, Signal, Wait
+from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Wait
 from stretto.device.regions import Body
 from stretto.device.tree import (
     Call,
@@ -23,6 +24,7 @@ from stretto.device.tree import (
     rotation,
 )
 from stretto.errors import ScheduleError
+from stretto.ir.sizes import Size
 from stretto.remarks import Remarks
 from stretto.schedule.estimate import tree_seconds
 from stretto.schedule.footprint import Footprints
@@ -46,7 +48,8 @@ class Report:
 
     seconds: the estimated time of a launch, without waking workers; alone: the same on one unit.
     waits, signals: items in the text, of all units. frame_bytes: of all functions; separate_bytes:
-    if nothing were shared.
+    if nothing were shared; sized_bytes: what the sizes of a call add to the frames, in so many
+    `slots` for so many `sized` buffers.
     """
 
     units: int
@@ -59,6 +62,9 @@ class Report:
     signals: int
     frame_bytes: int
     separate_bytes: int
+    sized_bytes: int | Size
+    slots: int
+    sized: int
 
 
 def schedule(tree: Tree[Body], units: int, costs: CostModel | None = None) -> DeviceProgram:
@@ -97,8 +103,16 @@ def schedule_with_report(
         signals=sum(isinstance(item, Signal) for item in items),
         frame_bytes=sum(memory.frame.nbytes for memory in frames),
         separate_bytes=sum(memory.separate for memory in frames),
+        sized_bytes=_sized_bytes(memory.frame for memory in frames),
+        slots=sum(len(memory.frame.slots) for memory in frames),
+        sized=sum(len(memory.frame.sized) for memory in frames),
     )
     return program, report
+
+
+def _sized_bytes(frames: Iterable[FrameLayout]) -> int | Size:
+    slots = (Size.of(slot) for frame in frames for slot in frame.slots)
+    return sum(slots, start=Size()).dim
 
 
 @dataclass(frozen=True, slots=True)

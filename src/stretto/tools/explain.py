@@ -243,6 +243,8 @@ def _summary(out: Writer, stages: Stages, device: DeviceProgram, found: Descript
     lines: list[tuple[str, str]] = [("launches per call", found.launches)]
     if stages.report is not None:
         lines += _report_lines(stages.report)
+    if stages.proof is not None and stages.proof.symbols:
+        lines.append(("verified", str(stages.proof)))
     lines.insert(2, ("kernels", _task_text(device)))
     runs = function_runs(device.tree)
     for name in sorted(recursive_functions(device.tree)):
@@ -277,12 +279,16 @@ def _report_lines(report: Report) -> list[tuple[str, str]]:
     separate = bytes_text(report.separate_bytes)
     alone = f"one unit: {seconds_text(report.alone)}"
     chosen = f"estimated: {seconds_text(report.seconds)}"
+    arena = f"{frames} ({separate} without sharing)"
+    if report.sized:
+        arena += f", and by sizes {report.sized_bytes} B in {report.slots} slots"
+        arena += f" for {report.sized} buffers"
     return [
         ("units", f"{report.units} ({chosen if report.units == 1 else f'{chosen}, {alone}'})"),
         ("leaves and steps", f"{report.leaves} leaves, {report.waves} steps"),
         ("policy", report.policy),
         ("waits", f"{report.waits}, for {report.signals} signals and the ends of leaves"),
-        ("arena", f"{frames} ({separate} without sharing)"),
+        ("arena", arena),
     ]
 
 

@@ -17,6 +17,8 @@ docs/verifier.md says precisely what follows from it, and what does not.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from stretto.device.forms import Form, Lowered, Planned, Scheduled, Selected
 from stretto.device.normalize import normalize
 from stretto.device.plan import Plan
@@ -35,6 +37,7 @@ from stretto.device.verifier.interface import check_interface
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.plans import as_program, check_words
+from stretto.device.verifier.proof import Proof
 from stretto.device.verifier.races import RaceFinder
 from stretto.device.verifier.size_bounds import check_sized_bounds
 from stretto.device.verifier.symbols import check_symbols
@@ -42,7 +45,7 @@ from stretto.device.verifier.touched import Touched
 from stretto.device.verifier.writes import relevance
 
 
-def verify_form(form: Form, source: Tree[Body] | None = None) -> None:
+def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:
     """Raises VerifyError with the first rule that a program breaks, in any of its forms.
 
     source: the tree of kernels that a program or plan was made from, which it must do the same as.
@@ -59,7 +62,7 @@ def verify_form(form: Form, source: Tree[Body] | None = None) -> None:
             program = plan.program
             verify_plan(plan, source)
     check_interface(form.interface, program)
-    verify(program, source)
+    return verify(program, source)
 
 
 def verify_selection(tree: Tree[Body]) -> None:
@@ -78,8 +81,10 @@ def verify_plan(plan: Plan, source: Tree[Body] | None = None) -> None:
         verify(as_program(plan), source)
 
 
-def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> None:
-    """Raises VerifyError with the first rule that the program breaks.
+def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
+    """Says for which sizes the program keeps all rules.
+
+    Raises VerifyError with the first rule that it breaks.
 
     source: the tree that the program was scheduled from. Without it the program may do anything
     that is safe to do.
@@ -90,13 +95,14 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> None:
     touched = Touched({kernel.name: kernel for kernel in program.kernels})
     orders = Orders()
     places: dict[str, Places] = {}
+    accesses: Counter[bool] = Counter()
     for function in functions:
         places[function.name] = Places(function, program.frame(function.name))
         for schedule in leaves(function.body):
             orders(schedule)
         check_registers(function, program.tree.externals, touched)
         check_bounds(function, touched)
-        check_sized_bounds(function, touched)
+        check_sized_bounds(function, touched, accesses)
     check_aliases(program, places, touched)
     found: Origins = {}
     if source is not None:
@@ -107,3 +113,4 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> None:
             finder = RaceFinder(places[function.name], relevant(function), orders, touched, found)
             finder.check(function.body, function.name)
     check_initialisation(program, places, orders, touched)
+    return Proof(program.symbols, accesses[True], accesses[False])

@@ -7,6 +7,7 @@ to checks at run time, as in `bounds`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -87,18 +88,20 @@ def _larger(a: int | _Range, b: int | _Range) -> _Range:
     return _Range(maximum(a.low, b.low), maximum(a.high, b.high))
 
 
-def check_sized_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
+def check_sized_bounds(
+    function: TreeFunction[Schedule], touched: Touched, tally: Counter[bool]
+) -> None:
     """Raises VerifyError for an access of the function that is not proved to be in range, if it
-    depends on symbols."""
+    depends on symbols. `tally` counts those that are proved, and those that are left to the run."""
     for node in walk(function.body):
         match node:
             case Leaf(schedule):
                 for name in sorted(filter(touched.is_sized, schedule.kernels)):
                     for stage in touched.kernels[name].stages:
-                        _check_stage(touched.kernels[name], stage)
+                        _check_stage(touched.kernels[name], stage, tally)
                 for item in schedule.statements:
                     for expr in item.exprs:
-                        _check_statement(expr)
+                        _check_statement(expr, tally)
             case Call():
                 for param, access in node.tensors:
                     if param.is_sized or access.buffer.is_sized:
@@ -107,12 +110,12 @@ def check_sized_bounds(function: TreeFunction[Schedule], touched: Touched) -> No
                 pass
 
 
-def _check_statement(expr: Expr) -> None:
+def _check_statement(expr: Expr, tally: Counter[bool]) -> None:
     if any(load.access.buffer.is_sized for load in loads(expr)):
-        _SizedBounds("a register statement", []).visit(expr, ())
+        _SizedBounds("a register statement", [], tally).visit(expr, ())
 
 
-def _check_stage(kernel: Kernel, stage: Stage) -> None:
+def _check_stage(kernel: Kernel, stage: Stage, tally: Counter[bool]) -> None:
     operator = stage.operator
     extents: list[tuple[int, Extent]] = []
     for span in stage.box:
@@ -121,8 +124,8 @@ def _check_stage(kernel: Kernel, stage: Stage) -> None:
     parallel = len(extents)
     extents += [(0, extent) for extent in operator.reduce]
     what = f"kernel {kernel.name}"
-    _SizedBounds(what, extents).visit(operator.value, ())
-    _SizedBounds(what, extents[:parallel]).access(operator.out, ())
+    _SizedBounds(what, extents, tally).visit(operator.value, ())
+    _SizedBounds(what, extents[:parallel], tally).access(operator.out, ())
 
 
 def _check_call(call: Call[Schedule], param: Buffer, access: Access) -> None:
@@ -181,8 +184,9 @@ def _not_negative(sign: str, difference: Index) -> tuple[Index, ...]:
 class _SizedBounds(StageBounds):
     """Proofs about one stage. An operator is run where all its dims have elements."""
 
-    def __init__(self, what: str, extents: list[tuple[int, Extent]]) -> None:
+    def __init__(self, what: str, extents: list[tuple[int, Extent]], tally: Counter[bool]) -> None:
         super().__init__(what, (None,) * len(extents), NOTHING)
+        self._tally = tally
         self._variables: dict[int, _Range] = {}
         positive: dict[Symbol, int | Size] = {}
         for number, (offset, extent) in enumerate(extents):
@@ -197,15 +201,18 @@ class _SizedBounds(StageBounds):
         self._positive = positive
 
     def access(self, access: Access, guards: Guards) -> None:
+        proved = True
         for index, extent in zip(access.index, access.shape, strict=True):
             if index.terms:
                 self.inner(index, guards)
-            if isinstance(extent, Reg):
-                continue
             try:
                 variables = self._narrowed_sizes(guards)
                 found = self._range(index, variables)
             except _Unknown:
+                proved = False
+                continue
+            if isinstance(extent, Reg):
+                proved = False
                 continue
             if any(self._at_most(r.high + 1, r.low) for r in variables.values()):
                 continue  # the guards never hold
@@ -217,6 +224,7 @@ class _SizedBounds(StageBounds):
                     f"{self.what} is not proved to access {access.buffer.name} in range: "
                     f"{found.low} .. {found.high} in a dim of {extent}"
                 )
+        self._tally[proved] += 1
 
     def _follows(self, index: Index, guards: Guards) -> bool:
         """Is it not negative because one of the guards says so of a position that is not larger?"""
