@@ -308,6 +308,18 @@ def test_sizes_among_arguments_and_results() -> None:
         check_equal(fast(x, n), sized(x, n))
 
 
+def test_symbolic_graphs_are_programs_for_many_sizes() -> None:
+    def halves_of(x: Tensor, n: int) -> Any:
+        return torch.relu(x @ x.t())[: x.shape[0] // 2].view(-1) + x.shape[0], x[:n]
+
+    fast = compiled(halves_of, dynamic=True, options=BY_HAND)
+    for size, n in ((4, 2), (6, 3), (8, 5), (10, 7), (14, 9)):
+        x = torch.randn(size, 3)
+        check_equal(fast(x, n), halves_of(x, n))
+    (graph,) = graphs()
+    assert len(graph.signatures) == 2  # the first size's, and one for all others
+
+
 def test_floats_among_the_arguments() -> None:
     def scaled(x: Tensor, factor: float, momentum: float) -> Any:
         mean = torch.zeros(3)

@@ -149,6 +149,7 @@ class GraphPrograms:
         self.buffers = [n for n, is_parameter in held.items() if not is_parameter]
         self.shared = shared_outputs(graph)
         self.floats = _floats(graph)
+        self.sizes = graph.sizes
         self.has_sizes = any(
             isinstance(node.meta.get("example_value"), torch.SymInt) for node in graph.inputs
         )
@@ -197,9 +198,9 @@ class GraphPrograms:
 
     def _made(self, args: Sequence[Any], positions: Iterable[int]) -> _OneModule:
         fixed = {n: args[n] for n in sorted(positions)}
-        inputs = [n for n in range(len(args)) if n not in fixed]
+        inputs = [n for n in range(len(args)) if n not in fixed and n not in self.sizes]
         views = frozenset(item.output for item in self.shared)
-        bound = BoundGraph(self.graph, fixed, views)
+        bound = BoundGraph(self.graph, fixed, self.sizes, views)
         compiled = Compiled(bound, self.machine, self.settings, self._dynamic(args))
         _graphs[next(_numbers)] = compiled
         return _OneModule(fixed, tuple(fixed.values()), inputs, compiled)

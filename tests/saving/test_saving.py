@@ -6,7 +6,7 @@ import copy
 import subprocess
 import sys
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 import stretto
 from stretto.errors import LoadError, RunError, SaveError
+from stretto.frontends.python import Captured
 
 
 @pytest.fixture(autouse=True)
@@ -287,6 +288,40 @@ def test_explain_and_text(tmp_path: Path) -> None:
     with safe_open(tmp_path / "function.stretto", framework="pt") as file:
         assert file.metadata()["program.0"].startswith("func @main(")
         assert {*file.keys()} == {"linear.weight", "linear.bias", "count"}
+
+
+def test_tensors_that_share_memory(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Parameter(torch.randn(3, 3))
+            self.other = nn.Parameter(self.one.t())
+            self.register_buffer("row", self.one.data[1])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.one + x @ self.other + self.row
+
+    module, x = Tied().eval(), torch.randn(2, 3)
+    check_equal(loaded(interpreted(module, example_inputs=(x,)), tmp_path)(x), module(x))
+
+    def changes(x: Tensor) -> Tensor:
+        whole[0].add_(x)
+        return part * 2
+
+    whole = torch.zeros(2, 3)
+    part = torch.zeros(3)
+    fast = interpreted(changes, example_inputs=(torch.ones(3),))
+    part.set_(whole[1])
+    with pytest.raises((SaveError, stretto.CaptureError), match=r"shares memory|changed since"):
+        fast.save(tmp_path / "file")
+
+
+def test_everything_that_is_captured_is_written() -> None:
+    """A new field of these needs a place in the file, or a refusal."""
+    assert {item.name for item in fields(Captured)} == {
+        "program", "inputs", "constants", "output", "mutations", "notes", "guards", "writes",
+        "identical", "objects", "sizes",
+    }  # fmt: skip
 
 
 # ---- what cannot be saved --------------------------------------------------------------------

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 from torch.utils import _pytree as pytree
@@ -23,6 +23,7 @@ from stretto.errors import SaveError
 from stretto.families import SizeKey
 from stretto.frontends.python import (
     ArgumentLeaf,
+    Captured,
     External,
     Fetched,
     InputBinding,
@@ -121,6 +122,7 @@ def _signature(entry: Entry, text: str, tensors: _Tensors) -> Json:
             "a tensor is both an argument and reached by the function in another way",
             remedy="pass a clone() of it",
         )
+    _check_buffers(captured)
     arguments, order = _arguments(entry.keep)
     constants = {
         source.key: tensors.name(source.tensor, source.key)
@@ -145,6 +147,19 @@ def _signature(entry: Entry, text: str, tensors: _Tensors) -> Json:
         "conditions": _conditions(entry),
         **_places(captured.program),
     }
+
+
+def _check_buffers(captured: Captured) -> None:
+    """Raises SaveError for a buffer that changes and shares memory: in a file each tensor has its
+    own."""
+    changed = [b.tensor for b in captured.inputs if isinstance(b, External)]
+    others = {id(tensor): tensor for tensor in (*changed, *captured.program.constants.values())}
+    memory = Counter(x.untyped_storage().data_ptr() for x in others.values() if x.numel())
+    if any(memory[tensor.untyped_storage().data_ptr()] > 1 for tensor in changed):
+        raise SaveError(
+            "a buffer that the function changes shares memory with another tensor",
+            remedy="give it memory of its own, with clone()",
+        )
 
 
 # ---- arguments -------------------------------------------------------------------------------
@@ -219,6 +234,8 @@ def _input(binding: InputBinding, order: _Order, tensors: _Tensors) -> Json:
             return {"buffer": tensors.name(tensor, name)}
         case Fetched():
             raise AssertionError("only signatures with objects have these")
+        case _:
+            assert_never(binding)
 
 
 # ---- results ---------------------------------------------------------------------------------
@@ -239,6 +256,8 @@ def _output(spec: OutputSpec, tensors: _Tensors) -> Json:
             return {"choice": found}
         case ObjectLeaf():
             raise AssertionError("only signatures with objects have these")
+        case _:
+            assert_never(spec)
 
 
 def _conditions(entry: Entry) -> Json:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Content:
 
 def write(path: Path, content: Content) -> None:
     """Writes a file, or leaves the one that is there as it was. Raises SaveError."""
-    tensors = {name: tensor.contiguous() for name, tensor in content.tensors.items()}
+    tensors = _apart(content.tensors)
     digests = {
         "texts": {name: _digest(text.encode()) for name, text in content.texts.items()},
         "tensors": {name: _digest_of(tensor) for name, tensor in tensors.items()},
@@ -53,17 +53,30 @@ def write(path: Path, content: Content) -> None:
     text = json.dumps({"format": FORMAT, "digests": digests, **content.manifest})
     metadata = {_MANIFEST: text, _DIGEST: _digest(text.encode()), **content.texts}
     try:
-        descriptor, made = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(descriptor)
+        made = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
             save_file(tensors, made, metadata)
-            os.chmod(made, 0o666 & ~_umask())
             os.replace(made, path)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(made)
     except OSError as error:
         raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, each with memory of its own, as the format wants them."""
+    made: dict[str, torch.Tensor] = {}
+    used: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().resolve_neg().contiguous()
+        memory = plain.untyped_storage()
+        if memory.data_ptr() in used or memory.nbytes() != plain.nbytes:
+            plain = plain.clone()
+        used.add(plain.untyped_storage().data_ptr())
+        made[name] = plain
+    return made
 
 
 def read(path: Path) -> Content:
@@ -143,9 +156,3 @@ def _digest_of(tensor: torch.Tensor) -> str:
     head = _digest(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     memory = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
     return _digest((head + _digest(memoryview(memory.numpy()))).encode())  # pyright: ignore[reportArgumentType]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

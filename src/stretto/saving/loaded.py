@@ -120,6 +120,8 @@ class Loaded:
         self._entries = list(map(self._built, self._signatures))
         self._fixed: dict[Any, list[int]] = {}
         self._families: dict[Any, list[int]] = {}
+        self._plain: dict[Any, Entry] = {}
+        """Programs of fixed sizes that take tensors only, whichever these are."""
         for number, signature in enumerate(signatures):
             if signature.fits is None:
                 self._fixed.setdefault(signature.key, []).append(number)
@@ -132,6 +134,10 @@ class Loaded:
         why = active_transformation()
         if why is not None:
             raise _refusal(f"{why}, which needs the original function")
+        if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
+            entry = self._plain.get(tuple([(a.shape, a.dtype, a.device) for a in args]))
+            if entry is not None and entry.is_current() and not _trains(args):
+                return entry(args)
         if kwargs:
             kwargs = {name: kwargs[name] for name in sorted(kwargs)}
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -139,12 +145,16 @@ class Loaded:
         if why is not None:
             raise _refusal(why)
         tensors: Sequence[torch.Tensor] = [x for x in leaves if isinstance(x, torch.Tensor)]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        if _trains(tensors):
             raise _refusal("an input requires grad, and programs compute no gradients")
         key = (spec, *map(key_of, leaves))
         for number in self._fixed.get(key, ()):
             entry = self._current(number)
-            if not entry.checks_inputs or entry.variant(tensors) == entry.compiled_variant:
+            if not entry.checks_inputs:
+                if not kwargs and len(leaves) == len(args) == len(tensors):
+                    self._plain[key[1:]] = entry
+                return entry(tensors)
+            if entry.variant(tensors) == entry.compiled_variant:
                 return entry(tensors)
         if self._families:
             form = CallForm.of(key)
@@ -229,6 +239,13 @@ class Loaded:
         if self._options.check and not self._machine.is_oracle:
             entry.checker = Checker(captured.program, self._options.max_depth)
         return entry
+
+
+_TENSORS_ONLY = {torch.Tensor}
+
+
+def _trains(tensors: Sequence[torch.Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _call(loaded: Loaded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

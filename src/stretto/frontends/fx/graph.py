@@ -36,6 +36,23 @@ class GraphFunction:
         return GraphFunction(owner, nodes, tuple(map(place_of, nodes)), inputs)
 
     @property
+    def sizes(self) -> dict[int, tuple[int, int]]:
+        """The inputs that are always a size of a tensor among the inputs, by position: the position
+        of the tensor, and the dim."""
+        places: dict[Any, tuple[int, int]] = {}
+        for number, node in enumerate(self.inputs):
+            fake = node.meta.get("example_value")
+            for dim, size in enumerate(fake.shape if isinstance(fake, torch.Tensor) else ()):
+                if isinstance(size, torch.SymInt):
+                    places.setdefault(size.node.expr, (number, dim))
+        examples = [node.meta.get("example_value") for node in self.inputs]
+        return {
+            number: places[example.node.expr]
+            for number, example in enumerate(examples)
+            if isinstance(example, torch.SymInt) and example.node.expr in places
+        }
+
+    @property
     def outputs(self) -> Any:
         """The nodes that are returned, in their containers."""
         return self.nodes[-1].args[0]
@@ -85,12 +102,14 @@ class GraphFunction:
 class BoundGraph:
     """A graph some of whose inputs are fixed tensors, which become constants of its Program.
 
-    fixed: these tensors, by position among the inputs. views: positions of outputs that the caller
-    makes from others; they are None.
+    fixed: these tensors, by position among the inputs. sizes: the inputs that are a size of a
+    tensor among the inputs: its position and the dim; they are not passed. views: positions of
+    outputs that the caller makes from others; they are None.
     """
 
     graph: GraphFunction
     fixed: dict[int, torch.Tensor]
+    sizes: dict[int, tuple[int, int]]
     views: frozenset[int] = frozenset()
 
     @property
@@ -99,8 +118,12 @@ class BoundGraph:
 
     def __call__(self, *args: Any) -> Any:
         given = iter(args)
-        count = len(self.fixed) + len(args)
-        whole = (self.fixed[n] if n in self.fixed else next(given) for n in range(count))
+        whole: list[Any] = []
+        for number in range(len(self.graph.inputs)):
+            is_given = number not in self.fixed and number not in self.sizes
+            whole.append(next(given) if is_given else self.fixed.get(number))
+        for number, (tensor, dim) in self.sizes.items():
+            whole[number] = whole[tensor].shape[dim]
         results = self.graph(*whole)
         if not self.views:
             return results
