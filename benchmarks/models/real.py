@@ -84,26 +84,24 @@ def _text(
 ) -> Made:
     package = import_transformers()
     settings = getattr(package, f"{kind}Config")(**config.changes)
-    made = _seeded(getattr(package, model)(settings), seed)
+    made = _seeded(partial(getattr(package, model), settings), seed)
     words = torch.randint(0, settings.vocab_size, (1, config.size), generator=generator(seed))
     return _First(made, *names, **fixed).eval(), (words,) * len(names)
 
 
 def _audio(config: RealConfig, seed: int) -> Made:
     package = import_transformers()
-    made = _seeded(package.Wav2Vec2Model(package.Wav2Vec2Config(**config.changes)), seed)
+    settings = package.Wav2Vec2Config(**config.changes)
+    made = _seeded(partial(package.Wav2Vec2Model, settings), seed)
     samples = torch.randn(1, config.size, generator=generator(seed))
     return _First(made, "input_values").eval(), (samples,)
 
 
-def _seeded(model: nn.Module, seed: int) -> nn.Module:
-    """The model with weights as transformers draws them."""
-    torch.manual_seed(seed)
-    for module in model.modules():
-        initialise = getattr(model, "_init_weights", None)
-        if initialise is not None:
-            initialise(module)
-    return model.eval()
+def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The model, in eval mode, with weights as its package draws them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make().eval()
 
 
 def _decode(config: RealConfig, seed: int) -> Made:
