@@ -9,11 +9,13 @@ fails.
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from operator import is_
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -242,15 +244,23 @@ def probes_of(guards: Guards) -> tuple[Probes, Guards]:
     for value, kind in guards.objects:
         probes.add(ProbeKind.TYPE, value, None, kind)
     rest = replace(guards, native=None, check=None, objects=())
-    rest.places = tuple(p for p in guards.places if type(p.subject) is not dict or p.by_value)
+    others = list[GuardedEntries]()
     for place in guards.places:
-        if type(place.subject) is dict and not place.by_value:
-            for name, value in place.values.items():
-                probes.entry(place.subject, name, value)
-    rest.absent = tuple(item for item in guards.absent if type(item[0]) is not dict)
-    for table, name, _ in guards.absent:
-        if type(table) is dict:
-            probes.no_entry(table, name)
+        table = None if place.by_value else _dict_of(place.subject)
+        if table is None:
+            others.append(place)
+            continue
+        for name, value in place.values.items():
+            probes.entry(table, name, value)
+    rest.places = tuple(others)
+    missing = list[tuple[Any, str, str]]()
+    for item in guards.absent:
+        table = _dict_of(item[0])
+        if table is None:
+            missing.append(item)
+        else:
+            probes.no_entry(table, item[1])
+    rest.absent = tuple(missing)
     rest.sizes = tuple(item for item in guards.sizes if type(item[0]) not in _SIZES)
     for container, size in guards.sizes:
         if type(container) in _SIZES:
@@ -259,6 +269,13 @@ def probes_of(guards: Guards) -> tuple[Probes, Guards]:
     for box in filter(_is_probed, guards.boxes):
         probes.box(box)
     return probes, rest
+
+
+def _dict_of(table: Any) -> dict[str, Any] | None:
+    """The dict that a namespace is, or that of a class, which `vars` only shows."""
+    if type(table) is MappingProxyType:
+        (table,) = gc.get_referents(table)
+    return table if type(table) is dict else None
 
 
 def _is_probed(box: GuardedItems) -> bool:
