@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from stretto.build import build
 from stretto.entry import Entry, check_dense, check_written
 from stretto.errors import BuildError, CaptureError, StrettoWarning
-from stretto.families import CallForm, Family, SizeKey, fitting, is_size_key, size_key
+from stretto.families import CallForm, Family, SizeKey, fitting, is_size_key, matching, size_key
 from stretto.frontends.python import Reading, capture, capturing, is_structural
 from stretto.frontends.python.results.signature import key_of
 from stretto.frontends.python.tracing.admission import (
@@ -76,6 +76,7 @@ class Compiled:
         self._dynamic = dynamic
         self._entries: dict[Key, Entry] = {}
         self._families: dict[Key, Family] = {}
+        self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
         self._structures: dict[Key, bool | None] = {}
         self._lock = ForkSafeLock()
         self._warned_eager: set[str] = set()
@@ -169,6 +170,12 @@ class Compiled:
         entry = self._entries.get(key)
         if entry is None and tensors is not args:
             key, entry = self._by_structure(key, tensors, args, kwargs)
+        elif entry is None and self._quick:
+            for matches, found in self._quick:
+                if matches(key):
+                    entry = found
+                    key = entry.key
+                    break
         form = None
         if entry is None and self._dynamic is not False:
             form = CallForm.of(key)
@@ -373,7 +380,7 @@ class Compiled:
                 entry.int_count = len(ints)
                 tensors = entry.with_ints(tensors, ints)
                 if captured.sizes.symbols:
-                    entry.fits_sizes = fitting(captured.sizes, ints)
+                    entry.is_for(fitting(captured.sizes, ints))
             if self._options.check and not machine.is_oracle:
                 entry.checker = Checker(captured.program, self._options.max_depth)
             check_written(entry, tensors, reading)
@@ -382,6 +389,7 @@ class Compiled:
             self._entries[key] = entry
             if base is not None and entry.fits_sizes is not None and is_size_key(key):
                 base.family.programs[base] = entry.fits_sizes
+                self._find_quickly(entry, base.family)
             if stale is not None:
                 entry.builds += stale.builds
                 self._warn_stale(entry.builds, stale.watch.changed() or "the content of a tensor")
@@ -393,6 +401,14 @@ class Compiled:
         if self._module is not None:
             return type(self._module).__name__
         return getattr(self._function, "__qualname__", type(self._function).__name__)
+
+    def _find_quickly(self, entry: Entry, family: Family) -> None:
+        """Lets calls with tensors only find the entry without a key of their own."""
+        self._quick = [item for item in self._quick if item[1].key is not entry.key]
+        assert entry.captured.sizes is not None
+        matches = matching(family.first.family, entry.captured.sizes)
+        if matches is not None and not entry.varies:
+            self._quick.append((matches, entry))
 
     # ---- warnings ----------------------------------------------------------------------------
     def _warn_eager(self, why: str, remedy: str = "") -> None:

@@ -233,29 +233,66 @@ def fitting(sizes: CallSizes, ints: Sequence[int]) -> Fits:
     It is printed as Python. `ints` are those of the call that it was made for: what is no symbol
     must be the same.
     """
-    lines = ["def fits(shapes, ints):"]
-    conditions = list[str]()
-    bound = set[str]()
-
-    def compare(place: str, dim: Dim) -> None:
-        symbol = None if isinstance(dim, int) else dim.symbol
-        if symbol is not None and symbol.name not in bound:
-            bound.add(symbol.name)
-            lines.append(f"  {symbol.name} = {place}")
-        else:
-            conditions.append(f"{place} == {dim}")
-
+    conditions = _Conditions()
     for number, shape in enumerate(sizes.shapes):
         for dim, size in enumerate(shape):
-            compare(f"shapes[{number}][{dim}]", size)
+            conditions.compare(f"shapes[{number}][{dim}]", size)
     for number, value in enumerate(ints):
-        compare(f"ints[{number}]", sizes.ints.get(number, value))
-    for symbol in sizes.symbols:
-        conditions.append(f"{symbol.low} <= {symbol.name}")
-        if symbol.high is not None:
-            conditions.append(f"{symbol.name} <= {symbol.high}")
-    conditions += [f"({condition.text})" for condition in sizes.conditions]
-    lines.append(f"  return {' and '.join(conditions) or 'True'}")
-    known: dict[str, Any] = {"math": math}
-    exec("\n".join(lines), known)
-    return known["fits"]
+        conditions.compare(f"ints[{number}]", sizes.ints.get(number, value))
+    return conditions.function("shapes, ints", sizes)
+
+
+def matching(family: Key, sizes: CallSizes) -> Callable[[Key], bool] | None:
+    """Makes a function that says whether a program is for the calls of a key, where these have
+    tensors only; else None. Nothing of the key is hashed, so it is quick."""
+    conditions = _Conditions()
+    if len(family) == 2 and type(family[0]) is bool:
+        conditions.known["mode"] = family[0]
+        conditions.lines.append("  if key[0] is not mode: return False")
+        conditions.lines.append("  key = key[1]")
+        family = family[1]
+    if not all(type(part) is tuple and len(part) == 3 for part in family):
+        return None
+    conditions.lines.append(f"  if len(key) != {len(family)}: return False")
+    for number, ((rank, dtype, device), shape) in enumerate(zip(family, sizes.shapes, strict=True)):
+        dims = [f"t{number}d{dim}" for dim in range(rank)]
+        conditions.known |= {f"dtype{number}": dtype, f"device{number}": device}
+        conditions.lines += [
+            f"  shape, dtype, device = key[{number}]",
+            f"  if dtype is not dtype{number} or len(shape) != {rank}: return False",
+            f"  if device != device{number}: return False",
+            *([f"  {', '.join(dims)}, = shape"] if dims else []),
+        ]
+        for place, size in zip(dims, shape, strict=True):
+            conditions.compare(place, size)
+    return conditions.function("key", sizes)
+
+
+@dataclass(slots=True)
+class _Conditions:
+    """A function under construction that compares the sizes of calls."""
+
+    lines: list[str] = field(default_factory=list[str])
+    known: dict[str, Any] = field(default_factory=lambda: dict[str, Any](math=math))
+    bound: set[str] = field(default_factory=set[str])
+    tests: list[str] = field(default_factory=list[str])
+
+    def compare(self, place: str, dim: Dim) -> None:
+        """Binds a symbol where it stands first; all else is compared."""
+        symbol = None if isinstance(dim, int) else dim.symbol
+        if symbol is not None and symbol.name not in self.bound:
+            self.bound.add(symbol.name)
+            self.lines.append(f"  {symbol.name} = {place}")
+        else:
+            self.tests.append(f"{place} == {dim}")
+
+    def function(self, parameters: str, sizes: CallSizes) -> Any:
+        tests = list(self.tests)
+        for symbol in sizes.symbols:
+            tests += [f"{symbol.low} <= {symbol.name}"] if symbol.low else []
+            tests += [] if symbol.high is None else [f"{symbol.name} <= {symbol.high}"]
+        tests += [f"({condition.text})" for condition in sizes.conditions]
+        text = [f"def fits({parameters}):", *self.lines]
+        text.append(f"  return {' and '.join(tests) or 'True'}")
+        exec("\n".join(text), self.known)
+        return self.known["fits"]
