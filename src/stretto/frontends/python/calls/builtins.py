@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_any, tree_map
 
-from stretto.frontends.python.calls import ordering, sized, torch_control, transformers
+from stretto.frontends.python.calls import ordering, packed, sized, torch_control, transformers
 from stretto.frontends.python.control.branches import (
     branch,
     stage_and,
@@ -162,6 +163,8 @@ def _as_number(value: Any) -> Any:
 def _isinstance(value: Any, kinds: Any) -> Any:
     """A traced number is an instance of what eager code would have."""
     every = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(value, packed.PaddedSequence):
+        return builtins.any(issubclass(PackedSequence, kind) for kind in every)
     if isinstance(value, TracedList):
         return builtins.any(issubclass(list, kind) for kind in every)
     if is_size_number(value):
@@ -464,6 +467,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.full: _full,
     torch.full_like: _full_like,
     **sized.RULES,
+    **packed.RULES,
     **transformers.RULES,
     torch.arange: _arange,
     torch.equal: _compared("equal"),

@@ -19,22 +19,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stretto.frontends.python.calls.packings import Packing
 from stretto.frontends.python.source.rewrite import rewritten
-from stretto.frontends.python.tracing.tensor import TracedTensor
-from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.tracing.signals import fail
 
 aten = torch.ops.aten
 
 State = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell state."""
+Step = Callable[["Cell", Tensor, State], State]
+"""What a cell computes: the next state from the projected input and the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The weights of one direction of one layer, and what it computes in a step: the next state
-    from the projected input and the state."""
+    """The weights of one direction of one layer."""
 
-    step: Callable[[Cell, Tensor, State], State]
+    step: Step
     input_weight: Tensor
     hidden_weight: Tensor
     input_bias: Tensor | None = None
@@ -45,7 +46,7 @@ class Cell:
         return F.linear(hidden, self.hidden_weight, self.hidden_bias)
 
 
-def _elman(activation: Callable[[Tensor], Tensor]) -> Callable[[Cell, Tensor, State], State]:
+def _elman(activation: Callable[[Tensor], Tensor]) -> Step:
     def step(cell: Cell, row: Tensor, state: State) -> State:
         return (activation(row + cell.gates(state[0])),)
 
@@ -72,45 +73,6 @@ def _lstm(cell: Cell, row: Tensor, state: State) -> State:
     return hidden, memory
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Where the items of a packed sequence stand in a matrix of all steps by all sequences.
-
-    items: for each place of the matrix an item; any item where the sequence has ended.
-    places: for each item its place in the matrix, counted row by row.
-    active: which places have an item. None if all have.
-    """
-
-    items: Tensor
-    places: Tensor
-    active: Tensor | None
-
-    @staticmethod
-    def of(batch_sizes: Tensor) -> Packing:
-        if isinstance(batch_sizes, TracedTensor):
-            raise data_dependent_shape("the number of packed items")
-        with tracer().native():
-            sizes = batch_sizes.tolist()
-            tracer().read_values[id(batch_sizes)] = batch_sizes
-            columns = torch.arange(max(sizes, default=0))
-            active = columns < batch_sizes[:, None]
-            starts = batch_sizes.cumsum(0) - batch_sizes
-            items = torch.where(active, starts[:, None] + columns, 0)
-            places = active.flatten().nonzero().flatten()
-            return Packing(items, places, None if active.all() else active[..., None])
-
-    def spread(self, data: Tensor) -> Tensor:
-        """The items as a tensor of steps, sequences and features."""
-        if self.active is None:
-            return data.unflatten(0, self.items.shape)
-        return data[self.items]
-
-    def packed(self, rows: Tensor) -> Tensor:
-        """The inverse of `spread`."""
-        flat = rows.flatten(0, 1)
-        return flat if self.active is None else flat[self.places]
-
-
 def _over_time(cell: Cell, rows: Any, state: State) -> tuple[Tensor, State]:
     """The hidden states after all steps, and the last state."""
     hidden: Any = []
@@ -134,25 +96,21 @@ def _where(flags: Tensor, state: State, other: State) -> State:
 
 
 def _direction(
-    cell: Cell, inputs: Tensor, state: State, packing: Packing | None, *, reverse: bool
+    cell: Cell, inputs: Tensor, state: State, active: Tensor | None, *, reverse: bool
 ) -> tuple[Tensor, State]:
     """One direction of one layer."""
     rows = F.linear(inputs, cell.input_weight, cell.input_bias)
-    active = None
-    if packing is not None:
-        rows, active = packing.spread(rows), packing.active
     rows = rows.flip(0) if reverse else rows
     if active is None:
         hidden, last = rewritten(_over_time)(cell, rows, state)
     else:
         active = active.flip(0) if reverse else active
         hidden, last = rewritten(_over_active)(cell, rows, active, state)
-    hidden = hidden.flip(0) if reverse else hidden
-    return hidden if packing is None else packing.packed(hidden), last
+    return hidden.flip(0) if reverse else hidden, last
 
 
 @dataclass(frozen=True, slots=True)
-class _Layers:
+class Layers:
     """What a call of a recurrent operator says: its cells layer by layer, and in each layer the
     directions."""
 
@@ -161,35 +119,41 @@ class _Layers:
     train: bool
 
     def run(
-        self, inputs: Tensor, states: Sequence[Tensor], packing: Packing | None = None
+        self, inputs: Tensor, states: Sequence[Tensor], active: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The hidden states of the last layer, and the last states of all."""
+        """The hidden states of the last layer, and the last states of all. active: for each step
+        and sequence whether it has an item; None if all have."""
         steps = inputs.shape[0]
         if steps == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         lasts = list[State]()
         for layer in self.cells:
             if lasts and self.train and self.dropout:
+                if active is not None:
+                    fail(
+                        "dropout between the layers of a packed sequence draws numbers for items",
+                        "call eval() on the module before compiling",
+                    )
                 inputs = torch.dropout(inputs, self.dropout, True)
             outputs = list[Tensor]()
             for cell in layer:
                 state = tuple(every[len(lasts)] for every in states)
-                output, last = _direction(cell, inputs, state, packing, reverse=bool(outputs))
+                output, last = _direction(cell, inputs, state, active, reverse=bool(outputs))
                 outputs.append(output)
                 lasts.append(last)
             inputs = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
         return inputs, *(torch.stack(every) for every in zip(*lasts, strict=True))
 
 
-def _layers(
-    step: Callable[[Cell, Tensor, State], State],
+def layers_of(
+    step: Step,
     params: Sequence[Tensor],
     has_biases: bool,
     layers: int,
     dropout: float,
     train: bool,
     bidirectional: bool,
-) -> _Layers:
+) -> Layers:
     directions = 2 if bidirectional else 1
     per_cell = len(params) // (layers * directions)
     made = list[Cell]()
@@ -199,33 +163,35 @@ def _layers(
         projection = weights[-1] if per_cell % 2 else None
         made.append(Cell(step, weights[0], weights[1], into, onto, projection))
     split = range(0, len(made), directions)
-    return _Layers([made[first : first + directions] for first in split], dropout, train)
+    return Layers([made[first : first + directions] for first in split], dropout, train)
 
 
-def _whole(step: Callable[[Cell, Tensor, State], State]) -> Callable[..., tuple[Tensor, ...]]:
+def _whole(step: Step) -> Callable[..., tuple[Tensor, ...]]:
     """The rule of an operator on tensors of steps and sequences."""
 
     def rule(inputs: Tensor, states: Any, *arguments: Any) -> tuple[Tensor, ...]:
         states = (states,) if isinstance(states, torch.Tensor) else states
         *options, batch_first = arguments
         inputs = inputs.transpose(0, 1) if batch_first else inputs
-        output, *lasts = _layers(step, *options).run(inputs, states)
+        output, *lasts = layers_of(step, *options).run(inputs, states)
         return output.transpose(0, 1) if batch_first else output, *lasts
 
     return rule
 
 
-def _packed(step: Callable[[Cell, Tensor, State], State]) -> Callable[..., tuple[Tensor, ...]]:
+def _packed(step: Step) -> Callable[..., tuple[Tensor, ...]]:
     """The rule of an operator on packed sequences."""
 
     def rule(data: Tensor, batch_sizes: Tensor, states: Any, *options: Any) -> tuple[Tensor, ...]:
         states = (states,) if isinstance(states, torch.Tensor) else states
-        return _layers(step, *options).run(data, states, Packing.of(batch_sizes))
+        packing = Packing.of(batch_sizes)
+        output, *lasts = layers_of(step, *options).run(packing.spread(data), states, packing.active)
+        return packing.packed(output), *lasts
 
     return rule
 
 
-_STEPS = {
+STEPS: dict[Any, Step] = {
     aten.rnn_tanh: _elman(torch.tanh),
     aten.rnn_relu: _elman(torch.relu),
     aten.gru: _gru,
@@ -233,6 +199,6 @@ _STEPS = {
 }
 
 RULES: dict[Any, Callable[..., Any]] = {
-    **{packet.input: _whole(step) for packet, step in _STEPS.items()},
-    **{packet.data: _packed(step) for packet, step in _STEPS.items()},
+    **{packet.input: _whole(step) for packet, step in STEPS.items()},
+    **{packet.data: _packed(step) for packet, step in STEPS.items()},
 }

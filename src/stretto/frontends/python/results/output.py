@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stretto.frontends.python.calls.packed import PaddedSequence
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
@@ -95,6 +96,8 @@ class Flattener:
                 return self.spec(self.stand_ins[id(value)][0])
             case TracedList():
                 return self.items(value)
+            case PaddedSequence():
+                return self.spec(value.items())
             case Either():
                 return self._choice(value)
             case Poison():
