@@ -151,7 +151,11 @@ def getitem(holder: Any, index: Any) -> Any:
     """`holder[index]`."""
     if isinstance(holder, TracedList):
         return operations.get_item(holder, index)
-    if isinstance(holder, TracedTensor) or not indexing.has_position(index):
+    if isinstance(holder, TracedTensor):
+        return holder[index]
+    if isinstance(holder, torch.Tensor) and indexing.has_size(index):
+        return indexing.getitem(tracer().promote(holder), index)
+    if not indexing.has_position(index):
         return holder[index]
     if isinstance(holder, torch.Tensor):
         return indexing.getitem(tracer().promote(holder), index)

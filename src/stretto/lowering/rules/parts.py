@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.device.expr import Const, Extent, Index, Position, is_known
-from stretto.ir.size_bounds import maximum
+from stretto.ir.size_bounds import maximum, minimum
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, broadcast, variables
 from stretto.lowering.rules.indexing import Selection
@@ -62,10 +62,11 @@ def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
 def _slice_start(call: Call, start: int, size: Extent) -> Index:
     if isinstance(size, int):
         return Index(const=slice(start, None, 1).indices(size)[0])
+    if is_known(size):
+        size = Index.of(size)
+        return minimum(start, size) if start >= 0 else maximum(0, size + start)
     if start >= 0:
         return Index(const=start)
-    if is_known(size):
-        return maximum(0, Index.of(size) + start)
     first = apply("maximum", Position(Index.of(size) + start), Const(0, DType.I64))
     return Index.of(call.low.let(first, "start"))
 

@@ -38,6 +38,13 @@ def has_position(index: Any) -> bool:
     return is_position(index)
 
 
+def has_size(index: Any) -> bool:
+    """Whether a position of an index is a size, which torch's own indexing would make a number."""
+    if isinstance(index, tuple):
+        return any(has_size(part) for part in index)
+    return isinstance(index, torch.SymInt)
+
+
 def _is_flag(index: Any) -> bool:
     """Whether an index is a traced flag without dims, which selects all of the tensor or
     nothing."""
@@ -58,7 +65,7 @@ def getitem(tensor: TracedTensor, index: Any) -> Any:
     index = _plain(index)
     if _is_flag(index):
         raise data_dependent_shape()
-    if not has_position(index):
+    if not has_position(index) and not has_size(index):
         return torch.Tensor.__getitem__(tensor, index)
     parts = _expanded(tensor, index)
     if any(_is_table(part) for part in parts):
@@ -72,7 +79,7 @@ def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
     if _is_flag(index):
         _set_if(tensor, index, value)
         return
-    if not has_position(index):
+    if not has_position(index) and not has_size(index):
         torch.Tensor.__setitem__(tensor, index, value)
         return
     parts = _expanded(tensor, index)
