@@ -52,8 +52,8 @@ def python_list_from_data(x: Tensor) -> Any:
 
 def generator(x: Tensor) -> Tensor:
     def parts() -> Iterator[Tensor]:
-        yield x
-        yield x + 1
+        y = (yield x) or x
+        yield y + 1
 
     return sum(parts(), x)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.aliasing.aliases import overlapping
-from stretto.frontends.python.calls import recurrent
+from stretto.frontends.python.calls import generated, recurrent
 from stretto.frontends.python.calls.call import (
     call,
     changes,
@@ -24,6 +24,7 @@ from stretto.frontends.python.calls.call import (
     check_iterator,
     check_tensor_attribute,
 )
+from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import choices, indexing, operations
 from stretto.frontends.python.operators import decompositions
@@ -43,6 +44,7 @@ ifexp = branches.stage_ifexp
 and_ = branches.stage_and
 or_ = branches.stage_or
 not_ = branches.stage_not
+hand_over = generated.hand_over
 
 
 def enter(name: str, probe: Callable[[], object]) -> CallFrame:
@@ -71,6 +73,14 @@ def while_(frame: CallFrame, test: Any, body: Any, live: tuple[str, ...]) -> Non
 def for_(
     frame: CallFrame, iterable: Any, body: Any, live: tuple[str, ...], stop: Any = None
 ) -> None:
+    if isinstance(iterable, Generated):
+
+        def consume(item: Any) -> Any:
+            body(item)
+            return False if stop is None else stop()
+
+        iterable.feed(consume)
+        return
     if active() is None:
         for item in iterable:
             body(item)
@@ -85,6 +95,16 @@ def for_(
     check_iterator(iterable)
     check_entries(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
+
+
+def generator(lowered: Callable[..., Any]) -> Callable[..., Any]:
+    """A generator function that is local to rewritten code. A call of it runs nothing yet."""
+
+    def start(*args: Any, **kwargs: Any) -> Generated:
+        return Generated(lambda: lowered(*args, **kwargs), lowered.__name__)
+
+    start.__name__, start.__qualname__ = lowered.__name__, lowered.__qualname__
+    return local(start)
 
 
 def bound(name: str, read: Callable[[], Any]) -> Any:
@@ -366,7 +386,8 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 __all__ = [
     "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "call", "chain",
-    "contains", "delattr", "delitem", "enter", "enter_try", "for_", "getitem", "if_", "ifexp",
+    "contains", "delattr", "delitem", "enter", "enter_try", "for_", "generator", "getitem",
+    "hand_over", "if_", "ifexp",
     "is_", "leave", "leave_try", "local", "not_", "or_", "plain", "setattr", "setitem", "slice",
     "while_", "wrote_outer",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from stretto.frontends.python.calls.builtins import (
     list_method,
     needs_items,
 )
+from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.outside import check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
@@ -70,7 +71,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     function = original(function)
     rule = _rule(function)
     if rule is not None:
-        args = tuple(map(plain, args))
+        args = _collected(tuple(map(plain, args)))
+        if function in (min, max, sorted) and args and type(args[0]) is types.GeneratorType:
+            args = (list(args[0]), *args[1:])
         found = first_either((args, kwargs))
         if found is not None:
             return _with_options(function, args, kwargs, found)
@@ -204,7 +207,14 @@ def _with_options(
     return branches.use(either, called)
 
 
+def _collected(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with lists in the place of generators."""
+    return tuple([item.items() if type(item) is Generated else item for item in args])
+
+
 def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if function is not next and function is not iter and not _stores(function):
+        args = _collected(args)
     for given in (getattr(function, "__self__", None), *args):
         check_entries(given)
     if not _stores(function):
@@ -228,6 +238,8 @@ def _call_function(
             _note_sourceless(function)
         return _native(function, args, kwargs)
     _check_kind(function)
+    if inspect.isgeneratorfunction(function):
+        return _generated(function, args, kwargs)
     if not is_rewritten(function):
         tracer().traced.setdefault(function.__code__, function)
         tracer().heap.add((function,))
@@ -240,6 +252,28 @@ def _call_function(
     return recursion.call_user(function, staged, args, kwargs)
 
 
+def _generated(
+    function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Generated:
+    """A call of a generator function, which runs when somebody consumes it."""
+    tracer().traced.setdefault(function.__code__, function)
+    tracer().heap.add((function,))
+    try:
+        staged: Any = rewritten(function)
+    except NoSource:
+        staged = function
+    if inspect.isgeneratorfunction(staged):
+        _fail_kind(
+            function,
+            "a generator function in which a yield is part of an expression, or inside of a try "
+            "with handlers, or whose source is not found",
+            "return a list instead of using yield",
+        )
+    inspect.signature(function).bind(*args, **kwargs)  # raises what the call raises
+    run = functools.partial(recursion.call_user, function, staged, args, kwargs)
+    return Generated(run, function.__name__)
+
+
 def _note_sourceless(function: types.FunctionType) -> None:
     name = function.__qualname__
     tracer().sourceless.append(name)
@@ -247,14 +281,13 @@ def _note_sourceless(function: types.FunctionType) -> None:
 
 
 def _check_kind(function: types.FunctionType) -> None:
-    """Generators and coroutines cannot be captured."""
+    """Coroutines cannot be captured."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        _fail_kind(function, "an async function", "use a plain function")
+
+
+def _fail_kind(function: types.FunctionType, reason: str, remedy: str) -> NoReturn:
     name = function.__name__
-    if inspect.isgeneratorfunction(function):
-        reason, remedy = "a generator function", "return a list instead of using yield"
-    elif inspect.iscoroutinefunction(function):
-        reason, remedy = "an async function", "use a plain function"
-    else:
-        return
     code = function.__code__
     place = SourceLocation(code.co_filename, code.co_firstlineno, function=code.co_qualname)
     message = f"'{name}' is {reason}, which cannot be captured"

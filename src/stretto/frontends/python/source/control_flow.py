@@ -19,7 +19,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from stretto.frontends.python.source import liveness
+from stretto.frontends.python.source import generators, liveness
 from stretto.frontends.python.source.jumps import VALUE, JumpLowering
 from stretto.frontends.python.source.liveness import NameSet
 from stretto.frontends.python.source.syntax import (
@@ -105,6 +105,11 @@ class ExpressionLowering(ast.NodeTransformer):
         if not isinstance(node.ctx, ast.Load):
             return node
         return staged(node, "getitem", node.value, _index(node.slice))
+
+    def visit_Yield(self, node: ast.Yield) -> ast.expr:
+        self.generic_visit(node)
+        assert node.value is not None
+        return staged(node, "hand_over", node.value)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         plain = self._binds_elsewhere(node.values[1:])
@@ -343,9 +348,17 @@ def lower_function(
     node: ast.FunctionDef, *, is_outer: bool = False, unsure: NameSet = liveness.EMPTY
 ) -> ast.FunctionDef:
     """The staged form of a function definition. `unsure`: see `liveness`, of functions around."""
-    if any(isinstance(item, ast.Yield | ast.YieldFrom | ast.Await) for item in own_nodes(node)):
+    if any(isinstance(item, ast.Await) for item in own_nodes(node)):
+        return node
+    is_generator = generators.is_generator(node)
+    if is_generator and is_outer:
+        node.decorator_list = []
+    if is_generator and not generators.can_be_lowered(node):
         return node
     given = parameters(node.args)
+    if is_generator:
+        values = generators.GeneratorLowering()
+        node.body = _flat([values.visit(statement) for statement in node.body])
     targets = TargetLowering()
     body = _flat([targets.visit(statement) for statement in _without_docstring(node.body)])
     body = JumpLowering().function(body, node)
@@ -369,7 +382,8 @@ def lower_function(
     if is_outer:
         node.decorator_list = []
     else:
-        node.decorator_list = [*node.decorator_list, at(node, staging("local"))]
+        kind = "generator" if is_generator else "local"
+        node.decorator_list = [*node.decorator_list, at(node, staging(kind))]
     return ast.fix_missing_locations(node)
 
 
