@@ -476,6 +476,20 @@ def test_an_exported_program() -> None:
         fast(torch.randn(3, 5), 2)
 
 
+def test_an_error_in_an_exported_program_names_the_line_of_the_user() -> None:
+    class Turning(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x * 2
+            return torch.complex(y, y).abs()  # the line of the module
+
+    exported = torch.export.export(Turning(), (torch.ones(2),)).module()
+    with pytest.raises(CaptureError) as caught:
+        stretto.compile(exported)(torch.ones(2))
+    place = caught.value.location
+    assert place is not None and place.file == __file__
+    assert "# the line of the module" in place.source()
+
+
 _EXAMPLES = (
     "class_method", "cond_branch_nonlocal_variables", "cond_closed_over_variable",
     "dictionary", "dynamic_shape_map", "dynamic_shape_slicing",

@@ -366,6 +366,14 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         fast.save(tmp_path / "missing" / "file")
 
 
+def test_in_inference_mode(tmp_path: Path) -> None:
+    module, x = Doubling().eval(), torch.ones(2, 4)
+    fast = interpreted(module, example_inputs=(x.clone(), 1.0))
+    with torch.inference_mode():
+        again = loaded(fast, tmp_path)
+        check_equal(again(x.clone(), 1.0), module(x.clone(), 1.0))
+
+
 # ---- calls -----------------------------------------------------------------------------------
 def test_calls_that_want_the_original(tmp_path: Path) -> None:
     again = loaded(interpreted(torch.relu, example_inputs=(torch.ones(2),)), tmp_path)

@@ -236,7 +236,8 @@ def _place(found: Json) -> tuple[str, int, int | None, int | None, str | None]:
 
 
 def _source(key: str, tensor: torch.Tensor) -> ConstantSource:
-    return ConstantSource(key, tensor, tensor._version, tensor.data_ptr(), None, None)  # pyright: ignore[reportPrivateUsage]
+    version = None if tensor.is_inference() else tensor._version  # pyright: ignore[reportPrivateUsage]
+    return ConstantSource(key, tensor, version, tensor.data_ptr(), None, None)
 
 
 _SYMBOL = re.compile(r"[a-z][a-z0-9_]{0,40}")

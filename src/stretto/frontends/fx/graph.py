@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from torch import fx
 
 from stretto.errors import SourceLocation
 from stretto.frontends.python import staging
-from stretto.frontends.python.tracing.locations import at
+from stretto.frontends.python.tracing.locations import at, place_of_trace
 from stretto.frontends.python.tracing.tracer import active
 
 
@@ -33,7 +32,9 @@ class GraphFunction:
     def of(owner: fx.GraphModule) -> GraphFunction:
         nodes = tuple(owner.graph.nodes)
         inputs = tuple(node for node in nodes if node.op == "placeholder")
-        return GraphFunction(owner, nodes, tuple(map(place_of, nodes)), inputs)
+        return GraphFunction(
+            owner, nodes, tuple(place_of_trace(node.stack_trace) for node in nodes), inputs
+        )
 
     @property
     def sizes(self) -> dict[int, tuple[int, int]]:
@@ -128,18 +129,6 @@ class BoundGraph:
         if not self.views:
             return results
         return tuple(None if n in self.views else x for n, x in enumerate(results))
-
-
-def place_of(node: fx.Node) -> SourceLocation | None:
-    """The line of the user's source that a node comes from, innermost."""
-    frames = _FRAME.findall(node.stack_trace or "")
-    if not frames:
-        return None
-    file, line, function = frames[-1]
-    return SourceLocation(file, int(line), function=function)
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def _leave_contexts(values: dict[fx.Node, Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python.calls import recursion, sized
@@ -36,7 +36,7 @@ from stretto.frontends.python.source.rewrite import (
     rewritten,
 )
 from stretto.frontends.python.tracing.frames import UNDEFINED
-from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.locations import enter_graph, is_user_file
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -310,6 +310,8 @@ def _under_context(function: types.FunctionType) -> Any:
 def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         return _with_hooks(module, functools.partial(_sequential, module), args, kwargs)
+    if isinstance(module, fx.GraphModule):
+        enter_graph(module)
     forward = module.forward
     inner = getattr(forward, "__func__", forward)
     is_known = is_user_function(inner) or _rule(inner) is not None

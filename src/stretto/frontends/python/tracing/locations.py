@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
+import torch.fx
 
 from stretto.errors import SourceLocation
 
@@ -71,7 +73,39 @@ def user_location() -> SourceLocation | None:
     if known is not None:
         return known
     frame = user_frame()
-    return None if frame is None else located(frame.f_code, frame.f_lasti)
+    if frame is None:
+        return None
+    lines = _graphs.get(frame.f_code.co_filename, {})
+    found = lines.get(frame.f_lineno - frame.f_code.co_firstlineno)
+    return found or located(frame.f_code, frame.f_lasti)
+
+
+_graphs: dict[str, dict[int, SourceLocation]] = {}
+"""For the code that torch has generated for a graph, by file name: the user's lines that its own
+lines come from."""
+
+
+def enter_graph(module: torch.fx.GraphModule) -> None:
+    """From now on errors in the code of a graph name the lines that its nodes come from."""
+    code = type(module).forward.__code__
+    if code.co_filename in _graphs:
+        return
+    places = [place_of_trace(node.stack_trace) for node in module.graph.nodes]
+    numbers: dict[int, int | None] = getattr(module, "_lineno_map", None) or {}
+    found = {line: places[number] for line, number in numbers.items() if number is not None}
+    _graphs[code.co_filename] = {line: place for line, place in found.items() if place is not None}
+
+
+def place_of_trace(trace: str | None) -> SourceLocation | None:
+    """The innermost line of a stack trace, as nodes of graphs have it."""
+    frames = _FRAME.findall(trace or "")
+    if not frames:
+        return None
+    file, line, function = frames[-1]
+    return SourceLocation(file, int(line), function=function)
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 @cache
