@@ -58,3 +58,20 @@ def test_of_doubles_in_a_module() -> None:
     x = random(2, 60, 32).double()
     compiled = stretto.compile(block, backend="cpu", options=Options(threads=2))
     torch.testing.assert_close(compiled(x), block(x), rtol=1e-10, atol=1e-10)
+
+
+def test_of_any_length() -> None:
+    weight = random(3 * 16, 16)
+
+    def block(x: Tensor, flags: Tensor) -> Tensor:
+        parts = F.linear(x, weight).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        masked = attend(*parts, flags).transpose(1, 2).reshape(x.shape)
+        return masked + attend(*parts, is_causal=True).transpose(1, 2).reshape(x.shape)
+
+    options = Options(threads=2)
+    compiled = stretto.compile(block, backend="cpu", dynamic=True, options=options)
+    for length in (60, 1, 130, 7):
+        x, flags = random(2, length, 16), random(length, length) > -0.5
+        torch.testing.assert_close(compiled(x, flags), block(x, flags), rtol=2e-5, atol=2e-5)
+    assert "1 signature compiled" in compiled.explain()
+    assert "attention x2, add  attention 48x128" in compiled.explain()

@@ -209,6 +209,15 @@ def _flag_to_the_power(flags: Any, exponent: Any) -> Any:
 
 WHOLE_SCORES = 1024
 """An attention of fewer scores a head is decomposed, so that passes see its products."""
+FEW_ROWS = 8
+"""So is one of fewer rows, where the number of keys is known at the call only."""
+
+
+def _has_many_scores(rows: Any, keys: Any) -> bool:
+    """A decoder's step has few rows, however many keys there are."""
+    if all(type(size) is int for size in (rows, keys)):
+        return rows * keys >= WHOLE_SCORES
+    return type(rows) is not int or rows >= FEW_ROWS
 
 
 def _attention(
@@ -233,8 +242,7 @@ def _attention(
             raise refused
     if empty and (not fits or 0 in query.shape[:-1]):
         return query.new_zeros([*query.shape[:-1], value.shape[-1]])
-    sizes = (query.size(-2), key.size(-2))
-    if not empty and all(type(n) is int for n in sizes) and math.prod(sizes) >= WHOLE_SCORES:
+    if not empty and _has_many_scores(query.size(-2), key.size(-2)):
         return NotImplemented
     if enable_gqa:
         repeats = query.size(-3) // key.size(-3)

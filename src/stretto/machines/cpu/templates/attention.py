@@ -14,6 +14,7 @@ from typing import ClassVar
 from stretto.device.costs import count_applies
 from stretto.device.expr import Access, Apply, Const, Expr, Index, Load, Position, Var
 from stretto.device.operator import Combine, Operator
+from stretto.ir.sizes import Product
 from stretto.ir.types import DType
 from stretto.kernels.attention import Attention
 from stretto.kernels.contraction import FLOATS
@@ -200,8 +201,6 @@ def streams_of(operator: Operator) -> Streams | None:
     dtypes = {access.buffer.dtype for access in (*operands, out)}
     if len(dtypes) != 1 or not dtypes <= {*FLOATS}:
         return None
-    if not all(access.offset.is_affine for access in (*operands, out)):
-        return None
     query, key, value = operands
     if len(operator.dims) in query.offset.vars():
         query, key = key, query
@@ -211,9 +210,23 @@ def streams_of(operator: Operator) -> Streams | None:
         return None
     if any(access.offset.coefficient(Var(column)) != 1 for access in (value, out)):
         return None
+    inner = {row, column, len(operator.dims), len(operator.dims) + 1}
+    if not all(_is_strided(access, inner) for access in (*operands, out)):
+        return None
     before = _before(parts.bias, row, len(operator.dims))
     bias = parts.bias if before is None else before
     return Streams(parts.scale, bias, query, key, value, row, column, before is not None)
+
+
+def _is_strided(access: Access, dims: set[int]) -> bool:
+    """Whether a pointer walks along these dims by strides that are numbers, and along the others
+    by strides that are known at the call."""
+    for atom, _ in access.offset.terms:
+        found = Index.of(atom).vars()
+        known = isinstance(atom, Product) and not found & dims
+        if found and not isinstance(atom, Var) and not known:
+            return False
+    return True
 
 
 def _last(dims: tuple[int, ...], having: Access, lacking: tuple[Access, ...]) -> int | None:
