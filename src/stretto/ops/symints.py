@@ -15,6 +15,7 @@ from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
 from stretto.ir.sizes import Size, Symbol, ceil_div
 from stretto.ir.types import Dim
+from stretto.ops.elements import require_elements
 
 _KEYS: Any = torch._C.DispatchKey  # pyright: ignore
 
@@ -55,6 +56,7 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     Where its kernel is made of others, in C++, it would ask for the sizes as numbers; what torch
     has in Python for it does not.
     """
+    require_elements(overload, args, kwargs)
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
     if is_made_of_others and not overload.is_view:
         overload = overload.py_kernels.get(_KEYS.Meta, overload)

@@ -252,6 +252,10 @@ def _summary(out: Writer, stages: Stages, device: DeviceProgram, found: Descript
         lines.append(
             ("recursion frame", f"{name}: {size} per activation, activations {runs[name]}")
         )
+    for name, frame in device.frames:
+        if frame.slots:
+            slots = counted(len(frame.slots), "slot")
+            lines.append(("sized arena", f"{name}: {frame.end} bytes in {slots}"))
     _, interface = stages.runnable()
     packed = sum(packing.buffer.nbytes for packing in interface.packings)
     if packed:

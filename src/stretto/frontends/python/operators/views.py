@@ -7,7 +7,7 @@ own. `RULES` has the overloads of ATen that are views.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -96,6 +96,30 @@ def _alias(x: TracedTensor, *args: Any) -> TracedTensor:
 def _reshaped(func: Any) -> ViewRule:
     """The tensor seen with another shape, its elements in the same order."""
     return lambda x, *args: _with_shape(x, _fake_view(func, x, *args))
+
+
+_SQUEEZED_ONE = (
+    "squeeze() of a dim whose size data decide: it is 1 in this run, so the result would have one "
+    "dim less; name the dims that always have size 1"
+)
+
+
+def _squeezed(func: Any) -> ViewRule:
+    """The same without dims of size 1. Which sizes are 1 is asked, for the rank follows from it; a
+    size that data decide is taken for another, and stops the run where it is 1."""
+    reshaped = _reshaped(func)
+
+    def rule(x: TracedTensor, dims: int | Sequence[int] | None = None) -> TracedTensor:
+        asked = range(x.dim()) if dims is None else (dims,) if isinstance(dims, int) else dims
+        for dim in asked if x.dim() else ():
+            size: Any = x.shape[dim]
+            if is_decided(size):
+                check(plain(size != 1), "RuntimeError", _SQUEEZED_ONE)
+            else:
+                bool(size == 1)
+        return reshaped(x) if dims is None else reshaped(x, dims)
+
+    return rule
 
 
 def _with_shape(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
@@ -343,10 +367,8 @@ _RESHAPES = (
     aten._unsafe_view.default,
     aten._reshape_alias.default,
     aten.unsqueeze.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
 )
+_SQUEEZES = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 _PERMUTATIONS = (
     aten.permute.default,
     aten.transpose.int,
@@ -363,6 +385,7 @@ _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 
 RULES: dict[Any, ViewRule] = {
     **{func: _reshaped(func) for func in _RESHAPES},
+    **{func: _squeezed(func) for func in _SQUEEZES},
     **{func: _permuted(func) for func in _PERMUTATIONS},
     **{func: _pieces(func) for func in _SPLITS},
     **dict.fromkeys(_ALIASES, _alias),

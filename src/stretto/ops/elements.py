@@ -1,0 +1,46 @@
+"""Operators that have no result without elements, which torch's rules for shapes do not ask for.
+
+The largest element of nothing is an error in eager PyTorch. For a size that is known at the call
+only, the rule of the operator's shape is silent; here it becomes a condition of that size: a guard
+where a function is captured, a relation where the type of an op is inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+_REDUCTIONS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "max.default",
+        "max.dim",
+        "min.default",
+        "min.dim",
+        "amax.default",
+        "amin.default",
+        "aminmax.default",
+        "argmax.default",
+        "argmin.default",
+        "median.dim",
+        "nanmedian.dim",
+        "mode.default",
+    )
+)
+
+
+def require_elements(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Puts conditions on the sizes that the operator reduces. Raises RuntimeError for one that is
+    0."""
+    if str(overload) not in _REDUCTIONS:
+        return
+    known = [argument.name for argument in overload._schema.arguments]
+    given = {**dict(zip(known, args, strict=False)), **kwargs}
+    tensor, dims = given["self"], given.get("dim", -1 if "mode" in str(overload) else None)
+    if dims is None or dims == []:
+        dims = range(tensor.dim())
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        size = tensor.shape[dim] if tensor.dim() else 1
+        torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
