@@ -265,6 +265,9 @@ def _summary(out: Writer, stages: Stages, device: DeviceProgram, found: Descript
     if stages.proof is not None and stages.proof.symbols:
         lines.append(("verified", str(stages.proof)))
     lines.insert(2, ("kernels", _task_text(device)))
+    if device.small is not None:
+        where = f"{device.small.work} < {device.small.limit} ps (an estimate)"
+        lines.append(("small calls", f"on the caller's thread alone, where {where}"))
     runs = function_runs(device.tree)
     for name in sorted(recursive_functions(device.tree)):
         size = bytes_text(device.frame(name).nbytes)
