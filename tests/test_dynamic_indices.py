@@ -50,7 +50,18 @@ def from_the_end(x: Tensor) -> Tensor:
     return x[-3:-1]
 
 
+def rows_one_by_one(x: Tensor) -> Tensor:
+    """Each iteration puts a tensor of a symbolic size into another one, at a place of the loop."""
+    made = torch.zeros(3, x.shape[0])
+    step = 0
+    while step < 3 and x.sum() < 1000:
+        made[step] = x[:, step]
+        x, step = x + 1, step + 1
+    return made
+
+
 FUNCTIONS = [
+    rows_one_by_one,
     row_of_a_constant,
     row_from_the_end,
     among_others,

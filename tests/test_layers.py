@@ -39,7 +39,6 @@ TOP: tuple[str, ...] = (
     "build",
     "dynamo",
     "entry",
-    "fallback",
     "families",
     "keys",
     "placement",

@@ -12,10 +12,11 @@ import torch
 from rich.console import Console
 
 from benchmarks.harness import relative_error
+from benchmarks.measure import Protocol
 from benchmarks.models.entry import generator
 from benchmarks.models.real import REAL, MissingPackage
 from benchmarks.peers.base import tensors_to_numpy
-from benchmarks.streams import suite
+from benchmarks.streams import shapes, suite
 from benchmarks.streams.models import STREAMS, made
 from benchmarks.streams.systems import SYSTEMS
 from benchmarks.streams.worker import StreamResult, measure
@@ -94,3 +95,14 @@ def test_models_that_people_have(name: str) -> None:
         precise = copy.deepcopy(module).double()(*wide)
     assert relative_error(tensors_to_numpy(first), tensors_to_numpy(again)) == 0
     assert relative_error(tensors_to_numpy(first), tensors_to_numpy(precise)) < 1e-4
+
+
+@pytest.mark.parametrize("name", shapes.SMALL)
+def test_a_dynamic_program_beside_those_for_one_size(name: str) -> None:
+    quick = Protocol.quick()
+    results = shapes.measure(name, 1, quick, small=True)
+    assert [result.reason for result in results] == ["", "", ""]
+    assert all(result.programs == 1 and result.ratio > 0 for result in results)
+    console = Console(record=True, width=120)
+    console.print(shapes.table(results))
+    assert "geometric mean" in console.export_text()

@@ -57,7 +57,6 @@ from stretto.device.program import (
     Schedule,
     Signal,
     SizedPlacement,
-    Small,
     Wait,
 )
 from stretto.device.regions import Statement
@@ -248,7 +247,6 @@ def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
     )
 
 
-SMALL = record(Small, "calls {work} below {limit}", work=SIZE)
 PLACEMENT = record(Placement, "{offset} size {nbytes}")
 SIZED_PLACEMENT = record(
     SizedPlacement,

@@ -72,10 +72,13 @@ def _narrow_shape(self: torch.Tensor, dim: int, start: int, length: int) -> torc
 def _narrow_scatter_shape(
     self: torch.Tensor, src: torch.Tensor, dim: int, start: int
 ) -> torch.Tensor:
-    if type(src.size(dim)) is int and type(self.size(dim)) is int:
+    if not any(isinstance(size, torch.SymInt) for size in (*self.shape, *src.shape)):
         return _narrow_scatter(self, src, dim, start)
-    if self.dtype != src.dtype:
-        raise ValueError(f"cannot put {src.dtype} into {self.dtype}")
+    if self.dtype != src.dtype or self.dim() != src.dim():
+        raise ValueError(f"cannot put {src.dtype} {src.shape} into {self.dtype} {self.shape}")
+    for place, (size, part) in enumerate(zip(self.shape, src.shape, strict=True)):
+        if place != dim % self.dim():
+            torch._check(size == part)  # pyright: ignore[reportPrivateUsage]
     return self.new_empty(self.shape)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -50,21 +49,10 @@ _modules = torch.nn.modules.module
 _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
 
 
-class _Outside(threading.local):
-    """Who makes the calls of rewritten code outside of a capture; None where Python does."""
-
-    def __init__(self) -> None:
-        self.handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
-
-
-OUTSIDE = _Outside()
-
-
 def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)` as written in the user's code."""
     if active() is None:
-        handler = OUTSIDE.handler
-        return function(*args, **kwargs) if handler is None else handler(function, args, kwargs)
+        return function(*args, **kwargs)
     return traced_call(function, args, kwargs)
 
 
@@ -321,14 +309,14 @@ def _under_context(function: types.FunctionType) -> Any:
 
 def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        return call_with_hooks(module, functools.partial(_sequential, module), args, kwargs)
+        return _with_hooks(module, functools.partial(_sequential, module), args, kwargs)
     if isinstance(module, fx.GraphModule):
         enter_graph(module)
     forward = module.forward
     inner = getattr(forward, "__func__", forward)
     is_known = is_user_function(inner) or _rule(inner) is not None
     if is_known or is_user_function(getattr(inner, "__wrapped__", None)):
-        return call_with_hooks(module, functools.partial(call, forward), args, kwargs)
+        return _with_hooks(module, functools.partial(call, forward), args, kwargs)
     return _native(module, args, kwargs)
 
 
@@ -338,7 +326,7 @@ def _sequential(module: nn.Sequential, value: Any) -> Any:
     return value
 
 
-def call_with_hooks(
+def _with_hooks(
     module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What `Module.__call__` does, with hooks traced like other user functions."""
