@@ -266,10 +266,9 @@ def _list_stack(frame: Frame, op: ListStackOp) -> tuple[Datum, ...]:
     items = frame.items(op.list)
     element, leading = op.list.list.element, op.result.tensor.shape[0]
     params = symbols_of_types(value.type for value in frame.function.params)
-    is_known = isinstance(leading, Size) and params.issuperset(leading.symbols)
     if not items and (isinstance(leading, int) or at_most(1, leading)):
         raise run_error(RuntimeError, "stack expects a non-empty TensorList")
-    if isinstance(leading, int) or is_known:
+    if isinstance(leading, int) or leading.symbol in (None, *params):
         expected = size_value(leading, frame.sizes)
         if expected != len(items):
             raise RunError(f"stack of {len(items)} items where {expected} are expected")

@@ -233,10 +233,10 @@ class ListLengthOp(Op):
 class ListStackOp(Op):
     """All items as one tensor with a new leading dim.
 
-    The leading dim of the result type is an int when the length is known while capturing, or a Size
-    over the symbols of the function's parameters (the length must then be equal to it), or else a
-    Symbol as Size, which this op binds. An empty list stops the run, unless the range of that Size
-    begins at 0.
+    The leading dim of the result type is an int or a Size where the length is known: a formula, or
+    a symbol of the function's parameters. The length must then be equal to it. Or else it is
+    another Symbol as Size, which this op binds; several lists of one length may bind the same one.
+    An empty list stops the run, unless the range of that Size begins at 0.
     """
 
     list: Value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import Argument, ForOp, SizeOp, TensorOp, WhileOp
+from stretto.ir.ops import Argument, ForOp, ListStackOp, SizeOp, TensorOp, WhileOp
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_bounds import substitute_symbols
 from stretto.ir.sizes import Size, Symbol
@@ -123,11 +123,15 @@ def bound_symbols(block: Block) -> set[Symbol]:
 
 
 def symbols_bound_by(op: Op) -> set[Symbol]:
-    """The symbol of a size op, and those in the result types of stacks, calls and branches."""
+    """The symbol of a size op, the length of a stacked list where it is a symbol, and those in the
+    result types of calls and branches."""
     if isinstance(op, SizeOp):
         return {op.symbol}
     if isinstance(op, TensorOp | ForOp | WhileOp):
         return set()
+    if isinstance(op, ListStackOp):
+        lead = Size.of(op.result.tensor.shape[0]).symbol
+        return set() if lead is None else {lead}
     return symbols_of_types(value.type for value in op.results)
 
 

@@ -209,8 +209,12 @@ class Lowering:
 
     def known_extents(self, kind: TensorType) -> tuple[Extent, ...] | None:
         """The dims of a tensor, if the sizes of the function's parameters tell them."""
-        own = symbols_of_types(value.type for value in self.function.params)
-        return self.extents(kind.shape) if symbols_of_types((kind,)) <= own else None
+        return self.extents(kind.shape) if symbols_of_types((kind,)) <= self.own_symbols else None
+
+    @property
+    def own_symbols(self) -> set[Symbol]:
+        """The sizes of the function's parameters."""
+        return symbols_of_types(value.type for value in self.function.params)
 
     def formula(self, dim: Size) -> Index:
         """A formula over symbols as an index over the registers that hold these."""

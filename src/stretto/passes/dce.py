@@ -72,17 +72,19 @@ def live_values(
 
 
 Binders = dict[Symbol, tuple[Value, ...]]
-"""The results of the op that binds a symbol. Symbols of parameters have none."""
+"""The results of the ops that bind a symbol. Symbols of parameters have none."""
 
 
 def _binders(body: Block) -> Binders:
-    binders: Binders = {}
+    named: Binders = {}
+    bound: Binders = {}
     for op in body.walk():
         for symbol in symbols_bound_by(op):
-            # An if and a call name symbols that something else may have bound.
-            if symbol not in binders or isinstance(op, SizeOp | ListStackOp):
-                binders[symbol] = op.results
-    return binders
+            if isinstance(op, SizeOp | ListStackOp):  # several lists may have one length
+                bound[symbol] = (*bound.get(symbol, ()), *op.results)
+            else:  # an if and a call name symbols that something else may have bound
+                named.setdefault(symbol, op.results)
+    return {**named, **bound}
 
 
 def _add_binders(body: Block, binders: Binders, sources: dict[Value, tuple[Value, ...]]) -> None:

@@ -20,6 +20,7 @@ from stretto.passes.distribute import Distribute
 from stretto.passes.fold import FoldConstants
 from stretto.passes.fold_tables import FoldTables
 from stretto.passes.forward_lists import ForwardLists
+from stretto.passes.grow_lists import GrowLists
 from stretto.passes.hoist import HoistInvariants
 from stretto.passes.horizontal import Horizontal
 from stretto.passes.inline import InlineFunctions
@@ -36,6 +37,7 @@ def pipeline() -> tuple[Pass, ...]:
         Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
         CheckUnused(),
         Repeat((*tidy, EliminateDeadCode())),
+        GrowLists(),
         HoistInvariants(),
         *loop_passes(),
         Repeat((*tidy, EliminateDeadCode())),

@@ -232,7 +232,8 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
     view = low.list(op.list)
     lead = op.result.tensor.shape[0]
     extent: Extent
-    if isinstance(lead, Size) and low.known_extents(op.result.tensor) is None:
+    own = lead.symbol if isinstance(lead, Size) and lead not in low.symbols else None
+    if own is not None and own not in low.own_symbols:
         extent = low.let(Position(view.length), "length")
         least = 1 if at_most(1, lead) else 0
         low.ranges[extent] = (least, None)

@@ -121,7 +121,9 @@ class JoinedAliases:
             has_sources(made, found)
             _take_links(made, storage)
         joint = [
-            p for p in self.pairs if isinstance(p.made, TracedTensor) and p.made.number is None
+            p
+            for p in self.pairs
+            if isinstance(p.made, TracedTensor) and p.made.number is None and p.kind.rows is None
         ]
         for pair in joint:
             sources = list[MemorySource]()
@@ -141,7 +143,7 @@ class JoinedAliases:
                 if isinstance(leaf, TracedTensor) and not leaf.memory.scope.open:
                     connect(pair.made.memory, leaf.memory)
         for pair in self.pairs:
-            if not isinstance(pair.made, TracedTensor):
+            if not isinstance(pair.made, TracedTensor) or pair.kind.rows is not None:
                 link_same(pair.made, [pair.first, pair.second])
 
     def _sources(self, leaf: Any, side: int, flags: Flags, joint: Storage) -> list[MemorySource]:

@@ -11,11 +11,13 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
 from stretto.frontends.python.values.leaves import Slot, kind_of
-from stretto.frontends.python.values.scalars import Kind, number_kind, unify
+from stretto.frontends.python.values.scalars import Kind, number_kind, unify, unify_rows
 from stretto.frontends.python.values.state import (
     Snapshot,
     contents,
@@ -38,6 +40,24 @@ def unified(before: Any, after: Any) -> Kind | None:
     if first is None or second is None:
         return None
     return unify(first, second, promote=True)
+
+
+def rows_of(known: Kind | None, *values: Any, promote: bool) -> Kind | None:
+    """The kind that can hold tensors that differ in the size of one dim only, or None. Each value
+    may be one of several. `known`: a kind that it must hold as well. `promote`: the sizes may be
+    numbers."""
+    kinds = [] if known is None else [known]
+    for option in (option for value in values for option in options_of(value)):
+        kind = kind_of(option) if isinstance(option, torch.Tensor) else None
+        if kind is None:
+            return None
+        kinds.append(kind)
+    found: Kind | None = kinds[0]
+    for kind in kinds[1:]:
+        if found != kind:
+            joint = None if found is None else unify(found, kind, promote=False)
+            found = joint or unify_rows(found, kind, promote=promote)
+    return None if found is None or found.rows is None else found
 
 
 def are_numbers(before: Any, after: Any) -> bool:

@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.aliasing.carried import CarriedAliases, LoopOp
-from stretto.frontends.python.control.carried_options import CarriedOptions, are_numbers, unified
+from stretto.frontends.python.control.carried_options import (
+    CarriedOptions,
+    are_numbers,
+    rows_of,
+    unified,
+)
 from stretto.frontends.python.objects.stand_ins import (
     check_growth,
     note_copy,
@@ -34,7 +39,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
-from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import (
     Carried,
     Slot,
@@ -45,10 +50,12 @@ from stretto.frontends.python.values.leaves import (
     list_kind,
     loops_of,
     materialize,
+    of_rows,
     placeholder,
+    rows_sizes,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, unify, unify_rows
+from stretto.frontends.python.values.scalars import Kind, unify
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -146,7 +153,14 @@ class Carry:
         supply = iter(values)
         self.has_run = self.runs_once and not in_body
         self.made, self.copied = {}, {}
+        sizes: dict[Any, Dim] = {}
         for slot, leaf in self.leaves.items():
+            if leaf.kind.rows is not None:
+                self.made[slot] = self._of_rows(
+                    next(supply), leaf, sizes, None if in_body else trips
+                )
+                leaf.size = sizes[leaf.group] if in_body else leaf.size
+                continue
             marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
             device = device_of(leaf.init, leaf.end)
             self.made[slot] = wrap(
@@ -166,6 +180,18 @@ class Carry:
             tracer().set_state(storage, StorageState(before.base, before.length, origin))
         self._substitute()
         self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=self.has_run)
+
+    def _of_rows(
+        self, value: Value, leaf: Carried, sizes: dict[Any, Dim], trips: Dim | None
+    ) -> Any:
+        """A tensor whose size changes; `sizes`: those of the groups that are known."""
+        dim = leaf.kind.rows
+        assert dim is not None
+        known = None if trips is None else self._size_after(leaf, dim, trips)
+        if known is not None:
+            sizes.setdefault(leaf.group, known)
+        device = device_of(*options_of(leaf.init), *options_of(leaf.end))
+        return of_rows(value, dim, device, sizes, leaf.group)
 
     def _length(self, key: Any, before: ListLength, in_body: bool, trips: Dim | None) -> ListLength:
         """Length of a list at the start of the body, or after `trips` rounds."""
@@ -238,6 +264,7 @@ class Carry:
             found = after.boxes.get(key)
             if found is not None and key not in self.grown:
                 self._compare_box((("box", key),), box, values, found[1])
+        self._compare_sizes()
         self._compare_storages(region)
         if is_last:
             self._drop_unwritten()
@@ -297,6 +324,8 @@ class Carry:
         self._substitute()
 
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        if self._compare_rows(slot, before, after):
+            return
         if isinstance(before, Maybe) and not isinstance(after, Poison):
             after = Maybe.of(after, name)
         if isinstance(before, Either) and not isinstance(after, Poison):
@@ -320,6 +349,56 @@ class Carry:
         elif not equal_leaves(before, after):
             self._learn(slot, before, after, name)
 
+    def _compare_rows(self, slot: Slot, before: Any, after: Any) -> bool:
+        """Compares a tensor that has another size along one dim after a round, or may have. Returns
+        whether it is one."""
+        leaf = self.leaves.get(slot)
+        if leaf is None and before is after:
+            return False
+        if leaf is None:
+            kind = rows_of(None, before, after, promote=self.splits)
+        else:
+            kind = rows_of(leaf.kind, after, promote=self.splits)
+        if kind is None or kind.rows is None:
+            return False
+        if leaf is None:
+            leaf = self.leaves[slot] = Carried(kind, before)
+        if leaf.kind != kind or leaf.group is None:
+            leaf.kind, leaf.layout, self.changed = kind, None, True
+            leaf.group = (
+                slot[:-1] if leaf.init is UNDEFINED else rows_sizes(leaf.init, kind.rows),
+            )
+        leaf.end = after
+        return True
+
+    def _grown_leaves(self) -> list[tuple[Carried, int]]:
+        leaves = ((leaf, leaf.kind.rows) for leaf in self.leaves.values())
+        return [(leaf, dim) for leaf, dim in leaves if dim is not None]
+
+    def _size_after(self, leaf: Carried, dim: int, trips: Dim) -> Dim | None:
+        """The size of a tensor after the loop, if each round adds what the call knows."""
+        before, after = rows_sizes(leaf.init, dim), rows_sizes(leaf.end, dim)
+        if len(before) != 1 or len(after) != 1:
+            return None
+        if before[0] is None or after[0] is None or leaf.size is None:
+            return None
+        total = Size.of(before[0]) + (Size.of(after[0]) - leaf.size) * Size.of(trips)
+        decided = tracer().symbol_dims
+        return None if any(symbol in decided for symbol in total.symbols) else total.dim
+
+    def _compare_sizes(self) -> None:
+        """Parts the tensors of a group that have different sizes after a round."""
+        found: dict[Any, list[Any]] = {}
+        for leaf, dim in self._grown_leaves():
+            sizes = found.setdefault(leaf.group, [])
+            if rows_sizes(leaf.end, dim) not in sizes:
+                sizes.append(rows_sizes(leaf.end, dim))
+        for leaf, dim in self._grown_leaves():
+            sizes = found[leaf.group]
+            if len(sizes) > 1:
+                leaf.group = (leaf.group, sizes.index(rows_sizes(leaf.end, dim)))
+                self.changed = True
+
     def _learn(self, slot: Slot, before: Any, after: Any, name: str) -> None:
         """Learns how to carry a slot that has changed and was not carried."""
         after = _or_poison(after)
@@ -333,8 +412,6 @@ class Carry:
             self._grow(before, after)
             return
         kind = unified(before, after)
-        if kind is None:
-            kind = unify_rows(kind_of(before), kind_of(after), promote=self.splits)
         if kind is not None:
             self.leaves[slot] = Carried(kind, before, after, layout_of(before, after))
             self.changed = True
@@ -406,8 +483,6 @@ class Carry:
             after.fail_at_origin()
         kind = kind_of(after)
         joint = None if kind is None else unify(leaf.kind, kind, promote=True)
-        if joint is None:
-            joint = unify_rows(leaf.kind, kind, promote=self.splits)
         may_split = self.splits or isinstance(after, Either) or are_numbers(before, after)
         if joint is None and may_split and before is not UNDEFINED:
             del self.leaves[slot]

@@ -28,7 +28,9 @@ from stretto.frontends.python.values.leaves import (
     layout_of,
     loops_of,
     materialize,
+    of_rows,
     placeholder,
+    rows_sizes,
     wrap,
 )
 from stretto.frontends.python.values.scalars import Kind, unify, unify_exactly, unify_rows
@@ -44,7 +46,7 @@ from stretto.frontends.python.values.state import (
 )
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import IfOp
-from stretto.ir.types import ListType
+from stretto.ir.types import Dim, ListType
 from stretto.ops.effects import may_have_effect
 from stretto.ops.positions import may_be_out_of_range
 
@@ -96,6 +98,8 @@ class Joiner:
     memo: dict[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
     behind: list[Op] = field(default_factory=list[Op])
     """Ops on what the branch gives, which stand behind it."""
+    sizes: dict[Any, Dim] = field(default_factory=dict[Any, Dim])
+    """The sizes of tensors that differ in size, by those that they have in the arms."""
     guarded: dict[tuple[int, bool], Any] = field(default_factory=dict[tuple[int, bool], Any])
     keep: list[Any] = field(default_factory=list[Any])
 
@@ -250,14 +254,19 @@ class Joiner:
         value = Value(kind.type)
         state.home[value] = state.scope
         block, before = state.scope.block, len(state.scope.block.ops)
-        made = wrap(
-            value,
-            kind,
-            device=device_of(first, second),
-            loops=loops_of(first, second),
-            length=length,
-            layout=layout_of(first, second),
-        )
+        device = device_of(first, second)
+        if kind.rows is not None:
+            sizes = tuple(rows_sizes(side, kind.rows) for side in (first, second))
+            made = of_rows(value, kind.rows, device, self.sizes, sizes)
+        else:
+            made = wrap(
+                value,
+                kind,
+                device=device,
+                loops=loops_of(first, second),
+                length=length,
+                layout=layout_of(first, second),
+            )
         self.behind += block.ops[before:]
         del block.ops[before:]
         self.pairs.append(Pair(first, second, kind, value, made))

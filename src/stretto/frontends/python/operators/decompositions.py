@@ -220,6 +220,12 @@ def _has_many_scores(rows: Any, keys: Any) -> bool:
     return type(rows) is not int or rows >= FEW_ROWS
 
 
+def _has_none(shape: Any) -> bool:
+    """Whether a tensor is known to have no elements. Of sizes that the run knows nothing is asked:
+    where they are 0, the products are of no elements, too."""
+    return any(type(size) is int and size == 0 for size in shape)
+
+
 def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
@@ -233,14 +239,16 @@ def _attention(
         options = {"scale": scale, "enable_gqa": enable_gqa}
         return math_only(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
     fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
-    empty = any(0 in item.shape for item in (query, key, value))
-    if (empty and (not fits or 0 in query.shape[:-1])) or (is_causal and attn_mask is not None):
+    empty = any(_has_none(item.shape) for item in (query, key, value))
+    if (empty and (not fits or _has_none(query.shape[:-1]))) or (
+        is_causal and attn_mask is not None
+    ):
         function = aten.scaled_dot_product_attention.default
         options: Any = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         refused = eager_refusal(function, (query, key, value, attn_mask), options)
         if refused is not None:
             raise refused
-    if empty and (not fits or 0 in query.shape[:-1]):
+    if empty and (not fits or _has_none(query.shape[:-1])):
         return query.new_zeros([*query.shape[:-1], value.shape[-1]])
     if not empty and _has_many_scores(query.size(-2), key.size(-2)):
         return NotImplemented

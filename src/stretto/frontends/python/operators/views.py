@@ -64,7 +64,10 @@ def _extended(
     state = tracer()
     known = tuple(map(_known, arguments))
     if state.symbols:
-        (fake,) = settled(state, TensorOp(target, (Value(state.type_of(tensor)), *known)), [fake])
+        # The fake of `tensor` may be that of a view of which a step has been taken back.
+        steps, memory = tensor.steps, tensor.memory
+        type = steps[-1].type if steps else state.type_in(memory.state)
+        (fake,) = settled(state, TensorOp(target, (Value(type), *known)), [fake])
     step = ViewStep(target, known, state.type_of(fake), inverse)
     return TracedTensor(fake, tensor.memory, (*tensor.steps, step))
 

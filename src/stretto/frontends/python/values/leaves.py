@@ -12,6 +12,7 @@ import torch
 from stretto.frontends.python.tracing.fakes import contiguous_strides, fake_of_layout
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import (
+    Hooks,
     ListLength,
     NumberMark,
     Storage,
@@ -19,12 +20,13 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.scalars import Kind, cast_value, python_dtype, unify
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
-from stretto.ir.types import ListType, TensorType
+from stretto.ir.types import Dim, ListType, TensorType
 
 
 def kind_of(value: Any) -> Kind | None:
@@ -85,6 +87,10 @@ def _new_list(items: list[Any], kind: Kind) -> Value:
 def _rows(leaf: Any, kind: Kind, dim: int) -> Value:
     """The parts of a tensor along a dim as a list."""
     state = tracer()
+    if isinstance(leaf, Either):
+        plain_list = Kind(kind.type, False)
+        made = Hooks.use(leaf, lambda option: wrap(_rows(option, kind, dim), plain_list))
+        return state.current(made.memory)
     traced = leaf if isinstance(leaf, TracedTensor) else state.promote(leaf)
     with state.mode:
         moved: Any = traced.movedim(dim, 0)
@@ -92,10 +98,21 @@ def _rows(leaf: Any, kind: Kind, dim: int) -> Value:
     return state.emit(ListExtendOp(empty, state.read(moved)), (kind.type,))[0]
 
 
-def _of_rows(value: Value, dim: int, device: torch.device | None) -> Any:
-    """A list of parts as the tensor that they are along a dim."""
+def rows_sizes(leaf: Any, dim: int) -> tuple[Dim | None, ...]:
+    """How long a tensor is in a dim, or what it may be; None where it is not defined."""
+    shapes = (one.shape if isinstance(one, torch.Tensor) else None for one in options_of(leaf))
+    return tuple(None if one is None else tracer().dim(one[dim]) for one in shapes)
+
+
+def of_rows(
+    value: Value, dim: int, device: torch.device | None, sizes: dict[Any, Dim], key: Any
+) -> Any:
+    """A list of parts as the tensor that they are along a dim. Tensors with one `key` have one
+    size, which `sizes` gains."""
     state, element = tracer(), value.list.element
-    lead = state.dim(state.new_symbol(state.list_length(value)))
+    if key not in sizes:
+        sizes[key] = state.dim(state.new_symbol(state.list_length(value)))
+    lead = sizes[key]
     type = TensorType(element.dtype, (lead, *element.shape))
     made = state.fresh(state.emit(ListStackOp(value), (type,))[0], fake_of_type(type, device))
     with state.mode:
@@ -169,7 +186,7 @@ def wrap(
     """A Python object that stands for `value`. `layout`: its strides, None if not known."""
     state = tracer()
     if kind.rows is not None:
-        return _of_rows(value, kind.rows, device)
+        return of_rows(value, kind.rows, device, {}, None)
     if isinstance(kind.type, ListType):
         storage = Storage(StorageState(value, length or ListLength(object(), 0)), state.scope)
         return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))
@@ -225,7 +242,8 @@ Slot = tuple[Any, ...]
 class Carried:
     """What is carried: its kind, its value before the region, and that at the end of the body.
 
-    `box`: a Python list that becomes a list of the Program; then `init` has its items.
+    `box`: a Python list that becomes a list of the Program; then `init` has its items. `group`: of
+    tensors whose sizes change, those with equal groups have the same size in every round.
     """
 
     kind: Kind
@@ -233,6 +251,9 @@ class Carried:
     end: Any = None
     layout: tuple[int, ...] | None = None
     box: list[Any] | None = None
+    group: Any = None
+    size: Dim | None = None
+    """The size at the start of a round, of a tensor whose size changes."""
 
     def learn_layout(self) -> bool:
         """Learns the strides from those at the end of a round. Returns whether they are not those

@@ -14,7 +14,7 @@ from stretto.frontends.python.tracing.tensor import LinearForm, NumberMark, Trac
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
-from stretto.ir.sizes import Size
+from stretto.ir.sizes import Size, symbols_in
 from stretto.ir.types import FLAG, DType, ListType, TensorType
 
 aten = torch.ops.aten
@@ -224,7 +224,8 @@ def _as_rows(type: TensorType, dim: int | None) -> Kind | None:
     if dim is None or dim >= type.rank:
         return None
     item = TensorType(type.dtype, (*type.shape[:dim], *type.shape[dim + 1 :]))
-    return Kind(ListType(item), False, dim) if item.is_static else None
+    is_known = tracer().symbol_dims.keys().isdisjoint(symbols_in(item.shape))
+    return Kind(ListType(item), False, dim) if is_known else None
 
 
 def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kind | None:

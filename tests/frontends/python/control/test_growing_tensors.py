@@ -1,0 +1,153 @@
+"""Tensors that grow by `cat` from one iteration to the next: caches, beams, what CTC keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import stretto
+from stretto.frontends.python.entry import capture
+from stretto.ir.ops import ListExtendOp, TensorOp
+from stretto.options import Options
+from stretto.passes.manager import run_passes
+from stretto.passes.pipeline import pipeline
+
+
+def check(function: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "emulator") -> None:
+    compiled = stretto.compile(function, backend=backend)
+    with torch.no_grad():
+        for args in calls:
+            torch.testing.assert_close(compiled(*args), function(*args), rtol=1e-4, atol=1e-5)
+
+
+def cache(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> Any:
+    """A query over a cache of keys and values, which begins empty."""
+    k, v = torch.zeros(2, 0, 4), torch.zeros(2, 0, 4)
+    h = x
+    for _ in range(int(t)):
+        q = (h @ w).view(2, 1, 4)
+        k = torch.cat([k, q], 1)
+        v = torch.cat([v, h.view(2, 1, 4)], dim=1)
+        p = torch.softmax((q @ k.transpose(1, 2)) / 2, -1)
+        h = (p @ v).view(2, 4) + x
+    return h, k, v
+
+
+CACHE = [(torch.randn(2, 4), torch.randn(4, 4), torch.tensor(t)) for t in (7, 0, 1, 12)]
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
+def test_a_cache_of_keys_and_values(backend: str) -> None:
+    check(cache, *CACHE, backend=backend)
+
+
+def test_it_grows_in_place() -> None:
+    """Each iteration puts one row to the end of each list; nothing is concatenated."""
+    program = run_passes(capture(cache, CACHE[0], {}, Options()).program, pipeline())
+    (loop,) = [op for op in program.main.body.ops if op.name == "for"]
+    inside = [op for block in loop.blocks for op in block.walk()]
+    assert not [op for op in inside if isinstance(op, TensorOp) and "cat" in op.target]
+    rows = [op.rows.tensor.shape for op in inside if isinstance(op, ListExtendOp)]
+    assert rows == [(1, 2, 4), (1, 2, 4)]
+
+
+def collapse(x: torch.Tensor) -> torch.Tensor:
+    """What differs from the item before it, as CTC keeps it."""
+    kept, last = x[:0], torch.tensor(-1)
+    for i in range(x.shape[0]):
+        if x[i] != last:
+            kept = torch.cat([kept, x[i : i + 1]])
+        last = x[i]
+    return kept
+
+
+def beams(scores: torch.Tensor, t: torch.Tensor) -> Any:
+    found = torch.zeros(3, 1, dtype=torch.int64)
+    total = torch.zeros(3)
+    for i in range(int(t)):
+        best = (total[:, None] + scores[i]).reshape(-1).topk(3)
+        total = best.values
+        found = torch.cat([found[best.indices // 5], (best.indices % 5)[:, None]], 1)
+    return found, total
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    while x.sum() < 20:
+        x = torch.cat([x, x])
+    return x
+
+
+def test_growth_under_a_condition() -> None:
+    check(collapse, *((torch.tensor(([2, 2, 0, 1, 1] * 5)[:25]),), (torch.zeros(25).long(),)))
+
+
+def test_beams_are_chosen_and_grow() -> None:
+    check(beams, *((torch.randn(9, 3, 5), torch.tensor(t)) for t in (9, 0, 1)))
+
+
+def test_a_tensor_that_doubles() -> None:
+    check(doubled, (torch.ones(1),), (torch.ones(3),), (torch.ones(30),))
+
+
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor, past: Any) -> Any:
+        q, k, v = self.w(x).chunk(3, -1)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v), (k, v)
+
+
+class Decoder(torch.nn.Module):
+    """Caches that are None before the first step, as decoders of libraries have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Attention(), Attention()])
+
+    def forward(self, x: torch.Tensor, steps: torch.Tensor) -> Any:
+        past: list[Any] = [None, None]
+        found: list[torch.Tensor] = []
+        for _ in range(int(steps)):
+            for number, layer in enumerate(self.layers):
+                x, past[number] = layer(x, past[number])
+            found.append(x)
+        return torch.cat(found, 1), past
+
+
+def test_caches_that_are_none_at_first() -> None:
+    torch.manual_seed(0)
+    check(Decoder().eval(), *((torch.randn(2, 1, 8), torch.tensor(t)) for t in (4, 1, 9)))
+
+
+def test_a_write_behind_a_branch_is_not_lost() -> None:
+    """The tensor that a branch leaves may be one from before it, or a longer one."""
+
+    def written(x: torch.Tensor, t: torch.Tensor) -> Any:
+        y = x[x > 0]
+        z = torch.cat([y, x]) if t > 0 else y
+        z += 1
+        return z
+
+    for t in (0, 1):
+        check(written, (torch.randn(6), torch.tensor(t)))
+
+
+def test_the_size_after_the_loop_is_known_at_the_call() -> None:
+    def appended(x: torch.Tensor) -> Any:
+        k = x[:2]
+        for i in range(x.shape[0]):
+            k = torch.cat([k, x[i : i + 1] * 2, x[i : i + 1]])
+        return k, k.sum(1)
+
+    compiled = stretto.compile(appended, backend="emulator", dynamic=True)
+    for n in (6, 3, 20):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(compiled(x), appended(x))
+    assert len(compiled.signatures) == 1
