@@ -182,6 +182,29 @@ def test_results_share_memory_as_in_eager() -> None:
         assert (part.stride(), turned.stride(), rows.stride()) == ((3, 1), (1, 3), (6, 1))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_arguments_that_begin_elsewhere(dynamic: bool) -> None:
+    def views(x: Tensor) -> tuple[Tensor, ...]:
+        return x[1:], x.view(torch.int32), x.split(2)[1], x + 1
+
+    fast = compiled(views, dynamic=dynamic, options=BY_HAND)
+    memory = torch.arange(40.0)
+    for start, size in ((0, 6), (7, 6), (3, 8), (8, 4)):
+        x = memory[start : start + size]
+        check_equal(fast(x), views(x))
+        assert [item.data_ptr() for item in fast(x)[:3]] == [i.data_ptr() for i in views(x)[:3]]
+
+
+def test_arguments_that_share_memory_in_one_call_only() -> None:
+    def views(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return y[1:], x[:1], y + x
+
+    fast = compiled(views, options=BY_HAND)
+    memory = torch.arange(12.0)
+    for x, y in ((memory[:4], memory[4:8]), (torch.ones(4), torch.zeros(4))):
+        check_equal(fast(x, y), views(x, y))
+
+
 def test_graph_breaks() -> None:
     said: list[str] = []
 

@@ -39,6 +39,7 @@ TOP: tuple[str, ...] = (
     "build",
     "dynamo",
     "entry",
+    "fallback",
     "families",
     "keys",
     "placement",

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from stretto.build import build
 from stretto.entry import Entry, check_dense, check_written
 from stretto.errors import BuildError, CaptureError, StrettoWarning
+from stretto.fallback import Fallback
 from stretto.families import CallForm, Family, SizeKey, fitting, is_size_key, matching, size_key
 from stretto.frontends.python import Reading, capture, capturing, is_structural
 from stretto.frontends.python.results.signature import key_of
@@ -68,12 +69,14 @@ class Compiled:
         backend: str,
         options: Options,
         dynamic: bool | None = None,
+        fallback: bool = False,
     ) -> None:
         self._module = function if isinstance(function, torch.nn.Module) else None
         self._function = function
         self._backend = backend
         self._options = options
         self._dynamic = dynamic
+        self._fallback = Fallback(self._part) if fallback else None
         self._entries: dict[Key, Entry] = {}
         self._families: dict[Key, Family] = {}
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
@@ -92,6 +95,29 @@ class Compiled:
         if why is not None:
             self._warn_eager(why)
             return self._function(*args, **kwargs)
+        if self._fallback is not None:
+            return self._call_with_fallback(self._fallback, args, kwargs)
+        return self._call(args, kwargs)
+
+    def _call_with_fallback(
+        self, fallback: Fallback, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What cannot be captured runs in Python, also in later calls of the same signature."""
+        key: Key = (
+            self._module is not None and self._module.training,
+            self._general_key(args, kwargs)[0],
+        )
+        if key not in fallback.reasons:
+            try:
+                return self._call(args, kwargs)
+            except CaptureError as error:
+                fallback.reasons[key] = error
+        return fallback.run(self._function, args, kwargs)
+
+    def _part(self, function: Callable[..., Any]) -> Compiled:
+        return Compiled(function, self._backend, self._options, self._dynamic, fallback=True)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             entry, tensors, reading = self._entry(args, kwargs)
             if entry is not None:
@@ -116,7 +142,8 @@ class Compiled:
                 found = getattr(found, part, None)
             if found is self:
                 return name
-        return _compile_again, (self._function, self._backend, self._options, self._dynamic)
+        kept = (self._backend, self._options, self._dynamic, self._fallback is not None)
+        return _compile_again, (self._function, *kept)
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -481,9 +508,13 @@ class Compiled:
 
 
 def _compile_again(
-    function: Callable[..., Any], backend: str, options: Options, dynamic: bool | None = None
+    function: Callable[..., Any],
+    backend: str,
+    options: Options,
+    dynamic: bool | None = None,
+    fallback: bool = False,
 ) -> Compiled:
-    return Compiled(function, backend, options, dynamic)
+    return Compiled(function, backend, options, dynamic, fallback)
 
 
 def _warn(text: str) -> None:
@@ -520,6 +551,7 @@ def compile(
     backend: str = AUTO,
     options: Options | None = None,
     dynamic: bool | None = None,
+    fallback: bool = False,
 ) -> Compiled: ...
 @overload
 def compile(
@@ -529,6 +561,7 @@ def compile(
     backend: str = AUTO,
     options: Options | None = None,
     dynamic: bool | None = None,
+    fallback: bool = False,
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(
     function: Callable[..., Any] | None = None,
@@ -537,6 +570,7 @@ def compile(
     backend: str = AUTO,
     options: Options | None = None,
     dynamic: bool | None = None,
+    fallback: bool = False,
 ) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
     """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
 
@@ -546,6 +580,9 @@ def compile(
     backend: the machine that runs it; "auto" goes by the devices of the inputs, "interpreter" is
         the oracle. `stretto doctor` lists all, `stretto.machines.registry.register` adds one.
     options: see `Options`.
+    fallback: where a call cannot be captured, its function runs in Python, and each function and
+        module of yours that it calls is compiled by itself; `explain()` counts and says why.
+        Without it that is a CaptureError.
     dynamic: whether sizes may differ from call to call. None: a program is made for the sizes of
         the first call; what is later seen to differ, of dims and of ints among the arguments,
         becomes a symbol of a second program, for all further sizes. True: all of them are symbols
@@ -570,7 +607,12 @@ def compile(
 
         def decorate(decorated: Callable[..., Any]) -> Compiled:
             return compile(
-                decorated, example_inputs, backend=backend, options=settings, dynamic=dynamic
+                decorated,
+                example_inputs,
+                backend=backend,
+                options=settings,
+                dynamic=dynamic,
+                fallback=fallback,
             )
 
         return decorate
@@ -578,7 +620,11 @@ def compile(
         raise TypeError(
             f"stretto.compile takes a function or an nn.Module, not {type(function).__name__}"
         )
-    compiled = Compiled(function, backend, settings, dynamic)
+    compiled = Compiled(function, backend, settings, dynamic, fallback)
     if example_inputs is not None:
-        compiled._entry(tuple(example_inputs), {})  # pyright: ignore[reportPrivateUsage]
+        try:
+            compiled._entry(tuple(example_inputs), {})  # pyright: ignore[reportPrivateUsage]
+        except CaptureError:
+            if not fallback:
+                raise
     return compiled

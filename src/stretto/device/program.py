@@ -147,6 +147,15 @@ class FrameLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class Small:
+    """Calls of less `work` than `limit` are too small for several units: a machine that wakes
+    threads for its units runs all of them on the caller's thread. An estimate, in picoseconds."""
+
+    work: Size
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProgram:
     """`units` units run `tree`; `kernels` by name; `frames` by function name."""
 
@@ -155,6 +164,7 @@ class DeviceProgram:
     kernels: tuple[Kernel, ...]
     frames: tuple[tuple[str, FrameLayout], ...]
     lists: tuple[Buffer, ...] = ()
+    small: Small | None = None
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:

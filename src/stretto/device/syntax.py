@@ -57,6 +57,7 @@ from stretto.device.program import (
     Schedule,
     Signal,
     SizedPlacement,
+    Small,
     Wait,
 )
 from stretto.device.regions import Statement
@@ -247,6 +248,7 @@ def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
     )
 
 
+SMALL = record(Small, "calls {work} below {limit}", work=SIZE)
 PLACEMENT = record(Placement, "{offset} size {nbytes}")
 SIZED_PLACEMENT = record(
     SizedPlacement,

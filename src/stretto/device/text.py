@@ -39,7 +39,7 @@ from stretto.device.grammar import (
 from stretto.device.operator import PLAIN_TEMPLATES, Kernel, Template
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.printer import ExprPrinter
-from stretto.device.program import DeviceProgram, FrameLayout, Schedule
+from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Small
 from stretto.device.syntax import (
     FRAME,
     HOST_FUNCTION,
@@ -48,6 +48,7 @@ from stretto.device.syntax import (
     KERNELS,
     OPERATORS,
     SCHEDULE,
+    SMALL,
     ActionText,
     LaunchText,
     LibraryText,
@@ -158,6 +159,7 @@ class _ProgramText:
     interface: ProgramInterface
     externals: tuple[Buffer, ...]
     lists: tuple[Buffer, ...]
+    small: Small | None
     kernels: tuple[Kernel, ...]
     frames: tuple[tuple[str, FrameLayout], ...]
     functions: tuple[TreeFunction[Schedule], ...]
@@ -170,6 +172,7 @@ class _ProgramText:
             interface,
             program.tree.externals,
             program.lists,
+            program.small,
             program.kernels,
             program.frames,
             program.tree.functions,
@@ -178,16 +181,17 @@ class _ProgramText:
     @property
     def program(self) -> DeviceProgram:
         tree = Tree(self.functions, self.externals)
-        return DeviceProgram(self.units, tree, self.kernels, self.frames, self.lists)
+        return DeviceProgram(self.units, tree, self.kernels, self.frames, self.lists, self.small)
 
 
 def _program_text(word: str) -> Syntax[_ProgramText]:
     return record(
         _ProgramText,
         f"{word} {{units}}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n"
-        "[lists {lists}\n]{kernels}\n{frames}\n{functions}\n{hosts}",
-        defaults={"lists": ()},
+        "[lists {lists}\n][small {small}\n]{kernels}\n{frames}\n{functions}\n{hosts}",
+        defaults={"lists": (), "small": None},
         interface=_INTERFACE,
+        small=SMALL,
         kernels=lines(KERNEL),
         frames=lines(FRAME),
         functions=lines(tree_function(SCHEDULE)),

@@ -18,6 +18,9 @@ FIRST_CAPACITY = 64
 GROWTH = 4
 """A list that was full gets so many times the room."""
 
+SMALL_ELEMENTS = 1 << 9
+"""Elements that a result may keep alive beyond its own."""
+
 Result = torch.Tensor | list[torch.Tensor]
 
 
@@ -76,3 +79,12 @@ def result(
             flat = memory.view(-1)[: prod(dims)].clone()
             stored = flat.view([dims[dim] for dim in order])
             return stored.permute([order.index(dim) for dim in range(len(order))]).contiguous()
+
+
+def first_rows(memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The first rows of memory that nothing else uses: the memory itself, unless it is much larger
+    than the result."""
+    room = memory.shape[0]
+    if 2 * shape[0] >= room or room * prod(shape[1:]) <= SMALL_ELEMENTS:
+        return memory.resize_(shape)
+    return memory.view(-1)[: prod(shape)].clone().view(shape)

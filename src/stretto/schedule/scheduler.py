@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from stretto.device.costs import HOST_COSTS, CostModel
@@ -38,8 +38,12 @@ from stretto.schedule.policy import (
     kernel_seconds,
 )
 from stretto.schedule.synchronize import Synchronizer
+from stretto.schedule.work import small_calls
 from stretto.schedule.written import ordered_buffers
 from stretto.text import seconds_text
+
+MOST_SHARE = 0.8
+"""Several units must take less of the time of one, without waking them, to be of use for a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,9 @@ def schedule_with_report(
     if plan is None:
         plan = _plan(tree, 1, costs, _by_planning(tree, 1, costs)[0][1])
     program, frames = _realised(tree, plan, costs)
+    if plan.units > 1 and not costs.uniform and costs.wake_seconds > 0:
+        share = min(plan.seconds / alone, MOST_SHARE)
+        program = replace(program, small=small_calls(tree, program.symbols, share, costs))
     schedules = [leaf for function in program.tree.functions for leaf in leaves(function.body)]
     items = [item for leaf in schedules for unit in leaf.units for item in unit]
     report = Report(
@@ -136,7 +143,10 @@ def _shared_out(
     """
     ideal = alone / units
     best: ProgramPlan | None = None
-    if costs.uniform or (units > 1 and ideal + costs.wake_seconds <= alone):
+    # Where sizes decide how much there is to do, each call finds out whether it wakes other units.
+    sized = any(buffer.kind == "input" and buffer.is_sized for buffer in tree.externals)
+    wake = alone * (1 - MOST_SHARE) if sized else costs.wake_seconds
+    if costs.uniform or (units > 1 and ideal + wake <= alone):
         for price, policy in _by_planning(tree, units, costs):
             if best is not None and ideal + price >= best.seconds:
                 reason = "it could not gain what planning with it takes"
@@ -148,7 +158,7 @@ def _shared_out(
             if plan is not None:
                 reason = f"estimated at {seconds_text(plan.seconds)}"
                 remarks.decline("schedule", f"policy {plan.policy.name}", reason)
-    gains = best is not None and best.seconds + costs.wake_seconds <= alone
+    gains = best is not None and best.seconds + wake <= alone
     if costs.uniform or gains or units == 1:
         return best
     reason = f"waking {units} units would take longer than they could gain"

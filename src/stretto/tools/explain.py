@@ -38,7 +38,7 @@ def explain(compiled: Compiled) -> str:
     entries = compiled.signatures
     out = Writer()
     name = getattr(compiled, "__name__", None) or type(compiled._function).__name__  # pyright: ignore[reportPrivateUsage]
-    if not entries:
+    if not entries and not (compiled._fallback and compiled._fallback.calls):  # pyright: ignore[reportPrivateUsage]
         out.write(f"{name}: nothing compiled yet; call it once, or give stretto.compile its inputs")
         return out.text()
     out.write(f"{name}: {counted(len(entries), 'signature')} compiled")
@@ -52,7 +52,26 @@ def explain(compiled: Compiled) -> str:
         )
         with out.indent():
             _write_entry(out, entry, compiled)
+    _write_fallback(out, compiled)
     return out.text()
+
+
+def _write_fallback(out: Writer, compiled: Compiled) -> None:
+    """What runs in Python, and why, and its parts."""
+    fallback = compiled._fallback  # pyright: ignore[reportPrivateUsage]
+    if fallback is None or not fallback.calls:
+        return
+    out.write()
+    out.write(f"in Python: {counted(fallback.calls, 'call')}")
+    with out.indent():
+        for reason in dict.fromkeys(map(str, fallback.reasons.values())):
+            for line in reason.splitlines():
+                out.write(line)
+        for part in fallback.parts.values():
+            out.write("a part of it, compiled by itself:")
+            with out.indent():
+                for line in part.explain().splitlines():  # type: ignore[attr-defined]
+                    out.write(line)
 
 
 def explain_target(target: str, model: Model, captured: Captured, stages: Stages) -> str:
@@ -246,6 +265,9 @@ def _summary(out: Writer, stages: Stages, device: DeviceProgram, found: Descript
     if stages.proof is not None and stages.proof.symbols:
         lines.append(("verified", str(stages.proof)))
     lines.insert(2, ("kernels", _task_text(device)))
+    if device.small is not None:
+        where = f"{device.small.work} < {device.small.limit} ps (an estimate)"
+        lines.append(("small calls", f"on the caller's thread alone, where {where}"))
     runs = function_runs(device.tree)
     for name in sorted(recursive_functions(device.tree)):
         size = bytes_text(device.frame(name).nbytes)

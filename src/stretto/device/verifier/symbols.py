@@ -34,6 +34,8 @@ def check_symbols(program: DeviceProgram) -> None:
     given = {symbol for b in inputs for dim in b.shape if (symbol := _symbol(dim)) is not None}
     for buffer in program.tree.externals:
         _check_buffer(buffer, given)
+    if program.small is not None:
+        _require(set(program.small.work.symbols), given, "the estimate of a call")
     kernels = {kernel.name: tuple(kernel_symbols(kernel)) for kernel in program.kernels}
     functions = {function.name: function for function in program.tree.functions}
     for function in functions.values():

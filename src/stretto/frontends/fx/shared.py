@@ -29,49 +29,81 @@ Sizes = tuple[int, ...]
 class SharedOutput:
     """Output `output` is a view of an input, or of another output.
 
-    geometry: size, strides and offset, from the values of the inputs that are integers.
+    geometry: size, strides, and by how many bytes it begins behind the base, from the values of the
+    inputs that are integers. Where the base itself begins in its memory is known at the call only.
     """
 
     output: int
     base: int
     of_input: bool
+    dtype: torch.dtype
     geometry: Callable[[Sequence[Any]], tuple[Sizes, Sizes, int]]
 
     def made(self, inputs: Sequence[Any], results: Sequence[Any]) -> torch.Tensor:
         """The view, from what the graph was given and what it has returned."""
-        base = inputs[self.base] if self.of_input else results[self.base]
-        size, strides, offset = self.geometry(inputs)
-        return base.as_strided(size, strides, offset)
+        base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
+        size, strides, distance = self.geometry(inputs)
+        start = base.storage_offset() * base.element_size() + distance
+        offset = start // self.dtype.itemsize
+        if base.dtype == self.dtype:
+            return base.as_strided(size, strides, offset)
+        made = torch.empty(0, dtype=self.dtype, device=base.device)
+        return made.set_(base.untyped_storage(), offset, size, strides)
 
 
 def shared_outputs(graph: GraphFunction) -> tuple[SharedOutput, ...]:
     """All of them, in order. The graph returns a flat tuple, as graphs of Dynamo do."""
-    inputs = [_fake_of(node) for node in graph.inputs]
+    positions = {node: number for number, node in enumerate(graph.inputs)}
     outputs = [_fake_of(node) for node in graph.outputs]
-    homes = {_storage(fake): (n, True) for n, fake in enumerate(inputs) if fake is not None}
+    whole: dict[int, int] = {}
     for number, fake in enumerate(outputs):
         if fake is not None and _is_whole(fake):
-            homes.setdefault(_storage(fake), (number, False))
+            whole.setdefault(_storage(fake), number)
     symbols = {
         node.meta["example_value"].node.expr: position
         for position, node in enumerate(graph.inputs)
         if isinstance(node.meta.get("example_value"), torch.SymInt)
     }
     found: list[SharedOutput] = []
-    for number, fake in enumerate(outputs):
-        base, of_input = homes.get(_storage(fake), (number, False)) if fake is not None else (0, 0)
-        if fake is not None and (base, of_input) != (number, False):
-            found.append(SharedOutput(number, base, bool(of_input), _geometry(fake, symbols)))
+    for number, (node, fake) in enumerate(zip(graph.outputs, outputs, strict=True)):
+        if fake is None:
+            continue
+        origin = _origin(node, _storage(fake))
+        base = whole.get(_storage(fake), number) if origin is None else positions[origin]
+        source = outputs[base] if origin is None else _fake_of(origin)
+        if source is not None and (origin is not None or base != number):
+            of_input = origin is not None
+            geometry = _geometry(fake, source, symbols)
+            found.append(SharedOutput(number, base, of_input, fake.dtype, geometry))
     return tuple(found)
+
+
+def _origin(node: fx.Node, storage: int) -> fx.Node | None:
+    """The input whose memory a node gives, followed from view to view: two inputs that share memory
+    in one call need not share it in another."""
+    while node.op != "placeholder":
+        sources = (source for source in node.all_input_nodes if storage in _storages(source))
+        found = next(sources, None)
+        if found is None:
+            return None
+        node = found
+    return node
+
+
+def _storages(node: fx.Node) -> set[int]:
+    leaves = pytree.tree_leaves(node.meta.get("example_value"))
+    return {_storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
 def _fake_of(node: Any) -> torch.Tensor | None:
     fake = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-    return fake if isinstance(fake, torch.Tensor) and fake.layout is torch.strided else None
+    if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+        return None
+    return None if fake.is_conj() or fake.is_neg() else fake
 
 
-def _storage(fake: torch.Tensor | None) -> int:
-    return 0 if fake is None else fake.untyped_storage()._cdata
+def _storage(fake: torch.Tensor) -> int:
+    return fake.untyped_storage()._cdata if fake.layout is torch.strided else 0
 
 
 def _is_whole(fake: torch.Tensor) -> bool:
@@ -91,11 +123,13 @@ def _term(number: Any) -> Any:
 
 
 def _geometry(
-    fake: torch.Tensor, symbols: dict[Any, int]
+    fake: torch.Tensor, source: torch.Tensor, symbols: dict[Any, int]
 ) -> Callable[[Sequence[Any]], tuple[Sizes, Sizes, int]]:
-    parts: tuple[Any, ...] = (tuple(fake.shape), tuple(fake.stride()), fake.storage_offset())
+    start, base = (_term(x.storage_offset()) * x.element_size() for x in (fake, source))
+    parts: tuple[Any, ...] = (tuple(fake.shape), tuple(fake.stride()), start - base)
     leaves, spec = pytree.tree_flatten(parts)
-    if all(isinstance(leaf, int) for leaf in leaves):
+    if all(isinstance(leaf, int | sympy.Integer) for leaf in leaves):
+        parts = pytree.tree_unflatten(list(map(int, leaves)), spec)
         return lambda inputs: parts  # pyright: ignore[reportReturnType]
     terms = list(map(_term, leaves))
     names, positions = tuple(symbols), tuple(symbols.values())

@@ -8,6 +8,7 @@ outside of the function, and `results` describes inputs, outputs and changes for
 folder imports only those before it in the order that `tests/test_layers.py` has.
 """
 
+from stretto.frontends.python.calls.in_python import is_part, run_in_python
 from stretto.frontends.python.entry import capture, capturing
 from stretto.frontends.python.guards.reading import Reading, is_structural
 from stretto.frontends.python.results.captured import (
@@ -61,5 +62,7 @@ __all__ = [
     "build_output",
     "capture",
     "capturing",
+    "is_part",
     "is_structural",
+    "run_in_python",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -22,7 +23,15 @@ from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
 from stretto.runtime.memory_watch import load as load_memory_watch
 from stretto.runtime.probes import load as load_probes
-from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
+from stretto.runtime.results import (
+    GROWTH,
+    Result,
+    first_capacities,
+    first_rows,
+    grows,
+    item_shape,
+    result,
+)
 from stretto.runtime.sizes import Formulas, InputSizes, Values
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, explained, too_large
@@ -87,6 +96,7 @@ class CpuExecutable(Executable):
         self.outputs = [ResultPlace(places[o.buffer.slot], o) for o in interface.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = first_capacities(enumerate(self.free))
+        self.layouts = [] if interface.symbols else [_memory_of(buffer) for buffer in self.free]
         results = [b for b in self.free if b.kind == "output"]
         self.sizes = InputSizes(interface.symbols, interface.inputs)
         self.is_sized = bool(interface.symbols)
@@ -97,6 +107,7 @@ class CpuExecutable(Executable):
             self.static = [_layout(buffer) for buffer in results]
         self.as_they_are = [place.number for place in self.outputs]
         self.is_shaped = any(map(_is_dynamic, self.outputs))
+        self.cuts = [self._cut(place) for place in self.outputs]
         table = LibraryTable(source.library)
         self.native = NativeProgram(
             self.shared.path,
@@ -161,9 +172,17 @@ class CpuExecutable(Executable):
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> list[torch.Tensor]:
         """The same where there are lists."""
-        registers = self.sizes.registers(sizes)
         memory: list[torch.Tensor] = []
         rest = iter(inputs)
+        if not sizes:
+            for place, (is_input, lead, shape, dtype) in enumerate(self.layouts):
+                if is_input:
+                    memory.append(next(rest))
+                else:
+                    grown = (capacities[place], *shape) if lead else shape
+                    memory.append(torch.empty(grown, dtype=dtype))
+            return memory
+        registers = self.sizes.registers(sizes)
         for place, buffer in enumerate(self.free):
             if buffer.kind == "input":
                 memory.append(next(rest))
@@ -200,11 +219,31 @@ class CpuExecutable(Executable):
             raise explained(stop, self.stops) from None
         self.capacities[place] = max(self.capacities[place], capacities[place] * GROWTH)
 
+    def _cut(self, place: ResultPlace) -> Callable[[list[torch.Tensor], list[int]], Result]:
+        """How a result is made of the memory and the registers, where there are no symbols."""
+        number, output = place.number, place.output
+        if not _is_dynamic(place):
+            return lambda memory, _: memory[number]
+        if isinstance(output, OutputList) or not isinstance(output.shape[0], Reg):
+            return lambda memory, scalars: result(output, memory[number], scalars, self.results)
+        at = self.results[output.shape[0]]
+        rest = tuple(dim for dim in output.shape[1:] if isinstance(dim, int))
+        if len(rest) + 1 != len(output.shape):
+            return lambda memory, scalars: result(output, memory[number], scalars, self.results)
+        return lambda memory, scalars: first_rows(memory[number], (scalars[at], *rest))
+
     def shaped(self, memory: list[torch.Tensor], scalars: list[int], sizes: Values) -> list[Result]:
         if not self.is_shaped:
             return [memory[number] for number in self.as_they_are]
+        if not sizes:
+            return [cut(memory, scalars) for cut in self.cuts]
         registers = self.sizes.registers(sizes)
         return [
             result(place.output, memory[place.number], scalars, self.results, registers)
             for place in self.outputs
         ]
+
+
+def _memory_of(buffer: Buffer) -> tuple[bool, bool, tuple[int, ...], torch.dtype]:
+    """Whether a buffer is an input, whether it grows, its dims that are known, its dtype."""
+    return buffer.kind == "input", grows(buffer), item_shape(buffer), buffer.dtype.torch

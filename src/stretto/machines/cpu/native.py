@@ -71,6 +71,7 @@ class _Context(ctypes.Structure):
         ("poll", ctypes.c_void_p),
         ("switch_unit", ctypes.c_void_p),
         ("has_core", ctypes.c_void_p),
+        ("is_small", ctypes.c_void_p),
         ("next_poll", ctypes.c_int64),
         ("deadline", ctypes.c_int64),
         ("max_depth", ctypes.c_int64),
@@ -170,6 +171,8 @@ class NativeProgram:
         self._draws = draws
         self._shared_object = load_library(path)
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
+        is_small = getattr(self._shared_object, "stretto_is_small", None)
+        self._is_small = None if is_small is None else ctypes.cast(is_small, ctypes.c_void_p)
         self._launch = launcher(options)
         free = interface.buffers - len(constants)
         self._pack_words = struct.Struct(f"{interface.sizes}q{free}Q").pack_into
@@ -247,6 +250,7 @@ class NativeProgram:
 
     def _new_frame(self) -> _Frame:
         frame = _Frame(self.interface, self._constants, self._library)
+        frame.context.is_small = self._is_small
         frame.set_arena(self._arena_bytes)
         return frame
 

@@ -486,11 +486,12 @@ void begin(Context* ctx) {
     if (ctx->deadline != 0 && ctx->deadline < ctx->next_poll) ctx->next_poll = ctx->deadline;
 }
 
-// Threads where every unit gets a core: not inside a library call of another launch, nor beside one
+// Threads where there is enough to do and every unit gets a core: not inside a library call of another launch, nor beside one
 // of another thread, nor among busy processes.
 void run_units(Entry entry, Context* ctx) {
     Pool* pool = shared_pool;
-    bool room = ctx->units <= cores && launches == 1 && !pool->crowd.now();
+    bool small = ctx->is_small != nullptr && ctx->is_small(ctx) != 0;
+    bool room = !small && ctx->units <= cores && launches == 1 && !pool->crowd.now();
     if (room && pool->busy.try_lock()) {
         pool->run(entry, ctx);
         pool->busy.unlock();

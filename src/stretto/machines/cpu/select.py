@@ -134,6 +134,9 @@ def _cuts(
     """
     rounds = min(max(round(seconds / units / costs.balanced_seconds), 1), costs.most_rounds)
     per_unit = 1 if units == 1 else rounds
+    if any(isinstance(extent, Size) for extent in group.grid) and any(one.rows for one in found):
+        # Tasks of few rows read the right operand once more each.
+        per_unit = 1
     multiples = _grid_multiples(group, found, costs)
     # Dims whose size changes during the run are always cut alike.
     sizes = [

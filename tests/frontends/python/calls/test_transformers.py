@@ -119,6 +119,32 @@ def test_padding_is_zero_where_eager_drops_it(graded: bool) -> None:
             assert_same(compiled(Y, padding), expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+@pytest.mark.parametrize("graded", [True, False])
+def test_sequences_of_padding_alone(graded: bool) -> None:
+    """NaN where eager takes fused kernels, which it does without gradients, else numbers."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    whole = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+
+    def run(x: Tensor, padding: Tensor, added: Tensor) -> Any:
+        return (
+            layer(x, src_key_padding_mask=padding),
+            whole(x, x, x, key_padding_mask=padding, need_weights=False)[0],
+            whole(x, x, x, key_padding_mask=added, need_weights=False)[0],
+            whole(x, x + 0, x, padding, False)[0],
+            whole(x, x, x, padding, True)[0],
+        )
+
+    padding = PADDING.clone()
+    padding[0] = True
+    added = torch.zeros(3, 7).masked_fill(padding, -inf)
+    with torch.set_grad_enabled(graded):
+        expected = [item.detach() for item in run(Y, padding, added)]
+        found = stretto.compile(run, backend="interpreter")(Y, padding, added)
+    assert_same(list(found), expected)
+    assert bool(expected[0][0].isnan().all()) is not graded
+
+
 class Gated(nn.TransformerEncoderLayer):
     """A layer with control flow."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -49,10 +50,21 @@ _modules = torch.nn.modules.module
 _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
 
 
+class _Outside(threading.local):
+    """Who makes the calls of rewritten code outside of a capture; None where Python does."""
+
+    def __init__(self) -> None:
+        self.handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
+
+
+OUTSIDE = _Outside()
+
+
 def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)` as written in the user's code."""
     if active() is None:
-        return function(*args, **kwargs)
+        handler = OUTSIDE.handler
+        return function(*args, **kwargs) if handler is None else handler(function, args, kwargs)
     return traced_call(function, args, kwargs)
 
 
@@ -309,14 +321,14 @@ def _under_context(function: types.FunctionType) -> Any:
 
 def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        return _with_hooks(module, functools.partial(_sequential, module), args, kwargs)
+        return call_with_hooks(module, functools.partial(_sequential, module), args, kwargs)
     if isinstance(module, fx.GraphModule):
         enter_graph(module)
     forward = module.forward
     inner = getattr(forward, "__func__", forward)
     is_known = is_user_function(inner) or _rule(inner) is not None
     if is_known or is_user_function(getattr(inner, "__wrapped__", None)):
-        return _with_hooks(module, functools.partial(call, forward), args, kwargs)
+        return call_with_hooks(module, functools.partial(call, forward), args, kwargs)
     return _native(module, args, kwargs)
 
 
@@ -326,7 +338,7 @@ def _sequential(module: nn.Sequential, value: Any) -> Any:
     return value
 
 
-def _with_hooks(
+def call_with_hooks(
     module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What `Module.__call__` does, with hooks traced like other user functions."""

@@ -213,6 +213,22 @@ FEW_ROWS = 8
 """So is one of fewer rows, where the number of keys is known at the call only."""
 
 
+def _with_nan(
+    query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None, groups: bool
+) -> Any:
+    """NaN where all keys are masked."""
+    state = tracer()
+    state.masks_to_nan = False
+    try:
+        made = aten.scaled_dot_product_attention.default(
+            query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=groups
+        )
+    finally:
+        state.masks_to_nan = True
+    hidden = torch.logical_not(mask) if mask.dtype == torch.bool else mask == -math.inf
+    return made.masked_fill(hidden.all(-1, keepdim=True), math.nan)
+
+
 def _has_many_scores(rows: Any, keys: Any) -> bool:
     """A decoder's step has few rows, however many keys there are."""
     if all(type(size) is int for size in (rows, keys)):
@@ -238,6 +254,8 @@ def _attention(
         math_only = aten._scaled_dot_product_attention_math.default
         options = {"scale": scale, "enable_gqa": enable_gqa}
         return math_only(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
+    if tracer().masks_to_nan and attn_mask is not None:
+        return _with_nan(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
     empty = any(_has_none(item.shape) for item in (query, key, value))
     if (empty and (not fits or _has_none(query.shape[:-1]))) or (

@@ -63,7 +63,8 @@ def chosen(mask: Any) -> Chosen:
     """Where a mask of one dim is true."""
     size: Any = mask.shape[0]
     ranks = torch.cumsum(mask, 0)
-    count = bounded_dim(to_number(mask.sum()), 0, largest(size))
+    last = ranks[-1] if isinstance(size, int) and size else mask.sum()
+    count = bounded_dim(to_number(last), 0, largest(size))
     places = torch.where(mask, ranks - 1, plain(size))
     numbers = torch.arange(size)
     padded = torch.zeros((size + 1,), dtype=torch.int64) + plain(size)
@@ -183,7 +184,10 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
 def _masked_select(x: Any, mask: Any) -> Any:
     if mask.dtype not in _MASKS:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
-    x, mask = torch.broadcast_tensors(x, _as_mask(mask))
+    mask = _as_mask(mask)
+    if tracer().type_of(x).shape != tracer().type_of(mask).shape:
+        shape = torch.broadcast_shapes(x.shape, mask.shape)
+        x, mask = x.expand(shape), mask.expand(shape)
     return x.reshape(-1).index_select(0, _flat_positions(mask))
 
 
@@ -213,6 +217,11 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = F
     return aten.index_put.default(merged, [*before, flat], values).reshape(x.shape)
 
 
+def _shown(x: Any) -> str:
+    """The shape of a tensor, with the names of sizes that are not known."""
+    return f"[{', '.join(str(tracer().dim(size)) for size in x.shape)}]"
+
+
 def _is_one(size: Any) -> bool:
     return isinstance(size, int) and size == 1
 
@@ -226,7 +235,7 @@ def _of_length(values: Any, dim: int, length: Dim) -> Any:
     number = plain(length)
     shown = state.read(number) if isinstance(number, TracedTensor) else None
     message = (
-        f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+        f"shape mismatch: value tensor of shape {_shown(values)} cannot be broadcast to "
         "indexing result of shape [{}]"
     )
     check(number == plain(size), "RuntimeError", message, shown)

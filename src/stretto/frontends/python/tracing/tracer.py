@@ -105,6 +105,7 @@ class Tracer:
         self.traced: dict[CodeType, FunctionType] = {}
         self.names_read: set[str] = set()
         self.fast_path = False  # whether eager PyTorch takes its fused kernels for transformers
+        self.masks_to_nan = False  # what they make of a row of which all keys are masked
         self.missing: list[tuple[Any, str]] = []
         self.writes = False
         self.inputs: dict[int, TracedTensor] = {}

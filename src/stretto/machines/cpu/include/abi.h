@@ -73,6 +73,8 @@ struct Context {
     // Threads: does `unit`, for which `self` waits since `start`, have a core? False: it does not,
     // so that the launch had better be given up (CROWDED). Null: nobody wants to know.
     bool (*has_core)(Context* ctx, int self, int unit, int64_t start);
+    // Of the program: is this call too small to wake threads for its units? Null: no call is.
+    int32_t (*is_small)(Context* ctx);
     int64_t next_poll;              // ns; unit 0 only
     int64_t deadline;               // ns; the run ends in TIMEOUT after it; 0: never
     int64_t max_depth;

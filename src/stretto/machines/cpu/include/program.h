@@ -41,6 +41,7 @@ struct Bytes {
 inline Bytes index_div(Bytes a, Bytes b) { return {index_div(a.value, b.value), a.fits && b.fits}; }
 inline Bytes index_mod(Bytes a, Bytes b) { return {index_mod(a.value, b.value), a.fits && b.fits}; }
 inline Bytes index_max(Bytes a, Bytes b) { return {index_max(a.value, b.value), a.fits && b.fits}; }
+inline int32_t is_below(Bytes number, int64_t limit) { return number.fits && number.value < limit; }
 inline bool arena_left(Context* ctx, Bytes end) {
     return arena_left(ctx, end.fits ? end.value : Bytes::NO_SUCH_SIZE);
 }

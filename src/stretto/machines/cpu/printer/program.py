@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stretto.device.expr import Buffer
 from stretto.device.operator import LibraryCall
-from stretto.device.program import DeviceProgram
+from stretto.device.program import DeviceProgram, Small
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
 from stretto.machines.cpu.printer.function import (
     SourceParts,
@@ -94,6 +94,10 @@ def print_program(program: DeviceProgram) -> Source:
     for head, function in functions.items():
         write_cpp_function(head, function, out)
     write_cpp_function('extern "C" void stretto_run', _entry(parts), out)
+    if program.small is not None:
+        write_cpp_function(
+            'extern "C" int32_t stretto_is_small', _is_small(parts, program.small), out
+        )
     if splits:
         out.write("#endif")
     library, names = tuple(parts.library), tuple(parts.kernels)
@@ -117,6 +121,13 @@ def _write_kernels(kernels: dict[Function, str], splits: bool, out: Writer) -> N
         write_cpp_function(f"void {name}", function, out)
         out.write("#endif")
         out.write()
+
+
+def _is_small(parts: SourceParts, small: Small) -> Function:
+    """Whether a call has less to do than waking threads takes."""
+    work = nbytes(small.work, lambda reg: literal(f"ctx->sizes[{parts.sizes[reg]}]"))
+    found = call("stretto::is_below", work, small.limit)
+    return Function((joined("stretto::Context* ", CTX),), (Return((found,)),))
 
 
 def _entry(parts: SourceParts) -> Function:

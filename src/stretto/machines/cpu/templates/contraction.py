@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from stretto.device.expr import Access, Index, Var
 from stretto.device.operator import Operator
+from stretto.ir.sizes import Size
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
@@ -20,8 +21,10 @@ from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
-from stretto.machines.terms import Operand, Term, call
+from stretto.machines.terms import Operand, Term, call, filled, variable
 
+ROW, ROW_BLOCK = variable("row"), 240
+"""Rows, of an unknown number, that all columns of a task take at once: all heights divide it."""
 HEIGHTS = {64: 6, 32: 12, 16: 12}
 """Rows of a register tile, by its columns."""
 
@@ -222,21 +225,32 @@ def _blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]
     inner = found.rows[-1] if found.rows else None
     units = {n: nest.bounds(box[n])[0] for n, extent in enumerate(operator.dims) if extent == 1}
 
+    left_access, _ = found.operands(operator)
+    strides: list[Operand] = [0, 0]
+    if inner is not None:
+        steps = stride(left_access, inner), stride(operator.out, inner)
+        strides = [nest.number(step) for step in steps]
+
+    def block(fixed: dict[int, Term], rows: Operand, first: Term, last: Term) -> None:
+        start, columns = nest.pointer(left_access, fixed), call("int", last - first)
+        result = nest.pointer(operator.out, fixed), strides[1], rows
+        emit(Block(start, strides[0], result, columns, fixed))
+
     def body() -> None:
         first, last = nest.bounds(box[found.column])
         fixed = {**units, **{n: iteration(n) for n in outer}, found.column: first}
-        rows: Operand = 1
-        left, _ = found.operands(operator)
-        left_row: Operand = 0
-        result_row: Operand = 0
-        if inner is not None:
-            fixed[inner], row_last = nest.bounds(box[inner])
-            rows = call("int", row_last - fixed[inner])
-            left_row = nest.number(stride(left, inner))
-            result_row = nest.number(stride(operator.out, inner))
-        start, columns = nest.pointer(left, fixed), call("int", last - first)
-        result = nest.pointer(operator.out, fixed), result_row, rows
-        emit(Block(start, left_row, result, columns, fixed))
+        if inner is None:
+            block(fixed, 1, first, last)
+            return
+        begin, end = nest.bounds(box[inner])
+        if not isinstance(operator.dims[inner], Size):
+            block({**fixed, inner: begin}, call("int", end - begin), first, last)
+            return
+        # However many there are, the rows at hand stay in the second-level cache.
+        with nest.loop(ROW, begin, end, step=ROW_BLOCK):
+            rest = end - ROW
+            rows = filled("{} < {} ? {} : {}", rest, ROW_BLOCK, rest, ROW_BLOCK)
+            block({**fixed, inner: ROW}, call("int", rows), first, last)
 
     nest.nest(outer, body)
 
