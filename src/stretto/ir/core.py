@@ -142,6 +142,9 @@ class Program:
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     folded: Folded = field(default_factory=Folded)
     remarks: Remarks = field(default_factory=Remarks)
+    is_guarded: bool = False
+    """Whether who calls it has compared the sizes of the inputs: what the ranges of symbols do not
+    tell of them is checked in the run."""
 
     @property
     def main(self) -> Function:

@@ -53,7 +53,8 @@ def clone_program(program: Program) -> Program:
     """A copy that may be changed freely; the constant tensors and the remarks are shared."""
     functions = {name: clone_function(item) for name, item in program.functions.items()}
     folded = Folded(set(program.folded.sources), set(program.folded.results))
-    return Program(functions, dict(program.constants), folded, program.remarks)
+    constants = dict(program.constants)
+    return Program(functions, constants, folded, program.remarks, program.is_guarded)
 
 
 def inline_block(block: Block, arguments: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:

@@ -466,8 +466,11 @@ def inferred_types(_: Program, op: TensorOp) -> str | None:
 def known_relations(program: Program, op: TensorOp) -> str | None:
     """Rule of the verifier: sizes that the caller chooses need not have a relation by chance.
 
-    A relation of sizes that data decide is checked in the run, as eager does.
+    A relation of sizes that data decide is checked in the run, as eager does; so is one of sizes
+    that guards have compared.
     """
+    if program.is_guarded:
+        return None
     for relation in relations(op):
         symbols = set(symbols_in((relation.left, relation.right)))
         functions = program.functions.values()

@@ -52,10 +52,6 @@ def _check_start(self: torch.Tensor, dim: int, start: int, length: int) -> None:
 
 
 def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
-    if isinstance(length, torch.SymInt) or isinstance(self.size(dim), torch.SymInt):
-        # Whether the slice lies in the dim is for the run to check.
-        dim %= self.dim()
-        return self.new_empty((*self.shape[:dim], length, *self.shape[dim + 1 :]))
     _check_start(self, dim, start, length)
     return self.narrow(dim, start, length).clone()
 

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.numbers import int_oo
@@ -59,7 +60,8 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     require_elements(overload, args, kwargs)
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
     if is_made_of_others and not overload.is_view:
-        overload = overload.py_kernels.get(_KEYS.Meta, overload)
+        of_torch = decomposition_table.get(overload, overload)
+        overload = overload.py_kernels.get(_KEYS.Meta, of_torch)
     return overload(*args, **kwargs)
 
 

@@ -49,7 +49,7 @@ from stretto.frontends.python.results.effects import (
     substitute_counters,
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
-from stretto.frontends.python.results.sizes import settled_sizes
+from stretto.frontends.python.results.sizes import provable, settled_sizes
 from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like, fake_with_sizes
 from stretto.frontends.python.tracing.frames import read_cell
@@ -179,7 +179,10 @@ def _try_sizes(
         if merged is None:
             raise
         return None, merged
-    return captured, tracer.sizes.merged()
+    merged = tracer.sizes.merged()
+    if merged is None and captured is not None and tracer.sizes.are_symbolic:
+        merged = provable(tracer.sizes, captured.program)
+    return captured, merged
 
 
 def _try(

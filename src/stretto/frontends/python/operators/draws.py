@@ -199,9 +199,7 @@ def _emit(operator: str, fake: torch.Tensor, numbers: tuple[Any, ...], kwargs: A
 
 
 def _sizes(state: Tracer, sizes: tuple[Any, ...]) -> tuple[Argument, ...]:
-    return tuple(
-        state.dim_argument(size) if isinstance(size, torch.SymInt) else int(size) for size in sizes
-    )
+    return tuple(map(state.dim, sizes))
 
 
 def _numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:

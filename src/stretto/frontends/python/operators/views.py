@@ -249,8 +249,8 @@ def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
 
 
 def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    """A slice. Whether symbolic bounds lie in the dim is asked, so that its size has few cases."""
-    is_symbolic = isinstance(start, torch.SymInt) or isinstance(end, torch.SymInt)
+    """A slice. Whether a symbolic end lies in the dim is asked, so that its size has few cases."""
+    is_symbolic = isinstance(end, torch.SymInt)
     with tracer().sizes.deciding() if is_symbolic else nullcontext():
         fake = _fake_view(aten.slice.Tensor, x, dim, start, end, step)
     return _sliced(x, fake, dim, start, end, step)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto.frontends.python.results.captured import ArgumentLeaf, InputBinding, IntLeaf
-from stretto.frontends.python.tracing.sizes import CallSizes, Sizes
+from stretto.frontends.python.tracing.sizes import CallSizes, SizePlan, Sizes
 from stretto.ir.core import Program, Value
-from stretto.ir.sizes import symbols_in
-from stretto.ir.symbols import rename_symbols
+from stretto.ir.rewrite import defined_values
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size, symbols_in
+from stretto.ir.symbols import dims_of, rename_symbols
 from stretto.ir.types import Dim
 
 
@@ -34,11 +36,29 @@ def settled_sizes(
             shapes[binding.index] = value.tensor.shape
         elif isinstance(binding, IntLeaf):
             ints[binding.index] = value.tensor.shape[0]
+    conditions = sizes.conditions(final, writes=writes)
+    program.is_guarded = bool(conditions)
     symbols = symbols_in(final.values())
     return CallSizes(
         tuple(shape for _, shape in sorted(shapes.items())),
         ints,
         symbols,
-        sizes.conditions(final, writes=writes),
+        conditions,
         sizes.plan.fixed,
     )
+
+
+def provable(sizes: Sizes, program: Program) -> SizePlan | None:
+    """A plan with one symbol less, where a size is not proved to be at least 0 for all values of
+    its symbols; None where all are."""
+    for function in program.functions.values():
+        for value in defined_values(function.body):
+            for dim in dims_of(value.type):
+                if isinstance(dim, int) or at_most(0, dim):
+                    continue
+                known = symbols_in(dim for dim in sizes.final().values())
+                less = [atom for atom, factor in dim.terms if factor < 0]
+                for symbol in (*symbols_in(Size.of(atom) for atom in less), *dim.symbols):
+                    if symbol in known:
+                        return sizes.without(symbol)
+    return None

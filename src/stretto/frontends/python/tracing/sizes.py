@@ -16,6 +16,7 @@ import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from stretto.ir.types import Dim
 from stretto.ops.symints import backed_symint, from_sympy, to_symint
 
 torch_config: Any = _config
+_MOST_EXCLUDED = 1000
+"""So many sizes are tried, from the smallest on, to find the first that the guards allow."""
 _TORCH = str(Path(torch.__file__).parent)
 _IS_OBLIVIOUS = TorchVersion(torch.__version__) >= "2.13"
 """Whether torch can infer shapes without asking whether a size is 0 or 1, where that does not
@@ -234,6 +237,16 @@ class Sizes:
         except VerifyError:
             return None
 
+    def settle_ints(self, size: torch.SymInt) -> bool:
+        """Settles the ints among the arguments that a size is computed from; whether there are
+        any: sizes have no form for a division by one that may be 0."""
+        numbers = {source.number for source in self.plan.symbols if source.of_int}
+        ints = [self.symints[self.plan.symbols[SizeSource(number)]] for number in sorted(numbers)]
+        found = [item for item in ints if item.node.expr in size.node.expr.free_symbols]
+        for item in found:
+            int(item)
+        return bool(found)
+
     def symint(self, dim: Dim) -> int | torch.SymInt:
         """A size as shapes of fake tensors have it."""
         return to_symint(dim, self.values)
@@ -262,6 +275,17 @@ class Sizes:
         used = set(symbols.values())
         return SizePlan(symbols, {number: ranges[number] for number in used}, fixed)
 
+    def without(self, symbol: Symbol) -> SizePlan:
+        """A plan in which one of the final symbols is a number."""
+        finals = ((old, Size.of(new).symbol) for old, new in self.final().items())
+        (old,) = [old for old, new in finals if new == symbol]
+        made = self.values[old]
+        number = next(number for number, item in self.symints.items() if item is made)
+        left = {s: n for s, n in self.plan.symbols.items() if n != number}
+        gone = (source for source, n in self.plan.symbols.items() if n == number)
+        fixed = {**self.plan.fixed, **{source: FixedSize(hint(made), None) for source in gone}}
+        return SizePlan(left, {n: self.plan.ranges[n] for n in set(left.values())}, fixed)
+
     def _settled_at(self, expression: Any) -> SourceLocation | None:
         """Where an equation came up that has the symbol in it, the last such place."""
         found = None
@@ -288,24 +312,13 @@ class Sizes:
         limits, declared = self.env.var_to_range[expression], self.known[expression]
         high = declared.high if limits.upper in (int_oo, sympy.oo) else int(limits.upper)
         low = max(declared.low, int(limits.lower))
-        while low in self._excluded(expression):
+        asked = [part for guard, _ in self._asked() for part in sympy.And.make_args(guard)]
+        alone = [guard for guard in asked if guard.free_symbols == {expression}]
+        low += any(map(partial(_has_no_zero, expression), asked)) and low == 0
+        most = low + _MOST_EXCLUDED
+        while low < most and any(_is_false(guard, expression, low) for guard in alone):
             low += 1
         return Symbol(f"s{number}", low, high)
-
-    def _excluded(self, expression: Any) -> set[int]:
-        """The sizes that guards say a symbol does not have: a product that is not 0 has no factor
-        that is."""
-        found = set[int]()
-        for guard, _ in self._asked():
-            if isinstance(guard, sympy.Ne):
-                left: Any
-                right: Any
-                left, right = guard.args
-                if left == expression and right.is_Integer:
-                    found.add(int(right))
-                elif right == 0 and left.is_Mul and expression in left.args:
-                    found.add(0)
-        return found
 
     def conditions(self, final: Mapping[Symbol, Dim], *, writes: bool) -> tuple[SizeCondition, ...]:
         """The guards, in the final symbols. writes: so it matters what is a view."""
@@ -328,6 +341,18 @@ class Sizes:
         for deferred in self.env.deferred_runtime_asserts.values():
             for one in deferred:
                 yield one.expr, None
+
+
+def _is_false(guard: Any, expression: Any, size: int) -> bool:
+    return guard.xreplace({expression: sympy.Integer(size)}) is sympy.false
+
+
+def _has_no_zero(expression: Any, guard: Any) -> bool:
+    """Whether a guard says that a product is not 0 of which a symbol is a factor."""
+    if not isinstance(guard, sympy.Ne):
+        return False
+    left: Any = guard.args[0]
+    return guard.args[1] == 0 and left.is_Mul and expression in left.args
 
 
 def _needs_small(guard: Any) -> bool:

@@ -454,6 +454,8 @@ class Tracer:
         if known is not None:
             return known
         if expression.free_symbols <= self.sizes.known.keys():
+            if self.sizes.settle_ints(dim):
+                return self.dim(dim)
             return int(dim)  # of a form that sizes do not have: it is settled by a guard
         raise data_dependent_shape()
 
