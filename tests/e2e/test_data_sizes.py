@@ -374,3 +374,51 @@ def test_emulator(case: Case) -> None:
 @pytest.mark.parametrize("case", sampled(CASES, ON_THE_CPU), ids=str)
 def test_cpu(case: Case) -> None:
     check(case, "cpu")
+
+
+def zeros_of(n: Tensor) -> Tensor:
+    return torch.zeros(int(n), 1000)
+
+
+def masked(x: Tensor, k: Tensor) -> Tensor:
+    return x[k]
+
+
+def repeated(x: Tensor, r: Tensor) -> Tensor:
+    return torch.repeat_interleave(x, r)
+
+
+BAD = [
+    (zeros_of, (torch.tensor(-3),), RuntimeError, "negative dimension -3"),
+    (zeros_of, (torch.tensor(10**13),), RuntimeError, "a size of 10000000000000 is more than"),
+    (masked, (torch.ones(5), torch.ones(4) > 0), IndexError, r"shape of the mask \[4\] at index 0"),
+    (repeated, (torch.ones(2), torch.tensor([1, -1])), RuntimeError, "repeats can not be negative"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "error", "text"), BAD)
+def test_bad_sizes(
+    function: Callable[..., Any], arguments: tuple[Tensor, ...], error: type[Exception], text: str
+) -> None:
+    for backend in ("interpreter", "emulator"):
+        with pytest.raises(error, match=text):
+            stretto.compile(function, backend=backend)(*arguments)
+
+
+def test_memory_that_cannot_be_had_is_not_tried() -> None:
+    with pytest.raises(stretto.RunError, match="with 1000000000 rows, .* need 3725.3 GiB"):
+        stretto.compile(zeros_of, backend="cpu")(torch.tensor(10**9))
+
+
+def test_with_sizes_of_the_call() -> None:
+    """Sizes that are known at the call and sizes that data decide in one program."""
+
+    def function(x: Tensor) -> Any:
+        chosen = x[x[:, 0] > 0]
+        return chosen @ chosen.t().mean(1), chosen.shape[0], x[:, (x > 0).any(0)]
+
+    for backend in ("interpreter", "cpu"):
+        compiled = stretto.compile(function, backend=backend, dynamic=True)
+        for seed, rows_given in ((0, 9), (1, 5), (2, 17), (3, 2)):
+            x = torch.randn(rows_given, 4, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(compiled(x), function(x), equal_nan=True)

@@ -135,13 +135,13 @@ class Lowering:
         """
         shape = memory_shape(shape)
         growing = any(not is_known(dim) for dim in shape)
-        if growing and not all(isinstance(dim, int) for dim in shape[1:]):
+        if growing and not all(map(is_known, shape[1:])):
             raise CodegenError(
                 "a tensor with two dims that are known only at run time", location=self.location
             )
         if growing:
             buffer = self.new_growing(hint, dtype, shape)
-            self.check_room(buffer, Index.of(shape[0]))
+            self.check_room(buffer, Index.of(shape[0]), tells=True)
             return buffer
         buffer = Buffer(self.fresh(hint), dtype, shape, kind)
         self.locals.append(buffer)
@@ -174,12 +174,14 @@ class Lowering:
         self.ranges[register] = (0, None)
         return Index.of(register)
 
-    def check_room(self, buffer: Buffer, length: Index) -> None:
-        """Stops the run when `length` items do not fit; it starts again with more room."""
+    def check_room(self, buffer: Buffer, length: Index, *, tells: bool = False) -> None:
+        """Stops the run when `length` items do not fit; it starts again with more room: for these
+        items if it `tells` how many they are, or else for some more."""
         if isinstance(buffer.shape[0], Reg):
             limit = Position(Index.of(limit_register(buffer.slot)))
             fits = Apply("le", (Position(length), limit), DType.BOOL)
-            self.check(fits, CheckCode.LIST_FULL, buffer.slot)
+            wanted = Position(length) if tells else None
+            self.check(fits, CheckCode.LIST_FULL, buffer.slot, wanted)
 
     def output(self, value: Value) -> Buffer:
         """The buffer that is to hold `value`: its assigned destination or a new local one."""

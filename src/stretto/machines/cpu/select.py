@@ -197,7 +197,8 @@ def _efficiency(
 
 
 def _usual_tiles(dim: TileDim, costs: CpuCosts) -> int:
-    return costs.unknown_tiles if isinstance(dim.extent, Reg) else dim.tiles
+    known = dim.parts is not None or isinstance(dim.extent, int)
+    return dim.tiles if known else costs.unknown_tiles
 
 
 def _usual_tile(dim: TileDim, costs: CpuCosts) -> int:

@@ -23,6 +23,7 @@ from stretto.device.forms import ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import call_buffers
 from stretto.errors import BuildError, RunError
+from stretto.ir.failure import unpacked_detail
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import (
@@ -244,9 +245,9 @@ class CudaExecutable(Executable):
         detail, limit = int(stop.detail), self.launcher.memory() // 2
         now, wanted = state.sizes, self.sizes
         match stop.status:
-            case Status.LIST_FULL if detail in capacities:
-                room = capacities[detail] * GROWTH
-                self.capacities[detail] = max(self.capacities[detail], room)
+            case Status.LIST_FULL if (place := unpacked_detail(detail)[0]) in capacities:
+                room = max(capacities[place] * GROWTH, unpacked_detail(detail)[1])
+                self.capacities[place] = max(self.capacities[place], room)
                 return
             case Status.ARENA_FULL if now.arena < min(detail, limit):
                 arena = min(aligned(max(2 * now.arena, detail)), aligned(limit))

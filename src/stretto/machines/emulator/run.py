@@ -23,7 +23,7 @@ from stretto.device.operator import Kernel, LibraryCall, as_executed
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Wait
 from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.errors import RunError
-from stretto.ir.failure import packed_detail
+from stretto.ir.failure import packed_detail, unpacked_detail
 from stretto.machines.emulator.memory import Pointer, SharedMemory, UnitMemory
 from stretto.machines.emulator.shadow import Clocks
 from stretto.runtime.library import run_call
@@ -90,7 +90,7 @@ class Emulator:
         except ProgramStopped as stop:
             if stop.status is not Status.LIST_FULL:
                 raise
-            full = stop.detail
+            full = unpacked_detail(stop.detail)[0]
         results = [] if full is not None else units[0].results
         if full is None and any(unit.results != results for unit in units):
             raise RunError("the units disagree on the scalar results of the program")

@@ -23,6 +23,9 @@ from stretto.ir.size_bounds import bounds
 Dim = int | torch.SymInt
 
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+MOST = 1 << 40
+"""The largest size that a run tries to take memory for, whatever the memory of the machine."""
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -81,6 +84,10 @@ def bounded_dim(number: TracedTensor, low: int = 0, high: int | None = None) -> 
     found = state.sizes_of.get(value)
     if found is not None and state.is_known(state.symbol_values[state.symbols[found.node.expr]]):
         return found
+    if high is None:
+        too_many = "a size of {} is more than memory has room for"
+        with state.mode:
+            check(number <= MOST, "RuntimeError", too_many, value)
     state.sizes_of[value] = size = state.new_size(value, low, high)
     return size
 
