@@ -109,6 +109,24 @@ def test_sequences_of_known_sizes() -> None:
     check(lambda x, n: unpack_sequence(pack_padded_sequence(x, n))[1].sum(0), (X, LENGTHS))
 
 
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_packed_by_the_caller(is_sorted: bool) -> None:
+    module = nn.LSTM(4, 5, bidirectional=True)
+
+    def run(packed: PackedSequence, states: Any = None) -> Any:
+        output, last = module(packed, states)
+        return output.data * 2, output, pad_packed_sequence(output, True, -1.0), last
+
+    def packed(*lengths: int) -> PackedSequence:
+        return pack_padded_sequence(X, lengths, enforce_sorted=is_sorted)  # type: ignore[arg-type]
+
+    first, second = packed(6, 4, 1), packed(6, 3, 2)
+    check(run, (first,), (second,))
+    states = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
+    check(run, (first, states), (second, states))
+    check(lambda x: pad_packed_sequence(x)[0] * 2, (first,), (second,))
+
+
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "unsorted": ([4, 6, 1], {}, "must be sorted in decreasing order"),
     "empty": ([6, 4, 0], {}, "has to be greater than 0"),

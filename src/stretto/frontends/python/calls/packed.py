@@ -9,7 +9,7 @@ their sizes are decided by data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,11 +44,17 @@ _CUT = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedSequence:
-    """Stands for a PackedSequence: rows [steps, sequences, *] and a length per sequence."""
+    """Stands for a PackedSequence: rows [steps, sequences, *] and a length per sequence.
+
+    source: the packed sequence that it was made from, if the caller has packed it. count: how many
+    sequences there are, if only the run knows; those behind them have no items.
+    """
 
     rows: Tensor
     lengths: Tensor
     is_sorted: bool
+    source: PackedSequence | None = None
+    count: Any = None
 
     def items(self) -> PackedSequence:
         """The packed sequence that eager PyTorch has."""
@@ -61,6 +67,8 @@ class PaddedSequence:
     @property
     def is_full(self) -> bool:
         """Whether all sequences are known to be as long as the padded tensor."""
+        if self.source is not None:
+            return False
         known = known_values(self.lengths)
         if known is None:
             return False
@@ -70,6 +78,8 @@ class PaddedSequence:
     @property
     def longest(self) -> Any:
         """The number of steps that have an item."""
+        if self.source is not None:
+            return self.rows.shape[0]
         known = known_values(self.lengths)
         if known is None:
             return self.lengths.max()
@@ -78,14 +88,20 @@ class PaddedSequence:
 
     @property
     def sorted_indices(self) -> Tensor | None:
+        if self.source is not None:
+            return self.source.sorted_indices
         return None if self.is_sorted else torch.sort(self.lengths, descending=True)[1]
 
     @property
     def unsorted_indices(self) -> Tensor | None:
+        if self.source is not None:
+            return self.source.unsorted_indices
         return rnn.invert_permutation(self.sorted_indices)
 
     @property
     def batch_sizes(self) -> Tensor:
+        if self.source is not None:
+            return self.source.batch_sizes
         known = known_values(self.lengths)
         if known is None:
             return _first_steps(self.active().sum(1), self.longest)
@@ -97,6 +113,8 @@ class PaddedSequence:
     def data(self) -> Tensor:
         order = self.sorted_indices
         rows = self.rows if order is None else self.rows.index_select(1, order)
+        if self.source is not None:
+            return rows[_places_of(self.source)]
         known = known_values(self.lengths)
         if known is None:
             lengths = self.lengths if order is None else self.lengths[order]
@@ -110,10 +128,25 @@ class PaddedSequence:
         return tuple(self)[index]
 
 
+def _places_of(packed: PackedSequence) -> tuple[Tensor, Tensor]:
+    """For each item its step and its sequence, in the order of the items."""
+    ends = packed.batch_sizes.cumsum(0)
+    items = torch.arange(packed.data.shape[0])
+    steps = torch.searchsorted(ends, items, right=True)
+    return steps, items - (ends - packed.batch_sizes)[steps]
+
+
 def _first_steps(rows: Tensor, count: Any) -> Tensor:
     if isinstance(count, TracedTensor):
         return indexing.getitem(rows, slice(None, count))  # type: ignore[arg-type]
     return rows[:count]
+
+
+def _first_sequences(rows: Tensor, count: Any) -> Tensor:
+    """Of the second dim."""
+    if count is None:
+        return rows
+    return indexing.getitem(rows, (slice(None), slice(None, count)))  # type: ignore[arg-type]
 
 
 # ---- packing and padding -------------------------------------------------------------------------
@@ -187,7 +220,9 @@ def pad_packed_sequence(
         _expect(packed.lengths, lambda n: (n <= total).all(), "ValueError", cut)
         missing = max(total - rows.shape[0], 0)
         rows = F.pad(rows[:total], (0, 0) * (rows.dim() - 1) + (0, missing), value=padding_value)
-    return rows.transpose(0, 1) if batch_first else rows, packed.lengths.clone()
+    rows = _first_sequences(rows, packed.count)
+    lengths = packed.lengths if packed.count is None else _first_steps(packed.lengths, packed.count)
+    return rows.transpose(0, 1) if batch_first else rows, lengths.clone()
 
 
 def unpack_sequence(packed_sequences: Any) -> Any:
@@ -200,15 +235,16 @@ def unpack_sequence(packed_sequences: Any) -> Any:
     return [_first_steps(packed.rows[:, place], lengths[place]) for place in columns]
 
 
-def _padded(sequence: Any) -> PaddedSequence | None:
-    """A packed sequence by its padded tensor; None where the sizes of its steps are not known."""
+def _padded(sequence: Any, width: int | None = None) -> PaddedSequence | None:
+    """A packed sequence by its padded tensor; None for anything else. width: how many sequences
+    there are, where that is known."""
     if isinstance(sequence, PaddedSequence):
         return sequence
     if not isinstance(sequence, PackedSequence):
         return None
     sizes = known_values(sequence.batch_sizes)
     if sizes is None:
-        return None
+        return _given(sequence, width)
     rows = Packing.of(sizes).spread(sequence.data)
     with tracer().native():
         lengths = (sizes.unsqueeze(-1) > torch.arange(int(sizes[0]))).sum(0)
@@ -219,14 +255,33 @@ def _padded(sequence: Any) -> PaddedSequence | None:
     return PaddedSequence(rows.index_select(1, order), lengths[order], False)
 
 
+def _given(packed: PackedSequence, width: int | None) -> PaddedSequence:
+    """A packed sequence that the caller has made. There are not more sequences than items in the
+    first step, and each other step has an item."""
+    sizes, order, count = packed.batch_sizes, packed.unsorted_indices, None
+    if order is not None:
+        width = order.shape[0]
+    elif width is None:
+        width, count = packed.data.shape[0] - sizes.shape[0] + 1, sizes[0]
+    columns = torch.arange(width)
+    active = columns < sizes.unsqueeze(-1)
+    starts = (sizes.cumsum(0) - sizes).unsqueeze(-1)
+    rows, lengths = packed.data[torch.where(active, starts + columns, 0)], active.sum(0)
+    if order is not None:
+        rows, lengths = rows.index_select(1, order), lengths[order]
+    return PaddedSequence(rows, lengths, order is None, packed, count)
+
+
 # ---- recurrent modules ---------------------------------------------------------------------------
 
 
 def _forward(module: nn.RNNBase, input: Any, hx: Any = None) -> Any:
-    packed = _padded(input)
+    is_lstm = isinstance(module, nn.LSTM)
+    states = hx if is_lstm or hx is None else (hx,)
+    packed = _padded(input, None if states is None else states[0].shape[1])
     if packed is None:
         return NotImplemented
-    rows, is_lstm = packed.rows, isinstance(module, nn.LSTM)
+    rows = packed.rows
     if hx is None:
         count = module.num_layers * (2 if module.bidirectional else 1)
         sizes = [module.proj_size or module.hidden_size, module.hidden_size]
@@ -240,7 +295,8 @@ def _forward(module: nn.RNNBase, input: Any, hx: Any = None) -> Any:
     )  # fmt: skip
     active = None if packed.is_full else packed.active().unsqueeze(-1)
     output, *lasts = layers.run(rows, hx if is_lstm else (hx,), active)
-    made = PaddedSequence(output, packed.lengths, packed.is_sorted)
+    made = replace(packed, rows=output)
+    lasts = [_first_sequences(last, packed.count) for last in lasts]
     return made, tuple(lasts) if is_lstm else lasts[0]
 
 
