@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.tree import Tree
 from stretto.ir.core import Program
+from stretto.ir.sizes import Symbol
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
@@ -74,18 +75,30 @@ def specimen(
 
 
 # ---- symbolic sizes --------------------------------------------------------------------------
-def sized_specimen(example: Example, units: int, costs: CostModel, fuse: bool) -> Specimen:
-    """A program for every size, run with small and with odd sizes."""
+MOST = 20
+"""Sizes that are drawn are at most so much above the smallest."""
+
+
+def random_sizes(symbols: Iterable[Symbol], rng: random.Random) -> dict[Symbol, int]:
+    """A value of its range for each symbol; the smallest ones are drawn often."""
+    drawn: dict[Symbol, int] = {}
+    for symbol in symbols:
+        high = min(symbol.low + MOST, symbol.low + MOST if symbol.high is None else symbol.high)
+        drawn[symbol] = rng.choice([symbol.low, rng.randint(symbol.low, high), high])
+    return drawn
+
+
+def sized_specimen(
+    example: Example, units: int, costs: CostModel, fuse: bool, rng: random.Random
+) -> Specimen:
+    """A program for every size, run with sizes drawn at random."""
     lowered = lower(example.program())
     if costs.uniform:
         selected = select_cuda(lowered, units, fuse, CUDA_COSTS.spread())
     else:
         selected = select(lowered, units, fuse, SPREAD)
-    bindings = example.bindings()
-    runners = [
-        _Runner(selected.interface, example.inputs(binding))
-        for binding in (bindings[-1], bindings[len(bindings) // 2])
-    ]
+    bindings = [random_sizes(selected.interface.symbols, rng) for _ in range(2)]
+    runners = [_Runner(selected.interface, example.inputs(binding)) for binding in bindings]
 
     def run(program: DeviceProgram, order: int) -> Outcome:
         return tuple(tensor for runner in runners for tensor in runner(program, order))
@@ -190,7 +203,8 @@ def specimens(count: int, seed: int) -> list[Specimen]:
         costs = rng.choice([SPREAD, SPREAD, CUDA_COSTS])
         if number % 6 == 2:
             example = rng.choice(EXAMPLES)
-            made.append(sized_specimen(example, units, costs, rng.random() < 0.5))
+            fuse = rng.random() < 0.5
+            made.append(sized_specimen(example, units, costs, fuse, rng))
         elif number % 3 == 0:
             made.append(tree_specimen(rng.randrange(10**6), units, costs))
         elif number % 20 == 1:
