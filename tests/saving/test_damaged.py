@@ -203,8 +203,12 @@ def test_hostile_texts(
 
 
 def test_a_text_that_is_nested_without_end(content: file.Content, tmp_path: Path) -> None:
-    texts = dict.fromkeys(content.texts, "func @main(%x: f32[" + "(" * 100_000)
-    refused(content, tmp_path, texts=texts)
+    for start in (
+        "func @main(%x: f32[`" + "-" * 100_000 + "n`])",
+        "func @main(" + "list<" * 100_000,
+    ):
+        texts = dict.fromkeys(content.texts, start)
+        assert len(refused(content, tmp_path, texts=texts)) < 1000
     manifest = {**content.manifest, "function": json.loads("[" * 900 + "]" * 900)}
     assert "nested too deeply" in refused(content, tmp_path, manifest=manifest)
 

@@ -105,8 +105,9 @@ def read(path: Path) -> Content:
 
 
 def damaged(path: Path, reason: str) -> LoadError:
+    shown = reason if len(reason) <= 300 else f"{reason[:300]}..."
     return LoadError(
-        f"{path} is not a file of Compiled.save, or it is damaged: {reason}",
+        f"{path} is not a file of Compiled.save, or it is damaged: {shown}",
         remedy="save the compiled function again",
     )
 

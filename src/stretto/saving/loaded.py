@@ -29,7 +29,7 @@ from stretto.saving.values import class_name
 
 _WRONG = (
     KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, RecursionError,
-    OverflowError, AssertionError, StrettoError,
+    OverflowError, MemoryError, AssertionError, StrettoError,
 )  # fmt: skip
 """What a manifest that is not as `describe` writes it may lead to while it is read."""
 
