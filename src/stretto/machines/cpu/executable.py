@@ -217,7 +217,7 @@ class CpuExecutable(Executable):
             raise too_large(what, stop.detail, limit, self.sizes.shown(sizes)) from None
         place, needed = unpacked_detail(int(stop.detail))
         if stop.status is not Status.LIST_FULL or place not in capacities:
-            raise explained(stop, self.stops) from None
+            raise explained(stop, self.stops) from stop.__cause__
         buffer = self.free[place]
         row = prod(item_shape(buffer, self.sizes.registers(sizes))) * buffer.dtype.itemsize
         wanted = max(capacities[place] * GROWTH, needed)
@@ -227,19 +227,6 @@ class CpuExecutable(Executable):
             shown = " and ".join(filter(None, (f"{wanted} rows", self.sizes.shown(sizes))))
             raise too_large(f"`{buffer.name}`", wanted * row, usable_memory(), shown) from None
         self.capacities[place] = max(self.capacities[place], wanted)
-
-    def _cut(self, place: ResultPlace) -> Callable[[list[torch.Tensor], list[int]], Result]:
-        """How a result is made of the memory and the registers, where there are no symbols."""
-        number, output = place.number, place.output
-        if not _is_dynamic(place):
-            return lambda memory, _: memory[number]
-        if isinstance(output, OutputList) or not isinstance(output.shape[0], Reg):
-            return lambda memory, scalars: result(output, memory[number], scalars, self.results)
-        at = self.results[output.shape[0]]
-        rest = tuple(dim for dim in output.shape[1:] if isinstance(dim, int))
-        if len(rest) + 1 != len(output.shape):
-            return lambda memory, scalars: result(output, memory[number], scalars, self.results)
-        return lambda memory, scalars: first_rows(memory[number], (scalars[at], *rest))
 
     def _cut(self, place: ResultPlace) -> Callable[[list[torch.Tensor], list[int]], Result]:
         """How a result is made of the memory and the registers, where there are no symbols."""
