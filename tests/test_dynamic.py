@@ -21,7 +21,7 @@ ASKS_MORE = TorchVersion(torch.__version__) < "2.13"
 """Earlier versions of torch ask whether a size is 0 or 1 where it does not matter, so that such
 sizes get programs of their own."""
 
-BACKENDS = ("interpreter", "emulator", "cpu")
+BACKENDS = ("interpreter", "emulator", "cpu", "cuda-emulated")
 _WEIGHT = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 

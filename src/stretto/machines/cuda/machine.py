@@ -84,6 +84,8 @@ class TritonMachine(Machine):
 
     costs: CudaCosts = field(default=CUDA_COSTS, kw_only=True)
 
+    takes_symbols: ClassVar[bool] = True
+
     @property
     def templates(self) -> Mapping[str, type[Template]]:
         return TEMPLATES
