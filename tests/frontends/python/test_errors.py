@@ -147,12 +147,6 @@ def shape_in_place(x: Tensor) -> Tensor:
     return x.clone().unsqueeze_(0)
 
 
-def grows_around_a_loop(x: Tensor) -> Tensor:
-    while x.sum() < 100:
-        x = torch.cat([x, x])
-    return x
-
-
 def zero_trips(x: Tensor) -> Tensor:
     while x.sum() < 100:
         x = x * x
@@ -195,7 +189,6 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (raise_tensor, "an exception that depends on a tensor holds a tensor", "pass it a message"),
     (numpy_array, "cannot become a NumPy array", "torch operators"),
     (shape_in_place, "changes the shape of a tensor in place", "out-of-place"),
-    (grows_around_a_loop, "'x' is a tensor float32[3] before a traced loop", "before the loop"),
     (
         zero_trips,
         "'y' has no value if the loop runs zero times, and is a list",
