@@ -11,6 +11,7 @@ import operator
 import sys
 from collections.abc import Callable
 from numbers import Number
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from stretto.frontends.python.calls.call import (
 )
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.control import branches, loops
-from stretto.frontends.python.lists import choices, indexing, operations
+from stretto.frontends.python.lists import choices, indexing, operations, sources
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.rewrite import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
@@ -105,6 +106,25 @@ def generator(lowered: Callable[..., Any]) -> Callable[..., Any]:
 
     start.__name__, start.__qualname__ = lowered.__name__, lowered.__qualname__
     return local(start)
+
+
+def listed(iterable: Any, comprehension: FunctionType) -> Any:
+    """A list comprehension over `iterable`. Over a list whose length the run decides it is a loop
+    that collects what the comprehension makes of each item."""
+    if active() is None or not isinstance(iterable, TracedList | sources.Indexed):
+        return comprehension(iterable)
+    items: Any = []
+
+    def body(item: Any) -> None:
+        for made in comprehension([item]):
+            call(items.append, made)
+
+    frame = enter("listed", lambda: items)
+    try:
+        loops.stage_for(frame, iterable, body, ("items",), place=comprehension.__code__)
+        return items
+    finally:
+        leave(frame)
 
 
 def bound(name: str, read: Callable[[], Any]) -> Any:
@@ -387,9 +407,8 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 __all__ = [
     "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "call", "chain",
     "contains", "delattr", "delitem", "enter", "enter_try", "for_", "generator", "getitem",
-    "hand_over", "if_", "ifexp",
-    "is_", "leave", "leave_try", "local", "not_", "or_", "plain", "setattr", "setitem", "slice",
-    "while_", "wrote_outer",
+    "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed", "local", "not_", "or_",
+    "plain", "setattr", "setitem", "slice", "while_", "wrote_outer",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

@@ -231,10 +231,12 @@ def stage_for(
     body: Body,
     live: tuple[str, ...],
     stop: Test | None = None,
+    place: CodeType | None = None,
 ) -> None:
-    """`for item in iterable: body(item)`, until `stop()`."""
+    """`for item in iterable: body(item)`, until `stop()`. place: what tells the loop from others,
+    if it is not the code of the body."""
     source = as_source(iterable)
-    loop = UserLoop(frame, body, frozenset(live), body.__code__, stop)
+    loop = UserLoop(frame, body, frozenset(live), place or body.__code__, stop)
     if source is None:
         _native(iter(iterable), loop)
         return

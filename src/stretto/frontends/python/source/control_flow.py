@@ -73,7 +73,18 @@ class ExpressionLowering(ast.NodeTransformer):
         self.scopes -= 1
         return node
 
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _scope
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = _scope
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
+        """Its first iterable is passed in, so that it may be a list of the Program."""
+        is_plain = not any(item.is_async for item in node.generators) and not _has_walrus([node])
+        self._scope(node)
+        if not is_plain:
+            return node
+        first = node.generators[0]
+        items, first.iter = first.iter, at(first.iter, name("__stretto_items"))
+        only = ast.arguments([], [ast.arg("__stretto_items")], None, [], [], None, [])
+        return staged(node, "listed", items, at(node, ast.Lambda(only, node)))
 
     def _operand(self, node: ast.expr) -> ast.expr:
         """A part that may be skipped, as a function. `:=` inside of a lambda would not bind the
