@@ -68,6 +68,16 @@ def test_fixed_sizes_are_decided_before() -> None:
     assert made(MAP.format("", 2)).device.units == 1
 
 
+def test_a_program_without_kernels_has_one_unit() -> None:
+    text = """
+    func @main[0 <= n](%x: f32[n, 4], %t: i64[]) -> (i64[]) {
+      %r = aten.add.Scalar(%t, 1) : i64[]
+      return %r
+    }
+    """
+    assert made(text).device.units == 1
+
+
 def test_work_grows_with_the_trips_of_loops() -> None:
     device = made(PRODUCTS).device
     if device.units > 1:

@@ -94,7 +94,7 @@ def schedule_with_report(
     if plan is None:
         plan = _plan(tree, 1, costs, _by_planning(tree, 1, costs)[0][1])
     program, frames = _realised(tree, plan, costs)
-    if plan.units > 1 and not costs.uniform and costs.wake_seconds > 0:
+    if plan.units > 1 and alone > 0 and not costs.uniform and costs.wake_seconds > 0:
         share = min(plan.seconds / alone, MOST_SHARE)
         program = replace(program, small=small_calls(tree, program.symbols, share, costs))
     schedules = [leaf for function in program.tree.functions for leaf in leaves(function.body)]
@@ -144,7 +144,7 @@ def _shared_out(
     ideal = alone / units
     best: ProgramPlan | None = None
     # Where sizes decide how much there is to do, each call finds out whether it wakes other units.
-    sized = any(buffer.kind == "input" and buffer.is_sized for buffer in tree.externals)
+    sized = alone > 0 and any(b.kind == "input" and b.is_sized for b in tree.externals)
     wake = alone * (1 - MOST_SHARE) if sized else costs.wake_seconds
     if costs.uniform or (units > 1 and ideal + wake <= alone):
         for price, policy in _by_planning(tree, units, costs):
