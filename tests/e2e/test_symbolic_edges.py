@@ -43,7 +43,7 @@ def test_every_size_gives_what_eager_gives(function: Callable[[Tensor], object])
             assert isinstance(found, type) and issubclass(found, expected)
         else:
             assert_same(found, expected)
-    assert len(compiled.signatures) <= 3
+    assert len(compiled.signatures) < len(SHAPES)
 
 
 def test_printed_code_never_looks_for_the_largest_of_nothing() -> None:
