@@ -269,7 +269,9 @@ def _sliced(
         end = max(start, end)
     if start in (None, 0) and step == 1 and _is_whole(size, end):
         return TracedTensor(fake, tensor.memory, tensor.steps)
-    if is_symbolic and step == 1 and not _has_formula(tensor, fake, dim, start, end):
+    is_decided = isinstance(size, torch.SymInt) and not size.node.has_hint()
+    is_narrow = is_symbolic and step == 1 and not is_decided
+    if is_narrow and not _has_formula(tensor, fake, dim, start, end):
         start = 0 if start is None else start + size if start < 0 else start
         position = state.literal(start, DType.I64) if isinstance(start, int) else None
         if position is None:
