@@ -103,7 +103,13 @@ def _fake_of(node: Any) -> torch.Tensor | None:
 
 
 def _storage(fake: torch.Tensor) -> int:
+    while _of_functorch(fake):
+        fake = _functorch.get_unwrapped(fake)  # what `vmap` has wrapped has no storage
     return fake.untyped_storage()._cdata if fake.layout is torch.strided else 0
+
+
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+_of_functorch = _functorch.is_functorch_wrapped_tensor
 
 
 def _is_whole(fake: torch.Tensor) -> bool:
