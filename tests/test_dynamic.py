@@ -185,6 +185,8 @@ def test_declared_sizes() -> None:
     compiled = check(layer, [(x,), *rows(7, 2, 64)], programs=1)
     with pytest.raises(CaptureError, match="declared to be at least 2 and at most 64"):
         compiled(torch.randn(65, 4))
+    with pytest.raises(CaptureError, match="has 3 dims, and sizes were declared for one with 2"):
+        compiled(torch.randn(2, 5, 4))
 
 
 def test_a_declared_size_may_not_be_settled() -> None:

@@ -16,9 +16,18 @@ from torch.utils import _pytree as pytree
 
 from stretto.build import build
 from stretto.entry import Entry, check_dense, check_written
-from stretto.errors import BuildError, CaptureError, StrettoWarning
+from stretto.errors import BuildError, CaptureError, StrettoWarning, VerifyError
 from stretto.fallback import Fallback
-from stretto.families import CallForm, Family, SizeKey, fitting, is_size_key, matching, size_key
+from stretto.families import (
+    CallForm,
+    Family,
+    SizeKey,
+    check_ranks,
+    fitting,
+    is_size_key,
+    matching,
+    size_key,
+)
 from stretto.frontends.python import Reading, capture, capturing, is_structural
 from stretto.frontends.python.results.signature import key_of
 from stretto.frontends.python.tracing.admission import (
@@ -255,6 +264,7 @@ class Compiled:
         """
         family = self._families.get(form.family)
         if family is None:
+            check_ranks(form, self._families.values())
             family = self._families[form.family] = Family(form)
         found: Any = family.find(form)
         if found is not None:
@@ -275,6 +285,12 @@ class Compiled:
             entry = self._compile(wanted, tensors, *arguments)
         except Exception as error:
             if self._dynamic or family.declared:
+                if isinstance(error, VerifyError):
+                    raise BuildError(
+                        f"no program for all sizes can be made: {error.message}",
+                        location=error.location,
+                        remedy="compile with dynamic=None or dynamic=False",
+                    ) from error
                 raise
             entry = self._compile(key, tensors, *arguments)
             family.refused = str(error).splitlines()[0]

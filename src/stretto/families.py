@@ -206,6 +206,22 @@ def must_vary(tensors: Sequence[torch.Tensor]) -> set[SizeSource]:
     }
 
 
+def check_ranks(form: CallForm, families: Iterable[Family]) -> None:
+    """Raises CaptureError for a tensor with another number of dims than one that was declared."""
+    for family in families:
+        before = family.first.shapes
+        if len(before) != len(form.shapes):
+            continue
+        for source in family.ranges:
+            was, rank = len(before[source.number]), len(form.shapes[source.number])
+            if was != rank:
+                raise CaptureError(
+                    f"tensor {source.number} among the arguments has {rank} dims, and sizes were "
+                    f"declared for one with {was}",
+                    remedy="pass tensors with as many dims, or compile the function once more",
+                )
+
+
 def _is_static(tensors: Sequence[torch.Tensor], source: SizeSource) -> bool:
     if source.dim is None:
         return False

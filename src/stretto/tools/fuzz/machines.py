@@ -22,7 +22,13 @@ class TrialMachine:
     backend: str
     trial: Trial
 
-    def compile(self, function: Callable[..., Any], seed: int, folder: str) -> Compiled:
+    def compile(
+        self,
+        function: Callable[..., Any],
+        seed: int,
+        folder: str,
+        dynamic: bool | None = None,
+    ) -> Compiled:
         options = Options(
             threads=self.trial.units,
             units=self.trial.units,
@@ -31,7 +37,7 @@ class TrialMachine:
             check=False,  # the trial compares with eager
             cache_dir=folder,
         )
-        return stretto.compile(function, backend=self.backend, options=options)
+        return stretto.compile(function, backend=self.backend, options=options, dynamic=dynamic)
 
 
 def _trial_machines() -> dict[str, TrialMachine]:

@@ -1,16 +1,17 @@
-"""The parts "operators", "special" and "modules": torch's own databases of sample inputs.
+"""The parts "operators", "special", "sizes" and "modules": torch's own sample inputs.
 
 Each sample of each operator, in several dtypes, and each module of `torch.nn` with its sample
 inputs, compiled and compared with eager. In "special" infinities, NaN, signed zeros and the
-ends of each dtype's range are among the floats of the samples.
+ends of each dtype's range are among the floats of the samples. In "sizes" an operator is compiled
+once for all sizes, and called with those of the sample and two other ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,11 @@ class Sample:
     number: int
     in_place: bool = False
     special: bool = False
+    sized: bool = False
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        kind = " special" if self.special else ""
+        kind = " special" if self.special else " sizes" if self.sized else ""
         return f"{self.name}{'_' if self.in_place else ''} {dtype} {self.number}{kind}"
 
 
@@ -98,6 +100,39 @@ def special_samples(per_entry: int) -> list[Sample]:
         if info.supports_dtype(dtype, HOST.type)
         for n in range(per_entry)
     ]
+
+
+def sized_samples(per_entry: int) -> list[Sample]:
+    """As many samples of each operator in float32, each for three calls of different sizes."""
+    return [
+        Sample(
+            entry, f"{info.name}.{info.variant_test_name}".rstrip("."), torch.float32, n, sized=True
+        )
+        for entry, info in enumerate(operator_database())
+        if info.name not in UNINITIALISED and info.supports_dtype(torch.float32, HOST.type)
+        for n in range(per_entry)
+    ]
+
+
+_OTHER_SIZES: tuple[dict[int, int], ...] = (
+    {2: 3, 3: 4, 4: 5, 5: 6, 10: 12, 15: 17, 20: 7},
+    {3: 2, 4: 3, 5: 7, 10: 9, 20: 11},
+)
+"""What the sizes of the samples are in a second and in a third call."""
+
+
+def with_sizes(
+    tensor: torch.Tensor, sizes: Mapping[int, int], generator: torch.Generator
+) -> torch.Tensor:
+    """A tensor whose elements are in the same range, with other sizes."""
+    if tensor.layout is not torch.strided or tensor.is_complex():
+        return tensor.clone()
+    shape = [sizes.get(size, size) for size in tensor.shape]
+    low, high = (tensor.min(), tensor.max()) if tensor.numel() else (0, 1)
+    if tensor.is_floating_point():
+        drawn = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return (drawn * (float(high) - float(low)) + float(low)).to(tensor.dtype)
+    return torch.randint(int(low), int(high) + 1, shape, generator=generator).to(tensor.dtype)
 
 
 def with_special_values(
@@ -165,12 +200,14 @@ def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> P
                 return tensor.clone()
             return with_special_values(tensor, generator, _is_pointwise(info))
 
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, copy, ((given.input, *given.args), dict(given.kwargs))
-        )
-        return Made(call, [(args, kwargs)])
+        arguments = ((given.input, *given.args), dict(given.kwargs))
+        calls = [pytree.tree_map_only(torch.Tensor, copy, arguments)]
+        for sizes in _OTHER_SIZES if sample.sized else ():
+            resized = partial(with_sizes, sizes=sizes, generator=generator)
+            calls.append(pytree.tree_map_only(torch.Tensor, resized, arguments))
+        return Made(call, calls)
 
-    return Program(str(sample), make, 0, machines)
+    return Program(str(sample), make, 0, machines, True if sample.sized else None)
 
 
 def _elements_at(x: torch.Tensor, dim: int = -1, **kwargs: Any) -> torch.Tensor:

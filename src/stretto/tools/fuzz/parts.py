@@ -20,6 +20,7 @@ from stretto.tools.fuzz.operators import (
     modules,
     operator_samples,
     operators,
+    sized_samples,
     special_samples,
 )
 from stretto.tools.fuzz.outcome import Outcome
@@ -68,6 +69,11 @@ def special_job(settings: Settings) -> Job[Any]:
     return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
 
 
+def sizes_job(settings: Settings) -> Job[Any]:
+    samples = sampled(sized_samples(max(1, settings.per_entry // 3)), settings)
+    return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
+
+
 def modules_job(settings: Settings) -> Job[Any]:
     samples = sampled(module_samples(settings.per_entry), settings)
     return modules(samples, settings.machines or NATIVE, settings.seconds)
@@ -100,6 +106,7 @@ PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "functions": functions_job,
     "operators": operators_job,
     "special": special_job,
+    "sizes": sizes_job,
     "modules": modules_job,
     "exportdb": exportdb_job,
     "sanitizers": sanitizers_job,

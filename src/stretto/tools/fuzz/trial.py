@@ -50,12 +50,14 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How to make a program. `make` may write files into the folder it is given."""
+    """How to make a program. `make` may write files into the folder it is given. dynamic: as
+    `stretto.compile` takes it."""
 
     name: str
     make: Callable[[Path], Made]
     seed: int = 0
     machines: tuple[str, ...] = STANDARD
+    dynamic: bool | None = None
 
 
 def run_calls(made: Made, function: Callable[..., Any]) -> list[Call]:
@@ -124,7 +126,8 @@ class _Trial:
             with torch.no_grad(), spread() if machine.trial.spread else nullcontext():
                 made = self.program.make(self.folder)
                 cache = str(self.folder / "cache")
-                compiled = machine.compile(made.function, self.program.seed, cache)
+                seed, dynamic = self.program.seed, self.program.dynamic
+                compiled = machine.compile(made.function, seed, cache, dynamic)
                 found = run_calls(made, compiled)
         except RefusedCall as refused:
             assert refused.__cause__ is not None
