@@ -422,3 +422,14 @@ def test_with_sizes_of_the_call() -> None:
         for seed, rows_given in ((0, 9), (1, 5), (2, 17), (3, 2)):
             x = torch.randn(rows_given, 4, generator=torch.Generator().manual_seed(seed))
             torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
+
+
+def halves(x: Tensor, depth: int) -> Tensor:
+    if x.shape[0] < 2:
+        return x.sum()
+    return halves(x[x > x.mean()], depth + 1) + halves(x[x <= x.mean()], depth + 1)
+
+
+def test_recursion_over_sizes_is_refused() -> None:
+    with pytest.raises(stretto.CaptureError, match="'halves' calls itself with tensors whose size"):
+        stretto.compile(halves, backend="interpreter")(torch.randn(9), 0)

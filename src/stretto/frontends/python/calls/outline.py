@@ -67,6 +67,7 @@ class ActiveCall:
     by_identity: Hashable
     cells: tuple[CellType, ...]
     regions: int = 0
+    kinds: tuple[Kind | None, ...] = ()
 
 
 @dataclass(eq=False)

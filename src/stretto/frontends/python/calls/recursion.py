@@ -18,11 +18,17 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import first_either
 from stretto.frontends.python.values.leaves import kind_of
 from stretto.frontends.python.values.mixed_numbers import with_tensors
+from stretto.frontends.python.values.scalars import Kind
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.frontends.python.values.templates import ValueWalk, is_traced_leaf
+from stretto.ir.symbols import dims_of
+from stretto.ir.types import Dim
 
 DEPTH_LIMIT = 500
 """Levels of recursion on Python values that are traced inline."""
+
+SIZES_LIMIT = 8
+"""The same limit where tensors have other sizes, decided by data, on each level."""
 
 TRACED_DEPTH_LIMIT = 100
 """The same limit where every level lies inside a traced branch, so that tracing might never end."""
@@ -49,6 +55,13 @@ def call_user(
                 raise RecursionFound(other.by_content)
             if other.by_identity == entry.by_identity:
                 raise RecursionFound(other.by_identity)
+    others = [other for other in state.calls if other.code is entry.code]
+    if state.symbols and sum(_differ_in_sizes(entry, other) for other in others) >= SIZES_LIMIT:
+        fail(
+            f"'{function.__name__}' calls itself with tensors whose size the content of a tensor "
+            f"decides, another one on each of more than {SIZES_LIMIT} levels",
+            "keep the tensors in a list and use a loop, or pass the whole tensor and a mask",
+        )
     same = [other.regions for other in state.calls if other.code is entry.code]
     if same and first_either((args, kwargs)) is not None:
         fail(
@@ -104,7 +117,31 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
         (code, cells, "identity", _abstract(given, by_identity=True)),
         function.__closure__ or (),
         sum(not region.is_transaction for region in tracer().regions),
+        _kinds(given),
     )
+
+
+def _kinds(given: Any) -> tuple[Kind | None, ...]:
+    """What the traced values among the arguments are."""
+    leaves = list[TracedTensor]()
+    ValueWalk(is_traced_leaf, True).flatten(given, leaves, {})
+    return tuple(map(kind_of, leaves)) if tracer().symbols else ()
+
+
+def _differ_in_sizes(call: ActiveCall, other: ActiveCall) -> bool:
+    """Whether the tensors of two calls differ only in sizes that data decide."""
+    return call.kinds != other.kinds and _without_sizes(call) == _without_sizes(other)
+
+
+def _without_sizes(call: ActiveCall) -> Hashable:
+    """The types of the arguments with one name for all sizes that data decide."""
+    decided = tracer().symbol_dims.keys()
+
+    def blurred(dim: Dim) -> Hashable:
+        return dim if isinstance(dim, int) or decided.isdisjoint(dim.symbols) else "decided"
+
+    types = [kind.type for kind in call.kinds if kind is not None]
+    return tuple((type(t), tuple(map(blurred, dims_of(t)))) for t in types)
 
 
 def _abstract(given: Any, *, by_identity: bool) -> Hashable:
