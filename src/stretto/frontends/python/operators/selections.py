@@ -62,7 +62,7 @@ def head(x: Any, length: Dim) -> Any:
 def chosen(mask: Any) -> Chosen:
     """Where a mask of one dim is true."""
     size: Any = mask.shape[0]
-    ranks = torch.cumsum(mask, 0)
+    ranks: Any = torch.cumsum(mask, 0)
     last = ranks[-1] if isinstance(size, int) and size else mask.sum()
     count = bounded_dim(to_number(last), 0, largest(size))
     places = torch.where(mask, ranks - 1, plain(size))
