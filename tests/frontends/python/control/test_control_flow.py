@@ -570,3 +570,67 @@ def test_break_in_the_first_round_whatever_the_tensors_are() -> None:
 
     check(f, (A, 0))
     check(f, (A, 1))
+
+
+def test_torch_while_loops_learn_apart() -> None:
+    """What one loop carries says nothing of another loop, though both are entered alike."""
+
+    def f(x: Tensor, start: Tensor) -> tuple[int, Tensor]:
+        torch.while_loop(
+            lambda i, n, _: i < 3, lambda i, n, y: (i + 1, n + 1, y + n), (start, 0, x)
+        )
+        _, m, z = torch.while_loop(
+            lambda i, n, _: i < 3,
+            lambda i, n, y: (i + 1, n, y + y.sum(n, keepdim=True)),
+            (start, 0, x),
+        )
+        return m, z
+
+    wanted = A
+    for _ in range(3):
+        wanted = wanted + wanted.sum(0, keepdim=True)
+    m, z = stretto.compile(f, backend="interpreter")(A, torch.tensor(0))
+    assert m == 0
+    torch.testing.assert_close(z, wanted)
+
+
+def test_a_condition_that_no_input_decides_is_no_branch() -> None:
+    """As in `generate` of transformers, where a mask of ones is replaced by None."""
+
+    def f(x: Tensor) -> Tensor:
+        end = torch.tensor(3)
+        differs = ~torch.isin(end.unsqueeze(0), end).any()
+        padded = (x == end).any() * differs
+        mask = x.ne(end).long() * padded + torch.ones(x.shape, dtype=torch.long) * ~padded
+        kept = None if (mask == 1).all() else mask
+        if kept is not None:
+            x = x * kept
+        return x + 1
+
+    ids = torch.tensor([[1, 2, 3]])
+    assert structure(check(f, (ids,), (ids + 1,))) == {}
+
+
+def test_infinity_times_zero_decides_a_condition_in_the_run() -> None:
+    def f(x: Tensor) -> Tensor:
+        if (x * torch.zeros(())).isnan().any():
+            return x + 1
+        return x - 1
+
+    check(f, (A,), (A / 0,))
+
+
+def test_a_module_by_its_call_method() -> None:
+    class Doubles(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.sum() > 0:
+                return x * 2
+            return x - 1
+
+    model = Doubles()
+
+    def f(x: Tensor) -> Tensor:
+        run = model.__call__
+        return run(x)
+
+    assert structure(check(f, (A,), (-A,))) == {"if": 1}

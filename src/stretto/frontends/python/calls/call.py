@@ -102,11 +102,17 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         case types.MethodType():
             if isinstance(function.__self__, TracedList):
                 return function(*args, **kwargs)
+            if function.__func__ in _CALLS_OF_MODULES and isinstance(function.__self__, nn.Module):
+                return traced_call(function.__self__, args, kwargs)
             return traced_call(function.__func__, (function.__self__, *args), kwargs)
         case types.FunctionType():
             return _call_function(function, args, kwargs)
         case _:
             return _call_other(function, args, kwargs)
+
+
+_CALLS_OF_MODULES: frozenset[Any] = frozenset({nn.Module.__call__, nn.Module._call_impl})  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+"""What `module.__call__` and `torch.compile` call, which call the module."""
 
 
 def _note_changes(function: Any, args: tuple[Any, ...]) -> None:

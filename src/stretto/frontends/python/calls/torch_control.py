@@ -8,8 +8,8 @@ tensors are flat.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -47,10 +47,20 @@ def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_input
     frame = CallFrame.of("while_loop", lambda: values)
     tracer().frames.append(frame)
     try:
-        stage_while(frame, test, body, ("values",))
+        stage_while(frame, test, body, ("values",), (_code_of(cond_fn), _code_of(body_fn)))
     finally:
         tracer().frames.remove(frame)
     return values
+
+
+def _code_of(function: Any) -> Hashable:
+    """What tells a function from others also where it is made anew in each round of a loop."""
+    if isinstance(function, partial):
+        return _code_of(function.func)
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    own = getattr(function, "__code__", None)
+    return own if own is not None else getattr(type(function).__call__, "__code__", None)
 
 
 def map_rows(f: Any, xs: Any, *args: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.control.join import ArmEnd, Joiner
+from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame
 from stretto.frontends.python.tracing.signals import UnknownResult, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -97,7 +98,7 @@ def stage_if(
     frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
-    condition = plain(condition)
+    condition = _settled(plain(condition))
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
         return
@@ -171,10 +172,18 @@ def _arm(
 
 def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
     """`then() if condition else orelse()`."""
-    condition = plain(condition)
+    condition = _settled(plain(condition))
     if active() is None or not is_traced(condition):
         return then() if truth(condition) else orelse()
     return branch(condition, then, orelse)
+
+
+def _settled(condition: Any) -> Any:
+    """The condition of an `if`: a bool where a tensor has the same value in every run."""
+    if active() is None or not isinstance(condition, TracedTensor) or condition.numel() != 1:
+        return condition
+    found = evaluated(tracer().read(condition), _MOST_OPS_EVALUATED)
+    return condition if found is None else bool(found)
 
 
 def stage_not(value: Any) -> Any:
@@ -250,6 +259,8 @@ def _spliced(operand: Thunk) -> Value | bool | None:
             state.home[value] = state.scope
     return flag
 
+
+_MOST_OPS_EVALUATED = 64
 
 _MOST_OPS = 8
 """The most operators of a condition that is computed even where eager PyTorch would skip it."""

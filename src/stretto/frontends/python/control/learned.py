@@ -10,8 +10,8 @@ compares everything, so the program is right whatever was remembered.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases
@@ -40,8 +40,9 @@ _MOST_STATES = 4
 """The most states per loop that are remembered."""
 
 
-def place_of(code: CodeType, *, first: int = 0) -> LoopKey:
-    """The place of a loop whose body is `code`, entered here, from the round `first` on."""
+def place_of(code: Hashable, *, first: int = 0) -> LoopKey:
+    """The place of a loop that `code` tells from others, mostly the code of its body, entered here,
+    from the round `first` on."""
     return code, first, len(tracer().frames)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 from stretto.frontends.python.control.branches import (
@@ -59,15 +58,20 @@ class UserLoop:
     frame: CallFrame
     body: Body
     live: frozenset[str]
-    code: CodeType
+    code: Hashable
     stop: Test | None = None
 
 
 def stage_while(
-    frame: CallFrame, test: Test, body: Callable[[], None], live: tuple[str, ...]
+    frame: CallFrame,
+    test: Test,
+    body: Callable[[], None],
+    live: tuple[str, ...],
+    place: Hashable = None,
 ) -> None:
-    """`while test(): body()`. Runs natively as long as the test is a Python value."""
-    loop = UserLoop(frame, lambda _: body(), frozenset(live), body.__code__)
+    """`while test(): body()`. Runs natively as long as the test is a Python value. place: what
+    tells the loop from others, if it is not the code of the body."""
+    loop = UserLoop(frame, lambda _: body(), frozenset(live), place or body.__code__)
 
     def condition() -> Any:
         return plain(test())
@@ -231,7 +235,7 @@ def stage_for(
     body: Body,
     live: tuple[str, ...],
     stop: Test | None = None,
-    place: CodeType | None = None,
+    place: Hashable = None,
 ) -> None:
     """`for item in iterable: body(item)`, until `stop()`. place: what tells the loop from others,
     if it is not the code of the body."""

@@ -1,7 +1,8 @@
 """Evaluates traced tensors that depend on no input, such as `torch.arange(8)[3]`.
 
-This is done only where Python cannot continue without a number. A loop over such a tensor, or a
-branch on it, is part of the program like any other.
+This is done where Python cannot continue without a number, and for the condition of an `if`, so
+that an arm which is never taken is not captured. A loop over such a tensor is part of the program
+like any other.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ import torch
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import LiteralOp, TensorOp
+from stretto.ir.types import TensorType
 from stretto.ops.infer import named_arguments, resolve
 from stretto.ops.properties import is_random
 
 MOST_OPS = 256
 MOST_ELEMENTS = 1 << 20
 
+_PRODUCTS = frozenset({"aten.mul.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"})
+"""Of bools and ints these are zero where one operand is, whatever the other one is."""
+
 
 class _Unknown(Exception):
     """The value depends on an input, a weight, a loop, or on too much."""
 
 
-def evaluated(value: Value) -> torch.Tensor | None:
+def evaluated(value: Value, most_ops: int = MOST_OPS) -> torch.Tensor | None:
     """What the value is in every run of the program; None where that is not known."""
     state = tracer()
     try:
         with state.native():
-            return _Evaluation(state).of(value)
+            return _Evaluation(state, most_ops).of(value)
     except _Unknown:
         return None
     except (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError):
@@ -39,10 +44,10 @@ def evaluated(value: Value) -> torch.Tensor | None:
 class _Evaluation:
     """Runs the operators that a value is made by, each once."""
 
-    def __init__(self, state: Tracer) -> None:
+    def __init__(self, state: Tracer, most_ops: int) -> None:
         self.state = state
         self.known: dict[Value, torch.Tensor] = {}
-        self.ops_left = MOST_OPS
+        self.ops_left = most_ops
 
     def of(self, value: Value) -> torch.Tensor:
         if value not in self.known:
@@ -68,6 +73,8 @@ class _Evaluation:
             return (torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch),)
         if not isinstance(op, TensorOp) or is_random(op):
             raise _Unknown
+        if op.target in _PRODUCTS and self._is_zero(op):
+            return tuple(torch.zeros(of.shape, dtype=of.dtype.torch) for of in _types(op))  # type: ignore[arg-type]
         items = [
             self._argument(parameter.is_tensor, item)
             for parameter, item in named_arguments(op.target, op.args, op.kwargs)
@@ -76,6 +83,18 @@ class _Evaluation:
         keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
         result = resolve(op.target)(*items[:count], **keywords)
         return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+    def _is_zero(self, op: TensorOp) -> bool:
+        """Whether a product is zero since one operand is."""
+        if any(of.dtype.is_float for of in _types(op)):
+            return False  # zero times infinity is not zero
+        return any(self._is_known_zero(item) for item in op.args if isinstance(item, Value))
+
+    def _is_known_zero(self, item: Value) -> bool:
+        try:
+            return not self.of(item).any()
+        except _Unknown:
+            return False
 
     def _is_small(self, value: Value) -> bool:
         count = 1
@@ -92,3 +111,7 @@ class _Evaluation:
         if isinstance(item, tuple):
             return [self._argument(is_tensor, part) for part in item]  # pyright: ignore[reportUnknownVariableType]
         return item
+
+
+def _types(op: Op) -> list[TensorType]:
+    return [result.tensor for result in op.results]
