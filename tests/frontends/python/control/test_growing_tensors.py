@@ -151,3 +151,33 @@ def test_the_size_after_the_loop_is_known_at_the_call() -> None:
         x = torch.randn(n, 4)
         torch.testing.assert_close(compiled(x), appended(x))
     assert len(compiled.signatures) == 1
+
+
+def test_what_only_grows_stays_as_long_as_before_the_loop() -> None:
+    """So its last column is one column, as transformers' decoding takes it in each round."""
+
+    def decoded(ids: torch.Tensor, keys: torch.Tensor) -> Any:
+        finished = False
+        while not finished:
+            last = ids[:, -1:]
+            keys = torch.cat([keys, last[..., None].expand(1, last.shape[1], 2)], -2)
+            ids = torch.cat([ids, last + 1], -1)
+            finished = (last > 6).all()
+        return ids, keys
+
+    keys = torch.zeros(1, 5, 2, dtype=torch.long)
+    check(decoded, *((torch.tensor([[3, 1, first]]), keys) for first in (2, 9, 6)))
+
+
+def test_what_may_become_shorter_than_before_the_loop() -> None:
+    def shortened(x: torch.Tensor, t: torch.Tensor) -> Any:
+        y, few = torch.cat([x, x]), torch.tensor(0)
+        while t > 0:
+            y = y[y > 0] if t % 2 == 0 else torch.cat([y, y[-1:] - 2])
+            if y.shape[0] < 3:
+                few = few + 1
+            t = t - 1
+        return y, few
+
+    x = torch.tensor([1.0, -1.0, -2.0])
+    check(shortened, *((x, torch.tensor(t)) for t in (0, 1, 2, 3, 8)))

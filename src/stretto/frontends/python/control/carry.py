@@ -70,6 +70,7 @@ from stretto.frontends.python.values.state import (
     with_part,
 )
 from stretto.ir.core import Value
+from stretto.ir.size_bounds import bounds
 from stretto.ir.sizes import Size
 from stretto.ir.types import Dim, ListType, TensorType
 
@@ -191,7 +192,7 @@ class Carry:
         if known is not None:
             sizes.setdefault(leaf.group, known)
         device = device_of(*options_of(leaf.init), *options_of(leaf.end))
-        return of_rows(value, dim, device, sizes, leaf.group)
+        return of_rows(value, dim, device, sizes, leaf.group, leaf.least)
 
     def _length(self, key: Any, before: ListLength, in_body: bool, trips: Dim | None) -> ListLength:
         """Length of a list at the start of the body, or after `trips` rounds."""
@@ -368,6 +369,8 @@ class Carry:
             leaf.group = (
                 slot[:-1] if leaf.init is UNDEFINED else rows_sizes(leaf.init, kind.rows),
             )
+            if self.frame is not None:  # a recursion may enter the next call with any size
+                leaf.least = _least(leaf.init, kind.rows)
         leaf.end = after
         return True
 
@@ -387,7 +390,11 @@ class Carry:
         return None if any(symbol in decided for symbol in total.symbols) else total.dim
 
     def _compare_sizes(self) -> None:
-        """Parts the tensors of a group that have different sizes after a round."""
+        """Parts the tensors of a group that have different sizes after a round, and finds those
+        that a round may make smaller than they were before the loop."""
+        for leaf, dim in self._grown_leaves():
+            if _least(leaf.end, dim) < leaf.least:
+                leaf.least, self.changed = 0, True
         found: dict[Any, list[Any]] = {}
         for leaf, dim in self._grown_leaves():
             sizes = found.setdefault(leaf.group, [])
@@ -631,3 +638,9 @@ def _has_unbound_form(value: Any) -> bool:
     if parts is not None:
         return all(map(_has_unbound_form, parts))
     return kind_of(value) is not None or value is None or isinstance(value, str)
+
+
+def _least(value: Any, dim: int) -> int:
+    """The least that the size of a tensor, or of what a value may be, is in a dim."""
+    lows = [0 if size is None else bounds(size)[0] or 0 for size in rows_sizes(value, dim)]
+    return max(0, min(lows, default=0))

@@ -105,13 +105,18 @@ def rows_sizes(leaf: Any, dim: int) -> tuple[Dim | None, ...]:
 
 
 def of_rows(
-    value: Value, dim: int, device: torch.device | None, sizes: dict[Any, Dim], key: Any
+    value: Value,
+    dim: int,
+    device: torch.device | None,
+    sizes: dict[Any, Dim],
+    key: Any,
+    least: int = 0,
 ) -> Any:
     """A list of parts as the tensor that they are along a dim. Tensors with one `key` have one
-    size, which `sizes` gains."""
+    size of at least `least`, which `sizes` gains."""
     state, element = tracer(), value.list.element
     if key not in sizes:
-        sizes[key] = state.dim(state.new_symbol(state.list_length(value)))
+        sizes[key] = state.dim(state.new_symbol(state.list_length(value), least))
     lead = sizes[key]
     type = TensorType(element.dtype, (lead, *element.shape))
     made = state.fresh(state.emit(ListStackOp(value), (type,))[0], fake_of_type(type, device))
@@ -254,6 +259,9 @@ class Carried:
     group: Any = None
     size: Dim | None = None
     """The size at the start of a round, of a tensor whose size changes."""
+    least: int = 0
+    """The least that such a size is before each round and after the last one: what it is before the
+    loop, unless a round may leave less."""
 
     def learn_layout(self) -> bool:
         """Learns the strides from those at the end of a round. Returns whether they are not those
