@@ -248,3 +248,14 @@ def test_a_machine_without_symbols_makes_a_program_for_each_size(
 def test_dynamic_is_none_or_a_bool() -> None:
     with pytest.raises(TypeError, match="dynamic must be"):
         stretto.compile(layer, dynamic="yes")  # type: ignore[arg-type]
+
+
+def test_attention_of_any_size() -> None:
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    calls = [
+        (torch.randn(b, 3, rows, 8), torch.randn(b, 3, keys, 8), torch.randn(b, 3, keys, 5))
+        for b, rows, keys in ((2, 40, 50), (4, 64, 33), (2, 100, 100))
+    ]
+    check(attend, calls, programs=1, dynamic=True)

@@ -256,7 +256,8 @@ def _attention(
         return math_only(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
     if tracer().masks_to_nan and attn_mask is not None:
         return _with_nan(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
+    # Sizes of the call are compared now: the operator does not ask whether they are equal.
+    fits = bool(query.shape[-1] == key.shape[-1]) and bool(key.shape[-2] == value.shape[-2])
     empty = any(_has_none(item.shape) for item in (query, key, value))
     if (empty and (not fits or _has_none(query.shape[:-1]))) or (
         is_causal and attn_mask is not None
