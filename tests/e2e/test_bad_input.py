@@ -566,7 +566,7 @@ def test_nan_and_infinity_are_those_of_eager(backend: str) -> None:
 
 
 def test_new_shapes_compile_new_signatures_and_a_warning_names_what_varies() -> None:
-    fast = on("emulator", mixed)
+    fast = stretto.compile(mixed, backend="emulator", options=Options(threads=2), dynamic=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for rows in range(1, 9):
@@ -588,7 +588,8 @@ def test_new_shapes_compile_new_signatures_and_a_warning_names_what_varies() -> 
 
 def test_warning_about_values_and_modules() -> None:
     model = nn.Identity()
-    fast = on("emulator", model, max_signatures_before_warning=1)
+    options = Options(threads=2, max_signatures_before_warning=1)
+    fast = stretto.compile(model, backend="emulator", options=options, dynamic=False)
     fast(A)
     with pytest.warns(StrettoWarning, match="dimension 0 of tensor 0 varies \\(3, 4\\)"):
         fast(torch.ones(4))

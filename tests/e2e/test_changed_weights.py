@@ -188,7 +188,7 @@ def test_weights_that_are_read_in_place_cost_nothing() -> None:
 
 def test_signatures_share_packed_weights() -> None:
     module = nn.Sequential(nn.Linear(SIZE, 128), nn.Tanh(), nn.Linear(128, 16)).eval()
-    compiled = stretto.compile(module, backend="cpu", options=Options(threads=1))
+    compiled = stretto.compile(module, backend="cpu", options=Options(threads=1), dynamic=False)
     rows = [1, 3, 70]
     for count in rows:
         compiled(torch.randn(count, SIZE))

@@ -56,4 +56,4 @@ def test_symbols_of_a_block() -> None:
         """
     ).main.body
     assert symbols_of_block(body) == {Symbol(name) for name in "pank"}
-    assert bound_symbols(body) == {Symbol("n"), Symbol("p")}
+    assert bound_symbols(body) == {Symbol("n")}

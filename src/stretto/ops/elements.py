@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from stretto.ops.table import entry
+
 _REDUCTIONS = frozenset(
     f"aten.{name}"
     for name in (
@@ -44,3 +46,20 @@ def require_elements(overload: Any, args: Sequence[Any], kwargs: Mapping[str, An
     for dim in (dims,) if isinstance(dims, int) else dims:
         size = tensor.shape[dim] if tensor.dim() else 1
         torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
+
+
+def require_positions(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Puts conditions on the sizes of what the operator reads or writes at positions: that there is
+    something. Eager PyTorch checks the positions of a tensor without elements, too, where kernels
+    have nothing to do; sizes of 0 are programs of their own, which check."""
+    if entry(str(overload)).positions is None:
+        return
+    known = [argument.name for argument in overload._schema.arguments]
+    given = {**dict(zip(known, args, strict=False)), **kwargs}
+    tensor = given["weight"] if "weight" in given else given["self"]
+    for size in tensor.shape:
+        torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
+    if not tensor.dim():  # any number of positions, of which nothing is computed
+        for item in filter(torch.is_tensor, given.values()):
+            for size in item.shape:
+                int(size)

@@ -13,7 +13,7 @@ from stretto.device.expr import Expr, Extent, Position, constant
 from stretto.device.operator import Kernel
 from stretto.device.program import Small
 from stretto.device.regions import Body, Statement
-from stretto.device.tree import Call, For, Leaf, Node, Tree, While, children
+from stretto.device.tree import Call, For, Leaf, Node, Tree, children, is_loop
 from stretto.ir.sizes import Size, Symbol, usual_value
 from stretto.schedule.policy import kernel_seconds
 
@@ -67,10 +67,8 @@ class _Work:
                 if first is None or last is None:
                     return self._costs.unknown_trips
                 return (last - first) * (1 if step > 0 else -1) // abs(step)
-            case While():
-                return self._costs.unknown_trips
             case _:
-                return 1
+                return self._costs.unknown_trips if is_loop(node) else 1
 
     def _bound(self, expr: Expr) -> Size | None:
         """The bound of a loop that a call decides."""

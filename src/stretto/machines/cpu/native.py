@@ -256,16 +256,23 @@ class NativeProgram:
 
     def _grow_and_retry(self, frame: _Frame) -> None:
         """As long as the arena is what was too small: makes it larger and runs again. What is over
-        the limit is not tried."""
+        the limit is not tried.
+
+        Where there is no memory for a good deal more, just what is needed is tried once: that is
+        all for a frame whose size the call decides, and a recursion would ask again for each level.
+        """
         limit = self.interface.arena_limit
+        may_be_exact = True
         while frame.context.status == Status.ARENA_FULL and frame.context.detail <= limit:
             size = frame.arena.size
             if size >= limit:
                 return
             needed = max(frame.context.detail, size + 1)
-            wanted = min(max(2 * size, needed, mmap.PAGESIZE), limit)
-            if not (_has_arena(frame, wanted) or _has_arena(frame, needed)):
-                return frame.set_arena(size)
+            more = (min(max(size * n // 4, needed, mmap.PAGESIZE), limit) for n in (8, 6, 5))
+            if not any(_has_arena(frame, wanted) for wanted in more):
+                if not (may_be_exact and _has_arena(frame, needed)):
+                    return frame.set_arena(size)
+                may_be_exact = False
             self.launches += 1
             self._launch(self._entry, frame.pointer)
 

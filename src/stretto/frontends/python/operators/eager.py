@@ -36,7 +36,7 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
 from stretto.ir.ops import TensorOp
 from stretto.ir.types import TensorType
-from stretto.ops.elements import require_elements
+from stretto.ops.elements import require_elements, require_positions
 from stretto.ops.infer import infer as types_in_program
 from stretto.ops.symints import on_fakes
 
@@ -113,6 +113,7 @@ def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
             return func(*args, **kwargs)
     with state.faking():
         require_elements(func, args, kwargs)
+        require_positions(func, args, kwargs)
     try:
         with state.sizes.without_small(), state.faking():
             return on_fakes(func, args, kwargs)
