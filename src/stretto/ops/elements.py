@@ -52,10 +52,15 @@ def require_positions(overload: Any, args: Sequence[Any], kwargs: Mapping[str, A
     """Puts conditions on the sizes of what the operator reads or writes at positions: that there is
     something. Eager PyTorch checks the positions of a tensor without elements, too, where kernels
     have nothing to do; sizes of 0 are programs of their own, which check."""
-    if entry(str(overload)).positions is None:
+    argument = entry(str(overload)).positions
+    if argument is None:
         return
-    known = [argument.name for argument in overload._schema.arguments]
+    known = [item.name for item in overload._schema.arguments]
     given = {**dict(zip(known, args, strict=False)), **kwargs}
+    positions = given.get(argument.name)
+    tables = positions if isinstance(positions, list | tuple) else [positions]
+    if not any(isinstance(table, torch.Tensor) and table.dim() for table in tables):
+        return  # one position, as of a loop over the rows
     tensor = given["weight"] if "weight" in given else given["self"]
     for size in tensor.shape:
         torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
