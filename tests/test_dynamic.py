@@ -259,3 +259,16 @@ def test_attention_of_any_size() -> None:
         for b, rows, keys in ((2, 40, 50), (4, 64, 33), (2, 100, 100))
     ]
     check(attend, calls, programs=1, dynamic=True)
+
+
+def test_an_error_without_a_text_leaves_a_program_for_each_size(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("stretto.api.fitting", broken)
+    with caplog.at_level("INFO", "stretto"):
+        compiled = check(layer, rows(5, 7, 9), programs=3)
+    assert "AssertionError" in compiled.explain()
+    assert "layer has a program for each size: AssertionError" in caplog.text

@@ -24,7 +24,7 @@ def prepared(name: str, module: nn.Module) -> tuple[Function, Callable[[], int]]
         raise Skipped("padding an image changes the result of a convolution")
     weights = {key: jnp.asarray(value.numpy()) for key, value in module.state_dict().items()}
     program, axis, of = _PROGRAMS[name]
-    function = jax.jit(program(module))
+    function: Any = jax.jit(program(module))
 
     def call(*tensors: Tensor) -> list[np.ndarray]:
         arrays = [tensor.numpy() for tensor in tensors]
@@ -35,7 +35,7 @@ def prepared(name: str, module: nn.Module) -> tuple[Function, Callable[[], int]]
         results = function(weights, size, *arrays)
         return [np.asarray(result) for result in _cut(name, results, size)]
 
-    return call, lambda: function._cache_size()  # type: ignore[attr-defined]
+    return call, lambda: function._cache_size()
 
 
 def _cut(name: str, results: Any, size: int) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,12 +77,18 @@ def measure(
             return [ShapeResult(name, varied, math.nan, math.nan, 0, reason)]
         for value, (_, inputs) in zip(values, cases, strict=True):
             static = stretto.compile(module, backend="cpu", options=options, dynamic=False)
-            calls = {"static": lambda: static(*inputs), "dynamic": lambda: dynamic(*inputs)}  # noqa: B023
+            calls = {"static": partial(static, *inputs), "dynamic": partial(dynamic, *inputs)}
             times = interleave(calls, protocol)
-            medians = [t.median_ms for t in times.values() if isinstance(t, Timing)]
+            medians = _median_ms(times["static"]), _median_ms(times["dynamic"])
             size = f"{varied}={value}"
-            found.append(ShapeResult(name, size, *medians, len(dynamic.signatures)))  # type: ignore[misc]
+            found.append(ShapeResult(name, size, *medians, len(dynamic.signatures)))
     return found
+
+
+def _median_ms(timing: Timing | Exception) -> float:
+    if isinstance(timing, Exception):
+        raise timing
+    return timing.median_ms
 
 
 def _require_equal(got: Any, wanted: Any) -> None:

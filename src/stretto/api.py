@@ -39,7 +39,7 @@ from stretto.keys import BY_STRUCTURE, Key, is_by_structure, varying
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
 from stretto.placement import AUTO, choose_machine, device_of, require_backend
-from stretto.progress import compiling, print_log, stage
+from stretto.progress import LOG, compiling, print_log, stage
 from stretto.runtime.check import Checker
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class Compiled:
         wanted: Any = SizeKey(family, plan)
         try:
             entry = self._compile(wanted, tensors, *arguments)
-        except Exception as error:
+        except Exception as error:  # of whatever kind: the first size has a program, so may others
             if self._dynamic or family.declared:
                 if isinstance(error, VerifyError):
                     raise BuildError(
@@ -293,7 +293,8 @@ class Compiled:
                     ) from error
                 raise
             entry = self._compile(key, tensors, *arguments)
-            family.refused = str(error).splitlines()[0]
+            family.refused = next(iter(str(error).splitlines()), type(error).__name__)
+            LOG.info("%s has a program for each size: %s", self._name(), family.refused)
             return key, entry
         if wanted in family.programs:
             return wanted, entry
