@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from .entry import Made, Phase, ZooEntry, generator
 from .weights import seed_weights
@@ -112,8 +114,39 @@ def _decode(config: RealConfig, seed: int) -> Made:
     return module, stream.inputs(module, config.size, generator(seed))
 
 
-def _no_floor(config: Any) -> tuple[Phase, ...]:
-    return ()
+class _Counted(TorchDispatchMode):
+    """Lists a phase for each operator with products: its operations, and its weights' bytes."""
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.sizes = {weight.data_ptr(): weight.nbytes for weight in weights}
+        self.phases = list[Phase]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            operations = float(count(*args, **kwargs, out_val=result))
+            held = (one for one in args if isinstance(one, Tensor))
+            read = float(sum(self.sizes.get(one.data_ptr(), 0) for one in held))
+            resident = float(sum(self.sizes.values()))
+            self.phases.append(Phase(str(func), operations, read, resident))
+        return result
+
+
+def counted_work(make: Callable[[RealConfig, int], Made], config: RealConfig) -> tuple[Phase, ...]:
+    """The operations of a model's products and convolutions, and the weights that they read.
+
+    The weights lie in the nearest memory that holds all of them; what is between products counts
+    for nothing.
+    """
+    model, inputs = make(config, 0)
+    with torch.no_grad(), _Counted(model.parameters()) as counted:
+        model(*inputs)
+    return tuple(counted.phases)
 
 
 _SMALL_TEXT = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
@@ -133,7 +166,7 @@ def _entry(
     small: RealConfig,
 ) -> ZooEntry:
     presets = {"full": full, "small": small}
-    return ZooEntry(name, summary, make, presets, _no_floor, batched=False)
+    return ZooEntry(name, summary, make, presets, partial(counted_work, make), batched=False)
 
 
 _VISION = {

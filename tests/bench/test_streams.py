@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.harness import relative_error
 from benchmarks.measure import Protocol
 from benchmarks.models.entry import generator
-from benchmarks.models.real import REAL, MissingPackage
+from benchmarks.models.real import REAL, MissingPackage, RealConfig, counted_work
 from benchmarks.peers.base import tensors_to_numpy
 from benchmarks.streams import shapes, suite
 from benchmarks.streams.models import STREAMS, made
@@ -106,3 +106,14 @@ def test_a_dynamic_program_beside_those_for_one_size(name: str) -> None:
     console = Console(record=True, width=120)
     console.print(shapes.table(results))
     assert "geometric mean" in console.export_text()
+
+
+def test_the_floor_of_a_model_is_counted_from_its_products() -> None:
+    def tied(config: RealConfig, seed: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+        layers = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        return layers, (torch.randn(config.size, 3, generator=generator(seed)),)
+
+    first, second = counted_work(tied, RealConfig(7))
+    assert (first.flops, first.bytes) == (2 * 7 * 3 * 5, 4 * (3 * 5 + 5))
+    assert (second.flops, second.bytes) == (2 * 7 * 5 * 2, 4 * (5 * 2 + 2))
+    assert first.resident == 4 * (3 * 5 + 5 + 5 * 2 + 2)
