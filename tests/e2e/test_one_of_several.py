@@ -338,7 +338,50 @@ def list_that_grew(s: Any, x: Tensor) -> Any:
     return len(items), torch.stack(s.pair).sum(0)
 
 
+def scaled(x: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> Tensor:
+    return x * scale if mask is None else (x * scale).masked_fill(mask, 2.0)
+
+
+def passed_on(x: Tensor, **options: Any) -> Tensor:
+    return scaled(x, **options)
+
+
+def entry_as_keyword(s: Any, x: Tensor) -> Any:
+    """An entry that is not there is the default of the parameter."""
+    options: dict[str, Any] = {"scale": 3.0}
+    if x.sum() > 0:
+        options["mask"] = x > 1
+    return passed_on(x, **options)
+
+
+def entry_that_is_none(s: Any, x: Tensor) -> Any:
+    mask = x > 1 if x[0] > 0 else None
+    options: dict[str, Any] = {}
+    if mask is not None:
+        options["mask"] = mask
+    if x.sum() > 0:
+        options["scale"] = 3.0
+    y = passed_on(x, **options)
+    return y if mask is None else y + mask
+
+
+def attends(s: Any, x: Tensor) -> Any:
+    """A mask or a flag of Python for torch, as the run says."""
+    q = torch.stack([x, x * 2, x - 1])[None, None]
+    mask = (q[..., 0] > 0)[..., None, :] if x.sum() > 0 else None
+    is_causal = q.shape[2] > 1 and mask is None
+    return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask, is_causal=is_causal)
+
+
+def sorts(s: Any, x: Tensor) -> Any:
+    return torch.sort(x, descending=bool(x.sum() > 0)).values
+
+
 STEPS = [
+    entry_as_keyword,
+    entry_that_is_none,
+    attends,
+    sorts,
     changed_behind_a_loop,
     kept_behind_a_loop,
     obj_pick,

@@ -169,6 +169,29 @@ def test_what_only_grows_stays_as_long_as_before_the_loop() -> None:
     check(decoded, *((torch.tensor([[3, 1, first]]), keys) for first in (2, 9, 6)))
 
 
+def test_the_last_elements_of_what_only_grows_are_as_many_as_python_says() -> None:
+    """So a condition on their number is one of Python, and an argument of torch that takes flags
+    of Python only."""
+
+    def decoded(ids: torch.Tensor, keys: torch.Tensor) -> Any:
+        finished = False
+        while not finished:
+            last = ids[:, -1:]
+            query = last[:, None, :, None].expand(1, 1, last.shape[1], 4) / 9.0
+            keys = torch.cat([keys, query], -2)
+            is_causal = query.shape[2] > 1
+            out = torch.nn.functional.scaled_dot_product_attention(
+                query, keys, keys, is_causal=is_causal and keys.shape[2] != query.shape[2]
+            )
+            chosen = (out.sum() > 0).long() + last
+            ids = torch.cat([ids, chosen if ids[:, -2:].shape[1] == 2 else last], -1)
+            finished = (last > 6).all()
+        return ids, keys
+
+    keys = torch.zeros(1, 1, 5, 4)
+    check(decoded, *((torch.tensor([[3, 1, first]]), keys) for first in (2, 9, 6)))
+
+
 def test_what_may_become_shorter_than_before_the_loop() -> None:
     def shortened(x: torch.Tensor, t: torch.Tensor) -> Any:
         y, few = torch.cat([x, x]), torch.tensor(0)

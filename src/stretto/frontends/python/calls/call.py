@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import recursion, sized
+from stretto.frontends.python.calls import recursion, sized, switches
 from stretto.frontends.python.calls.builtins import (
     RULES,
     generator_method,
@@ -43,6 +43,7 @@ from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
 
@@ -131,11 +132,32 @@ def check_entries(container: Any) -> None:
     """Fail for a dict whose entries depend on the run, where all of them are looked at."""
     if isinstance(container, dict):
         for item in container.values():  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(item, Either) and any(x is UNDEFINED for x in item.stretto_options):
+            if _may_be_missing(item):
                 fail(
                     "a dict is used to which an entry is added in one arm of a traced branch only",
                     "add it in both arms, or look at single entries",
                 )
+
+
+def _with_defaults(function: types.FunctionType, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call with the default of a parameter in the place of an entry of
+    `**entries` that was added in one arm of a traced branch only."""
+    missing = [name for name, item in kwargs.items() if _may_be_missing(item)]
+    if not missing:
+        return kwargs
+    parameters = inspect.signature(function, follow_wrapped=False).parameters
+    made = dict(kwargs)
+    for name in missing:
+        default = parameters[name].default if name in parameters else inspect.Parameter.empty
+        if default is not inspect.Parameter.empty:
+            options = [default if x is UNDEFINED else x for x in made[name].stretto_options]
+            made[name] = branches.merged(made[name].stretto_flags, options)
+    return made
+
+
+def _may_be_missing(entry: Any) -> bool:
+    """Whether an entry of a dict was added in one arm of a traced branch only."""
+    return isinstance(entry, Either) and any(x is UNDEFINED for x in entry.stretto_options)
 
 
 def _stores(function: Any) -> bool:
@@ -241,7 +263,22 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             return _with_options(function, args, kwargs, found)
     args, kwargs = needs_items(function, args, kwargs)
     args, kwargs = sized.with_sizes(function, args, kwargs)
+    switch = switches.switch_of(function, kwargs)
+    if switch is not None:
+        return _switched(function, args, kwargs, switch)
     return function(*args, **kwargs)
+
+
+def _switched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], switch: str) -> Any:
+    """A call with a flag that the run tells where the function takes bools of Python only."""
+
+    def called(value: bool) -> Any:
+        return traced_call(function, args, {**kwargs, switch: value})
+
+    value = known(kwargs[switch])
+    if value is not None:
+        return called(value)
+    return branches.branch(kwargs[switch], lambda: called(True), lambda: called(False))
 
 
 def _call_function(
@@ -256,6 +293,7 @@ def _call_function(
             _note_sourceless(function)
         return _native(function, args, kwargs)
     _check_kind(function)
+    kwargs = _with_defaults(function, kwargs)
     if inspect.isgeneratorfunction(function):
         return _generated(function, args, kwargs)
     if not is_rewritten(function):

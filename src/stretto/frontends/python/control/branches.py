@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -60,6 +60,19 @@ def which(value: Either, holds: Callable[[Any], bool]) -> Any:
     if len(chosen) in (0, len(pairs)):
         return bool(chosen)
     return reduce(lambda one, other: stage_or(one, lambda: other), chosen)
+
+
+def merged(flags: Sequence[Any], options: Sequence[Any]) -> Any:
+    """A value that is one of several, with equal options as one."""
+    kept, found = list[Any](), list[Any]()
+    for flag, option in zip(flags, options, strict=True):
+        at = next((n for n, other in enumerate(kept) if other is option), None)
+        if at is None:
+            kept.append(option)
+            found.append(flag)
+        else:
+            found[at] = stage_or(found[at], lambda flag=flag: flag)
+    return Either(found, kept) if len(kept) > 1 else kept[0]
 
 
 def is_traced(value: Any) -> bool:

@@ -19,8 +19,8 @@ from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import fail_growth
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
-from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
-from stretto.frontends.python.values.flags import negation
+from stretto.frontends.python.values.either import NONE, Either
+from stretto.frontends.python.values.flags import assuming, negation, possible
 from stretto.frontends.python.values.leaves import (
     device_of,
     items_kind,
@@ -333,8 +333,9 @@ class Joiner:
 
     def _either(self, first: Any, second: Any, name: str) -> Any:
         """A value that is one of several."""
-        pairs = [[option, NONE] for option in options_of(first)]
-        for option in options_of(second):
+        one_of, other_of = self._possible(first, True), self._possible(second, False)
+        pairs = [[option, NONE] for _, option in one_of]
+        for _, option in other_of:
             alike = (p for p in pairs if p[1] is NONE and self._joins(p[0], option))
             found = next(alike, None)
             if found is None:
@@ -343,12 +344,20 @@ class Joiner:
                 found[1] = option
         flags, options = list[Any](), list[Any]()
         for one, other in pairs:
-            flags.append(self._flag(flag_for(first, one), flag_for(second, other)))
+            flags.append(self._flag(_flag_of(one_of, one), _flag_of(other_of, other)))
             if one is NONE or other is NONE:
                 options.append(self._guarded(other if one is NONE else one, one is NONE))
             else:
                 options.append(self.value(one, other, name))
         return Either(flags, options) if len(options) > 1 else options[0]
+
+    def _possible(self, value: Any, taken: bool) -> list[tuple[Any, Any]]:
+        """What a value may be at the end of an arm, each with its flag."""
+        if not isinstance(value, Either):
+            return [(True, value)]
+        with assuming(self.condition, taken):
+            pairs = possible(value)
+        return [(True, pairs[0][1])] if len(pairs) == 1 else pairs
 
     def _flag(self, first: Any, second: Any) -> Any:
         """The joint value of a flag."""
@@ -413,6 +422,11 @@ class Joiner:
         tracer().place(op, tuple(pair.value for pair in self.pairs))
         tracer().scope.block.ops += self.behind
         return op
+
+
+def _flag_of(pairs: list[tuple[Any, Any]], option: Any) -> Any:
+    """The flag of one of the options of a value; of NONE it is False."""
+    return next((flag for flag, item in pairs if item is option), False)
 
 
 def _origin(value: Any) -> int:

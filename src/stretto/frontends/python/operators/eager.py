@@ -8,7 +8,8 @@ a shape by those rules. Eager PyTorch raises, and so must the compiled program.
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
+from torch.utils._sympy.functions import Max, Min
 
 from stretto.errors import VerifyError
 from stretto.frontends.python.tracing.fakes import (
@@ -35,7 +37,7 @@ from stretto.frontends.python.tracing.sizes import hint
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
 from stretto.ir.ops import TensorOp
-from stretto.ir.types import TensorType
+from stretto.ir.types import Dim
 from stretto.ops.elements import require_elements, require_positions
 from stretto.ops.infer import infer as types_in_program
 from stretto.ops.symints import on_fakes
@@ -110,16 +112,37 @@ def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     torch may ask what they are: operands may be broadcast."""
     if not state.sizes.are_symbolic:
         with state.faking():
-            return func(*args, **kwargs)
+            outputs = func(*args, **kwargs)
+        return mapped(partial(_simplified, state), outputs) if state.symbols else outputs
     with state.faking():
         require_elements(func, args, kwargs)
         require_positions(func, args, kwargs)
     try:
         with state.sizes.without_small(), state.faking():
-            return on_fakes(func, args, kwargs)
+            outputs = on_fakes(func, args, kwargs)
     except OF_OPERATORS:
         with state.sizes.deciding(), state.faking():
-            return on_fakes(func, args, kwargs)
+            outputs = on_fakes(func, args, kwargs)
+    return mapped(partial(_simplified, state), outputs) if state.symbols else outputs
+
+
+def _simplified(state: Tracer, item: Any) -> Any:
+    """A fake tensor with its sizes as types have them, where torch does not simplify them: it knows
+    less of maxima. So the last of at least one elements is 1 element."""
+    if not isinstance(item, FakeTensor):
+        return item
+    sizes = [size for size in item.shape if isinstance(size, torch.SymInt)]
+    if not any(map(_has_maximum, sizes)):
+        return item
+    known = [size if isinstance(size, int) else state.dim_of(size.node.expr) for size in item.shape]
+    dims = (size for size in known if size is not None)
+    if len(known) > len(tuple(dims)):
+        return item
+    return _resized(state, item, known)
+
+
+def _has_maximum(size: torch.SymInt) -> bool:
+    return size.node.expr.has(Max, Min)
 
 
 def settled(state: Tracer, op: TensorOp, fakes: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -133,13 +156,13 @@ def settled(state: Tracer, op: TensorOp, fakes: list[torch.Tensor]) -> list[torc
     except VerifyError as error:
         fail(error.message, "use tensors whose sizes the capture knows")
     return [
-        fake if type == wanted else _resized(state, fake, wanted)
+        fake if type == wanted else _resized(state, fake, wanted.shape)
         for fake, type, wanted in zip(fakes, types, known, strict=True)
     ]
 
 
-def _resized(state: Tracer, fake: torch.Tensor, type: TensorType) -> torch.Tensor:
-    shape: Any = [state.symbolic_dim(dim) for dim in type.shape]
+def _resized(state: Tracer, fake: torch.Tensor, dims: Sequence[Dim]) -> torch.Tensor:
+    shape: Any = [state.symbolic_dim(dim) for dim in dims]
     with state.faking():
         strided = torch.empty_strided(shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     return strided

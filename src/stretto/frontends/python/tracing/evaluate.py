@@ -3,10 +3,14 @@
 This is done where Python cannot continue without a number, and for the condition of an `if`, so
 that an arm which is never taken is not captured. A loop over such a tensor is part of the program
 like any other.
+
+A tensor of symbolic size is known where all its elements along the symbolic dims are the same, as
+those of `torch.ones(n)`: it is evaluated with size 1 there.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,15 +18,21 @@ import torch
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import LiteralOp, TensorOp
+from stretto.ir.sizes import Size
 from stretto.ir.types import TensorType
 from stretto.ops.infer import named_arguments, resolve
-from stretto.ops.properties import is_random
+from stretto.ops.properties import is_random, properties
 
 MOST_OPS = 256
 MOST_ELEMENTS = 1 << 20
 
 _PRODUCTS = frozenset({"aten.mul.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"})
 """Of bools and ints these are zero where one operand is, whatever the other one is."""
+
+
+_FULL = "aten.full.default"
+_QUANTIFIERS = {"aten.all.default": True, "aten.any.default": False}
+"""What each of these is of no elements, and so also of any number of elements that are this."""
 
 
 class _Unknown(Exception):
@@ -66,15 +76,16 @@ class _Evaluation:
         raise _Unknown
 
     def _run(self, op: Op) -> tuple[torch.Tensor, ...]:
-        for result in op.results:
-            if not self._is_small(result):
-                raise _Unknown
+        shapes = [_shape(result.tensor) for result in op.results]
         if isinstance(op, LiteralOp):
             return (torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch),)
         if not isinstance(op, TensorOp) or is_random(op):
             raise _Unknown
         if op.target in _PRODUCTS and self._is_zero(op):
-            return tuple(torch.zeros(of.shape, dtype=of.dtype.torch) for of in _types(op))  # type: ignore[arg-type]
+            pairs = zip(shapes, _types(op), strict=True)
+            return tuple(torch.zeros(shape, dtype=of.dtype.torch) for shape, of in pairs)
+        if op.target == _FULL:
+            return (torch.full(shapes[0], self._fill(op), dtype=_types(op)[0].dtype.torch),)
         items = [
             self._argument(parameter.is_tensor, item)
             for parameter, item in named_arguments(op.target, op.args, op.kwargs)
@@ -82,7 +93,23 @@ class _Evaluation:
         count = len(op.args)
         keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
         result = resolve(op.target)(*items[:count], **keywords)
-        return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        results = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        if not _is_static(op):
+            self._check_same(op, results, shapes)
+        return results
+
+    def _fill(self, op: TensorOp) -> Any:
+        return self._argument(False, op.args[1])
+
+    def _check_same(
+        self, op: TensorOp, results: tuple[torch.Tensor, ...], shapes: list[list[int]]
+    ) -> None:
+        """Raises _Unknown if the results along symbolic dims are not those of one element."""
+        is_known = properties(op.target).elementwise or (
+            op.target in _QUANTIFIERS and bool(results[0]) is _QUANTIFIERS[op.target]
+        )
+        if not is_known or [list(result.shape) for result in results] != shapes:
+            raise _Unknown
 
     def _is_zero(self, op: TensorOp) -> bool:
         """Whether a product is zero since one operand is."""
@@ -96,18 +123,12 @@ class _Evaluation:
         except _Unknown:
             return False
 
-    def _is_small(self, value: Value) -> bool:
-        count = 1
-        for dim in value.tensor.shape:
-            if not isinstance(dim, int):
-                return False
-            count *= dim
-        return count <= MOST_ELEMENTS
-
     def _argument(self, is_tensor: bool, item: Any) -> Any:
         if isinstance(item, Value):
             found = self.of(item)
             return found if is_tensor else found.item()
+        if isinstance(item, Size):
+            raise _Unknown
         if isinstance(item, tuple):
             return [self._argument(is_tensor, part) for part in item]  # pyright: ignore[reportUnknownVariableType]
         return item
@@ -115,3 +136,16 @@ class _Evaluation:
 
 def _types(op: Op) -> list[TensorType]:
     return [result.tensor for result in op.results]
+
+
+def _shape(type: TensorType) -> list[int]:
+    """The shape with which a tensor is evaluated."""
+    shape = [dim if isinstance(dim, int) else 1 for dim in type.shape]
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise _Unknown
+    return shape
+
+
+def _is_static(op: Op) -> bool:
+    values = (*op.results, *op.operands)
+    return all(not isinstance(value.type, TensorType) or value.type.is_static for value in values)

@@ -15,6 +15,8 @@ import torch
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.tracer import Tracer
 from stretto.frontends.python.values.scalars import cast_number
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
 
 SizeNumber = torch.SymInt | torch.SymFloat
 
@@ -62,10 +64,33 @@ def _value(state: Tracer, expression: Any) -> Any:
     if size is not None:
         return state.number_of_size(size)
     meaning = _MEANINGS.get(type(expression).__name__)
+    known = _known_comparison(state, expression)
+    if known is not None:
+        return known
     parts = [_value(state, part) for part in expression.args]
     if meaning is None or any(part is None for part in parts):
         return None
     return meaning(*parts)
+
+
+def _known_comparison(state: Tracer, expression: Any) -> bool | None:
+    """The truth of a comparison of two sizes, where their ranges tell it."""
+    if not expression.is_Relational:
+        return None
+    one, other = (state.dim_of(part) for part in expression.args)
+    if one is None or other is None:
+        return None
+    is_at_most, is_at_least = at_most(one, other), at_most(other, one)
+    is_less, is_more = at_most(Size.of(one) + 1, other), at_most(Size.of(other) + 1, one)
+    holds, fails = {
+        "Equality": (is_at_most and is_at_least, is_less or is_more),
+        "Unequality": (is_less or is_more, is_at_most and is_at_least),
+        "StrictLessThan": (is_less, is_at_least),
+        "LessThan": (is_at_most, is_more),
+        "StrictGreaterThan": (is_more, is_at_most),
+        "GreaterThan": (is_at_least, is_less),
+    }[type(expression).__name__]
+    return True if holds else False if fails else None
 
 
 def _wide(value: Any) -> Any:
@@ -108,7 +133,7 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
     "GreaterThan": lambda one, other: one >= other,
     "And": lambda *parts: reduce(lambda one, other: one & other, parts),
     "Or": lambda *parts: reduce(lambda one, other: one | other, parts),
-    "Not": torch.logical_not,
+    "Not": lambda one: not one if isinstance(one, bool) else torch.logical_not(one),
     "FloorToInt": _integer(torch.floor),
     "CeilToInt": _integer(torch.ceil),
     "TruncToInt": _integer(torch.trunc),
