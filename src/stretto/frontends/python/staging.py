@@ -34,7 +34,7 @@ from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
-from stretto.frontends.python.values import arithmetic, mixed_numbers, raises
+from stretto.frontends.python.values import arithmetic, mixed_numbers, raises, texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.scalars import concrete, to_number
 from stretto.frontends.python.values.state import TracedList
@@ -361,6 +361,11 @@ def _are_one(first: TracedTensor, second: TracedTensor) -> Any:
     )
 
 
+def text(*parts: texts.TextPart) -> str:
+    """An f-string."""
+    return texts.joined(parts)
+
+
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "Lt": operator.lt,
     "LtE": operator.le,
@@ -408,7 +413,7 @@ __all__ = [
     "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "call", "chain",
     "contains", "delattr", "delitem", "enter", "enter_try", "for_", "generator", "getitem",
     "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed", "local", "not_", "or_",
-    "plain", "setattr", "setitem", "slice", "while_", "wrote_outer",
+    "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

@@ -46,6 +46,7 @@ from stretto.frontends.python.values.either import Either, first_either, replace
 from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.texts import settled_texts
 
 _modules = torch.nn.modules.module
 _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
@@ -255,6 +256,7 @@ def _collected(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if function is not next and function is not iter and not _stores(function):
         args = _collected(args)
+        args, kwargs = settled_texts((args, kwargs))
     for given in (getattr(function, "__self__", None), *args):
         check_entries(given)
     if not _stores(function):

@@ -42,6 +42,7 @@ from stretto.frontends.python.values.scalars import known_value
 from stretto.frontends.python.values.size_numbers import number_of_size
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList, is_box
+from stretto.frontends.python.values.texts import SizeText
 from stretto.ir.core import Value
 
 _IMMUTABLE = (
@@ -102,6 +103,8 @@ class Flattener:
                 return self._choice(value)
             case Poison():
                 value.fail_at_origin()
+            case SizeText():
+                return self.spec(value.settled())
             case str():
                 self.check_text(value)
                 return PythonLeaf(value)

@@ -111,6 +111,16 @@ class ExpressionLowering(ast.NodeTransformer):
         call.keywords = node.keywords
         return call
 
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        self.generic_visit(node)
+        parts: list[ast.expr] = []
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                form = part.format_spec or constant("")
+                part = ast.Tuple([part.value, constant(part.conversion), form], ast.Load())
+            parts.append(at(node, part))
+        return staged(node, "text", *parts)
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load):

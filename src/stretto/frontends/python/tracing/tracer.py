@@ -119,6 +119,7 @@ class Tracer:
         self.chosen: dict[Value, Any] = {}
         self.slices: dict[Any, Any] = {}
         self.tries = Tries()
+        self.has_texts = False  # whether there are texts that show sizes
         self.written = 0
         self.global_writes = 0
         self.calls: list[Any] = []
