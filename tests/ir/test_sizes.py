@@ -160,3 +160,12 @@ def test_other_python_is_refused(text: str) -> None:
 def test_a_divisor_that_may_be_zero_is_refused() -> None:
     with pytest.raises(VerifyError, match="may be 0"):
         parse_size("8 // n", {"n": Symbol("n", 0)})
+
+
+def test_a_quotient_of_a_quotient_has_one_division() -> None:
+    n = symbol("n")
+    half = (n - 1) // 2 + 1
+    assert (half - 1) // 2 + 1 == (n - 1) // 4 + 1
+    assert (half + 2) // 3 == (n + 5) // 6
+    for value in range(-9, 30):
+        assert ((value // 2 + 7) // 5) == (value + 14) // 10

@@ -166,7 +166,12 @@ class Size:
             return self
         if all(c % divisor == 0 for _, c in self.terms):
             return Size(tuple((a, c // divisor) for a, c in self.terms), self.const // divisor)
-        return Size.of(Quotient(self, divisor))
+        match self.terms:
+            case ((Quotient(of, int() as inner), 1),):
+                # (of // inner + const) // divisor, in the form that has one division.
+                return (of + inner * self.const) // (inner * divisor)
+            case _:
+                return Size.of(Quotient(self, divisor))
 
     def __mod__(self, divisor: int | Size) -> Size:
         if not isinstance(divisor, int):

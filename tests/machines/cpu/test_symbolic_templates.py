@@ -140,3 +140,23 @@ def test_images_of_every_size(
     if h < 10:
         assert_close(images.emulator(seed=h)(given), expected, scale=10)
     assert_close(image_machine(given), expected, scale=10)
+
+
+def test_convolutions_in_a_row_that_each_halve_the_image_have_templates() -> None:
+    half, quarter = "(h - 1) // 2 + 1", "(h - 1) // 4 + 1"
+    text = f"""
+    func @main[1 <= h](%x: f32[1, 8, h, h]) -> (f32[1, 8, {quarter}, {quarter}]) {{
+      %f = constant "f" : f32[8, 8, 3, 3]
+      %a = aten.convolution.default(
+        %x, %f, None, (2, 2), (1, 1), (1, 1), False, (0, 0), 1) : f32[1, 8, {half}, {half}]
+      %b = aten.convolution.default(
+        %a, %f, None, (2, 2), (1, 1), (1, 1), False, (0, 0), 1) : f32[1, 8, {quarter}, {quarter}]
+      return %b
+    }}
+    """
+    made = built(program_of(text), 2)
+    assert print_program(made.device).count("stage conv(") == 2
+    machine = made.cpu()
+    for size in (1, 2, 3, 4, 5, 17, 30):
+        given = [torch.randn(1, 8, size, size)]
+        assert_close(machine(given), run(program_of(text), given), scale=10)
