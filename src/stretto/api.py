@@ -386,6 +386,7 @@ class Compiled:
                 return stale
             machine = choose_machine(self._backend, tensors)
             machine.require_ready()
+            machine.prepare(self._options)
             start = time.perf_counter()
             device_of(machine, tensors)
             with stage("capture"), capturing():

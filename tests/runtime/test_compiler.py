@@ -262,3 +262,49 @@ def test_the_compiler_ends_with_a_parent_that_is_killed(
         time.sleep(0.05)
     assert not is_running(pid_file)
     assert not left
+
+
+LINKED = "int number() { return 42; }"
+CALLING = 'int number(); extern "C" int answer() { return number(); }'
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What compilers are called with."""
+    found = list[str]()
+    run = compiler._run
+
+    def noted(command: tuple[str, ...], scratch: Path, folder: Path) -> None:
+        found.append(" ".join(command))
+        run(command, scratch, folder)
+
+    monkeypatch.setattr(compiler, "_run", noted)
+    return found
+
+
+def test_a_linked_source_is_compiled_once_for_all_programs(fresh: Options, commands: list[str]):
+    first = compile_shared(CALLING, fresh, linked=[LINKED])
+    second = compile_shared(f"{CALLING} // other", fresh, linked=[LINKED])
+    third = compile_shared(f"{CALLING} // other", fresh, linked=[LINKED])
+    for built in (first, second, third):
+        assert ctypes.CDLL(str(built.path)).answer() == 42
+    assert [command.count("linked0.cpp") for command in commands] == [1, 0]
+    assert first.path != second.path and third.from_cache
+
+
+def test_a_damaged_linked_object_is_made_again(fresh: Options, commands: list[str]):
+    compile_shared(CALLING, fresh, linked=[LINKED])
+    (kept,) = fresh.cache_path().rglob("*.o")
+    kept.write_bytes(b"")
+    built = compile_shared(f"{CALLING} // other", fresh, linked=[LINKED])
+    assert ctypes.CDLL(str(built.path)).answer() == 42
+    assert [command.count("linked0.cpp") for command in commands] == [1, 1]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_linked_source_that_fails(fresh: Options, count: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiler, "available_cpus", lambda: set(range(count)))
+    with pytest.raises(BuildError, match="failed with exit code 1") as caught:
+        compile_shared(CALLING, fresh, linked=["int number() { return unknown; }"])
+    assert "unknown" in str(caught.value)
+    assert not list(fresh.cache_path().rglob("*.*"))

@@ -111,3 +111,22 @@ def test_a_change_is_noticed(case: Callable[[Probes], Callable[[], Any]]) -> Non
     change()
     assert not table()
     assert not table()
+
+
+def test_equal_comparisons_are_made_once() -> None:
+    probes = Probes()
+    table = {"a": A, "b": A}
+    for _ in range(2):
+        probes.entry(table, "a", A)
+        probes.box(GuardedItems(table, ["a", "b"], [A, A]))
+    assert [kind for kind, *_ in probes.rows] == [
+        ProbeKind.ENTRY,
+        ProbeKind.FIRST_PAIR,
+        ProbeKind.PAIR,
+        ProbeKind.FIRST_PAIR,
+        ProbeKind.PAIR,
+    ]
+    check = ProbeTable(load(Options()), probes.rows, probes.kept)
+    assert check()
+    table["b"] = B
+    assert not check()

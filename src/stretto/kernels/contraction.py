@@ -168,6 +168,11 @@ class Convolution:
     def is_depthwise(self) -> bool:
         return self.groups > 1 and self.in_channels == 1 and self.per_group == 1
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the image is its own matrix of patches."""
+        return self.kernel == self.step == (1, 1) and self.padding == (0, 0)
+
 
 def image_start(operator: Operator) -> Access:
     """The first element of what a convolution reads for each member of the batch."""

@@ -276,6 +276,10 @@ class Machine(ABC):
         """Raises BuildError where nothing can be compiled just now."""
         return None
 
+    def prepare(self, options: Options) -> None:
+        """Begins, beside what the caller goes on with, what takes time and serves all programs."""
+        return None
+
     def for_target(self, target: str, units: int | None) -> Machine:
         """A machine that compiles for a device that need not be there, and loads nothing. `units`:
         None is as many as a usual one has. Raises ValueError for a target that is not known."""

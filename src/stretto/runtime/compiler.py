@@ -1,5 +1,7 @@
 """Builds C++ source into a shared object with the system's compiler, through the disk cache."""
 
+from __future__ import annotations
+
 import os
 import platform
 import shlex
@@ -7,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from stretto.errors import BuildError
@@ -20,7 +23,7 @@ TIMEOUT_SECONDS = 900.0
 """A compiler that takes longer is killed."""
 
 _CANDIDATES = ("g++", "clang++", "c++")
-_MOST_PARTS = 8
+_MOST_JOBS = 8
 """Parts of a program that are compiled at once: each takes some hundred megabytes."""
 _SHOWN_LINES = 30
 _INSTALL = (
@@ -97,13 +100,19 @@ def _named_compiler() -> tuple[str, ...]:
 
 
 def compile_shared(
-    source: str, options: Options, headers: Path | None = None, *, splits: bool = False
+    source: str,
+    options: Options,
+    headers: Path | None = None,
+    *,
+    splits: bool = False,
+    linked: Sequence[str] = (),
 ) -> SharedObject:
     """Builds `source`, which may include the headers of a folder, unless the cache has it. Where
     there is no compiler, what any compiler built from this source serves.
 
     splits: the source can be compiled in parts, side by side: with STRETTO_PARTS defined as their
-    number, and STRETTO_PART as one of them.
+    number, and STRETTO_PART as one of them. linked: further sources that it is linked to; what is
+    made of each is kept in the cache by itself, for all programs. `source` says which these are.
 
     Raises BuildError: the compiler is missing, failed, was killed or took too long, or the result
     cannot be stored.
@@ -111,7 +120,8 @@ def compile_shared(
     start = time.perf_counter()
     cache = DiskCache(options.cache_path())
     flags = build_flags(trace=options.profile)
-    program_key = content_key(source, header_text(headers), " ".join(flags), cpu())[:24]
+    built_with = content_key(header_text(headers), " ".join(flags), cpu())
+    program_key = content_key(source, built_with)[:24]
     try:
         compiler = find_compiler()
     except BuildError:
@@ -121,15 +131,33 @@ def compile_shared(
         return SharedObject(found, True, time.perf_counter() - start)
     key = program_key + content_key(" ".join(compiler.command), compiler.version)[:16]
 
+    def unit_of(text: str, path: Path, compiling: tuple[str, ...]) -> _Unit:
+        """One of those that are linked: the object file of the cache, or how it is made."""
+        kept = content_key(text, built_with, *compiler.command, compiler.version)
+        found = cache.get(kept, ".o")
+        if found is not None:
+            return _Unit(found)
+        path.write_text(text)
+        return _Unit.made(compiling, path, path.with_suffix(".o"), key=kept)
+
     def build(product: Path) -> None:
         program = product.with_name("program.cpp")
         program.write_text(source)
         include = () if headers is None else (f"-I{headers}",)
-        command = (*compiler.command, *flags, *include, str(program), "-o", str(product))
-        jobs = min(len(available_cpus()), _MOST_PARTS) if splits else 1
-        if jobs > 1:
-            command = _in_parts(command, program, product, jobs)
+        compiling = (*compiler.command, *flags, *include)
+        command = (*compiling, str(program), "-o", str(product))
+        jobs = min(len(available_cpus()), _MOST_JOBS)
+        parts = jobs if splits else 1
+        made = list[_Unit]()
+        if linked or parts > 1:
+            made = _parts(compiling, program, parts)
+            for number, text in enumerate(linked):
+                made.append(unit_of(text, program.with_name(f"linked{number}.cpp"), compiling))
+            command = _side_by_side((*compiling, "-o", str(product)), made, jobs)
         _run(command, product.parent, options.cache_path())
+        for unit in made:
+            if unit.key:
+                cache.put(unit.key, ".o", partial(shutil.copyfile, unit.target))
         if not product.is_file():
             raise BuildError(
                 f"the C++ compiler ended well but made no file:\n{shlex.join(command)}",
@@ -140,19 +168,43 @@ def compile_shared(
     return SharedObject(path, from_cache, time.perf_counter() - start)
 
 
-def _in_parts(whole: tuple[str, ...], program: Path, product: Path, parts: int) -> tuple[str, ...]:
-    """A command that compiles all parts at once and links them, from the one that builds the
-    program as a whole."""
-    objects = [str(program.with_name(f"part{part}.o")) for part in range(parts)]
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """An object file, and the command that makes it; none where it is there already. key: what it
+    is to be kept by in the cache, if it is."""
+
+    target: Path
+    command: tuple[str, ...] = ()
+    key: str = ""
+
+    @staticmethod
+    def made(
+        compiling: tuple[str, ...], source: Path, target: Path, *defines: str, key: str = ""
+    ) -> _Unit:
+        words = [word for word in compiling if word != "-shared"]
+        command = (*words, *defines, "-c", str(source), "-o", str(target))
+        return _Unit(target, command, key)
+
+
+def _parts(compiling: tuple[str, ...], program: Path, count: int) -> list[_Unit]:
+    """The parts of a program."""
+    parts = list[_Unit]()
+    for part in range(count):
+        defines = (f"-DSTRETTO_PARTS={count}", f"-DSTRETTO_PART={part}") if count > 1 else ()
+        target = program.with_name(f"part{part}.o")
+        parts.append(_Unit.made(compiling, program, target, *defines))
+    return parts
+
+
+def _side_by_side(linking: tuple[str, ...], units: list[_Unit], jobs: int) -> tuple[str, ...]:
+    """A command that makes the object files, `jobs` at a time, and then links them."""
+    commands = [shlex.join(unit.command) for unit in units if unit.command]
     lines = ["code=0"]
-    for part, target in enumerate(objects):
-        words = [target if word == str(product) else word for word in whole if word != "-shared"]
-        command = (*words, f"-DSTRETTO_PARTS={parts}", f"-DSTRETTO_PART={part}", "-c")
-        lines.append(f'{shlex.join(command)} & running="$running $!"')
-    place = whole.index(str(program))
-    linking = (*whole[:place], *objects, *whole[place + 1 :])
+    for job in range(min(jobs, len(commands))):
+        lines.append(f'({" && ".join(commands[job::jobs])}) & running="$running $!"')
     lines.append('for one in $running; do wait "$one" || code=$?; done')
-    lines.append(f'[ "$code" = 0 ] || exit "$code"; {shlex.join(linking)}')
+    objects = (str(unit.target) for unit in units)
+    lines.append(f'[ "$code" = 0 ] || exit "$code"; {shlex.join((*linking, *objects))}')
     return ("/bin/sh", "-c", "\n".join(lines))
 
 

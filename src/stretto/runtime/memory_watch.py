@@ -155,4 +155,4 @@ def _prepare(library: ctypes.PyDLL) -> None:
 
 
 _support = Support(Path(__file__).with_name("memory_watch.cpp"), _prepare)
-built, load = _support.built, _support.load
+begin, built, load = _support.begin, _support.built, _support.load

@@ -48,4 +48,4 @@ def _prepare(library: ctypes.PyDLL) -> None:
 
 
 _support = Support(Path(__file__).with_name("probes.cpp"), _prepare)
-built, load = _support.built, _support.load
+begin, built, load = _support.begin, _support.built, _support.load

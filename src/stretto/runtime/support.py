@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from stretto.errors import BuildError
+from stretto.errors import BuildError, StrettoWarning
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
@@ -24,6 +26,19 @@ class Support:
         self._headers = headers
         self._loading = ForkSafeLock()
         self._loaded: ctypes.PyDLL | None = None
+        self._begun = False
+
+    def begin(self, options: Options) -> None:
+        """Begins to build it beside what the caller goes on with. `load` waits for that, and raises
+        what went wrong."""
+        if not (self._begun or self._loaded is not None):
+            self._begun = True
+            name = f"stretto builds {self._source.name}"
+            threading.Thread(target=self._build, args=(options,), name=name, daemon=True).start()
+
+    def _build(self, options: Options) -> None:
+        with suppress(BuildError, OSError, StrettoWarning):
+            self.built(options)
 
     def built(self, options: Options) -> Path:
         """The shared object, in the cache that the options name; not a profiled build, so that all

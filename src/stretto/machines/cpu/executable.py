@@ -84,7 +84,11 @@ class CpuExecutable(Executable):
         self.kernels = source.kernels
         self.timeout = options.timeout
         self.shared: SharedObject = compile_shared(
-            source.text, options, HEADERS, splits=source.splits
+            source.text,
+            options,
+            HEADERS,
+            splits=source.splits,
+            linked=[item.text for item in source.shared],
         )
         load_memory_watch(options)
         load_probes(options)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
+from stretto.machines.cpu import pool
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
@@ -27,6 +28,7 @@ from stretto.machines.machine import (
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
+from stretto.runtime import memory_watch, probes
 
 
 def source_of(stages: Stages) -> Source:
@@ -71,6 +73,10 @@ class CpuMachine(Machine):
     @property
     def stages(self) -> tuple[BuildStage, ...]:
         return (*TO_SCHEDULE, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
+
+    def prepare(self, options: Options) -> None:
+        for begin in (pool.begin, memory_watch.begin, probes.begin):
+            begin(options)
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         return select(lowered, units, options.fuse, self.costs, remarks=remarks)

@@ -33,7 +33,7 @@ def _prepare(library: ctypes.PyDLL) -> None:
 
 
 _support = Support(Path(__file__).with_name("pool.cpp"), _prepare, HEADERS)
-built, load = _support.built, _support.load
+begin, built, load = _support.begin, _support.built, _support.load
 
 
 def launcher(options: Options) -> Launcher:

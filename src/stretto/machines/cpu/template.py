@@ -11,11 +11,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.device.operator import Operator, Template
+from stretto.device.operator import Operator, Stage, Template
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import Packings
 from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.nest import NestPrinter
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shared:
+    """An instance of a function template that is compiled by itself, once for all programs.
+
+    header: has the template and `macro`, which declares or defines an instance.
+    """
+
+    header: str
+    macro: str
+    arguments: tuple[str, ...]
+
+    @property
+    def declaration(self) -> str:
+        return f"{self.macro}({', '.join(('extern', *self.arguments))})"
+
+    @property
+    def text(self) -> str:
+        """The source of the instance."""
+        return f'#include "{self.header}"\n{self.macro}({", ".join(("", *self.arguments))})\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +44,10 @@ class CpuTemplate(Template):
     """`header`: what the printed code needs beside the headers of all programs."""
 
     header: ClassVar[str]
+
+    def shared(self, stage: Stage) -> tuple[Shared, ...]:
+        """The instances that the printed code of a stage calls."""
+        return ()
 
     @abstractmethod
     def write(self, nest: NestPrinter) -> None:

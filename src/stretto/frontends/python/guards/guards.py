@@ -193,20 +193,29 @@ class Probes:
     of a list, the next key and value of a dict, a class.
 
     rows: kind, subject, key, expected. Each is a number: the address of an object, a length, or the
-    position of an item. kept: the objects behind the addresses.
+    position of an item. kept: the objects behind the addresses. Of equal rows there is one, unless
+    they are pairs, which are compared in their order.
     """
 
     rows: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
     kept: list[Any] = field(default_factory=list[Any])
+    _known: set[tuple[int, int, int, int]] = field(
+        default_factory=set[tuple[int, int, int, int]], init=False
+    )
 
     def add(self, kind: ProbeKind, subject: Any, key: Any, expected: Any) -> None:
         """Adds a comparison whose key and expected value are objects."""
         self.kept += (subject, key, expected)
-        self.rows.append((kind, id(subject), id(key), id(expected)))
+        self._append((kind, id(subject), id(key), id(expected)))
+
+    def _append(self, row: tuple[int, int, int, int]) -> None:
+        if row not in self._known or row[0] in (ProbeKind.FIRST_PAIR, ProbeKind.PAIR):
+            self._known.add(row)
+            self.rows.append(row)
 
     def add_numbers(self, kind: ProbeKind, subject: Any, key: int, expected: int) -> None:
         self.kept.append(subject)
-        self.rows.append((kind, id(subject), key, expected))
+        self._append((kind, id(subject), key, expected))
 
     def entry(self, table: dict[str, Any], name: str, value: Any) -> None:
         self.add(ProbeKind.ENTRY, table, name, value)

@@ -46,7 +46,8 @@ struct Attention {
 
   // The products of a block of rows with the tile.
   __attribute__((noinline)) void multiply(const T* queries, int64_t row, int64_t depth, int rows) {
-    contract_rows<T, 6, 64>(queries, row, depth, keys, K, scores, K, rows, K, D, false);
+    static_assert(K % 64 == 0, "tiles of keys are whole");
+    rows_shared<T, 6, 64, false>(queries, row, depth, keys, K, scores, K, rows, K, D, false);
   }
 
   // The keys behind the rows get the score -inf; `ahead` is how far the first row is behind the
@@ -89,7 +90,10 @@ struct Attention {
 #pragma omp simd
       for (int c = 0; c < C; c++) result[c] *= factor;
     }
-    contract_rows<T, 6, 64>(scores, K, 1, values, value, out, stride, rows, C, width, true);
+    if constexpr (C % 64 == 0)
+      rows_shared<T, 6, 64, true>(scores, K, 1, values, value, out, stride, rows, C, width, true);
+    else
+      contract_rows<T, 6, 64>(scores, K, 1, values, value, out, stride, rows, C, width, true);
   }
 
   // A chunk of rows has taken in all keys.

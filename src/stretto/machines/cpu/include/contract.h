@@ -306,4 +306,34 @@ STRETTO_INLINE void contract_dots(const T* A, int64_t am, const T* B, int64_t bn
       dots_tile<T, 1, 1>(A + m * am, am, B + n * bn, bn, C + m * ldc + n, ldc, K, accumulate);
 }
 
+// ---- shared instances -------------------------------------------------------------------------
+//
+// Products so large that a call costs nothing beside them. With sizes that are known at the call
+// only, inlining buys no constants, and g++ takes a second for the tiles of all heights.
+
+// As contract_packed_many. unit: ak is 1.
+template <class T, int MR, int NR, bool unit>
+STRETTO_SHARED void packed_shared(const T* A, int64_t am, int64_t ak, const T* panels, T* C,
+                                  int64_t ldc, int M, int K, int N, bool accumulate) {
+  for (int n = 0; n < N; n += NR)
+    contract_packed<T, MR, NR>(A, am, unit ? 1 : ak, panels + int64_t(n) * K, C + n, ldc, M, K,
+                               accumulate, N - n < NR ? N - n : NR);
+}
+#define STRETTO_SHARED_PACKED(WHERE, T, MR, NR, unit)                                      \
+  WHERE template void stretto::packed_shared<T, MR, NR, unit>(                             \
+      const T*, int64_t, int64_t, const T*, T*, int64_t, int, int, int, bool);
+
+// As contract_rows; N is a multiple of NR.
+template <class T, int MR, int NR, bool unit>
+STRETTO_SHARED void rows_shared(const T* A, int64_t am, int64_t ak, const T* B, int64_t ldb, T* C,
+                                int64_t ldc, int M, int N, int K, bool accumulate) {
+  constexpr int W = kLanes<T>;
+  for (int n = 0; n < N; n += NR)
+    all_rows<T, MR, NR / W, W>({A, am, unit ? 1 : ak, MR * am}, B + n, ldb, C + n, ldc, M, K, {0, NR},
+                               accumulate);
+}
+#define STRETTO_SHARED_ROWS(WHERE, T, MR, NR, unit)                                        \
+  WHERE template void stretto::rows_shared<T, MR, NR, unit>(                               \
+      const T*, int64_t, int64_t, const T*, int64_t, T*, int64_t, int, int, int, bool);
+
 }  // namespace stretto

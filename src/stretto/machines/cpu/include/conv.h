@@ -162,23 +162,6 @@ constexpr int conv_channels =
 template <class T, class S, int NR>
 constexpr int conv_scratch = S::pointwise ? 0 : conv_channels<T, S, NR> * S::taps * NR;
 
-// What is left of a tile beside whole slabs and panels, out of line: a network has dozens of
-// geometries, and this does not depend on them. Inlined, it took most of the time to compile them.
-template <class T, int MR, int NR>
-__attribute__((noinline)) static void panel_edge(const T* weights, int64_t slab, const T* panel,
-                                                 T* out, int64_t ldc, int oc, int K,
-                                                 bool accumulate, int n) {
-  contract_packed_ab<T, MR, NR>(weights, slab, panel, out, ldc, oc, K, accumulate, n);
-}
-
-template <class T, int MR, int NR>
-__attribute__((noinline)) static void image_edge(const T* weights, int64_t slab, const T* x,
-                                                 int64_t ldb, T* out, int64_t ldc, int oc, int K,
-                                                 bool accumulate, int n) {
-  all_columns<T, MR, NR / kLanes<T>, kLanes<T>>({weights, 1, MR, slab}, x, ldb, out, ldc, oc, 0, n,
-                                                K, accumulate);
-}
-
 // Whole slabs against a whole panel of rows of `ldb`; gives how many output channels that were.
 template <class T, int MR, int NR>
 STRETTO_INLINE int whole_slabs(const T* weights, int64_t slab, const T* x, int64_t ldb, T* out,
@@ -194,6 +177,40 @@ STRETTO_INLINE int whole_slabs(const T* weights, int64_t slab, const T* x, int64
   }
 }
 
+// ---- shared instances -------------------------------------------------------------------------
+//
+// The products of n pixels, at most a panel, with all output channels. A network has dozens of
+// geometries, and these do not depend on them: inlined, they took most of the time to compile it.
+
+// Of packed patches.
+template <class T, int MR, int NR>
+STRETTO_SHARED void panel_shared(const T* weights, int64_t slab, const T* panel, T* out,
+                                 int64_t ldc, int oc, int K, bool accumulate, int n) {
+  const int done =
+      n < NR ? 0 : whole_slabs<T, MR, NR>(weights, slab, panel, NR, out, ldc, oc, K, accumulate);
+  if (done < oc)
+    contract_packed_ab<T, MR, NR>(weights + done / MR * slab, slab, panel, out + done * ldc, ldc,
+                                  oc - done, K, accumulate, n);
+}
+#define STRETTO_SHARED_PANEL(WHERE, T, MR, NR)            \
+  WHERE template void stretto::panel_shared<T, MR, NR>(   \
+      const T*, int64_t, const T*, T*, int64_t, int, int, bool, int);
+
+// Of the image itself, whose rows are ldb apart.
+template <class T, int MR, int NR>
+STRETTO_SHARED void image_shared(const T* weights, int64_t slab, const T* x, int64_t ldb, T* out,
+                                 int64_t ldc, int oc, int K, bool accumulate, int n) {
+  const int done =
+      n < NR ? 0 : whole_slabs<T, MR, NR>(weights, slab, x, ldb, out, ldc, oc, K, accumulate);
+  if (done < oc)
+    all_columns<T, MR, NR / kLanes<T>, kLanes<T>>({weights + done / MR * slab, 1, MR, slab}, x, ldb,
+                                                  out + done * ldc, ldc, oc - done, 0, n, K,
+                                                  accumulate);
+}
+#define STRETTO_SHARED_IMAGE(WHERE, T, MR, NR)            \
+  WHERE template void stretto::image_shared<T, MR, NR>(   \
+      const T*, int64_t, const T*, int64_t, T*, int64_t, int, int, bool, int);
+
 // `oc` output channels of pixels p .. p+NR-1 of one image. `weights` is packed in slabs
 // [oc/MR][K][MR], zero-padded; `out` is element (first channel, pixel p) with row stride ldc, and
 // no pixel from `end` on is written: it belongs to another task, or to none.
@@ -203,12 +220,7 @@ STRETTO_INLINE void conv_tile(const T* x, const T* weights, T* scratch, T* out, 
   const int n = end - p < NR ? end - p : NR;
   constexpr int64_t slab = int64_t(S::K) * MR;
   if constexpr (S::pointwise) {
-    const int done = n < NR ? 0
-                            : whole_slabs<T, MR, NR>(weights, slab, x + p, s.H * s.W, out, ldc, oc,
-                                                     S::K, accumulate);
-    if (done < oc)
-      image_edge<T, MR, NR>(weights + done / MR * slab, slab, x + p, s.H * s.W, out + done * ldc,
-                            ldc, oc - done, S::K, accumulate, n);
+    image_shared<T, MR, NR>(weights, slab, x + p, s.H * s.W, out, ldc, oc, S::K, accumulate, n);
   } else {
     constexpr int step = conv_channels<T, S, NR>;
     for (int c = 0; c < S::C; c += step) {
@@ -217,14 +229,8 @@ STRETTO_INLINE void conv_tile(const T* x, const T* weights, T* scratch, T* out, 
         conv_panel<T, S, NR>(x + int64_t(c) * S::H * S::W, scratch, p, channels);
       else
         conv_panel_sized<T, S, NR>(x + int64_t(c) * s.H * s.W, scratch, p, channels, s);
-      const T* part = weights + int64_t(c) * S::taps * MR;
-      const int K = channels * S::taps;
-      const bool adds = accumulate || c > 0;
-      const int done =
-          n < NR ? 0 : whole_slabs<T, MR, NR>(part, slab, scratch, NR, out, ldc, oc, K, adds);
-      if (done < oc)
-        panel_edge<T, MR, NR>(part + done / MR * slab, slab, scratch, out + done * ldc, ldc,
-                              oc - done, K, adds, n);
+      panel_shared<T, MR, NR>(weights + int64_t(c) * S::taps * MR, slab, scratch, out, ldc, oc,
+                              channels * S::taps, accumulate || c > 0, n);
     }
   }
 }

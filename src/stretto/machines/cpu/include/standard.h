@@ -10,6 +10,14 @@
 // Constants (sizes, strides) reach the loops only through inlining, so it is not left to chance.
 #define STRETTO_INLINE static inline __attribute__((always_inline))
 
+// Long code that need not know its constants is out of line. An instance of such a template is compiled by itself, once
+// for all programs of a cache, and linked to those that declare it (with `extern`).
+#if defined(__clang__)
+#define STRETTO_SHARED __attribute__((noinline, visibility("hidden")))
+#else
+#define STRETTO_SHARED __attribute__((noinline, noclone, visibility("hidden")))
+#endif
+
 namespace stretto {
 
 // As std::atomic; orders are the compiler's __ATOMIC_RELAXED, __ATOMIC_ACQUIRE, ...

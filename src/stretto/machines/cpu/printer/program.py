@@ -21,7 +21,8 @@ from stretto.machines.cpu.printer.function import (
     result,
 )
 from stretto.machines.cpu.printer.kernel import print_kernel
-from stretto.machines.cpu.printer.stage import header
+from stretto.machines.cpu.printer.stage import header, shared
+from stretto.machines.cpu.template import Shared
 from stretto.machines.dialects import cpp_signature, write_cpp_function
 from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
 from stretto.machines.terms import call, infix, joined, literal, prefix, variable
@@ -48,7 +49,7 @@ class Source:
 
     `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads
     are left out). `library` and `kernels` are numbered as the program numbers them. `splits`: it
-    can be compiled in parts.
+    can be compiled in parts. `shared`: what it is linked to.
     """
 
     text: str
@@ -57,9 +58,10 @@ class Source:
     kernels: tuple[str, ...]
     recursive: bool
     splits: bool
+    shared: tuple[Shared, ...]
 
 
-_MANY_KERNELS = 12
+_SEVERAL_KERNELS = 6
 """From so many different kernels on, it pays to compile a program in parts."""
 
 CTX, UNIT = variable("ctx"), variable("unit")
@@ -69,10 +71,13 @@ def print_program(program: DeviceProgram) -> Source:
     """C++ text of a verified DeviceProgram."""
     parts = SourceParts(program)
     out = Writer()
-    needed = {header(stage) for kernel in program.kernels for stage in kernel.stages}
-    for name in sorted(name for name in needed if name is not None):
+    stages = [stage for kernel in program.kernels for stage in kernel.stages]
+    for name in sorted({name for stage in stages if (name := header(stage)) is not None}):
         out.write(f'#include "{name}"')
     out.write(PRELUDE)
+    linked = tuple(sorted({item for stage in stages for item in shared(stage)}))
+    for item in linked:
+        out.write(item.declaration)
     kernels: dict[Function, str] = {}  # equal functions are one
     for kernel in program.kernels:
         if kernel.call is not None:
@@ -81,7 +86,7 @@ def print_program(program: DeviceProgram) -> Source:
         text = parts.texts[kernel.name] = print_kernel(kernel)
         name = kernels.setdefault(text.function, f"k_{identifier(kernel.name)}")
         parts.names[kernel.name] = name
-    splits = len(kernels) >= _MANY_KERNELS
+    splits = len(kernels) >= _SEVERAL_KERNELS
     _write_kernels(kernels, splits, out)
     functions = {
         f"static bool {parts.function_name(function.name)}": UnitPrinter(parts, function).print()
@@ -101,7 +106,8 @@ def print_program(program: DeviceProgram) -> Source:
     if splits:
         out.write("#endif")
     library, names = tuple(parts.library), tuple(parts.kernels)
-    return Source(out.text(), tuple(parts.arguments), library, names, parts.recursive, splits)
+    arguments = tuple(parts.arguments)
+    return Source(out.text(), arguments, library, names, parts.recursive, splits, linked)
 
 
 def _write_kernels(kernels: dict[Function, str], splits: bool, out: Writer) -> None:

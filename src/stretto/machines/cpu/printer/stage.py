@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stretto.device.operator import Stage
 from stretto.machines.cpu.printer.loops import LoopPrinter
-from stretto.machines.cpu.template import CpuTemplate
+from stretto.machines.cpu.template import CpuTemplate, Shared
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, Section
 from stretto.machines.terms import Term
@@ -13,6 +13,11 @@ from stretto.machines.terms import Term
 def header(stage: Stage) -> str | None:
     """The header beside PRELUDE's that the text of a stage needs."""
     return stage.template.header if isinstance(stage.template, CpuTemplate) else None
+
+
+def shared(stage: Stage) -> tuple[Shared, ...]:
+    """What the text of a stage calls that is compiled by itself."""
+    return stage.template.shared(stage) if isinstance(stage.template, CpuTemplate) else ()
 
 
 def print_stage(

@@ -13,17 +13,20 @@ from typing import ClassVar
 
 from stretto.device.costs import count_applies
 from stretto.device.expr import Access, Apply, Const, Expr, Index, Load, Position, Var
-from stretto.device.operator import Combine, Operator
+from stretto.device.operator import Combine, Operator, Stage
 from stretto.ir.sizes import Product
 from stretto.ir.types import DType
 from stretto.kernels.attention import Attention
 from stretto.kernels.contraction import FLOATS
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, ScalarPrinter, element, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
 from stretto.machines.statements import Do, If, Raw, Store
 from stretto.machines.terms import Term, call, filled, literal, variable
 
+COLUMNS = 64
+"""Of the register tile of its products. Values of so many columns, or of a multiple, are multiplied
+by a shared instance."""
 CHUNK = 480
 """Rows for which a tile of keys is turned once."""
 EXPONENTIAL = 8
@@ -66,6 +69,17 @@ class Fused(CpuTemplate):
         if found is None:
             raise ValueError("the operator is no attention of operands in memory")
         return {"streams": found}
+
+    def shared(self, stage: Stage) -> tuple[Shared, ...]:
+        operator = stage.operator
+        kind = VALUE_TYPES[operator.out.buffer.dtype]
+        columns = operator.dims[self.streams.column]
+        whole = isinstance(columns, int) and columns % COLUMNS == 0
+        depths = ("false", "true") if whole else ("false",)
+        return tuple(
+            Shared(self.header, "STRETTO_SHARED_ROWS", (kind, "6", str(COLUMNS), unit))
+            for unit in depths
+        )
 
     def write(self, nest: NestPrinter) -> None:
         found, dims = self.streams, range(len(nest.operator.dims))

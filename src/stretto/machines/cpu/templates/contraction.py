@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from stretto.device.expr import Access, Index, Var
-from stretto.device.operator import Operator
+from stretto.device.operator import Operator, Stage
 from stretto.ir.sizes import Size
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
@@ -20,13 +21,17 @@ from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, s
 from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
 from stretto.machines.terms import Operand, Term, call, filled, variable
 
 ROW, ROW_BLOCK = variable("row"), 240
 """Rows, of an unknown number, that all columns of a task take at once: all heights divide it."""
 HEIGHTS = {64: 6, 32: 12, 16: 12}
 """Rows of a register tile, by its columns."""
+LARGE = 1 << 18
+"""From so many products of numbers on, an operator calls a shared instance."""
+LARGE_ROW, DEEP = 1 << 12, 64
+"""The same for each row, where their number is known at the call only, and for each result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +54,41 @@ class Packed(PackedTemplate, CpuTemplate):
         column = Index.of(Var(self.contraction.column))
         return PanelRead(operator, self.panels, right, outer, column)
 
+    def shared(self, stage: Stage) -> tuple[Shared, ...]:
+        if not self._is_large(stage.operator):
+            return ()
+        return (Shared(self.header, "STRETTO_SHARED_PACKED", self._arguments(stage.operator)),)
+
+    def _arguments(self, operator: Operator) -> tuple[str, ...]:
+        """Those of the template of a shared instance."""
+        unit = "true" if self.contraction.left_depth == 1 else "false"
+        return _kind(operator), str(self.rows), str(self.columns), unit
+
+    def _is_large(self, operator: Operator) -> bool:
+        """Whether a call takes no time beside what it computes."""
+        found = self.contraction
+        depth, columns = found.depth, operator.dims[found.column]
+        if self.rows == 1 or not isinstance(depth, int) or not isinstance(columns, int):
+            return False
+        rows = [operator.dims[n] for n in found.rows]
+        if depth < DEEP:
+            return False
+        if any(isinstance(count, Size) for count in rows):
+            return depth * columns >= LARGE_ROW
+        return prod(count for count in rows if isinstance(count, int)) * depth * columns >= LARGE
+
     def write(self, nest: NestPrinter) -> None:
         found, packed = self.contraction, self.panels
+        function = _function("packed_many", nest, self.rows, self.columns)
+        if self._is_large(nest.operator):
+            function = f"packed_shared<{', '.join(self._arguments(nest.operator))}>"
         start = Access(packed, (packed.elements,), (self.read(nest.operator).panel,))
 
         def emit(block: Block) -> None:
             panels = nest.pointer(start, block.fixed)
             left = block.left, block.left_row, nest.number(found.left_depth)
             ends = *block.result, nest.number(found.depth), block.columns
-            nest.call(_function("packed_many", nest, self.rows, self.columns), *left, panels, *ends)
+            nest.call(function, *left, panels, *ends)
 
         _blocks(nest, found, emit)
 
@@ -256,5 +287,8 @@ def _blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]
 
 
 def _function(name: str, nest: NestPrinter, rows: int, columns: int) -> str:
-    kind = VALUE_TYPES[nest.operator.out.buffer.dtype]
-    return f"contract_{name}<{kind}, {rows}, {columns}>"
+    return f"contract_{name}<{_kind(nest.operator)}, {rows}, {columns}>"
+
+
+def _kind(operator: Operator) -> str:
+    return VALUE_TYPES[operator.out.buffer.dtype]

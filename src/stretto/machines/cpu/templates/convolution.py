@@ -9,7 +9,7 @@ from math import prod
 from typing import ClassVar
 
 from stretto.device.expr import Access, Index, Var
-from stretto.device.operator import Operator
+from stretto.device.operator import Operator, Stage
 from stretto.ir.sizes import Size
 from stretto.kernels.contraction import (
     Convolution,
@@ -23,7 +23,7 @@ from stretto.kernels.groups import Member
 from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
 from stretto.machines.statements import Assign, Raw
 from stretto.machines.terms import (
     Operand,
@@ -54,6 +54,11 @@ class Conv(PackedTemplate, CpuTemplate):
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"convolution": known(operator)}
+
+    def shared(self, stage: Stage) -> tuple[Shared, ...]:
+        kind = VALUE_TYPES[stage.operator.out.buffer.dtype]
+        macro = "STRETTO_SHARED_" + ("IMAGE" if self.convolution.is_pointwise else "PANEL")
+        return (Shared(self.header, macro, (kind, str(self.rows), str(self.columns))),)
 
     def write(self, nest: NestPrinter) -> None:
         with _each_image(nest, self.convolution) as image:
