@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from stretto.errors import BuildError
@@ -157,7 +157,7 @@ def compile_shared(
         _run(command, product.parent, options.cache_path())
         for unit in made:
             if unit.key:
-                cache.put(unit.key, ".o", partial(shutil.copyfile, unit.target))
+                cache.put(unit.key, ".o", unit.copy_to)
         if not product.is_file():
             raise BuildError(
                 f"the C++ compiler ended well but made no file:\n{shlex.join(command)}",
@@ -176,6 +176,9 @@ class _Unit:
     target: Path
     command: tuple[str, ...] = ()
     key: str = ""
+
+    def copy_to(self, path: Path) -> None:
+        shutil.copyfile(self.target, path)
 
     @staticmethod
     def made(
