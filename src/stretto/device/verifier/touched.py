@@ -199,8 +199,11 @@ def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
     part(missing, region)[...] = True
     for other in same:
         part(missing, other)[...] = False
-    ends = np.flatnonzero(np.diff(missing.astype(np.int8), prepend=0, append=0))
-    for first, last in ends.reshape(-1, 2).tolist():
+    if not missing.any():
+        return
+    ends = [*(np.flatnonzero(missing[1:] != missing[:-1]) + 1).tolist()]
+    ends = [0] * bool(missing[0]) + ends + [region.buffer.elements] * bool(missing[-1])
+    for first, last in zip(ends[::2], ends[1::2], strict=True):
         yield Region(region.buffer, (region.buffer.elements,), ((first, last),), write=False)
 
 

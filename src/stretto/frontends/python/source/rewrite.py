@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import linecache
+import tokenize
 import types
 from collections import defaultdict
 from collections.abc import Callable
@@ -62,14 +64,10 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
 
 
 def _rewrite(code: types.CodeType) -> types.CodeType | None:
-    tree = _module(code.co_filename)
-    if tree is None:
+    match = _definition_at(code) or _definition_in_module(code)
+    if match is None:
         return None
-    found = _find(tree, code)
-    if found is None:
-        return None
-    node, class_name = found
-    found = _definition(copy.deepcopy(node))
+    found, class_name = _definition(match[0]), match[1]
     if class_name:
         found = _Mangler(class_name).visit(found)
     lowered = lower_function(found, is_outer=True)
@@ -137,6 +135,45 @@ def _module(filename: str) -> ast.Module | None:
 
 
 _Match = tuple[ast.FunctionDef | ast.Lambda, str | None]
+
+
+def _definition_at(code: types.CodeType) -> _Match | None:
+    """The definition that begins at the first line of `code`, and the class around it, if it is one
+    that can be read without the rest of the file, which may be long."""
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    indented = bool(lines) and lines[0][:1].isspace()
+    before = code.co_firstlineno - 1 - indented
+    if not lines or before < 0 or code.co_name == "<lambda>":
+        return None
+    head = "\n" * before + ("if True:\n" if indented else "")
+    try:
+        block = "".join(inspect.getblock(lines))
+        body = ast.parse(head + block, code.co_filename).body
+    except (SyntaxError, tokenize.TokenError):
+        return None
+    if indented and isinstance(body[0], ast.If):
+        body = body[0].body
+    last = max(line or 0 for _, _, line in code.co_lines())
+    match body:
+        case [ast.FunctionDef(name=code.co_name, end_lineno=int(end)) as found] if end >= last:
+            return found, _class_around(code.co_qualname)
+        case _:
+            return None
+
+
+def _class_around(name: str) -> str | None:
+    """The innermost class in the qualified name of a function."""
+    outer = name.split(".")[:-1]
+    followed = zip(outer, [*outer, ""][1:], strict=True)
+    classes = [part for part, after in followed if "<locals>" not in (part, after)]
+    return classes[-1] if classes else None
+
+
+def _definition_in_module(code: types.CodeType) -> _Match | None:
+    tree = _module(code.co_filename)
+    found = None if tree is None else _find(tree, code)
+    return found and (copy.deepcopy(found[0]), found[1])
 
 
 def _find(tree: ast.Module, code: types.CodeType) -> _Match | None:
