@@ -13,14 +13,18 @@ def pack(packing: Packing, source: torch.Tensor) -> torch.Tensor:
     """The packed panels [batch ..., columns / lanes, depth, lanes] of a constant, zero-padded."""
     batch = prod(size for size, _ in packing.outer)
     depth = prod(size for size, _ in packing.depth)
-    count = packing.columns[0]
+    count, lanes = packing.columns[0], packing.lanes
     dims = [*packing.outer, *packing.depth, packing.columns]
     view = _strided(source.detach().resolve_neg().contiguous(), packing.start, dims)
-    panels = -(-count // packing.lanes)
-    padded = torch.zeros(batch, depth, panels * packing.lanes, dtype=source.dtype)
-    padded[:, :, :count] = view.reshape(batch, depth, count)
-    panelled = padded.view(batch, depth, panels, packing.lanes).transpose(1, 2).contiguous()
-    return panelled.view(packed_shape(packing))
+    columns = view.reshape(batch, depth, count)
+    whole, rest = divmod(count, lanes)
+    packed = torch.empty(batch, -(-count // lanes), depth, lanes, dtype=source.dtype)
+    parts = columns[:, :, : whole * lanes].unflatten(2, (whole, lanes))
+    packed[:, :whole] = parts.transpose(1, 2)
+    if rest:
+        packed[:, whole, :, rest:] = 0
+        packed[:, whole, :, :rest] = columns[:, :, whole * lanes :]
+    return packed.view(packed_shape(packing))
 
 
 def _strided(tensor: torch.Tensor, start: int, dims: list[tuple[int, int]]) -> torch.Tensor:
