@@ -124,6 +124,8 @@ def _cells(record: StreamRecord, stream: str, system: str) -> list[str]:
 
 def publish(record: StreamRecord, console: Console, path: Path | None) -> None:
     """Prints the table; the last column has the time of the calls over stretto's, per round."""
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
     console.print(table(record))
     console.print(record.machine, style="dim", highlight=False, markup=False)
     if path is not None:

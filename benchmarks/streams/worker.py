@@ -59,15 +59,15 @@ def measure(name: str, system: str, calls: int, threads: int, small: bool) -> St
     with torch.no_grad():
         for inputs in drawn[:3]:
             module(*inputs)
-        before = _resident()
+        before = resident()
         try:
             start = time.perf_counter()
             running = SYSTEMS[system](stream, module, drawn[0], threads)
             times = [_timed(running.call, inputs) for inputs in drawn]
             total = time.perf_counter() - start
-            after = _resident()
+            after = resident()
             again = [_timed(running.call, inputs) for inputs in drawn]
-            last = _resident()
+            last = resident()
             error = max(
                 relative_error(
                     running.outputs(running.call(*inputs)), tensors_to_numpy(module(*inputs))
@@ -92,7 +92,7 @@ def _timed(call: Callable[..., object], inputs: tuple[Tensor, ...]) -> float:
     return time.perf_counter() - start
 
 
-def _resident() -> int:
+def resident() -> int:
     """Bytes of this process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()

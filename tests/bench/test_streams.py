@@ -16,7 +16,7 @@ from benchmarks.measure import Protocol
 from benchmarks.models.entry import generator
 from benchmarks.models.real import REAL, MissingPackage, RealConfig, counted_work
 from benchmarks.peers.base import tensors_to_numpy
-from benchmarks.streams import shapes, suite
+from benchmarks.streams import memory, shapes, suite
 from benchmarks.streams.models import STREAMS, made
 from benchmarks.streams.systems import SYSTEMS
 from benchmarks.streams.worker import StreamResult, measure
@@ -117,3 +117,8 @@ def test_the_floor_of_a_model_is_counted_from_its_products() -> None:
     assert (first.flops, first.bytes) == (2 * 7 * 3 * 5, 4 * (3 * 5 + 5))
     assert (second.flops, second.bytes) == (2 * 7 * 5 * 2, 4 * (5 * 2 + 2))
     assert first.resident == 4 * (3 * 5 + 5 + 5 * 2 + 2)
+
+
+def test_memory_is_measured_after_each_number_of_sizes() -> None:
+    found = memory.grown("batches", "eager", [1, 3], threads=1, small=True)
+    assert len(found) == 2 and all(abs(value) < 1000 for value in found)
