@@ -16,7 +16,7 @@ from stretto.ir.size_bounds import (
     with_maximum_outside,
 )
 from stretto.ir.size_parser import parse_size
-from stretto.ir.sizes import Size, Symbol, ceil_div, symbol
+from stretto.ir.sizes import Size, Symbol, ceil_div, symbol, usual_value
 
 SYMBOLS = (Symbol("n"), Symbol("m", 0, 6), Symbol("k", 2, 9))
 VALUES = {symbol: st.integers(symbol.low, symbol.high or symbol.low + 12) for symbol in SYMBOLS}
@@ -109,6 +109,14 @@ def test_one_polynomial_has_one_form() -> None:
     assert (n * m * 4) // m == n * 4 and (n * m) % n == Size()
     assert (n - n).dim == 0 and n * 0 == Size()
     assert hash(n * m) == hash(m * n)
+    assert ((n - 1) // 2 + 1 - 1) // 2 + 1 == (n - 1) // 4 + 1
+    assert (n // 2 + 5) // 3 == (n + 10) // 6
+
+
+def test_a_size_that_was_seen_is_assumed_within_its_range() -> None:
+    n, short = Size.of(Symbol("n", usual=224)), Size.of(Symbol("k", 0, 9))
+    assert usual_value((n - 1) // 2 + 1) == 112
+    assert usual_value(short) == 9 and usual_value(symbol("m")) == 64 and usual_value(7) == 7
 
 
 def test_maxima_drop_what_is_surely_smaller() -> None:

@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 from stretto.device.expr import Apply, Expr, Extent, Var, expr_atoms
 from stretto.device.functions import FUNCTIONS
 from stretto.device.operator import SORTS, Combine, Operator
+from stretto.ir.sizes import Size, usual_value
 
 _ENOUGH = 1000
 
@@ -51,7 +52,7 @@ class CostModel:
 
     # ---- what only the run knows -------------------------------------------------------------
     unknown_size: int = 64
-    """The size of a dim."""
+    """The size of a dim that data decide."""
     unknown_tiles: int = 8
     """The tiles of a grid dim."""
     unknown_trips: int = 16
@@ -103,7 +104,10 @@ class CostModel:
         return replace(self, share_bytes=0, small_work=0, **waits, **self.spread_figures)
 
     def size(self, extent: Extent) -> int:
-        return extent if isinstance(extent, int) else self.unknown_size
+        """How large a dim is, or is taken to be; at least 1 where the run decides."""
+        if isinstance(extent, int):
+            return extent
+        return max(usual_value(extent), 1) if isinstance(extent, Size) else self.unknown_size
 
     def points(self, extents: Iterable[Extent]) -> int:
         """The elements of a box."""

@@ -160,7 +160,9 @@ class ExprParser:
             name = self.name()
             self.expect("from")
             low = self.integer()
-            self.symbols[name] = Symbol(name, low, self.integer() if self.accept("to") else None)
+            high = self.integer() if self.accept("to") else None
+            usual = self.integer() if self.accept("usually") else None
+            self.symbols[name] = Symbol(name, low, high, usual)
         while self.accept("buffer"):
             handle = self._next("word")
             name = self.string() if self.at_string() else handle

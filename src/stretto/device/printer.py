@@ -76,7 +76,8 @@ class ExprPrinter:
 
     def _size(self, symbol: Symbol) -> str:
         high = "" if symbol.high is None else f" to {symbol.high}"
-        return f"size #{name_text(symbol.name)} from {symbol.low}{high}"
+        usual = f" usually {symbol.usual}" if symbol.usual else ""
+        return f"size #{name_text(symbol.name)} from {symbol.low}{high}{usual}"
 
     def _declaration(self, buffer: Buffer, handle: str) -> str:
         name = "" if handle == buffer.name else f" {json.dumps(buffer.name)}"

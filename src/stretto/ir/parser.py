@@ -81,7 +81,7 @@ class _FunctionParser:
         return function
 
     def declarations(self) -> dict[str, Symbol]:
-        """`0 <= n <= 64, 2 <= m]`: the symbols that have limits of their own."""
+        """`0 <= n <= 64, 2 <= m usually 9]`: the symbols of which something is known."""
         return {symbol.name: symbol for symbol in self.scan.separated(self.declaration, "]")}
 
     def declaration(self) -> Symbol:
@@ -95,7 +95,10 @@ class _FunctionParser:
             high = int(scan.next("number", "the largest value of a size"))
             if high < low:
                 scan.fail(f"no value of {name} is in its range")
-        return Symbol(name, low, high)
+        usual = None
+        if scan.take("word", "usually") is not None:
+            usual = int(scan.next("number", "a usual size"))
+        return Symbol(name, low, high, usual)
 
     def at_most(self) -> None:
         self.scan.expect("<")

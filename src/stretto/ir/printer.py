@@ -26,7 +26,7 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.rewrite import defined_values
-from stretto.ir.sizes import Size
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_block
 from stretto.ir.types import INDEX
 from stretto.text import Writer
@@ -57,10 +57,14 @@ def print_function(function: Function) -> str:
 
 
 def _declarations(function: Function) -> str:
-    """The symbols that have limits of their own."""
-    found = (item for item in symbols_of_block(function.body) if not item.has_default_range)
-    texts = sorted(item.declaration for item in found)
+    """The symbols of which something is known."""
+    found = (item for item in symbols_of_block(function.body) if not item.is_default)
+    texts = sorted(_declaration(item) for item in found)
     return f"[{', '.join(texts)}]" if texts else ""
+
+
+def _declaration(symbol: Symbol) -> str:
+    return symbol.declaration + (f" usually {symbol.usual}" if symbol.usual else "")
 
 
 def print_op(op: Op, function: Function) -> str:

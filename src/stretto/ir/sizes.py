@@ -53,25 +53,35 @@ class Var(Quantity):
 class Symbol(Quantity):
     """A size that is known when the program is called, or when a list has got its items.
 
-    It is at least `low` and, if `high` is given, at most that.
+    It is at least `low` and, if `high` is given, at most that. usual: a size that was seen when the
+    program was made, if it is larger than `USUAL`; kernels are chosen for it, and nothing is proved
+    by it.
     """
 
     name: str
     low: int = 1
     high: int | None = None
+    usual: int | None = None
 
     @property
     def bounds(self) -> Bounds:
         return self.low, self.high
 
     @property
-    def has_default_range(self) -> bool:
-        return self.low == 1 and self.high is None
+    def is_default(self) -> bool:
+        """Whether nothing is known of it."""
+        return self.low == 1 and self.high is None and self.usual is None
 
     @property
     def declaration(self) -> str:
         """The name between its limits, as `0 <= n <= 64`."""
         return f"{self.low} <= {self.name}" + ("" if self.high is None else f" <= {self.high}")
+
+    @property
+    def assumed(self) -> int:
+        """What it is taken for where something has to be assumed of it: a size of its range."""
+        usual = self.usual or USUAL
+        return max(self.low, usual if self.high is None else min(usual, self.high))
 
     def __str__(self) -> str:
         return self.name
@@ -266,18 +276,14 @@ def ceil_div(size: int | Size, divisor: int | Size) -> Size:
 
 
 USUAL = 64
-"""What symbols are taken for where something has to be assumed of them."""
+"""What symbols are taken for of which no size was seen."""
 
 
-def usual_value(size: int | Size, usual: int = USUAL) -> int:
+def usual_value(size: int | Size) -> int:
     """A size when every symbol has a value of its range that is usual."""
     if isinstance(size, int):
         return size
-
-    def value(symbol: Symbol) -> int:
-        return max(symbol.low, usual if symbol.high is None else min(usual, symbol.high))
-
-    return size.evaluate(value)
+    return size.evaluate(lambda quantity: getattr(quantity, "assumed", USUAL))
 
 
 def _sorted_terms(total: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:

@@ -41,6 +41,7 @@ from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, DType, TensorType
 from stretto.lowering.externals import Externals
+from stretto.lowering.joints import Joint
 from stretto.lowering.lazy import (
     Lazy,
     cast,
@@ -82,6 +83,7 @@ class Lowering:
     slots: where the lists live that functions take and return. bases: the
         stacks that this function uses.
     outer: the enclosing blocks that are being lowered, with the items emitted at their end.
+    joints: the tensors that are parts of others. begun: where those lie that are put together.
     created: the block at whose level a buffer was made. mutable: buffers of carried values that
         the given block updates in place. positions: what has been checked where control is now.
     """
@@ -99,6 +101,8 @@ class Lowering:
     env: dict[Value, Binding] = field(default_factory=dict[Value, Binding])
     symbols: dict[Dim, Extent] = field(default_factory=dict[Dim, Extent])
     destinations: dict[Value, Buffer] = field(default_factory=dict[Value, Buffer])
+    joints: dict[Value, Joint] = field(default_factory=dict[Value, Joint])
+    begun: dict[Value, Lazy] = field(default_factory=dict[Value, Lazy])
     locals: list[Buffer] = field(default_factory=list[Buffer])
     items: list[LeafItem] = field(default_factory=list[LeafItem])
     nodes: list[Node[Items]] = field(default_factory=list[Node[Items]])

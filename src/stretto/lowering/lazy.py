@@ -27,6 +27,7 @@ from stretto.device.expr import (
     substitute_vars,
 )
 from stretto.device.numbers import convert_number
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 
 
@@ -178,20 +179,16 @@ def reshape(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
 def _reshape_run(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy | None:
     """A trailing run of a buffer keeps its start: (prefix dims, *shape) over the same memory."""
     base = contiguous_base(lazy)
-    if base is None or not all(isinstance(d, int) for d in (*shape, *lazy.shape)):
+    if base is None or not all(map(is_known, (*shape, *lazy.shape))):
         return None
-    count = prod(d for d in lazy.shape if isinstance(d, int))
-    covered = 1
+    count, covered = known_size(lazy.shape), Size(const=1)
     split = len(base.shape)
-    while covered < count:
+    while covered != Size.of(count):
         split -= 1
-        dim = base.shape[split]
-        if not isinstance(dim, int):
+        if split < 0 or not is_known(base.shape[split]):
             return None
-        covered *= dim
-    if covered != count or any(
-        base.index[split:][i] != Index() for i in range(len(base.index) - split)
-    ):
+        covered = covered * base.shape[split]
+    if any(index != Index() for index in base.index[split:]):
         return None
     access = Access(
         base.buffer, (*base.shape[:split], *shape), (*base.index[:split], *variables(shape))
@@ -200,38 +197,59 @@ def _reshape_run(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy | None:
 
 
 def _regroup(old: tuple[Extent, ...], new: tuple[Extent, ...]) -> list[Index]:
-    """For each old dim its position in terms of the variables of the new dims."""
+    """For each old dim its position in terms of the variables of the new dims.
+
+    Raises ValueError where that would be a division by what is known at the call only, or where the
+    sizes do not tell which dims belong together.
+    """
     result: list[Index] = [Index()] * len(old)
     old_dims = [n for n, d in enumerate(old) if d != 1]
     new_dims = [n for n, d in enumerate(new) if d != 1]
     while old_dims or new_dims:
-        a, b = [old_dims.pop(0)], [new_dims.pop(0)]
+        a, b = [_next(old_dims)], [_next(new_dims)]
         if old[a[0]] == new[b[0]]:
             result[a[0]] = Index.of(Var(b[0]))
             continue
-        sizes = [_static(old[a[0]]), _static(new[b[0]])]
+        sizes = [_size(old[a[0]]), _size(new[b[0]])]
         while sizes[0] != sizes[1]:
-            if sizes[0] < sizes[1]:
-                a.append(old_dims.pop(0))
-                sizes[0] *= _static(old[a[-1]])
+            if _is_part(sizes[0], sizes[1]):
+                a.append(_next(old_dims))
+                sizes[0] = sizes[0] * _size(old[a[-1]])
             else:
-                b.append(new_dims.pop(0))
-                sizes[1] *= _static(new[b[-1]])
+                b.append(_next(new_dims))
+                sizes[1] = sizes[1] * _size(new[b[-1]])
         linear = Index()
         for number in b:
-            linear = linear * _static(new[number]) + Var(number)
-        stride = sizes[0]
+            linear = linear * _size(new[number]) + Var(number)
         for place, number in enumerate(a):
-            size = _static(old[number])
-            stride //= size
-            quotient = linear // stride
-            result[number] = quotient if place == 0 else quotient % size
+            inner = [_fixed(old[later]) for later in a[place + 1 :]]
+            quotient = linear // prod(inner, start=1)
+            result[number] = quotient if place == 0 else quotient % _fixed(old[number])
     return result
 
 
-def _static(dim: Extent) -> int:
+def _next(dims: list[int]) -> int:
+    if not dims:
+        raise ValueError("the sizes do not tell which dims belong together")
+    return dims.pop(0)
+
+
+def _is_part(one: Size, other: Size) -> bool:
+    """Whether `other` is `one` times something."""
+    if one.is_const and other.is_const:
+        return one.const < other.const
+    return other // one * one == other
+
+
+def _size(dim: Extent) -> Size:
+    if isinstance(dim, Reg):
+        raise ValueError("a dim whose size data decide cannot be split or merged")
+    return Size.of(dim)
+
+
+def _fixed(dim: Extent) -> int:
     if not isinstance(dim, int):
-        raise ValueError("a dynamic dim cannot be split or merged")
+        raise ValueError("a dynamic dim cannot be an inner one of those that are merged")
     return dim
 
 

@@ -37,6 +37,7 @@ from stretto.lowering.calls import Passed, passed, size_parameters
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering
+from stretto.lowering.joints import joints
 from stretto.lowering.lazy import (
     Lazy,
     cast,
@@ -108,6 +109,7 @@ def _lowering(
     storage = list_storage(function)
     low = Lowering(program, function, externals, storage, lower_op, costs, recursive, slots)
     low.uses.count(function.body)
+    low.joints = joints(function.body)
     for symbol, own in size_parameters(function).items():
         known = symbol if function is program.main else own
         low.symbols[Size.of(symbol)] = Size.of(known)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from stretto.device.costs import CostModel
-from stretto.device.tree import Call, If, Leaf, Node, TreeFunction, children, iterations
+from stretto.device.expr import Const, Position
+from stretto.device.tree import Call, For, If, Leaf, Node, TreeFunction, children, iterations
+from stretto.ir.sizes import Symbol, usual_value
 
 L = TypeVar("L")
 
@@ -52,5 +54,15 @@ class _Estimator(Generic[L]):
                 return self.function(name)
             case _:
                 times = iterations(node)
-                times = self._costs.unknown_trips if times is None else times
+                times = self._usual_trips(node) if times is None else times
                 return times * sum(self._node(child) for child in children(node))
+
+    def _usual_trips(self, node: Node[L]) -> int:
+        """The trips of a loop over a size of the call; what is assumed of others."""
+        match node:
+            case For(start=Const(value=int(start)), stop=Position(index=stop), step=step) if all(
+                isinstance(atom, Symbol) for atom, _ in stop.terms
+            ):
+                return len(range(start, usual_value(stop), step))
+            case _:
+                return self._costs.unknown_trips

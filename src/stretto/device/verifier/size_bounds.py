@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto.device.expr import (
     Access,
@@ -197,7 +197,7 @@ class _SizedBounds(StageBounds):
             for symbol, low in _least(size):
                 low = max(low, symbol.low, *(s.low for s in _symbols_of(positive.get(symbol))))
                 if low > symbol.low:
-                    positive[symbol] = Size.of(Symbol(symbol.name, low, symbol.high))
+                    positive[symbol] = Size.of(replace(symbol, low=low))
         self._positive = positive
 
     def access(self, access: Access, guards: Guards) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Position
+from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Load, Position, is_known
+from stretto.ir.core import Value
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, cast, placed_at, reshape, stored, variables
+from stretto.lowering.function import Lowering
+from stretto.lowering.lazy import Lazy, cast, reshape, stored, variables
 from stretto.lowering.rules.scalar import apply, conjunction, where, within
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 from stretto.lowering.rules.views import static_size_of
@@ -123,12 +125,46 @@ def _stack(call: Call) -> Lazy:
 
 def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
     """Stores the parts one after the other along `dim`."""
-    buffer = call.low.output(call.result)
+    place = _place(call.low, call.result)
     start = Index()
     for part in parts:
         indices = list(variables(part.shape))
         indices[dim] = indices[dim] + start
-        out = placed_at(buffer, call.shape, tuple(indices))
-        call.low.write("copy", part.shape, cast(part.expr, buffer.dtype), out)
+        target = place.at(*indices)
+        assert isinstance(target, Load)
+        if part.expr != target:
+            call.low.write("copy", part.shape, cast(part.expr, place.dtype), target.access)
         start = start + part.shape[dim]
-    return stored(buffer, call.shape)
+    return place
+
+
+def _place(low: Lowering, value: Value) -> Lazy:
+    """The memory of a tensor that is put together, as the tensor that it will be."""
+    if value not in low.begun:
+        inside = _place_in_whole(low, value)
+        if inside is None:
+            inside = stored(low.output(value), low.extents(value.tensor.shape))
+        low.begun[value] = inside
+    return low.begun[value]
+
+
+def _place_in_whole(low: Lowering, value: Value) -> Lazy | None:
+    """The place of a part in the tensor that it is put into, where that is a run of memory."""
+    joint = low.joints.get(value)
+    if joint is None or value in low.destinations:
+        return None
+    whole, dim = joint.whole, joint.dim
+    shape, own = low.extents(whole.tensor.shape), low.extents(value.tensor.shape)
+    if any(extent != 1 for extent in shape[:dim]) or not all(map(is_known, shape)):
+        return None
+    if own[dim + (not joint.is_stack) :] != shape[dim + 1 :]:
+        return None
+    if low.destinations.get(whole) in low.mutable:
+        return None
+    indices = list(variables(own))
+    if joint.is_stack:
+        indices.insert(dim, Index(const=joint.number))
+    else:
+        sizes = (low.extents(part.tensor.shape)[dim] for part in joint.before)
+        indices[dim] = sum(map(Index.of, sizes), start=indices[dim])
+    return _place(low, whole).view(own, *indices)

@@ -30,7 +30,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from stretto.errors import SourceLocation, VerifyError
 from stretto.frontends.python.tracing.locations import user_location
-from stretto.ir.sizes import Size, Symbol
+from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim
 from stretto.ops.symints import backed_symint, from_sympy, to_symint
 
@@ -261,6 +261,7 @@ class Sizes:
                 instead[number] = FixedSize(int(now), self._settled_at(expression))
             elif now in numbers and now != expression:
                 instead[number] = numbers[now]
+        instead = self._determined(numbers) | instead
         if not instead:
             return None
         symbols = dict[SizeSource, int]()
@@ -274,6 +275,20 @@ class Sizes:
                 ranges[other] = _common(ranges[other], ranges[number])
         used = set(symbols.values())
         return SizePlan(symbols, {number: ranges[number] for number in used}, fixed)
+
+    def _determined(self, numbers: Mapping[Any, int]) -> dict[int, int | FixedSize]:
+        """The symbols of which alone an equation is, as `(n - 1) // 2 == 85`: few sizes solve it, and
+        types would have the formula in place of the number."""
+        found: dict[int, int | FixedSize] = {}
+        for guard, location in self._asked():
+            now: Any = self.env.replace(guard)
+            if not isinstance(now, sympy.Eq) or len(now.free_symbols) != 1:
+                continue
+            (expression,) = now.free_symbols
+            if expression in numbers:
+                value = hint(self.values[self.known[expression]])
+                found[numbers[expression]] = FixedSize(value, location)
+        return found
 
     def without(self, symbol: Symbol) -> SizePlan:
         """A plan in which one of the final symbols is a number."""
@@ -318,7 +333,8 @@ class Sizes:
         most = low + _MOST_EXCLUDED
         while low < most and any(_is_false(guard, expression, low) for guard in alone):
             low += 1
-        return Symbol(f"s{number}", low, high)
+        seen = hint(self.values[declared])
+        return Symbol(f"s{number}", low, high, seen if seen > USUAL else None)
 
     def conditions(self, final: Mapping[Symbol, Dim], *, writes: bool) -> tuple[SizeCondition, ...]:
         """The guards, in the final symbols. writes: so it matters what is a view."""
