@@ -95,7 +95,9 @@ _ALL = (
     Example(
         "matmul",
         """
-        func @main[0 <= n usually 300, 1 <= k, 0 <= m](%x: f32[n, k], %w: f32[k, m]) -> (f32[n, m]) {
+        func @main[0 <= n usually 300, 1 <= k, 0 <= m](
+          %x: f32[n, k], %w: f32[k, m]
+        ) -> (f32[n, m]) {
           %a = aten.mm.default(%x, %w) : f32[n, m]
           %b = aten.relu.default(%a) : f32[n, m]
           return %b

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
-from stretto.device.expr import Access, Extent, Index, Load, Var, row_major
+from stretto.device.expr import Access, Extent, Index, Load, Var, is_known, strides
 from stretto.device.operator import Operator, Span
+from stretto.ir.sizes import Size
+from stretto.kernels.contraction import is_linear
 from stretto.kernels.groups import Box, Group, Member, divisible
 
 
@@ -201,31 +203,35 @@ def reindex(access: Access, shape: tuple[Extent, ...]) -> tuple[Index, ...] | No
     Each term of the linear offset goes to the dim with the largest stride that divides its factor.
     That no dim overflows is then checked by the caller's ranges.
     """
-    if not all(isinstance(d, int) for d in (*shape, *access.shape[1:])):
+    if not all(map(is_known, (*shape[1:], *access.shape[1:]))):
         return None
     offset = access.offset
-    if not offset.is_affine:
+    if not is_linear(offset):
         return None
-    strides = row_major(shape)
+    steps = strides(shape)
     indices = [Index() for _ in shape]
     rest = offset.const
-    for n, stride in enumerate(strides):
-        if shape[n] != 1:
-            indices[n] = indices[n] + rest // stride
-            rest %= stride
+    for n, step in enumerate(steps):
+        if shape[n] != 1 and isinstance(step, int) and step:
+            indices[n] = indices[n] + rest // step
+            rest %= step
     for atom, factor in offset.terms:
-        place = next(
-            (
-                n
-                for n, s in enumerate(strides)
-                if shape[n] != 1 and abs(factor) >= s and factor % s == 0
-            ),
-            None,
-        )
-        if place is None:
+        term = Index(((atom, factor),))
+        for n, step in enumerate(steps):
+            if shape[n] != 1 and (found := _exact(term, step)) is not None:
+                indices[n] = indices[n] + found
+                break
+        else:
             return None
-        indices[place] = indices[place] + Index.of(atom) * (factor // strides[place])
     return tuple(indices)
+
+
+def _exact(term: Index, step: int | Size) -> Index | None:
+    """The term over the step, if nothing is left over."""
+    if step == 0:
+        return None
+    found = term // step
+    return found if found * step == term else None
 
 
 def _kept_dims(needed: list[set[Assignment]], operator: Operator) -> list[int]:
@@ -251,10 +257,18 @@ def _covers(group: Group, assignments: list[Assignment], consumer: Operator) -> 
         r.extent == extent for r, extent in zip(assignments[0], group.grid, strict=True)
     ):
         return True
-    if not all(isinstance(extent, int) for extent in group.grid):
+    known = [n for n, extent in enumerate(group.grid) if isinstance(extent, int)]
+    if any(
+        a[n].extent != e for a in assignments for n, e in enumerate(group.grid) if n not in known
+    ):
         return False
-    total = sum(prod(r.extent for r in a if isinstance(r.extent, int)) for a in assignments)
-    return total == prod(extent for extent in group.grid if isinstance(extent, int))
+    total = sum(prod(_fixed(a[n].extent) for n in known) for a in assignments)
+    return total == prod(_fixed(group.grid[n]) for n in known)
+
+
+def _fixed(extent: Extent) -> int:
+    assert isinstance(extent, int)
+    return extent
 
 
 def _disjoint(a: Assignment, b: Assignment) -> bool:

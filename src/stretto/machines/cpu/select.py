@@ -16,6 +16,7 @@ from stretto.device.operator import Combine, Loops, Operator, TileDim
 from stretto.device.tree import Tree
 from stretto.ir.sizes import Size
 from stretto.kernels.attention import plain_attention, plain_steps
+from stretto.kernels.contraction import contraction_of
 from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group, Member, single
 from stretto.kernels.panels import Packings
@@ -25,6 +26,7 @@ from stretto.kernels.variants import Chooser, Variant, cheapest, cut_in_order, o
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.template import Candidate, Request
 from stretto.machines.cpu.templates import candidate
+from stretto.machines.cpu.templates.contraction import packed_bytes
 from stretto.remarks import Remarks
 
 
@@ -59,6 +61,8 @@ class CpuSelector:
         for member in joined.members:
             if member.operator.combine is Combine.ATTENTION and self._is_plain(member):
                 return "an attention would compute its scores for every part of a row"
+            if _reads_all_weights(member, joined, self.costs):
+                return "every task would read all of a large operand, however few rows there are"
         return apart_reason(groups, operator, joined, self.units, self.costs)
 
     def keeps_attention(self, operator: Operator) -> bool:
@@ -100,6 +104,17 @@ class CpuSelector:
             share = max(round(_efficiency(grid, group, found, units, costs), 2), 1e-3)
             variants.append(Variant(grid, templates, task, seconds / (units * share)))
         return variants
+
+
+def _reads_all_weights(member: Member, joined: Group, costs: CpuCosts) -> bool:
+    """Whether tasks divide only the rows of a product, which are known at the call, and the right
+    operand is too large for a cache: of few rows each unit would read all of it once more."""
+    found = contraction_of(member.operator)
+    if found is None or packed_bytes(member.operator, found, costs) <= costs.cache_bytes:
+        return False
+    (box, *_) = member.boxes
+    cut = {joined.grid[g] for n in found.rows if (g := box[n].grid) is not None}
+    return box[found.column].grid is None and any(isinstance(extent, Size) for extent in cut)
 
 
 # ---- tiles -----------------------------------------------------------------------------------

@@ -277,8 +277,8 @@ class Sizes:
         return SizePlan(symbols, {number: ranges[number] for number in used}, fixed)
 
     def _determined(self, numbers: Mapping[Any, int]) -> dict[int, int | FixedSize]:
-        """The symbols of which alone an equation is, as `(n - 1) // 2 == 85`: few sizes solve it, and
-        types would have the formula in place of the number."""
+        """The symbols of which alone an equation is, as `(n - 1) // 2 == 85`: few sizes solve it,
+        and types would have the formula in place of the number."""
         found: dict[int, int | FixedSize] = {}
         for guard, location in self._asked():
             now: Any = self.env.replace(guard)
