@@ -8,7 +8,7 @@ cut are compared by their numbers, whatever the size is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -296,7 +296,22 @@ def _access_region(access: Access, ranges: Box, write: bool) -> Iterator[Region]
             if interval == (0, extent):
                 interval = None
         box.append(interval)
-    yield Region(access.buffer, access.shape, tuple(box), write)
+    yield Region(access.buffer, *_as_the_buffer(access, box), write)
+
+
+def _as_the_buffer(access: Access, box: Sequence[Part]) -> tuple[tuple[Extent, ...], Box]:
+    """The dims that a sized buffer is seen with, and a box of these; the buffer's own dims where
+    they differ in dims of size 1 only."""
+    own, shape = access.buffer.shape, access.shape
+    if access.buffer.is_sized and shape != own and without_units(shape) == without_units(own):
+        parts = iter([part for part, dim in zip(box, shape, strict=True) if dim != 1])
+        return own, tuple(None if dim == 1 else next(parts) for dim in own)
+    return shape, tuple(box)
+
+
+def without_units(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    """The dims that are not of size 1."""
+    return tuple(dim for dim in shape if dim != 1)
 
 
 def _piece(index: Index, extent: Extent, ranges: Box) -> Piece | None:

@@ -6,7 +6,7 @@ together are its dims.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import combinations
 from math import prod
 
@@ -30,7 +30,7 @@ def check_coverage(tree: Tree[Body]) -> None:
             unknown: set[Operator] = set()
             for kernel in (item for item in body if isinstance(item, Kernel)):
                 for stage in kernel.stages:
-                    part = _part(kernel, stage)
+                    part = computed_part(kernel, stage)
                     if part is None:
                         unknown.add(stage.operator)
                     else:
@@ -57,7 +57,7 @@ def check_templates(kernels: Iterable[Kernel]) -> None:
                 )
 
 
-def _part(kernel: Kernel, stage: Stage) -> Part | None:
+def computed_part(kernel: Kernel, stage: Stage) -> Part | None:
     """What all tasks of a kernel compute in one of its stages; None where that is not known."""
     part: list[Interval | None] = []
     for span, dim in zip(stage.box, stage.operator.dims, strict=True):
@@ -69,6 +69,17 @@ def _part(kernel: Kernel, stage: Stage) -> Part | None:
         else:
             return None
     return tuple(part)
+
+
+def are_all(operator: Operator, parts: Collection[Part]) -> bool:
+    """Whether parts are all of an operator, and do not overlap. A part that is not a whole dim is
+    of one whose size is a number."""
+    if any(_overlap(one, other) for one, other in combinations(parts, 2)):
+        return False
+    fixed = [n for n, dim in enumerate(operator.dims) if isinstance(dim, int)]
+    whole = {n: (0, dim) for n, dim in enumerate(operator.dims) if isinstance(dim, int)}
+    lengths = (prod(b - a for a, b in (part[n] or whole[n] for n in fixed)) for part in parts)
+    return sum(lengths) == prod(dim for _, dim in whole.values())
 
 
 def _check(operator: Operator, parts: list[Part]) -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from stretto.device.boxes import MOST_TASKS, part
-from stretto.device.expr import Access, Atom, Dynamic, Index, Reg, Var, is_known, known_size
-from stretto.device.operator import Kernel, Piece, Stage
+from stretto.device.expr import (
+    Access,
+    Atom,
+    Dynamic,
+    Extent,
+    Index,
+    Reg,
+    Var,
+    is_known,
+    known_size,
+)
+from stretto.device.operator import Kernel, Operator, Piece, Stage
 from stretto.device.program import Item, Run
 from stretto.device.regions import (
     Interval,
@@ -19,8 +29,10 @@ from stretto.device.regions import (
     kernel_regions,
     stage_regions,
     statement_regions,
+    without_units,
 )
 from stretto.device.tree import Check, Let
+from stretto.device.verifier.coverage import are_all, computed_part
 from stretto.device.verifier.symbols import kernel_symbols
 
 
@@ -72,9 +84,9 @@ class Touched:
             kernel = self.kernels[name]
             sized = self.is_sized(name)
             self._partly[name] = frozenset(
-                stage.operator.out.buffer.name
-                for stage in kernel.stages
-                if not (stores_whole(kernel, stage) if sized else stores_all(stage))
+                operator.out.buffer.name
+                for operator, stages in _by_operator(kernel.stages).items()
+                if not (stores_whole(kernel, stages) if sized else stores_all(stages[0]))
             )
         return self._partly[name]
 
@@ -150,9 +162,11 @@ class Touched:
         has elements of its own: these the task that reads them has written."""
         written: set[str] = set()
         needed: set[str] = set()
+        before: list[Stage] = []
         for stage in kernel.stages:
             needed |= {load.access.buffer.name for load in stage.operator.reads()} - written
-            if stores_whole(kernel, stage):
+            before.append(stage)
+            if stores_whole(kernel, _by_operator(before)[stage.operator]):
                 written.add(stage.operator.out.buffer.name)
         return frozenset(written & self.apart(kernel.name)) - needed
 
@@ -227,21 +241,27 @@ def stores_all(stage: Stage) -> bool:
     return True
 
 
-def stores_whole(kernel: Kernel, stage: Stage) -> bool:
-    """Do all tasks of a stage together surely write every element of a buffer?
+def _by_operator(stages: Iterable[Stage]) -> dict[Operator, list[Stage]]:
+    found: dict[Operator, list[Stage]] = {}
+    for stage in stages:
+        found.setdefault(stage.operator, []).append(stage)
+    return found
+
+
+def stores_whole(kernel: Kernel, stages: Sequence[Stage]) -> bool:
+    """Do all tasks of some stages of one operator together surely write every element of a buffer?
 
     They do if each dim of the buffer is one parallel dim of the operator, of the same size, and the
     boxes of the tasks are the operator.
     """
-    operator, out = stage.operator, stage.operator.out
+    operator, out = stages[0].operator, stages[0].operator.out
     if not all(map(is_known, (*operator.dims, *out.shape, *out.buffer.shape))):
         return False
     if known_size(out.shape) != known_size(out.buffer.shape):
         return False
-    for span, dim in zip(stage.box, operator.dims, strict=True):
-        extent = span.extent if span.grid is None else kernel.grid[span.grid].extent
-        if span.offset or extent != dim:
-            return False
+    parts = {computed_part(kernel, stage) for stage in stages}
+    if None in parts or not are_all(operator, [part for part in parts if part is not None]):
+        return False
     used: set[int] = set()
     for index, extent in zip(out.index, out.shape, strict=True):
         if extent == 1 and index == Index():
@@ -266,22 +286,28 @@ def _apart(kernel: Kernel) -> Iterator[str]:
             accesses.setdefault(access.buffer.name, []).append((stage, access))
     cut = [g for g, dim in enumerate(kernel.grid) if not (kernel.is_static and dim.tiles < 2)]
     for name, found in accesses.items():
-        if all(_is_told_by(found, grid) for grid in cut):
+        if all(_is_told_by(found, grid, kernel.grid[grid].extent) for grid in cut):
             yield name
 
 
-def _is_told_by(found: list[tuple[Stage, Access]], grid: int) -> bool:
-    """Is the position in this grid dim one of the indices, the same in all accesses?"""
-    positions = [set(_positions(stage, access, grid)) for stage, access in found]
-    return bool(set.intersection(*positions)) and len({access.shape for _, access in found}) == 1
+def _is_told_by(found: list[tuple[Stage, Access]], grid: int, size: Extent) -> bool:
+    """Is the position in this grid dim, of `size` positions, one of the indices, the same in all
+    accesses?"""
+    positions = [set(_positions(stage, access, grid, size)) for stage, access in found]
+    shapes = {without_units(access.shape) for _, access in found}
+    return bool(set.intersection(*positions)) and len(shapes) == 1
 
 
-def _positions(stage: Stage, access: Access, grid: int) -> Iterator[tuple[int, int, Index]]:
+def _positions(
+    stage: Stage, access: Access, grid: int, size: Extent
+) -> Iterator[tuple[int, int, Index]]:
     """(dim, factor, offset) of each index that is factor * position + offset.
 
-    The offset is a number, or the same for all tasks.
+    The offset is a number, or the same for all tasks. Offsets that differ by all positions tell the
+    same: the four gates of an LSTM cell. Dims of size 1 do not count.
     """
-    for dim, index in enumerate(access.index):
+    indices = [i for i, dim in zip(access.index, access.shape, strict=True) if dim != 1]
+    for dim, index in enumerate(indices):
         offset = Index(const=index.const)
         moving: list[tuple[Atom, int]] = []
         for atom, factor in index.terms:
@@ -294,4 +320,7 @@ def _positions(stage: Stage, access: Access, grid: int) -> Iterator[tuple[int, i
             if isinstance(atom, Var) and atom.number < len(stage.box):
                 span = stage.box[atom.number]
                 if span.grid == grid and factor:
-                    yield dim, factor, offset + factor * span.offset
+                    offset = offset + factor * span.offset
+                    if isinstance(size, int) and size:
+                        offset = Index(offset.terms, offset.const % (factor * size))
+                    yield dim, factor, offset
