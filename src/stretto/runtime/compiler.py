@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 900.0
 
 _CANDIDATES = ("g++", "clang++", "c++")
 _MOST_JOBS = 8
-"""Parts of a program that are compiled at once: each takes some hundred megabytes."""
+"""Sources that are compiled at once: each takes some hundred megabytes."""
 _SHOWN_LINES = 30
 _INSTALL = (
     "install a C++17 compiler (`apt install g++`, `dnf install gcc-c++`, `xcode-select --install` "
@@ -146,13 +146,13 @@ def compile_shared(
         include = () if headers is None else (f"-I{headers}",)
         compiling = (*compiler.command, *flags, *include)
         command = (*compiling, str(program), "-o", str(product))
-        jobs = min(len(available_cpus()), _MOST_JOBS)
-        parts = jobs if splits else 1
+        parts = min(len(available_cpus()), _MOST_JOBS) if splits else 1
         made = list[_Unit]()
         if linked or parts > 1:
             made = _parts(compiling, program, parts)
             for number, text in enumerate(linked):
                 made.append(unit_of(text, program.with_name(f"linked{number}.cpp"), compiling))
+            jobs = min(2 * len(available_cpus()), _MOST_JOBS)  # the system shares cores out evenly
             command = _side_by_side((*compiling, "-o", str(product)), made, jobs)
         _run(command, product.parent, options.cache_path())
         for unit in made:
