@@ -272,3 +272,14 @@ def test_an_error_without_a_text_leaves_a_program_for_each_size(
         compiled = check(layer, rows(5, 7, 9), programs=3)
     assert "AssertionError" in compiled.explain()
     assert "layer has a program for each size: AssertionError" in caplog.text
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "emulator"])
+def test_slices_that_count_a_size_from_the_end(backend: str) -> None:
+    """As a prompt is cut to what a cache does not have yet."""
+
+    def function(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        return x[-n:], x[-n:n], x[:-n], x[-n - 1 :], x[: -n - 1]
+
+    check(function, rows(5, 3, 0, 1, 17), dynamic=True, backend=backend, programs=1)

@@ -4,6 +4,7 @@ random weights, and torchvision. Their packages are an extra: `pip install 'stre
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
@@ -42,6 +43,25 @@ class _First(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         found = self.model(**dict(zip(self.names, inputs, strict=True)), **self.fixed)
         return found[0]
+
+
+class _Generated(nn.Module):
+    """A whole greedy decode: the words of a prompt, then `tokens` more, by the package's own
+    `generate` with a growing cache."""
+
+    def __init__(self, model: Any, tokens: int) -> None:
+        super().__init__()
+        self.model, self.tokens = model, tokens
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.model.generate(words, max_new_tokens=self.tokens, do_sample=False)
+
+    def by_torch_compile(self, mode: str) -> Callable[[Tensor], Tensor]:
+        """As the package's guide has it: a cache of fixed size, and a compiled step."""
+        model = copy.copy(self.model)
+        model.forward = torch.compile(self.model.forward, mode=mode)
+        options: Any = {"max_new_tokens": self.tokens, "cache_implementation": "static"}
+        return lambda words: model.generate(words, do_sample=False, **options)
 
 
 def import_torchvision() -> Any:
@@ -114,6 +134,15 @@ def _decode(config: RealConfig, seed: int) -> Made:
     return module, stream.inputs(module, config.size, generator(seed))
 
 
+def _generate(config: RealConfig, seed: int) -> Made:
+    package = import_transformers()
+    changes = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **config.changes}
+    settings = package.GPT2Config(**changes)
+    model: Any = _seeded(partial(package.GPT2LMHeadModel, settings), seed)
+    words = torch.randint(2, settings.vocab_size, (1, config.size), generator=generator(seed))
+    return _Generated(model, 64).eval(), (words,)
+
+
 class _Counted(TorchDispatchMode):
     """Lists a phase for each operator with products: its operations, and its weights' bytes."""
 
@@ -151,6 +180,7 @@ def counted_work(make: Callable[[RealConfig, int], Made], config: RealConfig) ->
 
 _SMALL_TEXT = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
 _SMALL_TEXT |= {"intermediate_size": 64, "vocab_size": 99}
+_SMALL_GPT2 = {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 99}
 _SMALL_T5 = {"num_layers": 2, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2}
 _SMALL_T5 |= {"vocab_size": 99}
 _SMALL_AUDIO = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
@@ -194,6 +224,13 @@ _ENTRIES = (
         _decode,
         RealConfig(64),
         RealConfig(5, {"small": True}),
+    ),
+    _entry(
+        "gpt2_generate",
+        "GPT-2-small, a whole greedy decode of 64 tokens after 32",
+        _generate,
+        RealConfig(32),
+        RealConfig(5, _SMALL_GPT2),
     ),
     _entry(
         "t5_small",

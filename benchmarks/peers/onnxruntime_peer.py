@@ -41,6 +41,8 @@ class OnnxRuntimePeer(Peer):
         for package in ("onnx", "onnxruntime"):
             if importlib.util.find_spec(package) is None:
                 raise Skipped(f"{package} is not installed (pip install 'stretto[bench]')")
+        if hasattr(case.module, "by_torch_compile"):
+            raise Skipped("a loop of the package's Python code is not exported")
         if case.name in REAL:
             model, note = exported(case.module, case.inputs), "exported by torch.onnx"
         elif type(case.module) in PROGRAMS:

@@ -365,6 +365,18 @@ def entry_that_is_none(s: Any, x: Tensor) -> Any:
     return y if mask is None else y + mask
 
 
+def single_entries(s: Any, x: Tensor) -> Any:
+    """Methods that look at one entry of a dict in which another may be missing."""
+    d: dict[str, Any] = {"b": x * 3}
+    if x.sum() > 0:
+        d["a"] = x
+    got, other = d.get("a", x * 2), d.get("b")
+    missing = d.get("c", 1)
+    y = d.setdefault("a", x - 1)
+    popped = d.pop("a", x)
+    return got, other, missing, y, popped, list(d), "a" in d
+
+
 def attends(s: Any, x: Tensor) -> Any:
     """A mask or a flag of Python for torch, as the run says."""
     q = torch.stack([x, x * 2, x - 1])[None, None]
@@ -380,6 +392,7 @@ def sorts(s: Any, x: Tensor) -> Any:
 STEPS = [
     entry_as_keyword,
     entry_that_is_none,
+    single_entries,
     attends,
     sorts,
     changed_behind_a_loop,

@@ -141,6 +141,7 @@ def test_maxima_drop_what_is_surely_smaller() -> None:
         ("max(n, k)", "n + k"),
         ("-(-n // 64)*64", "n + 63"),
         ("(n % 4) + 1", "4"),
+        ("0", "min(2*n + 2, 3*n)*m"),
     ],
 )
 def test_comparisons_that_can_be_proved(smaller: str, larger: str) -> None:

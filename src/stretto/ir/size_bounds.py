@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd
+from math import gcd, inf
 
 from stretto.ir.sizes import (
-    UNKNOWN,
     Atom,
     Bounds,
     Maximum,
@@ -123,13 +122,18 @@ def _atom_bounds(atom: Atom) -> Bounds:
 
 
 def _times(a: Bounds, b: Bounds) -> Bounds:
-    """The product of two ranges; without an end where one of them may be negative and has none."""
-    if None not in (*a, *b):
-        ends = [x * y for x in a for y in b if x is not None and y is not None]
-        return min(ends), max(ends)
-    if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
-        return UNKNOWN
-    return a[0] * b[0], None if a[1] is None or b[1] is None else a[1] * b[1]
+    """The product of two ranges, of which each may lack ends."""
+    ends = [_product(x, y) for x in _ends(a) for y in _ends(b)]
+    low, high = min(ends), max(ends)
+    return None if low == -inf else int(low), None if high == inf else int(high)
+
+
+def _ends(range: Bounds) -> tuple[float, float]:
+    return -inf if range[0] is None else range[0], inf if range[1] is None else range[1]
+
+
+def _product(one: float, other: float) -> float:
+    return 0 if one == 0 or other == 0 else one * other
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from stretto.frontends.python.calls import generated, recurrent
 from stretto.frontends.python.calls.call import (
     call,
     changes,
-    check_entries,
     check_iterator,
     check_tensor_attribute,
 )
+from stretto.frontends.python.calls.entries import check_entries
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import choices, indexing, operations, sources

@@ -188,8 +188,23 @@ def test_the_last_elements_of_what_only_grows_are_as_many_as_python_says() -> No
             finished = (last > 6).all()
         return ids, keys
 
-    keys = torch.zeros(1, 1, 5, 4)
-    check(decoded, *((torch.tensor([[3, 1, first]]), keys) for first in (2, 9, 6)))
+    compiled = stretto.compile(decoded, backend="emulator")
+    for first, n in ((2, 5), (9, 5), (6, 3), (2, 8)):
+        args = (torch.tensor([[3, 1, first]]), torch.zeros(1, 1, n, 4))
+        torch.testing.assert_close(compiled(*args), decoded(*args), rtol=1e-4, atol=1e-5)
+    assert len(compiled.signatures) == 2, compiled.explain()
+
+
+def test_a_condition_on_sizes_where_torch_takes_bools() -> None:
+    def attends(x: torch.Tensor) -> torch.Tensor:
+        q = x[None, None]
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=x.shape[0] > 3)
+
+    compiled = stretto.compile(attends, backend="interpreter", dynamic=True)
+    for n in (5, 7, 2, 3):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(compiled(x), attends(x), rtol=1e-4, atol=1e-5)
+    assert len(compiled.signatures) == 2
 
 
 def test_what_may_become_shorter_than_before_the_loop() -> None:
@@ -204,3 +219,37 @@ def test_what_may_become_shorter_than_before_the_loop() -> None:
 
     x = torch.tensor([1.0, -1.0, -2.0])
     check(shortened, *((x, torch.tensor(t)) for t in (0, 1, 2, 3, 8)))
+
+
+def test_tensors_that_grow_by_the_same_amount_keep_their_distance() -> None:
+    """A mask that is one element longer than a cache stays so, and Python knows it."""
+
+    def decoded(mask: torch.Tensor, keys: torch.Tensor, other: torch.Tensor) -> Any:
+        finished, total = False, torch.zeros(())
+        while not finished:
+            if mask.shape[0] - keys.shape[0] != 1 or other.shape[0] < keys.shape[0] - 1:
+                raise ValueError("not as before the loop")
+            total = total + (keys.sum(1) * mask[1:]).sum() + other.sum()
+            mask = torch.cat([mask, mask.new_ones(1)])
+            keys = torch.cat([keys, keys[-1:] + 1])
+            other = torch.cat([other, other[:1]])
+            finished = keys.sum() > 60
+        return mask, keys, other, total
+
+    compiled = stretto.compile(decoded, backend="emulator")
+    for n in (3, 5, 1, 2):
+        args = (torch.ones(n + 1), torch.ones(n, 2), torch.ones(n + 4))
+        torch.testing.assert_close(compiled(*args), decoded(*args))
+    assert "raise ValueError" not in compiled.explain()
+
+
+def test_tensors_that_grow_by_other_amounts_part() -> None:
+    def grown(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, t: torch.Tensor) -> Any:
+        while t > 0:
+            a, b = torch.cat([a, a[:1]]), torch.cat([b, b[:2]])
+            c = torch.cat([c, c[c > 0]]) if t > 2 else torch.cat([c, c[:1]])
+            t = t - 1
+        return a, b, c, a.sum() + b.sum() + c.sum()
+
+    x = torch.tensor([1.0, -1.0, 2.0])
+    check(grown, *((x, x[:2], x, torch.tensor(t)) for t in (0, 1, 2, 4)))

@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import recursion, sized, switches
+from stretto.frontends.python.calls import entries, recursion, sized, switches
 from stretto.frontends.python.calls.builtins import (
     RULES,
     generator_method,
@@ -36,7 +36,6 @@ from stretto.frontends.python.source.rewrite import (
     is_user_function,
     rewritten,
 )
-from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.locations import enter_graph, is_user_file
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import Abort, fail
@@ -127,38 +126,6 @@ def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
         changes(args[0] if owner is None or owner is builtins else owner)
     elif function is next and args:
         check_iterator(args[0])
-
-
-def check_entries(container: Any) -> None:
-    """Fail for a dict whose entries depend on the run, where all of them are looked at."""
-    if isinstance(container, dict):
-        for item in container.values():  # pyright: ignore[reportUnknownVariableType]
-            if _may_be_missing(item):
-                fail(
-                    "a dict is used to which an entry is added in one arm of a traced branch only",
-                    "add it in both arms, or look at single entries",
-                )
-
-
-def _with_defaults(function: types.FunctionType, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call with the default of a parameter in the place of an entry of
-    `**entries` that was added in one arm of a traced branch only."""
-    missing = [name for name, item in kwargs.items() if _may_be_missing(item)]
-    if not missing:
-        return kwargs
-    parameters = inspect.signature(function, follow_wrapped=False).parameters
-    made = dict(kwargs)
-    for name in missing:
-        default = parameters[name].default if name in parameters else inspect.Parameter.empty
-        if default is not inspect.Parameter.empty:
-            options = [default if x is UNDEFINED else x for x in made[name].stretto_options]
-            made[name] = branches.merged(made[name].stretto_flags, options)
-    return made
-
-
-def _may_be_missing(entry: Any) -> bool:
-    """Whether an entry of a dict was added in one arm of a traced branch only."""
-    return isinstance(entry, Either) and any(x is UNDEFINED for x in entry.stretto_options)
 
 
 def _stores(function: Any) -> bool:
@@ -257,14 +224,18 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if function is not next and function is not iter and not _stores(function):
         args = _collected(args)
         args, kwargs = settled_texts((args, kwargs))
+    outcome = entries.method(function, args)
+    if outcome is not NotImplemented:
+        return outcome
     for given in (getattr(function, "__self__", None), *args):
-        check_entries(given)
+        entries.check_entries(given)
     if not _stores(function):
         found = next((item for item in args if isinstance(item, Either)), None)
         if found is not None:
             return _with_options(function, args, kwargs, found)
     args, kwargs = needs_items(function, args, kwargs)
     args, kwargs = sized.with_sizes(function, args, kwargs)
+    kwargs = switches.with_flags(function, kwargs)
     switch = switches.switch_of(function, kwargs)
     if switch is not None:
         return _switched(function, args, kwargs, switch)
@@ -295,7 +266,7 @@ def _call_function(
             _note_sourceless(function)
         return _native(function, args, kwargs)
     _check_kind(function)
-    kwargs = _with_defaults(function, kwargs)
+    kwargs = entries.with_defaults(function, kwargs)
     if inspect.isgeneratorfunction(function):
         return _generated(function, args, kwargs)
     if not is_rewritten(function):

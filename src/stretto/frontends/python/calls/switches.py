@@ -12,6 +12,22 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.values.scalars import is_number
+from stretto.frontends.python.values.sizes import is_decided, plain
+
+
+def with_flags(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call with flags in the place of conditions on sizes, where the
+    function takes bools of Python only. A condition on sizes of the call is settled by a guard."""
+    asked = [name for name, item in kwargs.items() if isinstance(item, torch.SymBool)]
+    if not asked:
+        return kwargs
+    known = _switches(getattr(function, "__name__", ""))
+    flags = {name: _flag(kwargs[name]) for name in asked if name in known}
+    return {**kwargs, **flags}
+
+
+def _flag(condition: torch.SymBool) -> Any:
+    return plain(condition) if is_decided(condition) else bool(condition)
 
 
 def switch_of(function: Any, kwargs: Mapping[str, Any]) -> str | None:

@@ -154,13 +154,12 @@ class Carry:
         supply = iter(values)
         self.has_run = self.runs_once and not in_body
         self.made, self.copied = {}, {}
-        sizes: dict[Any, Dim] = {}
+        sizes: dict[Any, Any] = {}
         for slot, leaf in self.leaves.items():
             if leaf.kind.rows is not None:
-                self.made[slot] = self._of_rows(
-                    next(supply), leaf, sizes, None if in_body else trips
-                )
-                leaf.size = sizes[leaf.group] if in_body else leaf.size
+                known = None if in_body else trips
+                self.made[slot], size = self._of_rows(next(supply), leaf, sizes, known)
+                leaf.size = size if in_body else leaf.size
                 continue
             marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
             device = device_of(leaf.init, leaf.end)
@@ -183,16 +182,35 @@ class Carry:
         self.aliases.place(self.made, tuple(supply), in_body=in_body, has_run=self.has_run)
 
     def _of_rows(
-        self, value: Value, leaf: Carried, sizes: dict[Any, Dim], trips: Dim | None
-    ) -> Any:
-        """A tensor whose size changes; `sizes`: those of the groups that are known."""
+        self, value: Value, leaf: Carried, sizes: dict[Any, Any], trips: Dim | None
+    ) -> tuple[Any, Dim]:
+        """A tensor whose size changes, and that size. `sizes`: those that are known, by group and
+        size before the loop; and by group, those of its first tensor, now and before the loop."""
         dim = leaf.kind.rows
         assert dim is not None
+        before = _size_before(leaf, dim)
+        key = (leaf.group, before)
         known = None if trips is None else self._size_after(leaf, dim, trips)
+        if known is None and before is not None and leaf.group in sizes:
+            first, start = sizes[leaf.group]
+            known = (first + before - start).dim
         if known is not None:
-            sizes.setdefault(leaf.group, known)
+            sizes.setdefault(key, known)
         device = device_of(*options_of(leaf.init), *options_of(leaf.end))
-        return of_rows(value, dim, device, sizes, leaf.group, leaf.least)
+        made = of_rows(value, dim, device, sizes, key, self._least_of_group(leaf, before))
+        if before is not None:
+            sizes.setdefault(leaf.group, (Size.of(sizes[key]), before))
+        return made, sizes[key]
+
+    def _least_of_group(self, leaf: Carried, before: Size | None) -> int:
+        """The least that the size of a tensor is, as the others of its group tell it as well."""
+        least = leaf.least
+        for other, dim in self._grown_leaves() if before is not None else ():
+            start = _size_before(other, dim) if other.group == leaf.group else None
+            more = None if start is None else bounds(before - start)[0]
+            if more is not None:
+                least = max(least, other.least + more)
+        return least
 
     def _length(self, key: Any, before: ListLength, in_body: bool, trips: Dim | None) -> ListLength:
         """Length of a list at the start of the body, or after `trips` rounds."""
@@ -366,9 +384,10 @@ class Carry:
             leaf = self.leaves[slot] = Carried(kind, before)
         if leaf.kind != kind or leaf.group is None:
             leaf.kind, leaf.layout, self.changed = kind, None, True
-            leaf.group = (
-                slot[:-1] if leaf.init is UNDEFINED else rows_sizes(leaf.init, kind.rows),
-            )
+            leaf.group = "grown"
+            if _size_before(leaf, kind.rows) is None:
+                sizes = rows_sizes(leaf.init, kind.rows)
+                leaf.group = (slot[:-1] if leaf.init is UNDEFINED else sizes,)
             if self.frame is not None:  # a recursion may enter the next call with any size
                 leaf.least = _least(leaf.init, kind.rows)
         leaf.end = after
@@ -390,20 +409,20 @@ class Carry:
         return None if any(symbol in decided for symbol in total.symbols) else total.dim
 
     def _compare_sizes(self) -> None:
-        """Parts the tensors of a group that have different sizes after a round, and finds those
-        that a round may make smaller than they were before the loop."""
+        """Parts the tensors of a group whose sizes change by other amounts in a round, and finds
+        those that a round may make smaller than they were before the loop."""
         for leaf, dim in self._grown_leaves():
             if _least(leaf.end, dim) < leaf.least:
                 leaf.least, self.changed = 0, True
         found: dict[Any, list[Any]] = {}
         for leaf, dim in self._grown_leaves():
-            sizes = found.setdefault(leaf.group, [])
-            if rows_sizes(leaf.end, dim) not in sizes:
-                sizes.append(rows_sizes(leaf.end, dim))
+            changes = found.setdefault(leaf.group, [])
+            if _change(leaf, dim) not in changes:
+                changes.append(_change(leaf, dim))
         for leaf, dim in self._grown_leaves():
-            sizes = found[leaf.group]
-            if len(sizes) > 1:
-                leaf.group = (leaf.group, sizes.index(rows_sizes(leaf.end, dim)))
+            changes = found[leaf.group]
+            if len(changes) > 1:
+                leaf.group = (leaf.group, changes.index(_change(leaf, dim)))
                 self.changed = True
 
     def _learn(self, slot: Slot, before: Any, after: Any, name: str) -> None:
@@ -642,5 +661,23 @@ def _has_unbound_form(value: Any) -> bool:
 
 def _least(value: Any, dim: int) -> int:
     """The least that the size of a tensor, or of what a value may be, is in a dim."""
-    lows = [0 if size is None else bounds(size)[0] or 0 for size in rows_sizes(value, dim)]
+    sizes, known = rows_sizes(value, dim), tracer().sizes
+    lows = [0 if size is None else known.least(size) or 0 for size in sizes]
     return max(0, min(lows, default=0))
+
+
+def _size_before(leaf: Carried, dim: int) -> Size | None:
+    """The size of a tensor before the loop; None where it is one of several, or not defined."""
+    (size, *others) = rows_sizes(leaf.init, dim)
+    return None if others or size is None else Size.of(size)
+
+
+def _change(leaf: Carried, dim: int) -> tuple[Any, ...]:
+    """What a round does to the size of a tensor; of one whose size before the loop is not known,
+    the sizes that it may have after the round."""
+    before, after = _size_before(leaf, dim), rows_sizes(leaf.end, dim)
+    if before is None:
+        return after
+    if len(after) > 1 or after[0] is None:
+        return (before, after)
+    return (Size.of(after[0]) - (before if leaf.size is None else leaf.size),)

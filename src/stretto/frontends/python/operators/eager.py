@@ -111,8 +111,7 @@ def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """The results of an operator on fake tensors. Where it refuses sizes that it knows nothing of,
     torch may ask what they are: operands may be broadcast."""
     if not state.sizes.are_symbolic:
-        with state.faking():
-            outputs = func(*args, **kwargs)
+        outputs = _faked_of_fixed(state, func, args, kwargs)
         return mapped(partial(_simplified, state), outputs) if state.symbols else outputs
     with state.faking():
         require_elements(func, args, kwargs)
@@ -126,19 +125,31 @@ def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return mapped(partial(_simplified, state), outputs) if state.symbols else outputs
 
 
+def _faked_of_fixed(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """The same in a capture without symbolic sizes, where data may decide some."""
+    try:
+        with state.faking():
+            return func(*args, **kwargs)
+    except RuntimeError:
+        if not state.symbols:
+            raise
+        with state.faking():
+            return on_fakes(func, args, kwargs)
+
+
 def _simplified(state: Tracer, item: Any) -> Any:
     """A fake tensor with its sizes as types have them, where torch does not simplify them: it knows
     less of maxima. So the last of at least one elements is 1 element."""
     if not isinstance(item, FakeTensor):
         return item
-    sizes = [size for size in item.shape if isinstance(size, torch.SymInt)]
-    if not any(map(_has_maximum, sizes)):
+    sizes: list[Any] = list(item.shape)
+    if not any(isinstance(size, torch.SymInt) and _has_maximum(size) for size in sizes):
         return item
-    known = [size if isinstance(size, int) else state.dim_of(size.node.expr) for size in item.shape]
-    dims = (size for size in known if size is not None)
-    if len(known) > len(tuple(dims)):
-        return item
-    return _resized(state, item, known)
+    dims = [
+        state.dim_of(size.node.expr) if isinstance(size, torch.SymInt) else size for size in sizes
+    ]
+    known = [dim for dim in dims if dim is not None]
+    return _resized(state, item, known) if len(known) == len(dims) else item
 
 
 def _has_maximum(size: torch.SymInt) -> bool:

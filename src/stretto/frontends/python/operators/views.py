@@ -24,6 +24,7 @@ from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.size_bounds import at_most
 from stretto.ir.symbols import rename_dim, rename_type
 from stretto.ir.types import DType, TensorType
 from stretto.ops.infer import infer as infer_types
@@ -250,10 +251,25 @@ def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
 
 def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     """A slice. Whether a symbolic end lies in the dim is asked, so that its size has few cases."""
+    start, end = _from_front(x, dim, start), _from_front(x, dim, end)
     is_symbolic = isinstance(end, torch.SymInt)
     with tracer().sizes.deciding() if is_symbolic else nullcontext():
         fake = _fake_view(aten.slice.Tensor, x, dim, start, end, step)
     return _sliced(x, fake, dim, start, end, step)
+
+
+def _from_front(x: TracedTensor, dim: int, bound: Any) -> Any:
+    """A symbolic bound of a slice that surely counts from the end as one that counts from the
+    front."""
+    if not isinstance(bound, torch.SymInt) or is_decided(bound):
+        return bound
+    moved: Any = bound + x.shape[dim]
+    distance, place = tracer().dim_of(bound.node.expr), tracer().dim_of(moved.node.expr)
+    if place == 0:
+        return 0
+    if distance is None or place is None or not (at_most(distance, -1) and at_most(0, place)):
+        return bound
+    return moved
 
 
 def _sliced(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from stretto.errors import SourceLocation, VerifyError
 from stretto.frontends.python.tracing.locations import user_location
+from stretto.ir.size_bounds import bounds, substitute_symbols
 from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim
 from stretto.ops.symints import backed_symint, from_sympy, to_symint
@@ -236,6 +237,15 @@ class Sizes:
             return from_sympy(expression, self.known)
         except VerifyError:
             return None
+
+    def least(self, size: Dim) -> int | None:
+        """The least that a size is, by what the guards so far say of its symbols."""
+        ranges = {symbol: self.env.var_to_range[item] for item, symbol in self.known.items()}
+        narrowed = {
+            symbol: Size.of(replace(symbol, low=max(symbol.low, int(limits.lower))))
+            for symbol, limits in ranges.items()
+        }
+        return bounds(substitute_symbols(Size.of(size), narrowed))[0]
 
     def settle_ints(self, size: torch.SymInt) -> bool:
         """Settles the ints among the arguments that a size is computed from; whether there are

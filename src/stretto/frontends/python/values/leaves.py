@@ -108,13 +108,15 @@ def of_rows(
     value: Value,
     dim: int,
     device: torch.device | None,
-    sizes: dict[Any, Dim],
+    sizes: dict[Any, Any],
     key: Any,
     least: int = 0,
 ) -> Any:
     """A list of parts as the tensor that they are along a dim. Tensors with one `key` have one
-    size of at least `least`, which `sizes` gains."""
+    size of at least `least`, which `sizes` gains. The sizes of the parts are settled by guards."""
     state, element = tracer(), value.list.element
+    for size in element.shape:
+        int(state.symbolic_dim(size))
     if key not in sizes:
         sizes[key] = state.dim(state.new_symbol(state.list_length(value), least))
     lead = sizes[key]
@@ -248,7 +250,7 @@ class Carried:
     """What is carried: its kind, its value before the region, and that at the end of the body.
 
     `box`: a Python list that becomes a list of the Program; then `init` has its items. `group`: of
-    tensors whose sizes change, those with equal groups have the same size in every round.
+    tensors whose sizes change, those with equal groups differ in size by the same in every round.
     """
 
     kind: Kind

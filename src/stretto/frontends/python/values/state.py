@@ -327,13 +327,18 @@ def equal_leaves(first: Any, second: Any) -> bool:
     return isinstance(first, _PLAIN) and bool(first == second)
 
 
+def _shown_dim(dim: Any) -> str:
+    """A size as an error message shows it. Showing one settles nothing."""
+    return str(dim.node) if isinstance(dim, torch.SymInt) else str(dim)
+
+
 def describe(value: Any) -> str:
     """A value as an error message shows it."""
     if value is UNDEFINED:
         return "undefined"
     if isinstance(value, TracedTensor):
         kind = "number" if value.number is not None else "tensor"
-        dims = ", ".join(str(dim) for dim in value.shape)
+        dims = ", ".join(map(_shown_dim, value.shape))
         return f"a {kind} {str(value.dtype).removeprefix('torch.')}[{dims}]"
     if isinstance(value, TracedList):
         return "a list"
