@@ -377,6 +377,17 @@ def single_entries(s: Any, x: Tensor) -> Any:
     return got, other, missing, y, popped, list(d), "a" in d
 
 
+def number_of_one_arm(s: Any, x: Tensor) -> Any:
+    """A number of Python that one arm sets stays one, so a list may be indexed by it."""
+    d: dict[str, Any] = {}
+    o = State()
+    if x.sum() > 0:
+        d["n"] = 1
+        o.n = 2  # type: ignore[attr-defined]
+    n = d["n"] if "n" in d else getattr(o, "n", 1)
+    return [x, x * 2][n] if n == 1 else x - 1, x[:n]
+
+
 def attends(s: Any, x: Tensor) -> Any:
     """A mask or a flag of Python for torch, as the run says."""
     q = torch.stack([x, x * 2, x - 1])[None, None]
@@ -392,6 +403,7 @@ def sorts(s: Any, x: Tensor) -> Any:
 STEPS = [
     entry_as_keyword,
     entry_that_is_none,
+    number_of_one_arm,
     single_entries,
     attends,
     sorts,

@@ -205,7 +205,9 @@ class Carry:
     def _least_of_group(self, leaf: Carried, before: Size | None) -> int:
         """The least that the size of a tensor is, as the others of its group tell it as well."""
         least = leaf.least
-        for other, dim in self._grown_leaves() if before is not None else ():
+        if before is None:
+            return least
+        for other, dim in self._grown_leaves():
             start = _size_before(other, dim) if other.group == leaf.group else None
             more = None if start is None else bounds(before - start)[0]
             if more is not None:
@@ -675,9 +677,11 @@ def _size_before(leaf: Carried, dim: int) -> Size | None:
 def _change(leaf: Carried, dim: int) -> tuple[Any, ...]:
     """What a round does to the size of a tensor; of one whose size before the loop is not known,
     the sizes that it may have after the round."""
-    before, after = _size_before(leaf, dim), rows_sizes(leaf.end, dim)
+    before, ends = _size_before(leaf, dim), rows_sizes(leaf.end, dim)
     if before is None:
-        return after
-    if len(after) > 1 or after[0] is None:
-        return (before, after)
-    return (Size.of(after[0]) - (before if leaf.size is None else leaf.size),)
+        return ends
+    match ends:
+        case (int() | Size() as after,):
+            return (Size.of(after) - (before if leaf.size is None else leaf.size),)
+        case _:
+            return (before, ends)

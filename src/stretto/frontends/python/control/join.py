@@ -226,6 +226,8 @@ class Joiner:
         return self.guarded[key]
 
     def _guard(self, value: Any, in_second: bool) -> Any:
+        if isinstance(value, bool | int | float):
+            return value
         kind = kind_of(value)
         if kind is not None:
             if isinstance(value, TracedTensor | TracedList) and self._outlives(value):
