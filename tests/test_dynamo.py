@@ -131,6 +131,40 @@ def test_on_the_native_machine() -> None:
     torch.testing.assert_close(fast(x), module(x))
 
 
+def test_further_calls_take_the_program_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo has compared the sizes; changed weights, other weights and other sizes are noticed."""
+    module = nn.Linear(8, 16).eval()
+    fast = compiled(module, fullgraph=True)
+    x = torch.randn(3, 8)
+    fast(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(stretto.Compiled, "_call", None)
+        torch.testing.assert_close(fast(2 * x), module(2 * x))
+        with torch.no_grad():
+            module.weight.mul_(3)
+        torch.testing.assert_close(fast(x), module(x))
+        assert fast(x.double().float()[:, ::1]).shape == (3, 16)
+    module.weight = nn.Parameter(torch.randn(16, 8))
+    torch.testing.assert_close(fast(x), module(x))
+    for size in (5, 1, 0, 3):
+        x = torch.randn(size, 8)
+        torch.testing.assert_close(fast(x), module(x))
+    x = torch.randn(8, 5).T
+    torch.testing.assert_close(fast(x), module(x))
+
+
+def test_a_float_that_a_program_was_made_for_is_part_of_the_key() -> None:
+    def function(x: Tensor, momentum: float) -> Tensor:
+        mean, variance = torch.zeros(4), torch.ones(4)
+        y = nn.functional.batch_norm(x, mean, variance, momentum=momentum, training=True)
+        return y + mean * momentum
+
+    fast = compiled(function)
+    x = torch.randn(6, 4)
+    for momentum in (0.1, 0.2, 0.3, 0.2, 0.1):
+        torch.testing.assert_close(fast(x, momentum), function(x, momentum))
+
+
 def test_modules_of_one_class_share_a_graph_and_keep_their_weights() -> None:
     layers = [nn.Linear(4, 4).eval() for _ in range(3)]
     fast = [compiled(layer, options=BY_HAND) for layer in layers]

@@ -486,6 +486,13 @@ class Compiled:
         """Everything compiled so far, oldest first."""
         return tuple(self._entries.values())
 
+    def only_entry(self) -> Entry | None:
+        """The one signature, if a call with such tensors needs no more than that it is current."""
+        if len(self._entries) != 1:
+            return None
+        (entry,) = self._entries.values()
+        return None if entry.varies or entry.takes_ints or entry.fits_sizes is not None else entry
+
     def synchronize(self) -> None:
         """Waits until all calls on GPUs have ended. Raises RunError for one that failed, which
         otherwise the next call does."""

@@ -21,8 +21,10 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from stretto.api import Compiled
+from stretto.entry import Entry
 from stretto.errors import CaptureError, StrettoWarning
 from stretto.frontends.fx import BoundGraph, GraphFunction, shared_outputs
+from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.options import Options
 from stretto.placement import AUTO, choose_machine, require_backend
 
@@ -173,8 +175,14 @@ class GraphPrograms:
         last = self._last
         if last is None or not last.serves(given):
             last = self._last = self._module(given)
+        entry, inputs = last.entry, [given[n] for n in last.inputs]
+        if entry is not None and active_transformation() is None and entry.is_current():
+            return entry(inputs)
         try:
-            return last.compiled(*[given[n] for n in last.inputs])
+            results = last.compiled(*inputs)
+            if not (self.has_sizes or self._specialised) and all(map(torch.is_tensor, inputs)):
+                last.entry = last.compiled.only_entry()
+            return results
         except CaptureError:
             if self._specialised or not self.floats:
                 raise
@@ -213,17 +221,19 @@ class GraphPrograms:
         return None if self.has_sizes and takes_symbols else False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class _OneModule:
     """A graph with the tensors of one module, which keep their identity as long as this is there.
 
-    inputs: positions of what is passed to `compiled`.
+    inputs: positions of what is passed to `compiled`. entry: its program, where that is right for
+    whatever Dynamo's guards let through.
     """
 
     fixed: dict[int, torch.Tensor]
     tensors: tuple[torch.Tensor, ...]
     inputs: list[int]
     compiled: Compiled
+    entry: Entry | None = None
 
     def serves(self, args: Sequence[Any]) -> bool:
         return all(map(is_, [args[n] for n in self.fixed], self.tensors))

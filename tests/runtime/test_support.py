@@ -10,7 +10,7 @@ import pytest
 from stretto.errors import BuildError
 from stretto.options import Options
 from stretto.runtime import support
-from stretto.runtime.support import Support
+from stretto.runtime.support import Support, begin
 
 
 def nothing(library: object) -> None:
@@ -31,10 +31,10 @@ def test_load_takes_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(support, "compile_shared", noted)
     part = Support(source, nothing)
-    part.begin(options)
-    part.begin(options)
+    begin([part], options)
+    begin([part], options)
     for thread in threading.enumerate():
-        if thread.name == "stretto builds answer.cpp":
+        if thread.name == "stretto builds its libraries":
             thread.join()
     assert part.load(options).answer() == 42
     assert builders == [False]
@@ -44,6 +44,6 @@ def test_what_went_wrong_is_raised_by_load(tmp_path: Path) -> None:
     source, options = tmp_path / "wrong.cpp", Options(cache_dir=tmp_path / "cache")
     source.write_text("int main( {")
     part = Support(source, nothing)
-    part.begin(options)
+    begin([part], options)
     with pytest.raises(BuildError, match="failed with exit code 1"):
         part.load(options)

@@ -154,5 +154,5 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_watch_look.restype = ctypes.c_int64
 
 
-_support = Support(Path(__file__).with_name("memory_watch.cpp"), _prepare)
-begin, built, load = _support.begin, _support.built, _support.load
+SUPPORT = Support(Path(__file__).with_name("memory_watch.cpp"), _prepare)
+built, load = SUPPORT.built, SUPPORT.load

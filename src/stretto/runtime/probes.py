@@ -47,5 +47,5 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
 
 
-_support = Support(Path(__file__).with_name("probes.cpp"), _prepare)
-begin, built, load = _support.begin, _support.built, _support.load
+SUPPORT = Support(Path(__file__).with_name("probes.cpp"), _prepare)
+built, load = SUPPORT.built, SUPPORT.load

@@ -28,15 +28,13 @@ class Support:
         self._loaded: ctypes.PyDLL | None = None
         self._begun = False
 
-    def begin(self, options: Options) -> None:
-        """Begins to build it beside what the caller goes on with. `load` waits for that, and raises
-        what went wrong."""
-        if not (self._begun or self._loaded is not None):
-            self._begun = True
-            name = f"stretto builds {self._source.name}"
-            threading.Thread(target=self._build, args=(options,), name=name, daemon=True).start()
+    def claim(self) -> bool:
+        """Whether nobody has begun to build it. Then the caller does: true once."""
+        begun, self._begun = self._begun, True
+        return not begun and self._loaded is None
 
-    def _build(self, options: Options) -> None:
+    def try_to_build(self, options: Options) -> None:
+        """An error is that of `load`, which builds it again."""
         with suppress(BuildError, OSError, StrettoWarning):
             self.built(options)
 
@@ -54,6 +52,19 @@ class Support:
                 self._prepare(library)
                 self._loaded = library
             return self._loaded
+
+
+def begin(parts: Sequence[Support], options: Options) -> None:
+    """Begins to build what nobody has begun, beside what the caller goes on with: one after the
+    other, so that a core is left for the caller. `load` waits for them."""
+    new = [part for part in parts if part.claim()]
+
+    def build() -> None:
+        for part in new:
+            part.try_to_build(options)
+
+    if new:
+        threading.Thread(target=build, name="stretto builds its libraries", daemon=True).start()
 
 
 def load_library(path: Path) -> ctypes.PyDLL:

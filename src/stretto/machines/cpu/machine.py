@@ -29,6 +29,7 @@ from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
+from stretto.runtime.support import begin
 
 
 def source_of(stages: Stages) -> Source:
@@ -75,8 +76,7 @@ class CpuMachine(Machine):
         return (*TO_SCHEDULE, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
 
     def prepare(self, options: Options) -> None:
-        for begin in (pool.begin, memory_watch.begin, probes.begin):
-            begin(options)
+        begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         return select(lowered, units, options.fuse, self.costs, remarks=remarks)

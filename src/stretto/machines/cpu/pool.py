@@ -32,8 +32,8 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_pool_configure(python_functions(_PYTHON_FUNCTIONS))
 
 
-_support = Support(Path(__file__).with_name("pool.cpp"), _prepare, HEADERS)
-begin, built, load = _support.begin, _support.built, _support.load
+SUPPORT = Support(Path(__file__).with_name("pool.cpp"), _prepare, HEADERS)
+built, load = SUPPORT.built, SUPPORT.load
 
 
 def launcher(options: Options) -> Launcher:
