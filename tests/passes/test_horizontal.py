@@ -40,6 +40,22 @@ def test_two_layers_of_one_input() -> None:
     )
 
 
+def test_a_constant_for_each_of_a_symbolic_batch_is_not_known() -> None:
+    check_unchanged(
+        """
+        func @main[0 <= n](%x: f32[n, 2, 3]) -> (f32[n, 2, 4], f32[n, 2, 4]) {
+          %a = constant "a" : f32[3, 4]
+          %p = aten.unsqueeze.default(%a, 0) : f32[1, 3, 4]
+          %e = aten.expand.default(%p, (n, 3, 4)) : f32[n, 3, 4]
+          %y = aten.matmul.default(%x, %e) : f32[n, 2, 4]
+          %z = aten.matmul.default(%x, %e) : f32[n, 2, 4]
+          return %y, %z
+        }
+        """,
+        Horizontal(),
+    )
+
+
 MIXED = """
 func @main(%x: f32[2, 3], %v: f32[3]) -> (f32[2, 4], f32[2, 5], f32[2, 4], f32[2, 2], f32[4]) {
   %a = constant "a" : f32[4, 3]

@@ -27,7 +27,7 @@ from stretto.frontends.python.calls.call import (
 from stretto.frontends.python.calls.entries import check_entries
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.control import branches, loops
-from stretto.frontends.python.lists import choices, indexing, operations, sources
+from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.rewrite import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
@@ -108,10 +108,21 @@ def generator(lowered: Callable[..., Any]) -> Callable[..., Any]:
     return local(start)
 
 
-def listed(iterable: Any, comprehension: FunctionType) -> Any:
-    """A list comprehension over `iterable`. Over a list whose length the run decides it is a loop
-    that collects what the comprehension makes of each item."""
-    if active() is None or not isinstance(iterable, TracedList | sources.Indexed):
+def _is_staged(iterable: Any) -> bool:
+    """Whether a comprehension is a loop of the Program."""
+    if active() is None:
+        return False
+    is_indexed = isinstance(iterable, TracedList | sources.Indexed)
+    return is_indexed or parts.unsettled(iterable) is not None
+
+
+def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> Any:
+    """A list comprehension over `iterable`. Where the number of items is no Python number, it is a
+    loop that collects what the comprehension makes of each item. lowered: the comprehension as a
+    function, where it has conditions or several loops."""
+    if active() is not None and lowered is not None:
+        return lowered(iterable)
+    if not _is_staged(iterable):
         return comprehension(iterable)
     items: Any = []
 
@@ -125,6 +136,28 @@ def listed(iterable: Any, comprehension: FunctionType) -> Any:
         return items
     finally:
         leave(frame)
+
+
+def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any:
+    """A generator expression over `iterable`. Where the number of items is no Python number,
+    whoever consumes it has its values in a loop."""
+    if not _is_staged(iterable):
+        return expression(iterable)
+    if lowered is not None:
+        return lowered(iterable)
+
+    def run() -> None:
+        def body(item: Any) -> None:
+            for made in expression([item]):
+                hand_over(made)
+
+        frame = enter("yielded", lambda: iterable)
+        try:
+            loops.stage_for(frame, iterable, body, (), place=expression.__code__)
+        finally:
+            leave(frame)
+
+    return Generated(run, "<genexpr>")
 
 
 def bound(name: str, read: Callable[[], Any]) -> Any:
@@ -191,7 +224,7 @@ def getitem(holder: Any, index: Any) -> Any:
     """`holder[index]`."""
     if isinstance(holder, TracedList):
         return operations.get_item(holder, index)
-    if isinstance(holder, TracedTensor):
+    if isinstance(holder, TracedTensor | parts.Parts):
         return holder[index]
     if isinstance(holder, torch.Tensor) and indexing.has_size(index):
         return indexing.getitem(tracer().promote(holder), index)
@@ -413,7 +446,7 @@ __all__ = [
     "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "call", "chain",
     "contains", "delattr", "delitem", "enter", "enter_try", "for_", "generator", "getitem",
     "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed", "local", "not_", "or_",
-    "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer",
+    "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer", "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

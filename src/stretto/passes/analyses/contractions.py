@@ -13,12 +13,18 @@ from itertools import count
 import torch
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import ConstantOp, TensorOp, argument_values
+from stretto.ir.ops import Argument, ConstantOp, TensorOp, argument_values
+from stretto.ir.symbols import symbols_of_argument
 from stretto.ir.types import DType, TensorType
 from stretto.ops.arguments import argument, value_argument
 from stretto.ops.infer import resolve
 from stretto.ops.properties import is_view
 from stretto.passes.analyses.host import on_host
+
+
+def _depends(argument: Argument) -> bool:
+    """Whether an argument is known in the run or at the call only."""
+    return bool(argument_values(argument)) or any(symbols_of_argument(argument))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Constants:
         if not (isinstance(op, TensorOp) and is_view(op) and len(op.results) == 1):
             return None
         source, *rest = op.args or (None,)
-        if op.kwargs or not isinstance(source, Value) or any(argument_values(one) for one in rest):
+        if op.kwargs or not isinstance(source, Value) or any(map(_depends, rest)):
             return None
         known = self.tensor(source)
         # By value there is no layout: a view of a transposed tensor is a reshape.

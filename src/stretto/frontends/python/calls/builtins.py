@@ -25,8 +25,9 @@ from stretto.frontends.python.control.branches import (
     stage_or,
     which,
 )
-from stretto.frontends.python.lists import operations, sources
+from stretto.frontends.python.lists import methods, operations, parts, sources
 from stretto.frontends.python.operators import draws
+from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -126,6 +127,11 @@ def _extreme(
 
     def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         items: tuple[Any, ...] = args
+        if len(args) == 1 and key is None and not kwargs:
+            collected = _as_list(args[0])
+            if isinstance(collected, TracedList) and collected.numbers:
+                name = "max" if is_better is operator.gt else "min"
+                return rewritten(methods.best)(collected, is_better, name)
         if len(args) == 1:
             items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
         if kwargs or not items:
@@ -165,8 +171,9 @@ def _isinstance(value: Any, kinds: Any) -> Any:
     every = kinds if isinstance(kinds, tuple) else (kinds,)
     if isinstance(value, packed.PaddedSequence):
         return builtins.any(issubclass(PackedSequence, kind) for kind in every)
-    if isinstance(value, TracedList):
-        return builtins.any(issubclass(list, kind) for kind in every)
+    if isinstance(value, TracedList | parts.Parts):
+        own = list if isinstance(value, TracedList) else tuple
+        return builtins.any(issubclass(own, kind) for kind in every)
     if is_size_number(value):
         size = int if isinstance(value, torch.SymInt) else float
         return any(issubclass(size, item) for item in every if isinstance(item, type))
@@ -205,20 +212,45 @@ def _hasattr(holder: Any, name: str) -> Any:
     return found is not UNDEFINED
 
 
+def _list(*args: Any) -> Any:
+    if args and isinstance(args[0], TracedList):
+        return operations.copied(args[0])
+    source = parts.unsettled(args[0]) if args else None
+    return NotImplemented if source is None else parts.listed(source)
+
+
+def _as_list(items: Any) -> Any:
+    """A list of the Program in the place of other things whose number is no Python number."""
+    source = None if isinstance(items, TracedList) else parts.unsettled(items)
+    return items if source is None else parts.listed(source)
+
+
 def _sum(items: Any, start: Any = 0) -> Any:
+    items = _as_list(items)
     if not isinstance(items, TracedList):
         return NotImplemented
-    return operations.stack(items).sum(0) + start
+    length = operations.traced_length(items)
+    if not isinstance(length, TracedTensor) and not length:
+        return start
+    total = operations.stack(items).sum(0)
+    return (cast_number(total, _NUMBERS[total.dtype]) if items.numbers else total) + start
+
+
+_NUMBERS = {torch.int64: int, torch.float32: float, torch.float64: float}
 
 
 def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
     """any and all."""
 
     def rule(items: Any) -> Any:
+        items = _as_list(items)
+        if isinstance(items, TracedList):
+            found = rewritten(methods.any_of)(items, not start)
+            return stage_not(found) if start else found
         found: Any = start
         for item in items:
             found = stage(found, lambda i=item: i)
-        return found if _traced(found) else bool(found)
+        return cast_number(found, bool) if _traced(found) else bool(found)
 
     return rule
 
@@ -278,6 +310,7 @@ def _joined(operation: BuiltinRule) -> BuiltinRule:
     """torch.stack and torch.cat."""
 
     def rule(items: Any, dim: int = 0, *, out: Any = None) -> Any:
+        items = _as_list(items)
         return operation(items, dim) if isinstance(items, TracedList) else NotImplemented
 
     return rule
@@ -432,9 +465,7 @@ RULES: dict[Any, BuiltinRule] = {
     type: _type,
     getattr: _getattr,
     hasattr: _hasattr,
-    list: lambda *args: (
-        operations.copied(args[0]) if args and isinstance(args[0], TracedList) else NotImplemented
-    ),
+    list: _list,
     sum: _sum,
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
@@ -467,6 +498,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.full: _full,
     torch.full_like: _full_like,
     **sized.RULES,
+    **parts.RULES,
     **packed.RULES,
     **transformers.RULES,
     torch.arange: _arange,
@@ -544,11 +576,14 @@ def needs_items(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments for a function that knows nothing of traced lists."""
-    has_list = any(isinstance(item, TracedList) for item in (*args, *kwargs.values()))
+    known = (TracedList, parts.Parts)
+    has_list = any(isinstance(item, known) for item in (*args, *kwargs.values()))
     if not has_list or isinstance(function, _ListMethod):
         return args, kwargs
 
     def convert(item: Any) -> Any:
+        if isinstance(item, parts.Parts):
+            return tuple(item)
         return operations.to_python(item) if isinstance(item, TracedList) else item
 
     return tree_map(convert, args), tree_map(convert, kwargs)

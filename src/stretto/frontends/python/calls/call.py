@@ -28,6 +28,7 @@ from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.outside import check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
+from stretto.frontends.python.lists import parts
 from stretto.frontends.python.objects.heap import MUTATORS
 from stretto.frontends.python.objects.stand_ins import check_change, replacement
 from stretto.frontends.python.source.rewrite import (
@@ -170,8 +171,8 @@ def _rule(function: Any) -> Callable[..., Any] | None:
     if getattr(function, "__module__", None) == "torch.random":
         function = inspect.unwrap(function)  # importing Dynamo wraps these
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, torch.Tensor) and function.__name__ in sized.METHODS:
-        return functools.partial(sized.METHODS[function.__name__], owner)
+    if isinstance(owner, torch.Tensor) and function.__name__ in _METHODS:
+        return functools.partial(_METHODS[function.__name__], owner)
     if isinstance(owner, list | TracedList) and not isinstance(function, types.MethodType):
         return list_method(function)
     if isinstance(owner, torch.Generator):
@@ -180,6 +181,10 @@ def _rule(function: Any) -> Callable[..., Any] | None:
         return RULES.get(function)
     except TypeError:
         return None
+
+
+_METHODS = {**sized.METHODS, **parts.METHODS}
+"""Methods of tensors that are traced otherwise than by torch."""
 
 
 def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -357,6 +357,8 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
     trips = None if isinstance(source.length, TracedTensor) else state.dim(source.length)
     runs = trips is not None and at_most(first + 1, trips)
     loops = frozenset[int]() if trips is None else frozenset({state.loop_of(source)})
+    if isinstance(trips, Size):
+        state.sized_loops |= loops
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
     body, stopped = Block(), False
 

@@ -268,9 +268,13 @@ def _position(start: Any) -> Value:
 
 
 def _unrolled(bounds: tuple[Any, ...]) -> list[Any] | None:
-    """The bounds of a slice where they are known, if need be by unrolling a loop; else None."""
+    """The bounds of a slice where they are known, if need be by unrolling a loop that is not one
+    over a size; else None."""
     found: list[Any] = []
     for bound in bounds:
+        mark = bound.number if isinstance(bound, TracedTensor) else None
+        if mark is not None and mark.loops & tracer().sized_loops:
+            return None
         try:
             found.append(concrete(bound, "int") if isinstance(bound, TracedTensor) else bound)
         except Abort:

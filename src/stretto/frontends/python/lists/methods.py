@@ -14,6 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 
+def collected(items: Any) -> Any:
+    """A new list of the items."""
+    made: Any = []
+    for item in items:
+        made.append(item)
+    return made
+
+
 def extend(items: Any, others: Any) -> None:
     for position in range(len(others)):
         items.append(others[position])
@@ -100,4 +108,26 @@ def contains(items: Any, number: Any) -> Any:
     for position in range(len(items)):
         if items[position] == number:
             found = True
+    return found
+
+
+def any_of(items: Any, found: bool) -> Any:
+    """Whether the truth of one of the items is `found`."""
+    outcome = False
+    for item in items:
+        if bool(item) == found:
+            outcome = True
+    return outcome
+
+
+def best(items: Any, is_better: Any, name: str) -> Any:
+    """The first item that no other one is better than."""
+    length = len(items)
+    if length == 0:
+        raise ValueError(f"{name}() arg is an empty sequence")
+    found = items[0]
+    for position in range(1, length):
+        item = items[position]
+        if is_better(item, found):
+            found = item
     return found

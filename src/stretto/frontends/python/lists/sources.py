@@ -56,7 +56,9 @@ def range_source(*bounds: Any) -> Indexed:
         raise ValueError("range() arg 3 must not be zero")
     state = tracer()
     if not any(isinstance(bound, TracedTensor) for bound in (start, stop)):
-        return Indexed(_trips(start, stop, step), lambda index: _position(index, start, step))
+        return Indexed(
+            trips_of_range(start, stop, step), lambda index: position_in_range(index, start, step)
+        )
     start, stop = (
         state.number_of_dim(bound) if isinstance(bound, torch.SymInt) else bound
         for bound in (start, stop)
@@ -66,10 +68,10 @@ def range_source(*bounds: Any) -> Indexed:
     span = stop if starts_at_zero and sign == 1 else (stop - start) * sign
     count = (span + (abs(step) - 1)) // abs(step) if abs(step) != 1 else span
     length = to_number(count) if isinstance(count, TracedTensor) else max(0, count)
-    return Indexed(length, lambda index: _position(index, start, step))
+    return Indexed(length, lambda index: position_in_range(index, start, step))
 
 
-def _trips(start: Any, stop: Any, step: int) -> SequenceLength:
+def trips_of_range(start: Any, stop: Any, step: int) -> SequenceLength:
     """How many numbers a range of sizes has."""
     state = tracer()
     first, last = (Size.of(state.dim(bound)) for bound in (start, stop))
@@ -77,7 +79,7 @@ def _trips(start: Any, stop: Any, step: int) -> SequenceLength:
     return state.symbolic_dim(maximum(0, ceil_div(distance, abs(step))).dim)
 
 
-def _position(index: Any, start: Any, step: int) -> Any:
+def position_in_range(index: Any, start: Any, step: int) -> Any:
     scaled = index if step == 1 else index * step
     return scaled if isinstance(start, int) and start == 0 else scaled + start
 
@@ -88,7 +90,7 @@ def as_source(iterable: Any) -> Indexed | None:
         return iterable
     if isinstance(iterable, range):
         start, step = iterable.start, iterable.step
-        return Indexed(len(iterable), lambda index: _position(index, start, step))
+        return Indexed(len(iterable), lambda index: position_in_range(index, start, step))
     if isinstance(iterable, torch.Tensor):
         return _tensor_source(iterable)
     if isinstance(iterable, TracedList):

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.calls.packed import PaddedSequence
+from stretto.frontends.python.lists.parts import Parts
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
@@ -148,6 +149,8 @@ class Flattener:
         """A value that was made while capturing: made anew by each call."""
         check_kept(value)
         match value:
+            case Parts():
+                return NewContainer(TupleOf(tuple), tuple(self.spec(item) for item in value))
             case Indexed() if not self.storing:
                 return NewContainer(CollectionOf(list), tuple(self.spec(item) for item in value))
             case dict():

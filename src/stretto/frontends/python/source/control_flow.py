@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.frontends.python.source import generators, liveness
+from stretto.frontends.python.source import comprehensions, generators, liveness
 from stretto.frontends.python.source.jumps import VALUE, JumpLowering
 from stretto.frontends.python.source.liveness import NameSet
 from stretto.frontends.python.source.syntax import (
@@ -47,6 +47,8 @@ class ExpressionLowering(ast.NodeTransformer):
         self.unsure = unsure
         self.operands = dict[str, ast.expr]()
         """Parts of expressions that bind variables of this function, as local functions."""
+        self.functions = list[ast.FunctionDef]()
+        """Comprehensions as local functions, so that their loops and conditions are staged."""
         self.scopes = 0
         """Lambdas and comprehensions around the expression."""
 
@@ -73,18 +75,34 @@ class ExpressionLowering(ast.NodeTransformer):
         self.scopes -= 1
         return node
 
-    visit_SetComp = visit_DictComp = visit_GeneratorExp = _scope
+    visit_SetComp = visit_DictComp = _scope
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
-        """Its first iterable is passed in, so that it may be a list of the Program."""
-        is_plain = not any(item.is_async for item in node.generators) and not _has_walrus([node])
+        """One with conditions or several loops becomes a function. Of another one, the first
+        iterable is passed in, so that it may be a list of the Program."""
+        return self._comprehension(node, "listed", comprehensions.listing)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
+        """It stays what it is, unless the number of its items is no Python number."""
+        return self._comprehension(node, "yielded", comprehensions.yielding)
+
+    def _comprehension(
+        self, node: Any, kind: str, function: Callable[[Any, str], ast.FunctionDef]
+    ) -> ast.expr:
+        if not comprehensions.is_plain(node):
+            return self._scope(node)
+        made = list[ast.expr]()
+        if not self.scopes and comprehensions.has_control_flow(node):
+            identifier = f"__stretto_{kind}_{len(self.functions)}"
+            lowered = function(node, identifier)
+            self.functions.append(lowered)
+            self.functions[-1] = lower_function(lowered, unsure=self.unsure)
+            made.append(name(identifier))
         self._scope(node)
-        if not is_plain:
-            return node
         first = node.generators[0]
-        items, first.iter = first.iter, at(first.iter, name("__stretto_items"))
-        only = ast.arguments([], [ast.arg("__stretto_items")], None, [], [], None, [])
-        return staged(node, "listed", items, at(node, ast.Lambda(only, node)))
+        items, first.iter = first.iter, at(first.iter, name(comprehensions.ITEMS))
+        only = ast.arguments([], [ast.arg(comprehensions.ITEMS)], None, [], [], None, [])
+        return staged(node, kind, items, at(node, ast.Lambda(only, node)), *made)
 
     def _operand(self, node: ast.expr) -> ast.expr:
         """A part that may be skipped, as a function. `:=` inside of a lambda would not bind the
@@ -392,9 +410,12 @@ def lower_function(
     nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
     for value in expressions.operands.values():
         always |= liveness.loads(value) | liveness.stores([value])
+    for function in expressions.functions:
+        always |= liveness.loads(function)
     statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
     lowered = statements.block(body, frozenset({VALUE}))
     parts = [statements.operand(*item) for item in expressions.operands.items()]
+    parts += expressions.functions
     _strip_annotations(node.args)
     if not is_outer:
         expressions.generic_visit(node.args)

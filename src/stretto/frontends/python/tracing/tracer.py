@@ -126,6 +126,8 @@ class Tracer:
         self.outlines: dict[Any, Any] = {}
         self.learned: dict[Any, Any] = {}
         self.loop_numbers: dict[int, tuple[int, object]] = {}
+        self.sized_loops = set[int]()
+        """The loops whose number of iterations is a size: to unroll one settles that size."""
         self.mode: Any = None
         self.facts: dict[Value, bool] = {}
         self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
