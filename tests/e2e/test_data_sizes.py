@@ -108,6 +108,19 @@ def unique_rows(i: Tensor) -> Any:
     return torch.unique(i, dim=0, return_inverse=True, return_counts=True)
 
 
+@case(integers)
+def unique_of_nothing(i: Tensor) -> Any:
+    none, rows = i[:0], torch.zeros(0, 3)
+    return (
+        torch.unique(none, return_inverse=True, return_counts=True),
+        torch.unique(rows, return_inverse=True),
+        torch.unique(torch.zeros(2, 0), return_inverse=True),
+        torch.unique(rows, dim=0, return_inverse=True),
+        torch.unique_consecutive(rows, return_inverse=True, return_counts=True),
+        torch.unique_consecutive(rows, dim=0, return_counts=True),
+    )
+
+
 @case(rows, repeats)
 def repeat_interleave(x: Tensor, r: Tensor) -> Any:
     return torch.repeat_interleave(x, r, dim=0), torch.repeat_interleave(r)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import pytest
@@ -11,6 +12,16 @@ from torch import Tensor, nn
 import stretto
 from tests.e2e.objects import INPUTS, State, Step, check
 from tests.frontends.python.checks import assert_same
+
+
+class Side(enum.Enum):
+    LEFT = 0
+    RIGHT = 1
+
+
+class Level(enum.IntEnum):
+    LOW = 2
+    HIGH = 5
 
 
 def masked(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -400,6 +411,28 @@ def sorts(s: Any, x: Tensor) -> Any:
     return torch.sort(x, descending=bool(x.sum() > 0)).values
 
 
+def member_of_enum(s: Any, x: Tensor) -> Any:
+    side = Side.LEFT if x[0] > 0 else Side.RIGHT
+    if side is Side.RIGHT:
+        x = x * 2
+    elif side == Side.LEFT:
+        x = x - 1
+    return x, {Side.LEFT: 1, Side.RIGHT: 2}[side]
+
+
+def member_in_a_loop(s: Any, x: Tensor) -> Any:
+    side = Side.LEFT
+    while x.sum() < 5:
+        x = x + (1 if side is Side.LEFT else 2)
+        side = Side.RIGHT if x[0] > 1 else Side.LEFT
+    return x, side is Side.RIGHT
+
+
+def member_with_a_number(s: Any, x: Tensor) -> Any:
+    level = Level.HIGH if x[0] > 0 else Level.LOW
+    return x * level, level + 1, level is Level.HIGH, level > 3
+
+
 STEPS = [
     entry_as_keyword,
     entry_that_is_none,
@@ -407,6 +440,9 @@ STEPS = [
     single_entries,
     attends,
     sorts,
+    member_of_enum,
+    member_in_a_loop,
+    member_with_a_number,
     changed_behind_a_loop,
     kept_behind_a_loop,
     obj_pick,

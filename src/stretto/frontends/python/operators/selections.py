@@ -320,11 +320,30 @@ def _is_empty(x: Any) -> bool:
     return any(isinstance(size, int) and size == 0 for size in x.shape)
 
 
+def _no_runs(x: Any, dim: int | None, return_inverse: bool) -> tuple[Any, Any, Any]:
+    """What there is of a tensor without elements: of all of them, or of its rows along a dim."""
+    shape = (0,) if dim is None else x.shape
+    positions = x.shape if return_inverse and dim is None else (0,)
+    return (
+        torch.empty(shape, dtype=x.dtype),
+        torch.empty(positions, dtype=torch.int64),
+        torch.empty((0,), dtype=torch.int64),
+    )
+
+
+def _has_no_rows(x: Any, dim: int) -> bool:
+    """Whether a tensor has no rows along a dim, and only therefore no elements."""
+    empty = [place for place, size in enumerate(x.shape) if isinstance(size, int) and size == 0]
+    return empty == [dim % x.dim()]
+
+
 def _unique_consecutive(
     x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     x = x if isinstance(x, TracedTensor) else tracer().promote(x)
     if _is_empty(x):
+        if dim is None or _has_no_rows(x, dim):
+            return _no_runs(x, dim, return_inverse)
         return NotImplemented
     rows = x.reshape(-1) if dim is None else x.movedim(dim, 0)
     values, inverse, counts = _runs(rows, with_inverse=return_inverse, with_counts=return_counts)
@@ -338,7 +357,7 @@ def _unique(
 ) -> Any:
     x = x if isinstance(x, TracedTensor) else tracer().promote(x)
     if _is_empty(x):
-        return NotImplemented
+        return _no_runs(x, None, return_inverse)
     flat = x.reshape(-1)
     ordered, order = torch.sort(flat, stable=True)
     values, inverse, counts = _runs(ordered, with_inverse=return_inverse, with_counts=return_counts)
@@ -352,7 +371,7 @@ def _unique_dim(
 ) -> Any:
     x = x if isinstance(x, TracedTensor) else tracer().promote(x)
     if _is_empty(x):
-        return NotImplemented
+        return _no_runs(x, dim, return_inverse) if _has_no_rows(x, dim) else NotImplemented
     rows = x.movedim(dim, 0)
     flat = rows.reshape(rows.shape[0], -1)
     columns = flat.shape[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def kind_of(value: Any) -> Kind | None:
         return Kind(tracer().type_of(value), value.number is not None)
     if isinstance(value, torch.Tensor):
         return Kind(tracer().type_of(value), False)
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool | int | float) and not isinstance(value, Enum):
         return Kind(TensorType(python_dtype(type(value))), True)
     if isinstance(value, TracedList):
         return list_kind(value)

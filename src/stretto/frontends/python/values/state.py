@@ -91,7 +91,8 @@ def is_box(value: Any) -> bool:
     if isinstance(value, nn.Module):
         state = active()  # modules of the user are followed by the heap
         return state is not None and not state.heap.knows(value)
-    if isinstance(value, type | torch.Tensor | TracedList | FunctionType | Either):
+    # Members of an enumeration are compared by identity.
+    if isinstance(value, type | Enum | torch.Tensor | TracedList | FunctionType | Either):
         return False
     return _is_record(value)
 
