@@ -7,15 +7,18 @@ no text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from itertools import count
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 
 _numbers = count(1)
-_names: WeakKeyDictionary[torch.Generator, str] = WeakKeyDictionary()
-_generators: WeakValueDictionary[str, torch.Generator] = WeakValueDictionary()
+_WEAK = bool(torch.Generator.__weakrefoffset__)
+"""Whether generators can be referred to weakly. Where they cannot, before torch 2.13, those that a
+Program names live as long as the process."""
+_names: MutableMapping[torch.Generator, str] = WeakKeyDictionary() if _WEAK else {}
+_generators: MutableMapping[str, torch.Generator] = WeakValueDictionary() if _WEAK else {}
 
 States = tuple[tuple[torch.Generator, torch.Tensor], ...]
 

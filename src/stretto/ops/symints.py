@@ -10,6 +10,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.torch_version import TorchVersion
 from torch.utils._sympy.numbers import int_oo
 
 from stretto.errors import VerifyError
@@ -19,6 +20,7 @@ from stretto.ir.types import Dim
 from stretto.ops.elements import require_elements
 
 _KEYS: Any = torch._C.DispatchKey  # pyright: ignore
+_CHECK: Any = torch._check  # pyright: ignore
 
 
 def to_symint(dim: Dim, values: Mapping[Symbol, torch.SymInt]) -> int | torch.SymInt:
@@ -58,11 +60,59 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     has in Python for it does not.
     """
     require_elements(overload, args, kwargs)
+    formula = None if ASKS_NO_SIZES else _FORMULAS.get(overload)
+    if formula is not None and any(map(_has_unknown_size, args)):
+        return formula(*args, **kwargs)
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
     if is_made_of_others and not overload.is_view:
         of_torch = decomposition_table.get(overload, overload)
         overload = overload.py_kernels.get(_KEYS.Meta, of_torch)
     return overload(*args, **kwargs)
+
+
+def sliced(
+    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> torch.Tensor:
+    """The view `x[start:end:step]` in a dim, whose size is a formula of the bounds."""
+    size = x.shape[dim]
+    first = _inside(0 if start is None else start, size)
+    last = torch.sym_max(_inside(size if end is None else end, size), first)
+    shape, strides = list(x.shape), list(x.stride())
+    offset = x.storage_offset() + first * strides[dim]
+    shape[dim] = (last - first + (step - 1)) // step
+    strides[dim] = strides[dim] * step
+    return x.as_strided(shape, strides, offset)
+
+
+def _has_unknown_size(item: Any) -> bool:
+    """Whether an argument has, or is, a size that torch cannot ask for."""
+    sizes = item.shape if isinstance(item, torch.Tensor) else (item,)
+    return any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in sizes)
+
+
+def _inside(place: Any, size: Any) -> Any:
+    """A place in a dim, from the end if it is a negative number, no further than the dim goes."""
+    if isinstance(place, int) and place < 0:
+        return torch.sym_max(size + place, 0)
+    return torch.sym_min(place, size)
+
+
+def _attended(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **named: Any
+) -> torch.Tensor:
+    _CHECK(query.shape[-1] == key.shape[-1])
+    _CHECK(key.shape[-2] == value.shape[-2])
+    return query.new_empty((*query.shape[:-1], value.shape[-1]))
+
+
+ASKS_NO_SIZES = TorchVersion(torch.__version__) >= "2.13"
+"""Whether torch infers shapes without asking whether a size is 0 or 1, where that does not matter.
+Earlier versions give a slice a size of its own then."""
+_FORMULAS: Mapping[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.slice.Tensor: sliced,
+    torch.ops.aten.scaled_dot_product_attention.default: _attended,
+}
+"""Shapes of operators for which earlier versions ask."""
 
 
 def comparisons(condition: Any) -> Iterator[Any]:

@@ -29,6 +29,7 @@ from stretto.ir.symbols import rename_dim, rename_type
 from stretto.ir.types import DType, TensorType
 from stretto.ops.infer import infer as infer_types
 from stretto.ops.positions import Positions
+from stretto.ops.symints import on_fakes
 
 aten = torch.ops.aten
 
@@ -44,7 +45,11 @@ def _fake_view(func: Any, tensor: TracedTensor, *args: Any) -> Any:
     if known is not None:
         return known
     try:
-        known = faked(state, func, (tensor.fake, *args), {})
+        if func is aten.slice.Tensor and is_decided(tensor.shape[args[0]]):
+            with state.faking():
+                known = on_fakes(func, (tensor.fake, *args), {})
+        else:
+            known = faked(state, func, (tensor.fake, *args), {})
     except GuardOnDataDependentSymNode:
         raise data_dependent_shape(f"the shape that {func} needs") from None
     except OF_OPERATORS as problem:

@@ -24,7 +24,6 @@ import sympy
 import torch
 from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.torch_version import TorchVersion
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -33,15 +32,12 @@ from stretto.frontends.python.tracing.locations import user_location
 from stretto.ir.size_bounds import bounds, substitute_symbols
 from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim
-from stretto.ops.symints import backed_symint, from_sympy, to_symint
+from stretto.ops.symints import ASKS_NO_SIZES, backed_symint, from_sympy, to_symint
 
 torch_config: Any = _config
 _MOST_EXCLUDED = 1000
 """So many sizes are tried, from the smallest on, to find the first that the guards allow."""
 _TORCH = str(Path(torch.__file__).parent)
-_IS_OBLIVIOUS = TorchVersion(torch.__version__) >= "2.13"
-"""Whether torch can infer shapes without asking whether a size is 0 or 1, where that does not
-matter. Earlier versions give a slice a size of its own then."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -186,13 +182,13 @@ class Sizes:
         if not self.are_symbolic:
             yield
             return
-        with torch_config.patch(backed_size_oblivious=_IS_OBLIVIOUS), _numbers_for_users():
+        with torch_config.patch(backed_size_oblivious=ASKS_NO_SIZES), _numbers_for_users():
             yield
 
     @contextmanager
     def deciding(self) -> Generator[None]:
         """Lets torch ask for what the shapes at hand are like, where formulas would be long."""
-        if not (_IS_OBLIVIOUS and self.are_symbolic):
+        if not (ASKS_NO_SIZES and self.are_symbolic):
             yield
             return
         with torch_config.patch(backed_size_oblivious=False):
@@ -287,9 +283,18 @@ class Sizes:
         return SizePlan(symbols, {number: ranges[number] for number in used}, fixed)
 
     def _determined(self, numbers: Mapping[Any, int]) -> dict[int, int | FixedSize]:
-        """The symbols of which alone an equation is, as `(n - 1) // 2 == 85`: few sizes solve it,
-        and types would have the formula in place of the number."""
+        """The symbols of which alone an equation is, as `(n - 1) // 2 == 85`, or that have a range
+        of one number: few sizes solve it, and types would have the formula in its place."""
         found: dict[int, int | FixedSize] = {}
+        for expression, number in numbers.items():
+            if self.env.replace(expression) == expression:
+                final = self._final(number, expression)
+                if final.low == final.high:
+                    place = next(
+                        (at for guard, at in self._asked() if expression in guard.free_symbols),
+                        None,
+                    )
+                    found[number] = FixedSize(final.low, place)
         for guard, location in self._asked():
             now: Any = self.env.replace(guard)
             if not isinstance(now, sympy.Eq) or len(now.free_symbols) != 1:
