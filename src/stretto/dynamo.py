@@ -175,7 +175,8 @@ class GraphPrograms:
         last = self._last
         if last is None or not last.serves(given):
             last = self._last = self._module(given)
-        entry, inputs = last.entry, [given[n] for n in last.inputs]
+        inputs: list[Any] = [given[n] for n in last.inputs]
+        entry = last.entry
         if entry is not None and active_transformation() is None and entry.is_current():
             return entry(inputs)
         try:
