@@ -29,7 +29,6 @@ from stretto.device.expr import (
     Position,
     Reg,
     Var,
-    row_major,
     size_name,
     strides,
 )
@@ -391,7 +390,7 @@ def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor
         stride = resolve(step, scope.registers)
         position = _index(index, scope, mask)
         first, last = _bounds(index, scope)
-        limit = _limit(access, dim, scope)
+        limit = _limit(access, dim, stride, scope)
         if first < 0 or last >= limit:
             _check_positions(access, dim, torch.as_tensor(position), limit, mask)
         if isinstance(position, int):
@@ -404,11 +403,11 @@ def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor
     return varying + constant if constant else varying
 
 
-def _limit(access: Access, dim: int, scope: Scope) -> int:
+def _limit(access: Access, dim: int, stride: int, scope: Scope) -> int:
     extent = access.shape[dim]
     if not isinstance(extent, Reg):
         return resolve(extent, scope.registers)
-    return scope.memory.elements(access.buffer) // max(row_major(access.shape)[dim], 1)
+    return scope.memory.elements(access.buffer) // max(stride, 1)
 
 
 def _bounds(index: Index, scope: Scope) -> tuple[float, float]:

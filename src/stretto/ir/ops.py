@@ -99,10 +99,12 @@ class SizeOp(Op):
 
     `size` is the symbol as a Size. The number must be in the symbol's range, which checks before
     this op see to. The result is the number itself: it is alive as long as the symbol is used.
+    most: a size that is known before, and that the number does not exceed.
     """
 
     number: Value
     size: Size
+    most: Size | None = None
     name: ClassVar[str] = "size"
 
     @property

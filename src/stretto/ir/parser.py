@@ -254,8 +254,13 @@ def _size(parser: _FunctionParser) -> Op:
     size = parser.argument()
     if not isinstance(size, Size) or size.symbol is None:
         parser.scan.fail("expected the name of a size")
+    most = None
+    if parser.scan.accept("<="):
+        most = parser.argument()
+        if not isinstance(most, Size):
+            parser.scan.fail("expected a size")
     parser.scan.expect("=")
-    return SizeOp(parser.use(), size)
+    return SizeOp(parser.use(), size, most)
 
 
 def _fixed(make: Callable[..., Op], count: int) -> Callable[[_FunctionParser], Op]:

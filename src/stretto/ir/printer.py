@@ -176,7 +176,8 @@ def _literal(op: LiteralOp, names: Names) -> tuple[str, ...]:
 
 
 def _size(op: SizeOp, names: Names) -> tuple[str, ...]:
-    return (f"size {print_argument(op.size, names)} = {names[op.number]}",)
+    most = "" if op.most is None else f" <= {print_argument(op.most, names)}"
+    return (f"size {print_argument(op.size, names)}{most} = {names[op.number]}",)
 
 
 def _tensor(op: TensorOp, names: Names) -> tuple[str, ...]:

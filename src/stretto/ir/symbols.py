@@ -76,6 +76,7 @@ def rename_symbols(block: Block, renaming: Renaming) -> None:
             renamed = rename_dim(op.size, renaming)
             assert isinstance(renamed, Size)
             op.size = renamed
+            op.most = None if op.most is None else Size.of(rename_dim(op.most, renaming))
 
 
 def dims_of(type: Type) -> tuple[Dim, ...]:
@@ -105,7 +106,7 @@ def symbols_of_op(op: Op) -> set[Symbol]:
     elif isinstance(op, ForOp):
         items = [op.start, op.stop]
     elif isinstance(op, SizeOp):
-        items = [op.size]
+        items = [op.size] if op.most is None else [op.size, op.most]
     return found | {symbol for item in items for symbol in symbols_of_argument(item)}
 
 

@@ -26,6 +26,7 @@ from stretto.device.expr import (
     Reg,
     dynamic_index,
     is_known,
+    known_size,
     limit_register,
     loads,
 )
@@ -37,7 +38,7 @@ from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument
 from stretto.ir.size_bounds import at_most, maximum
-from stretto.ir.sizes import Size, Symbol
+from stretto.ir.sizes import Atom, Maximum, Product, Quotient, Remainder, Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, DType, TensorType
 from stretto.lowering.externals import Externals
@@ -56,6 +57,10 @@ from stretto.lowering.lazy import (
 from stretto.lowering.lists.slots import ListSlots
 from stretto.lowering.lists.storage import ListStorage
 from stretto.lowering.uses import Uses
+
+
+MOST_ROOM = 1 << 22
+"""Elements that a tensor whose size data decide gets room for at once; a larger one grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +138,106 @@ class Lowering:
     def new_buffer(
         self, hint: str, dtype: DType, shape: tuple[Extent, ...], kind: str = "local"
     ) -> Buffer:
-        """A buffer in the frame. A dynamic dim needs memory whose size is known at run time only.
-
-        A dynamic dim becomes the first one of the buffer (see `placed`); there can be only one.
-        """
+        """A buffer in the frame. Where data decide a dim, it becomes the first one of the buffer
+        (see `placed`), and the frame has room for the most that the dim can be. If that is not
+        known, or is much, the buffer grows."""
         shape = memory_shape(shape)
-        growing = any(not is_known(dim) for dim in shape)
-        if growing and not all(map(is_known, shape[1:])):
-            raise CodegenError(
-                "a tensor with two dims that are known only at run time", location=self.location
-            )
-        if growing:
-            buffer = self.new_growing(hint, dtype, shape)
-            self.check_room(buffer, Index.of(shape[0]), tells=True)
-            return buffer
+        if not all(map(is_known, shape)):
+            room = self._room(shape)
+            if room is None:
+                return self.new_decided(hint, dtype, shape)
+            shape, kind = room, "items"
         buffer = Buffer(self.fresh(hint), dtype, shape, kind)
         self.locals.append(buffer)
         self.created[buffer] = self.block
         return buffer
+
+    def new_result(self, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+        """Memory outside of the frame for a result of which data decide a dim."""
+        shape = memory_shape(shape)
+        room = self._room(shape)
+        if room is None or not all(isinstance(dim, int) for dim in room):
+            return self.new_decided("out", dtype, shape)
+        return self.externals.add(self.fresh("out"), dtype, room, "list")
+
+    def new_decided(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+        """Memory that grows, for a tensor that has as many rows as data decide. Further dims that
+        data decide have room for the most that they can be."""
+        first, *others = memory_shape(shape)
+        known = tuple(self.most(Index.of(dim)) for dim in others)
+        if None in known:
+            raise CodegenError(
+                "a tensor has two dims that data decide, and nothing tells how large the second "
+                "can be",
+                location=self.location,
+                remedy="take it as a part of a tensor of known size: `x[:n]` instead of "
+                "`torch.zeros(n, m)`",
+            )
+        inner = tuple(size.dim for size in known if size is not None)
+        buffer = self.new_growing(hint, dtype, (first, *inner))
+        self.check_room(buffer, Index.of(first), tells=True)
+        return buffer
+
+    def _room(self, shape: tuple[Extent, ...]) -> tuple[int | Size, ...] | None:
+        """The most that each dim can be; None where that is not known, or is much memory."""
+        room: list[int | Size] = []
+        for dim in shape:
+            most = self.most(Index.of(dim))
+            if most is None:
+                return None
+            room.append(most.dim)
+        size = known_size(room)
+        decided = sum(not is_known(dim) for dim in shape)
+        is_little = size <= MOST_ROOM if isinstance(size, int) else decided == 1
+        return tuple(room) if is_little else None
+
+    def most(self, size: Index) -> Size | None:
+        """A limit of a size in sizes that are known at the call; None where there is none."""
+        total = Size(const=size.const)
+        for atom, factor in size.terms:
+            found = self._most_of(atom) if factor > 0 else Size.of(self._least_of(atom))
+            if found is None:
+                return None
+            total = total + found * factor
+        return total
+
+    def _least_of(self, atom: Atom) -> int | Size:
+        least = self.ranges.get(atom, (0, None))[0] if isinstance(atom, Reg) else 0
+        return Size.of(atom) if isinstance(atom, Symbol) else least
+
+    def _most_of(self, atom: Atom) -> Size | None:
+        """A limit of a part of a size, none of which is negative."""
+        match atom:
+            case Symbol():
+                return Size.of(atom)
+            case Reg():
+                high = self.ranges.get(atom, (0, None))[1]
+                return None if high is None else Size.of(high)
+            case Product(factors):
+                limits = [self._most_of(factor) for factor in factors]
+            case Quotient(index, divisor):
+                found = self.most(index)
+                known = found is None or not isinstance(divisor, int)
+                return found if known else found // divisor
+            case Remainder(index, divisor):
+                found = self.most(Index.of(divisor))
+                return self.most(index) if found is None else found - 1
+            case Maximum(parts):
+                limits = [self.most(part) for part in parts]
+                known = [limit for limit in limits if limit is not None]
+                return maximum(*known) if len(known) == len(limits) else None
+            case _:
+                return None
+        total = Size(const=1)
+        for limit in limits:
+            if limit is None:
+                return None
+            total = total * limit
+        return total
+
+    def has_symbols(self, size: Size) -> bool:
+        """Whether the values of all symbols of a size are known here."""
+        return all(Size.of(symbol) in self.symbols for symbol in size.symbols)
 
     def new_growing(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
         """Memory outside of the frame, the same in every activation, which the runtime can grow."""
@@ -207,7 +294,8 @@ class Lowering:
             formula = self.formula(dim)
             if any(isinstance(atom, Reg) for atom in formula.atoms()):
                 reg = self.let(Position(formula), "size")
-                self.ranges[reg] = (0, None)
+                most = self.most(formula)
+                self.ranges[reg] = (0, None if most is None else most.dim)
                 self.symbols[dim] = reg
             else:
                 self.symbols[dim] = formula.dim
@@ -452,9 +540,15 @@ class Lowering:
         buffer = whole_buffer(lazy)
         if buffer is not None and buffer.shape == lazy.shape:
             return buffer
-        fresh = self.new_buffer(hint, lazy.dtype, lazy.shape)
+        fresh = self.new_whole(hint, lazy.dtype, lazy.shape)
         self.store(lazy, fresh, hint)
         return fresh
+
+    def new_whole(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
+        """A buffer with just the dims of a tensor, for a library call."""
+        if all(map(is_known, shape)):
+            return self.new_buffer(hint, dtype, shape)
+        return self.new_decided(hint, dtype, shape)
 
     # ---- changing in place -------------------------------------------------------------------
     def updatable(self, base: Value, result: Value) -> Buffer:

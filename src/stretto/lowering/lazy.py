@@ -87,8 +87,15 @@ def placed(buffer: Buffer, shape: tuple[Extent, ...]) -> Access:
 
 
 def placed_at(buffer: Buffer, shape: tuple[Extent, ...], indices: tuple[Index, ...]) -> Access:
-    """Element `indices` of a tensor of `shape` that has the whole of `buffer`."""
-    return Access(buffer, memory_shape(shape), tuple(indices[dim] for dim in memory_order(shape)))
+    """Element `indices` of a tensor of `shape` that has the whole of `buffer`.
+
+    Where data decide two dims, the buffer has room for the most that the second one can be.
+    """
+    first, *others = memory_shape(shape) or (1,)
+    if not all(map(is_known, others)):
+        others = buffer.shape[1:]
+    dims = (first, *others) if shape else ()
+    return Access(buffer, dims, tuple(indices[dim] for dim in memory_order(shape)))
 
 
 def stored(buffer: Buffer, shape: tuple[Extent, ...] | None = None) -> Lazy:
@@ -121,8 +128,18 @@ def whole_buffer(lazy: Lazy) -> Buffer | None:
         return None
     access = lazy.expr.access
     if access.shape == lazy.shape and access.index == variables(lazy.shape):
-        return access.buffer if _same_size(access.buffer.shape, lazy.shape) else None
+        buffer = access.buffer
+        same = _same_size(buffer.shape, lazy.shape) or _has_room(buffer, lazy.shape)
+        return buffer if same else None
     return None
+
+
+def _has_room(buffer: Buffer, shape: tuple[Extent, ...]) -> bool:
+    """Whether a buffer is memory for the most rows that a tensor can have."""
+    is_decided = bool(shape) and not is_known(shape[0]) and all(map(is_known, shape[1:]))
+    return buffer.kind == "items" and is_decided and known_size(buffer.shape[1:]) == known_size(
+        shape[1:]
+    )
 
 
 def _same_size(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> bool:

@@ -13,6 +13,7 @@ from stretto.device.expr import (
     Index,
     Position,
     Reg,
+    is_known,
     size_register,
 )
 from stretto.device.forms import (
@@ -204,7 +205,7 @@ def _finish_output(
         results.append(length)
         return OutputList(view.buffer, length)
     lazy = low.tensor(value)
-    target = low.new_buffer("out", lazy.dtype, lazy.shape)
+    target = low.new_result(lazy.dtype, lazy.shape)
     low.store(lazy, target, "out")
     results.extend(dim for dim in lazy.shape if isinstance(dim, Reg) and dim not in results)
     return OutputTensor(target, lazy.shape)
@@ -233,7 +234,11 @@ def lower_op(low: Lowering, op: Op) -> None:
 def _size(low: Lowering, op: SizeOp) -> None:
     """A register of its own holds the size: what it was computed from may change in a loop."""
     register = low.let(low.scalar(op.number), str(op.size))
-    low.ranges[register] = (op.symbol.low, op.symbol.high)
+    high = op.symbol.high
+    most = Size.of(high) if high is not None else None
+    if op.most is not None and low.has_symbols(op.most):
+        most = low.most(low.formula(op.most)) or most
+    low.ranges[register] = (op.symbol.low, None if most is None else most.dim)
     low.symbols[op.size] = register
     low.env[op.result] = register_value(register)
 
@@ -275,7 +280,12 @@ def _check_relations(low: Lowering, op: TensorOp) -> None:
 
 def _library(low: Lowering, op: TensorOp, reason: str) -> None:
     """A call into ATen on whole buffers."""
-    outs = tuple(low.output(value) for value in op.results)
+    outs = tuple(
+        low.output(value)
+        if value in low.destinations
+        else low.new_whole(value.hint, value.tensor.dtype, low.extents(value.tensor.shape))
+        for value in op.results
+    )
     for value in op.results:
         _check_layout(low, low.extents(value.tensor.shape))
     known = parameters(op.target)
@@ -297,7 +307,7 @@ def _library(low: Lowering, op: TensorOp, reason: str) -> None:
 
 def _check_layout(low: Lowering, shape: tuple[Extent, ...]) -> None:
     """A library call sees memory as it lies, where a dynamic dim is the first one."""
-    if memory_shape(shape) != shape:
+    if memory_shape(shape) != shape or not all(map(is_known, shape[1:])):
         raise CodegenError(
             "a library call on a tensor whose size is known only at run time in a dim other than "
             "the first",

@@ -114,7 +114,7 @@ def _key(op: Op) -> Key:
         case ConstantOp():
             attributes = op.key
         case SizeOp():
-            attributes = (op.symbol.low, op.symbol.high)
+            attributes = (op.symbol.low, op.symbol.high, op.most)
         case LiteralOp():
             attributes = _argument_key(op.value)
         case CallOp():

@@ -68,7 +68,7 @@ def result(
             count, size = scalars[places[length]], prod(shape)
             items = memory.view(-1)[: count * size].view(count, *shape)
             return [item.clone() for item in items]
-        case OutputTensor(_, shape):
+        case OutputTensor(buffer, shape):
             if not any(isinstance(dim, Reg) for dim in shape):
                 return memory
             dims = [
@@ -76,9 +76,11 @@ def result(
                 for dim in shape
             ]
             order = memory_order(shape)
-            flat = memory.view(-1)[: prod(dims)].clone()
-            stored = flat.view([dims[dim] for dim in order])
-            return stored.permute([order.index(dim) for dim in range(len(order))]).contiguous()
+            rows = item_shape(buffer, sizes)[0 if grows(buffer) else 1 :]
+            steps = [prod(rows[place:]) for place in range(len(dims))]
+            stored = memory.view(-1).as_strided([dims[dim] for dim in order], steps)
+            ordered = stored.permute([order.index(dim) for dim in range(len(order))])
+            return ordered.clone(memory_format=torch.contiguous_format)
 
 
 def first_rows(memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -376,8 +376,8 @@ def _check_access(access: Access, what: str) -> None:
     if any(isinstance(dim, Reg) for dim in buffer.shape):
         return  # it grows
     if shape and isinstance(shape[0], Reg):
-        row = known_size(shape[1:])
-        fits = row == 0 or (isinstance(row, int) and buffer.elements % row == 0)
+        row, room = known_size(shape[1:]), known_size(buffer.shape)
+        fits = at_most(row, known_size(buffer.shape[1:])) or at_most(row, room) or room == 0
     else:
         fits = at_most(known_size(shape), known_size(buffer.shape))
     if not fits:

@@ -180,12 +180,12 @@ class CpuExecutable(Executable):
         memory: list[torch.Tensor] = []
         rest = iter(inputs)
         if not sizes:
-            for place, (is_input, lead, shape, dtype) in enumerate(self.layouts):
+            for place, (is_input, lead, shape, steps, dtype) in enumerate(self.layouts):
                 if is_input:
                     memory.append(next(rest))
                 else:
                     grown = (capacities[place], *shape) if lead else shape
-                    memory.append(torch.empty(grown, dtype=dtype))
+                    memory.append(_empty(grown, steps, dtype=dtype))
             return memory
         registers = self.sizes.registers(sizes)
         for place, buffer in enumerate(self.free):
@@ -257,6 +257,12 @@ class CpuExecutable(Executable):
         ]
 
 
-def _memory_of(buffer: Buffer) -> tuple[bool, bool, tuple[int, ...], torch.dtype]:
-    """Whether a buffer is an input, whether it grows, its dims that are known, its dtype."""
-    return buffer.kind == "input", grows(buffer), item_shape(buffer), buffer.dtype.torch
+def _memory_of(
+    buffer: Buffer,
+) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...], torch.dtype]:
+    """Whether a buffer is an input, whether it grows, its dims that are known, its strides, its
+    dtype."""
+    shape, lead = item_shape(buffer), grows(buffer)
+    whole = (1, *shape) if lead else shape
+    steps = tuple(prod(whole[place + 1 :]) for place in range(len(whole)))
+    return buffer.kind == "input", lead, shape, steps, buffer.dtype.torch

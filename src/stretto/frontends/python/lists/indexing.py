@@ -13,7 +13,7 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.tracing.tries import caught
 from stretto.frontends.python.values.scalars import concrete, known_value, linear_of, to_number
-from stretto.frontends.python.values.sizes import bounded_dim, largest, plain
+from stretto.frontends.python.values.sizes import bounded_dim, plain
 from stretto.ir.core import Value
 from stretto.ir.sizes import symbols_in
 from stretto.ir.types import DType
@@ -224,7 +224,7 @@ def _decided_slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
         length: Any = stop - start
         if not (isinstance(start, int) and start == 0):
             length = torch.clamp(length, min=0)
-        count = bounded_dim(to_number(length), 0, largest(tensor.shape[dim]))
+        count = bounded_dim(to_number(length), 0, tensor.shape[dim])
         state.slices[key] = found = start, count
     start, count = found
     if isinstance(start, int) and isinstance(count, int):

@@ -21,7 +21,7 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import to_number
-from stretto.frontends.python.values.sizes import Dim, bounded_dim, largest, plain
+from stretto.frontends.python.values.sizes import Dim, bounded_dim, plain
 
 aten = torch.ops.aten
 
@@ -64,7 +64,7 @@ def chosen(mask: Any) -> Chosen:
     size: Any = mask.shape[0]
     ranks: Any = torch.cumsum(mask, 0)
     last = ranks[-1] if isinstance(size, int) and size else mask.sum()
-    count = bounded_dim(to_number(last), 0, largest(size))
+    count = bounded_dim(to_number(last), 0, size)
     places = torch.where(mask, ranks - 1, plain(size))
     numbers = torch.arange(size)
     padded = torch.zeros((size + 1,), dtype=torch.int64) + plain(size)

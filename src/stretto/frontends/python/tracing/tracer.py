@@ -484,12 +484,14 @@ class Tracer:
         self.symbol_values[symbol] = number
         return size
 
-    def new_size(self, number: Value, low: int = 0, high: int | None = None) -> torch.SymInt:
+    def new_size(
+        self, number: Value, low: int = 0, high: int | None = None, most: Size | None = None
+    ) -> torch.SymInt:
         """The same, bound by an op of its own. The caller has checked that the number is in the
-        range."""
+        range, and at most `most`."""
         size = self.new_symbol(number, low, high)
         named = Size.of(self.symbols[size.node.expr])
-        (value,) = self.emit(SizeOp(number, named), (INDEX,))
+        (value,) = self.emit(SizeOp(number, named, most), (INDEX,))
         self.symbol_values[named.symbols[0]] = value
         return size
 

@@ -19,6 +19,7 @@ from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import is_number, known_value
 from stretto.frontends.python.values.size_numbers import condition_of_sizes, number_of_size
 from stretto.ir.size_bounds import bounds
+from stretto.ir.sizes import Size
 
 Dim = int | torch.SymInt
 
@@ -63,18 +64,18 @@ def is_integer(value: Any) -> bool:
     return is_number(value) and value.dtype == torch.int64
 
 
-def dim_of(number: Any, message: str, low: int = 0, high: int | None = None) -> Dim:
+def dim_of(number: Any, message: str, low: int = 0, most: Dim | None = None) -> Dim:
     """A number as a dim. The run stops with `message` where it is below `low`; the caller knows
-    that it is at most `high`."""
+    that it is at most `most`."""
     known = known_value(number) if isinstance(number, TracedTensor) else number
     if known is not None:
         return known
     check(number >= low, "RuntimeError", message, tracer().read(number))
-    return bounded_dim(number, low, high)
+    return bounded_dim(number, low, most)
 
 
-def bounded_dim(number: TracedTensor, low: int = 0, high: int | None = None) -> Dim:
-    """A number that surely lies between `low` and `high` as a dim. The same number is the same
+def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> Dim:
+    """A number that surely lies between `low` and `most` as a dim. The same number is the same
     dim."""
     known = known_value(number)
     if known is not None:
@@ -84,19 +85,17 @@ def bounded_dim(number: TracedTensor, low: int = 0, high: int | None = None) -> 
     found = state.sizes_of.get(value)
     if found is not None and state.is_known(state.symbol_values[state.symbols[found.node.expr]]):
         return found
-    if high is None:
+    limit = None if most is None else Size.of(state.dim(most))
+    if limit is None:
         too_many = "a size of {} is more than memory has room for"
         with state.mode:
             check(number <= MOST, "RuntimeError", too_many, value)
-    state.sizes_of[value] = size = state.new_size(value, low, high)
+    high = None if limit is None else bounds(limit)[1]
+    tells = limit is not None and limit.terms and (high is None or _is_of_the_call(limit))
+    size = state.new_size(value, low, high, limit if tells else None)
+    state.sizes_of[value] = size
     return size
 
 
-def largest(dim: Dim) -> int | None:
-    """The most that a dim can be, where a number is known."""
-    return dim if isinstance(dim, int) else _high(dim)
-
-
-def _high(dim: torch.SymInt) -> int | None:
-    size = tracer().dim(dim)
-    return size if isinstance(size, int) else bounds(size)[1]
+def _is_of_the_call(size: Size) -> bool:
+    return tracer().symbol_dims.keys().isdisjoint(size.symbols)
