@@ -86,7 +86,11 @@ def result(
 def first_rows(memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """The first rows of memory that nothing else uses: the memory itself, unless it is much larger
     than the result."""
-    room = memory.shape[0]
-    if 2 * shape[0] >= room or room * prod(shape[1:]) <= SMALL_ELEMENTS:
+    if is_kept(memory.shape[0], shape[0], shape[1:]):
         return memory.resize_(shape)
     return memory.view(-1)[: prod(shape)].clone().view(shape)
+
+
+def is_kept(room: int, rows: int, row: tuple[int, ...]) -> bool:
+    """Whether a result of so many rows may keep memory for `room` alive."""
+    return 2 * rows >= room or room * prod(row) <= SMALL_ELEMENTS

@@ -30,6 +30,7 @@ from stretto.runtime.results import (
     first_capacities,
     first_rows,
     grows,
+    is_kept,
     item_shape,
     result,
 )
@@ -102,7 +103,11 @@ class CpuExecutable(Executable):
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = first_capacities(enumerate(self.free))
         self.layouts = [] if interface.symbols else [_memory_of(buffer) for buffer in self.free]
-        results = [b for b in self.free if b.kind == "output"]
+        lists = [b for b in self.free if b.kind == "list"]
+        self.limits = [self.capacities.get(place, 0) for place in range(len(self.free))]
+        self.has_fixed_limits = bool(lists) and all(isinstance(b.shape[0], int) for b in lists)
+        made = ("output", "list") if self.has_fixed_limits else ("output",)
+        results = [b for b in self.free if b.kind in made]
         self.sizes = InputSizes(interface.symbols, interface.inputs)
         self.is_sized = bool(interface.symbols)
         if self.is_sized:
@@ -165,7 +170,7 @@ class CpuExecutable(Executable):
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> list[torch.Tensor]:
         """A tensor for every buffer of the argument block but the constants."""
-        if capacities:
+        if capacities and not self.has_fixed_limits:
             return self.allocate_lists(inputs, capacities, sizes)
         if not self.is_sized:  # the argument block is inputs and outputs, in this order
             return inputs + [
@@ -211,6 +216,8 @@ class CpuExecutable(Executable):
             words = [*sizes, *words]
         if not capacities:
             return words, []
+        if self.has_fixed_limits:
+            return words, self.limits
         return words, [capacities.get(place, 0) for place in range(len(self.free))]
 
     def grow(self, stop: ProgramStopped, capacities: dict[int, int], sizes: Values) -> None:
@@ -243,6 +250,9 @@ class CpuExecutable(Executable):
         rest = tuple(dim for dim in output.shape[1:] if isinstance(dim, int))
         if len(rest) + 1 != len(output.shape):
             return lambda memory, scalars: result(output, memory[number], scalars, self.results)
+        room = output.buffer.shape[0]
+        if isinstance(room, int) and is_kept(room, 0, rest):
+            return lambda memory, scalars: memory[number].resize_((scalars[at], *rest))
         return lambda memory, scalars: first_rows(memory[number], (scalars[at], *rest))
 
     def shaped(self, memory: list[torch.Tensor], scalars: list[int], sizes: Values) -> list[Result]:

@@ -49,6 +49,10 @@ def select(
     return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))
 
 
+MOST_TILE = 4096
+"""Values of a dim that changes during the run that one task computes at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class CpuSelector:
     """Variants for `units` threads; `packings` takes the constants to be packed."""
@@ -120,9 +124,12 @@ def _reads_all_weights(member: Member, joined: Group, costs: CpuCosts) -> bool:
 # ---- tiles -----------------------------------------------------------------------------------
 
 
-def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> list[int]:
+def _grid_multiples(
+    group: Group, found: list[Candidate], seconds: float, costs: CpuCosts
+) -> list[int]:
     """What all members ask of each grid dim (0: not to be cut); tiles of sizes that change during
-    the run are as long as they usually should be.
+    the run are as long as they usually should be, and at least so long that starting them does not
+    count.
     """
     result = [1] * len(group.grid)
     for member, one in zip(group.members, found, strict=True):
@@ -135,8 +142,11 @@ def _grid_multiples(group: Group, found: list[Candidate], costs: CpuCosts) -> li
                     0 if 0 in (now, multiple) else now * multiple // gcd(now, multiple)
                 )
     usual = costs.unknown_size // costs.unknown_tiles
+    if sum(isinstance(extent, Reg) for extent in group.grid) == 1 and seconds:
+        usual = max(usual, min(int(costs.unknown_size * costs.whole_seconds / seconds), MOST_TILE))
     return [
-        max(multiple, usual) if isinstance(extent, Reg) else multiple or max(costs.size(extent), 1)
+        -(-usual // max(multiple, 1)) * max(multiple, 1)
+        if isinstance(extent, Reg) else multiple or max(costs.size(extent), 1)
         for multiple, extent in zip(result, group.grid, strict=True)
     ]
 
@@ -152,7 +162,7 @@ def _cuts(
     if any(isinstance(extent, Size) for extent in group.grid) and any(one.rows for one in found):
         # Tasks of few rows read the right operand once more each.
         per_unit = 1
-    multiples = _grid_multiples(group, found, costs)
+    multiples = _grid_multiples(group, found, seconds, costs)
     # Dims whose size changes during the run are always cut alike.
     sizes = [
         tile if isinstance(extent, Reg) else costs.size(extent)

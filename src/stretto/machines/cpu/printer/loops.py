@@ -24,8 +24,11 @@ VECTOR_BLOCK = 64
 """Columns reduced side by side when the reduced dim is not the contiguous one."""
 SUM_CHUNK = 4096
 """Elements summed in f32 before the partial sum goes to an f64 total."""
-SUM, TOTAL, CHUNK, BLOCK, STOP, END, TOTALS, PART = map(
-    variable, ("sum", "total", "chunk", "block", "stop", "end", "totals", "part")
+ARG_BLOCK = 128
+"""Elements that are searched for the best value at once."""
+SUM, TOTAL, CHUNK, BLOCK, STOP, END, TOTALS, PART, FOUND, HERE = map(
+    variable,
+    ("sum", "total", "chunk", "block", "stop", "end", "totals", "part", "found", "here"),
 )
 
 
@@ -266,18 +269,42 @@ class LoopPrinter(NestPrinter):
         self.arg_nest(
             first, clause, lambda: self.out.assign(TOTAL, call(best, TOTAL, self.value()))
         )
-        found, position, here = map(variable, ("found", "position", "here"))
-        self.out.assign(found, -1, "int64_t")
+        self.out.assign(FOUND, -1, "int64_t")
+        if clause and len(self.operator.reduce) == 1:
+            self.first_of_lanes(first)
+        else:
+            self.first_in_order(first)
+        self.store(filled("({} < 0 ? int64_t(0) : {})", FOUND, FOUND))
+
+    def first_in_order(self, first: int) -> None:
+        """Looks for the best value at one position after the other."""
+        position = variable("position")
         self.out.assign(position, 0, "int64_t")
 
         def look() -> None:
-            self.out.assign(here, self.value(), f"const {kind}")
-            test = filled("{} < 0 && ({} == {} || {} != {})", found, here, TOTAL, here, here)
-            self.out.add(If(test, (Assign(found, position),)))
+            self.out.assign(HERE, self.value(), f"const {self.accumulator}")
+            test = filled("{} < 0 && ({} == {} || {} != {})", FOUND, HERE, TOTAL, HERE, HERE)
+            self.out.add(If(test, (Assign(FOUND, position),)))
             self.out.assign(position, 1, operator="+=")
 
-        self.arg_nest(first, "", look, stop_when=found)
-        self.store(filled("({} < 0 ? int64_t(0) : {})", found, found))
+        self.arg_nest(first, "", look, stop_when=FOUND)
+
+    def first_of_lanes(self, var: int) -> None:
+        """Looks for the best value in one block after the other, in vector lanes."""
+        lane, position = variable("lane"), iteration(var)
+        extent = self.reduced(var)
+        going_on = filled("{} && {} < 0", extent, FOUND)
+        with self.loop(CHUNK, ZERO, going_on, step=ARG_BLOCK):
+            self.chunk(CHUNK, ARG_BLOCK, extent)
+            self.out.assign(lane, ARG_BLOCK, "int32_t")
+            with self.loop(position, CHUNK, STOP, f"{SIMD} reduction(min : lane)"):
+                self.out.assign(HERE, self.value(), f"const {self.accumulator}")
+                here = filled("int32_t({})", position - CHUNK)
+                is_best = filled("({} == {} || {} != {})", HERE, TOTAL, HERE, HERE)
+                self.out.assign(
+                    lane, filled("{} && {} < {} ? {} : {}", is_best, here, lane, here, lane)
+                )
+            self.out.add(If(filled("{} < {}", lane, ARG_BLOCK), (Assign(FOUND, CHUNK + lane),)))
 
     def arg_nest(
         self, var: int, clause: str, body: Callable[[], None], stop_when: Term | None = None
