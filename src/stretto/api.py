@@ -16,7 +16,14 @@ from torch.utils import _pytree as pytree
 
 from stretto.build import build
 from stretto.entry import Entry, check_dense, check_written
-from stretto.errors import BuildError, CaptureError, StrettoWarning, VerifyError
+from stretto.errors import (
+    BuildError,
+    CaptureError,
+    RunError,
+    SourceLocation,
+    StrettoWarning,
+    VerifyError,
+)
 from stretto.fallback import Fallback
 from stretto.families import (
     CallForm,
@@ -89,6 +96,7 @@ class Compiled:
         self._entries: dict[Key, Entry] = {}
         self._families: dict[Key, Family] = {}
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
+        self._cuts = frozenset[SourceLocation]()
         self._structures: dict[Key, bool | None] = {}
         self._lock = ForkSafeLock()
         self._warned_eager: set[str] = set()
@@ -127,14 +135,29 @@ class Compiled:
         return Compiled(function, self._backend, self._options, self._dynamic, fallback=True)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        entry = None
         try:
             entry, tensors, reading = self._entry(args, kwargs)
             if entry is not None:
                 return entry(tensors, reading)
-        except RuntimeError:  # as of shapes that a nested tensor does not have
-            check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
+        except (RunError, RuntimeError) as error:
+            if entry is not None and isinstance(error, RunError) and self._learn(entry, error):
+                return self._call(args, kwargs)
+            if isinstance(error, RuntimeError):  # as of shapes that a nested tensor does not have
+                check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
             raise
         return self._function(*args, **kwargs)
+
+    def _learn(self, entry: Entry, error: RunError) -> bool:
+        """Whether the run stopped where a slice reaches beyond its dim, which its capture took for
+        impossible: then the function is captured again, with slices there that are cut."""
+        place = error.location
+        if place is None or place not in entry.captured.windows:
+            return False
+        LOG.info("%s is compiled again: the slice at %s reaches beyond its dim", self._name(), place)
+        self._cuts |= {place}
+        entry.is_refuted = True
+        return True
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Compiled methods: bound to the instance, one table of signatures per function."""
@@ -402,6 +425,7 @@ class Compiled:
                     self._options,
                     by_structure=wide,
                     sizes=None if base is None else base.plan,
+                    cuts=self._cuts,
                 )
                 check_dense(captured, tensors)
                 reading = None

@@ -64,6 +64,8 @@ class Entry:
     """Reads the sizes of a call that is known to fit."""
     calls: int = 0
     builds: int = 1
+    is_refuted: bool = False
+    """A call has shown that what the capture took for granted does not hold."""
     checker: Checker | None = None
     """Compares the first call with the interpreter."""
     compiled_variant: Key = ()
@@ -98,7 +100,7 @@ class Entry:
 
         The addresses come first: what lies at an old one may be gone.
         """
-        return self.watch.is_current() and self.weights.is_current()
+        return not self.is_refuted and self.watch.is_current() and self.weights.is_current()
 
     def __call__(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Any:
         self.calls += 1

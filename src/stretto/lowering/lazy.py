@@ -15,6 +15,7 @@ from stretto.device.expr import (
     Apply,
     Buffer,
     Const,
+    Dynamic,
     Expr,
     Extent,
     Index,
@@ -183,7 +184,7 @@ def reshape(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
     if shape == lazy.shape:
         return lazy
     whole = whole_buffer(lazy)
-    if whole is not None and memory_shape(shape) == shape:
+    if whole is not None and memory_shape(shape) == shape and all(map(is_known, shape[1:])):
         return Lazy(lazy.dtype, shape, Load(Access(whole, shape, variables(shape))))
     if 0 in shape:
         return constant(0, lazy.dtype, shape)
@@ -262,6 +263,39 @@ def _size(dim: Extent) -> Size:
     if isinstance(dim, Reg):
         raise ValueError("a dim whose size data decide cannot be split or merged")
     return Size.of(dim)
+
+
+def regrouped_by_value(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
+    """Row-major reinterpretation with positions that the run computes, element by element: of dims
+    that data decide, only equal ones at both ends are told apart from the others."""
+    old, new = lazy.shape, shape
+    first = 0
+    while first < min(len(old), len(new)) and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    linear = _integer(0)
+    for place in range(first, len(new) - last):
+        linear = _calculated("mul", linear, _integer(new[place]))
+        linear = _calculated("add", linear, Position(Index.of(Var(place))))
+    middle: list[Index] = []
+    for place in reversed(range(first, len(old) - last)):
+        size = _integer(old[place])
+        rest = linear if place == first else _calculated("remainder", linear, size)
+        middle.append(Index.of(Dynamic(rest)))
+        linear = _calculated("floordiv", linear, size)
+    ends = [Index.of(Var(place)) for place in range(len(new))]
+    indices = (*ends[:first], *reversed(middle), *ends[len(new) - last :])
+    return lazy.view(shape, *indices)
+
+
+def _integer(value: Extent) -> Expr:
+    return Const(value, DType.I64) if isinstance(value, int) else Position(Index.of(value))
+
+
+def _calculated(function: str, a: Expr, b: Expr) -> Expr:
+    return Apply(function, (a, b), DType.I64)
 
 
 def _fixed(dim: Extent) -> int:

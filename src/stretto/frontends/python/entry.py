@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
@@ -20,7 +20,7 @@ from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from stretto.errors import CaptureError
+from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python import staging
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.layout import guards_of
@@ -127,13 +127,14 @@ def capture(
     *,
     by_structure: bool = False,
     sizes: SizePlan | None = None,
+    cuts: Collection[SourceLocation] = (),
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
 
     Tensors among the arguments (also inside containers) become inputs; all other values are taken
     as they are. by_structure: what objects among the arguments hold is read at each call, as if
-    they were containers. sizes: which sizes of the arguments are symbols. Objects of the user are
-    as before afterwards. Raises CaptureError where the function cannot be captured; exceptions of
+    they were containers. sizes: which sizes of the arguments are symbols. cuts: where slices of
+    static length may reach beyond their dim. Objects of the user are as before afterwards. Raises CaptureError where the function cannot be captured; exceptions of
     the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
@@ -147,7 +148,7 @@ def capture(
             executed = ExecutedCode()
             tries = 0
             while tries < _TRIES:
-                tracer = Tracer(options, sizes)
+                tracer = Tracer(options, sizes, cuts)
                 captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
                 if merged is None and captured is not None:
                     return captured
@@ -363,6 +364,7 @@ def _finish(
         tuple((n, item.real) for n, item in enumerate(inputs) if id(item.real) in tracer.met),
         objects,
         sizes,
+        frozenset(tracer.windows),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.device.expr import Index
+from stretto.device.expr import Extent, Index, is_known
 from stretto.lowering.lazy import (
     Lazy,
     broadcast,
@@ -10,11 +10,12 @@ from stretto.lowering.lazy import (
     memory_shape,
     narrow,
     permute,
+    regrouped_by_value,
     reshape,
     select,
     variables,
 )
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules.table import Call, rule, static_dims
 
 # ---- the same elements -----------------------------------------------------------------------
 
@@ -57,10 +58,15 @@ def reshaped(call: Call, lazy: Lazy) -> Lazy:
     try:
         return reshape(lazy, call.shape)
     except ValueError:
-        if memory_shape(lazy.shape) != lazy.shape or memory_shape(call.shape) != call.shape:
-            raise Decline("a dynamic dim that is not the first is split or merged") from None
+        if not (_is_run_of_rows(lazy.shape) and _is_run_of_rows(call.shape)):
+            return regrouped_by_value(lazy, call.shape)
     buffer = call.low.new_buffer("t", lazy.dtype, lazy.shape)
     return reshape(call.low.store(lazy, buffer), call.shape)
+
+
+def _is_run_of_rows(shape: tuple[Extent, ...]) -> bool:
+    """Whether a stored tensor of this shape lies in memory in row-major order without gaps."""
+    return memory_shape(shape) == shape and all(map(is_known, shape[1:]))
 
 
 # ---- order of dims ---------------------------------------------------------------------------

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
-from stretto.frontends.python.values.scalars import number_kind
+from stretto.frontends.python.values.scalars import number_kind, to_number
 from stretto.frontends.python.values.sizes import bounded_dim, dim_of, is_decided, is_integer, plain
 
 _MADE = [
@@ -55,7 +56,44 @@ def with_sizes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     )
     sized = tuple(_dims(item, message) if at < end else item for at, item in enumerate(args))
     named = {k: _dims(v, message) if k in _KEYWORDS else v for k, v in kwargs.items()}
+    if name in ("view", "reshape"):
+        sized = _with_inferred(function, sized)
+        named = {k: _inferred(args[0], v) if k == "shape" else v for k, v in named.items()}
     return sized, named
+
+
+def _with_inferred(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments of `view` and `reshape` with a number for -1, if data decide other sizes."""
+    owner = getattr(function, "__self__", None)
+    given = () if isinstance(owner, torch.Tensor) else args[:1]
+    x: Any = given[0] if given else owner
+    sizes = args[len(given) :]
+    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+        return (*given, _inferred(x, sizes[0]))
+    return (*given, *_inferred(x, sizes))
+
+
+def _inferred(x: Any, sizes: Any) -> Any:
+    if not any(map(is_decided, sizes)) or not any(_is_inferred(size) for size in sizes):
+        return sizes
+    rest, count = plain(1), plain(1)
+    for size in sizes:
+        rest = rest if _is_inferred(size) else rest * plain(size)
+    for size in x.shape:
+        count = count * plain(size)
+    missing = to_number(count // torch.clamp(rest, min=1))
+    shown = ", ".join("-1" if _is_inferred(size) else "{}" for size in sizes)
+    is_one = shown.count("{}") == 1
+    message = f"shape '[{shown if is_one else '...'}]' is invalid for input of size "
+    message += str(count) if isinstance(count, int) else "that the run has"
+    fits = (rest > 0) & (missing * rest == count)
+    check(fits, "RuntimeError", message, tracer().read(rest) if is_one else None)
+    dim = bounded_dim(missing, 0, x.numel())
+    return type(sizes)([dim if _is_inferred(size) else size for size in sizes])
+
+
+def _is_inferred(size: Any) -> bool:
+    return isinstance(size, int) and size == -1
 
 
 _KEYWORDS = ("size", "sizes", "shape", "split_size_or_sections", "split_size", "repeats", "n", "m")
@@ -121,6 +159,25 @@ def narrow(x: Any, dim: int, start: Any, length: Any) -> Any:
     return x[(*slices, slice(start, start + length))]
 
 
+def split(x: Any, size: Any, dim: int = 0) -> Any:
+    """Pieces of a length that the run tells, as what a loop runs over; the last may be shorter."""
+    if not is_integer(size) and not is_decided(size):
+        return NotImplemented
+    whole, length = plain(x.shape[dim]), plain(size)
+    check(length >= 0, "RuntimeError", "split expects split_size be non-negative")
+    message = "split_size can only be 0 if dimension size is 0"
+    check((length > 0) | (plain(whole) == 0), "RuntimeError", message)
+    step = torch.clamp(length, min=1)
+    count = torch.clamp((whole + (step - 1)) // step, min=1)
+    before: list[Any] = [slice(None)] * (dim % x.dim())
+
+    def piece(index: Any) -> Any:
+        start = index * step
+        return x[(*before, slice(start, start + step))]
+
+    return Indexed(to_number(count), piece)
+
+
 def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The first elements of the sorted dim, as many as the run tells."""
     if not is_integer(k) and not is_decided(k):
@@ -139,6 +196,7 @@ RULES: dict[Any, Rule] = {
     torch.arange: arange,
     torch.narrow: narrow,
     torch.topk: topk,
+    torch.split: split,
 }
-METHODS: dict[str, Rule] = {"narrow": narrow, "topk": topk}
+METHODS: dict[str, Rule] = {"narrow": narrow, "topk": topk, "split": split}
 """Methods of tensors, which take the tensor first."""

@@ -367,6 +367,7 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
         with state.region() as region:
             body = region.scope.block
             index = state.param(INDEX, "i")
+            state.not_negative.add(index)
             body.params = (index, *carry.begin())
             loop.body(source.item(state.number(index, loops=loops)))
             done = _ended(carry, region)
@@ -423,6 +424,7 @@ def _emit_while(source: Indexed, loop: UserLoop, carry: Carry, body: Any, first:
     assert loop.stop is not None
     with state.region() as head:
         index = state.param(INDEX, "i")
+        state.not_negative.add(index)
         params = carry.begin()
         length = source.length
         known = length if isinstance(length, TracedTensor) else state.number_of_dim(length)

@@ -8,6 +8,7 @@ import torch
 
 from stretto.frontends.python.operators import views
 from stretto.frontends.python.operators.functional import overwrite
+from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
@@ -200,8 +201,11 @@ def _slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
     stop = linear_of(part.stop if part.stop is not None else tensor.shape[dim])
     if part.step in (None, 1) and start is not None and stop is not None:
         length = stop.plus(start, -1)
-        if not length.terms:
-            return views.narrowed(tensor, dim, _position(part.start), max(0, length.constant))
+        place = user_location()
+        if not length.terms and place not in tracer().cuts:
+            if place is not None:
+                tracer().windows.add(place)
+            return _window(tensor, dim, part.start, max(0, length.constant))
     known = _unrolled(bounds)
     if known is not None:
         return aten.slice.Tensor(tensor, dim, *known, part.step or 1)
@@ -210,6 +214,26 @@ def _slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
         fail("the step of a slice is a traced value", "use a Python int as step")
     found = _decided_slice(tensor, dim, part)
     return found if step == 1 else aten.slice.Tensor(found, dim, None, None, step)
+
+
+def _window(tensor: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
+    """A slice of static length, which is taken to lie inside of the dim: where it does not, the run
+    stops, and the function is captured again with a slice that is cut."""
+    if length == 0:
+        return aten.slice.Tensor(tensor, dim, 0, 0, 1)
+    if isinstance(start, TracedTensor) and not _is_not_negative(start):
+        # `x[-1:2]` begins at the last element and ends before it: beyond the dim in any case.
+        beyond = plain(tensor.shape[dim])
+        crosses = (start < 0) & (start + length >= 0)
+        start = torch.where(crosses, beyond, start)
+    return views.narrowed(tensor, dim, _position(start), length)
+
+
+def _is_not_negative(start: TracedTensor) -> bool:
+    form, known = linear_of(start), tracer().not_negative
+    if form is None or form.constant < 0:
+        return False
+    return all(value in known and factor > 0 for value, factor in form.terms)
 
 
 def _decided_slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:

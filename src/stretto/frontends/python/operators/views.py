@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from stretto.errors import VerifyError
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked, settled
 from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
+from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor, ViewStep
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
@@ -74,7 +75,7 @@ def _extended(
         steps, memory = tensor.steps, tensor.memory
         type = steps[-1].type if steps else state.type_in(memory.state)
         (fake,) = settled(state, TensorOp(target, (Value(type), *known)), [fake])
-    step = ViewStep(target, known, state.type_of(fake), inverse)
+    step = ViewStep(target, known, state.type_of(fake), inverse, user_location())
     return TracedTensor(fake, tensor.memory, (*tensor.steps, step))
 
 
@@ -201,7 +202,7 @@ def _selected_before_expand(
         at = index if type.shape[dim - new] != 1 else 0
         left = tuple(size for place, size in enumerate(type.shape) if place != dim - new)
         type = TensorType(type.dtype, left)
-        step = ViewStep("aten.select.int", (dim - new, at), type)
+        step = ViewStep("aten.select.int", (dim - new, at), type, place=user_location())
         base = TracedTensor(fake, base.memory, (*base.steps, step))
     if type == state.type_of(fake):
         return TracedTensor(fake, base.memory, base.steps)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Reading, Root, read_state
 from stretto.frontends.python.tracing.frames import UNDEFINED
@@ -246,7 +247,8 @@ class Captured:
     `guards`: what else it was captured with. `writes`: it changes something in place, so it matters
     which views are copies. `identical`: inputs that the function also reaches in another way.
     `objects`: the objects of the user that it reads and changes, if it changes any. `sizes`: which
-    sizes of the arguments it takes, where some of them are symbols.
+    sizes of the arguments it takes, where some of them are symbols. `windows`: slices that are taken
+    to lie inside of their dim.
     """
 
     program: Program
@@ -260,3 +262,4 @@ class Captured:
     identical: tuple[tuple[int, torch.Tensor], ...] = ()
     objects: ObjectState | None = None
     sizes: CallSizes | None = None
+    windows: frozenset[SourceLocation] = frozenset()

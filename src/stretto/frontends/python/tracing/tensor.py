@@ -20,6 +20,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
+from stretto.errors import SourceLocation
+from stretto.frontends.python.tracing.locations import at
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.ir.core import Block, Value
 from stretto.ir.ops import Argument, argument_values, map_argument
@@ -152,13 +154,14 @@ class ViewStep:
     """One view: `target(base, *arguments)`. Equal steps view the same elements.
 
     It is written back by a scatter, or, where the view keeps all elements, by
-    `target(part, *inverse)`. A view with neither cannot be written.
+    `target(part, *inverse)`. A view with neither cannot be written. `place`: the user's line.
     """
 
     target: str
     arguments: tuple[Argument, ...]
     type: TensorType
     inverse: tuple[Argument, ...] | None = None
+    place: SourceLocation | None = field(default=None, compare=False)
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -179,7 +182,9 @@ class ViewStep:
         return replace(self, arguments=_mapped(self.arguments, lookup), inverse=inverse)
 
     def read(self, state: Emitter, base: Value) -> Value:
-        return state.tensor_op(self.target, (base, *_mapped(self.arguments, state.use)), self.type)
+        with at(self.place):
+            arguments = _mapped(self.arguments, state.use)
+            return state.tensor_op(self.target, (base, *arguments), self.type)
 
     def write(self, state: Emitter, base: Value, part: Value) -> Value:
         """`base` with the elements of the view replaced by `part`."""

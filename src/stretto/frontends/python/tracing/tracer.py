@@ -10,7 +10,7 @@ Exactly one tracer is active per thread. It knows nothing of Python control flow
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -20,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
-from stretto.errors import CaptureError, VerifyError
+from stretto.errors import CaptureError, SourceLocation, VerifyError
 from stretto.frontends.python.tracing.admission import check_constant
 from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
@@ -89,8 +89,16 @@ class Owner:
 class Tracer:
     """State of one capture."""
 
-    def __init__(self, options: Options, plan: SizePlan | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        plan: SizePlan | None = None,
+        cuts: Collection[SourceLocation] = (),
+    ) -> None:
         self.options = options
+        # Slices `x[i:i + 3]` that may end behind the dim, and those that are taken not to.
+        self.cuts, self.windows = cuts, set[SourceLocation]()
+        self.not_negative = set[Value]()  # indices of loops
         self.sizes = Sizes(plan)
         self.notes: list[str] = []
         self.sourceless: list[str] = []
