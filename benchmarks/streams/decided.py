@@ -81,7 +81,12 @@ class Speculative(nn.Module):
     """Tokens that a small model drafts are kept as far as a large one would choose them, too."""
 
     def __init__(
-        self, tokens: int = 256, window: int = 4, width: int = 128, drafts: int = 4, length: int = 64
+        self,
+        tokens: int = 256,
+        window: int = 4,
+        width: int = 128,
+        drafts: int = 4,
+        length: int = 64,
     ) -> None:
         super().__init__()
         self.window, self.drafts, self.length = window, drafts, length
@@ -207,7 +212,8 @@ def main(
     systems = ["stretto", "compile"] if compiled else ["stretto"]
     with limit_cpus(threads):
         results = [
-            measure(name, threads, Protocol(rounds=rounds), systems) for name in programs or PROGRAMS
+            measure(name, threads, Protocol(rounds=rounds), systems)
+            for name in programs or PROGRAMS
         ]
     Console().print(table(results))
     if json_file is not None:

@@ -154,7 +154,9 @@ class Compiled:
         place = error.location
         if place is None or place not in entry.captured.windows:
             return False
-        LOG.info("%s is compiled again: the slice at %s reaches beyond its dim", self._name(), place)
+        LOG.info(
+            "%s is compiled again: the slice at %s reaches beyond its dim", self._name(), place
+        )
         self._cuts |= {place}
         entry.is_refuted = True
         return True

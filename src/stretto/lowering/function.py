@@ -58,7 +58,6 @@ from stretto.lowering.lists.slots import ListSlots
 from stretto.lowering.lists.storage import ListStorage
 from stretto.lowering.uses import Uses
 
-
 MOST_ROOM = 1 << 22
 """Elements that a tensor whose size data decide gets room for at once; a larger one grows."""
 

@@ -138,8 +138,10 @@ def whole_buffer(lazy: Lazy) -> Buffer | None:
 def _has_room(buffer: Buffer, shape: tuple[Extent, ...]) -> bool:
     """Whether a buffer is memory for the most rows that a tensor can have."""
     is_decided = bool(shape) and not is_known(shape[0]) and all(map(is_known, shape[1:]))
-    return buffer.kind == "items" and is_decided and known_size(buffer.shape[1:]) == known_size(
-        shape[1:]
+    return (
+        buffer.kind == "items"
+        and is_decided
+        and known_size(buffer.shape[1:]) == known_size(shape[1:])
     )
 
 

@@ -134,8 +134,9 @@ def capture(
     Tensors among the arguments (also inside containers) become inputs; all other values are taken
     as they are. by_structure: what objects among the arguments hold is read at each call, as if
     they were containers. sizes: which sizes of the arguments are symbols. cuts: where slices of
-    static length may reach beyond their dim. Objects of the user are as before afterwards. Raises CaptureError where the function cannot be captured; exceptions of
-    the function itself are raised unchanged.
+    static length may reach beyond their dim. Objects of the user are as before afterwards. Raises
+    CaptureError where the function cannot be captured; exceptions of the function itself are raised
+    unchanged.
     """
     limit = sys.getrecursionlimit()
     with capturing():

@@ -146,7 +146,8 @@ def _grid_multiples(
         usual = max(usual, min(int(costs.unknown_size * costs.whole_seconds / seconds), MOST_TILE))
     return [
         -(-usual // max(multiple, 1)) * max(multiple, 1)
-        if isinstance(extent, Reg) else multiple or max(costs.size(extent), 1)
+        if isinstance(extent, Reg)
+        else multiple or max(costs.size(extent), 1)
         for multiple, extent in zip(result, group.grid, strict=True)
     ]
 

@@ -247,8 +247,8 @@ class Captured:
     `guards`: what else it was captured with. `writes`: it changes something in place, so it matters
     which views are copies. `identical`: inputs that the function also reaches in another way.
     `objects`: the objects of the user that it reads and changes, if it changes any. `sizes`: which
-    sizes of the arguments it takes, where some of them are symbols. `windows`: slices that are taken
-    to lie inside of their dim.
+    sizes of the arguments it takes, where some of them are symbols. `windows`: slices that are
+    taken to lie inside of their dim.
     """
 
     program: Program
