@@ -37,7 +37,7 @@ from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument
-from stretto.ir.size_bounds import at_most, maximum
+from stretto.ir.size_bounds import at_most, maximum, minimum
 from stretto.ir.sizes import Atom, Maximum, Product, Quotient, Remainder, Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, DType, TensorType
@@ -194,45 +194,63 @@ class Lowering:
         """A limit of a size in sizes that are known at the call; None where there is none."""
         total = Size(const=size.const)
         for atom, factor in size.terms:
-            found = self._most_of(atom) if factor > 0 else Size.of(self._least_of(atom))
+            found = self._most_of_term(atom, factor)
             if found is None:
                 return None
-            total = total + found * factor
+            total = total + found
         return total
 
-    def _least_of(self, atom: Atom) -> int | Size:
-        least = self.ranges.get(atom, (0, None))[0] if isinstance(atom, Reg) else 0
-        return Size.of(atom) if isinstance(atom, Symbol) else least
+    def _most_of_term(self, atom: Atom, factor: int) -> Size | None:
+        if factor > 0:
+            found = self._most_of(atom)
+            return None if found is None else found * factor
+        match atom:
+            case Symbol():
+                return Size.of(atom) * factor
+            case Reg() if atom in self.ranges:
+                return Size.of(self.ranges[atom][0]) * factor
+            case Maximum(parts):  # a minimum, which is at most each of its parts
+                limits = [self.most(part * factor) for part in parts]
+                known = [limit for limit in limits if limit is not None]
+                return minimum(*known) if known else None
+            case _:
+                return None
 
     def _most_of(self, atom: Atom) -> Size | None:
-        """A limit of a part of a size, none of which is negative."""
+        """A limit of a part of a size."""
         match atom:
             case Symbol():
                 return Size.of(atom)
             case Reg():
-                high = self.ranges.get(atom, (0, None))[1]
+                high = self.ranges.get(atom, (None, None))[1]
                 return None if high is None else Size.of(high)
             case Product(factors):
-                limits = [self._most_of(factor) for factor in factors]
+                total = Size(const=1)
+                for factor in factors:
+                    limit = self._most_of(factor) if self._is_not_negative(factor) else None
+                    if limit is None:
+                        return None
+                    total = total * limit
+                return total
             case Quotient(index, divisor):
                 found = self.most(index)
-                known = found is None or not isinstance(divisor, int)
-                return found if known else found // divisor
-            case Remainder(index, divisor):
+                if found is None or isinstance(divisor, int):
+                    return None if found is None else found // divisor
+                return maximum(0, found)
+            case Remainder(_, divisor):
                 found = self.most(Index.of(divisor))
-                return self.most(index) if found is None else found - 1
+                return None if found is None else found - 1
             case Maximum(parts):
                 limits = [self.most(part) for part in parts]
                 known = [limit for limit in limits if limit is not None]
                 return maximum(*known) if len(known) == len(limits) else None
             case _:
                 return None
-        total = Size(const=1)
-        for limit in limits:
-            if limit is None:
-                return None
-            total = total * limit
-        return total
+
+    def _is_not_negative(self, atom: Atom) -> bool:
+        if isinstance(atom, Reg):
+            return atom in self.ranges and at_most(0, self.ranges[atom][0])
+        return isinstance(atom, Symbol) and atom.low >= 0
 
     def has_symbols(self, size: Size) -> bool:
         """Whether the values of all symbols of a size are known here."""
