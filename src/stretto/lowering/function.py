@@ -163,7 +163,7 @@ class Lowering:
         """Memory that grows, for a tensor that has as many rows as data decide. Further dims that
         data decide have room for the most that they can be."""
         first, *others = memory_shape(shape)
-        known = tuple(self.most(Index.of(dim)) for dim in others)
+        known = tuple(self._room_of(dim) for dim in others)
         if None in known:
             raise CodegenError(
                 "a tensor has two dims that data decide, and nothing tells how large the second "
@@ -181,7 +181,7 @@ class Lowering:
         """The most that each dim can be; None where that is not known, or is much memory."""
         room: list[int | Size] = []
         for dim in shape:
-            most = self.most(Index.of(dim))
+            most = self._room_of(dim)
             if most is None:
                 return None
             room.append(most.dim)
@@ -189,6 +189,9 @@ class Lowering:
         decided = sum(not is_known(dim) for dim in shape)
         is_little = size <= MOST_ROOM if isinstance(size, int) else decided == 1
         return tuple(room) if is_little else None
+
+    def _room_of(self, dim: Extent) -> Size | None:
+        return self.most(Index.of(dim)) if isinstance(dim, Reg) else Size.of(dim)
 
     def most(self, size: Index) -> Size | None:
         """A limit of a size in sizes that are known at the call; None where there is none."""
