@@ -16,6 +16,7 @@ from stretto.device.operator import Combine, Loops, Operator, TileDim
 from stretto.device.tree import Tree
 from stretto.ir.sizes import Size
 from stretto.kernels.attention import plain_attention, plain_steps
+from stretto.kernels.channels_last import channels_last
 from stretto.kernels.contraction import contraction_of
 from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group, Member, single
@@ -43,7 +44,7 @@ def select(
     """
     packings = Packings(list(lowered.tree.externals))
     selector = CpuSelector(units, costs, packings)
-    plain = plain_attention(lowered.tree, selector.keeps_attention)
+    plain = plain_attention(channels_last(lowered.tree), selector.keeps_attention)
     tree = open_kernels(split_sorts(plain, units, costs), selector, fused, remarks or Remarks())
     chosen = Tree(choose(tree, costs).functions, tuple(packings.externals))
     return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))

@@ -1,0 +1,201 @@
+"""Convolutions of images whose channels are contiguous. The header pixels.h has the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.device.expr import Access, Index, Var
+from stretto.device.operator import Operator
+from stretto.kernels.channels_last import pixel_convolution_of
+from stretto.kernels.contraction import Convolution, image_start, loads_of, stride
+from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
+from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
+from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.statements import Do, Raw
+from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
+
+PANEL = 64
+"""Output channels per panel of packed weights (`kPanel` of the header)."""
+VECTOR = 16
+"""Output channels that tiles are multiples of: the lanes of the widest vectors."""
+GROUP, GEOMETRY = variable("g"), variable("s")
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels(PackedTemplate, CpuTemplate):
+    """Vectors of output channels for a few pixels at a time, which are read where they lie."""
+
+    name: ClassVar[str] = "pixels"
+    header: ClassVar[str] = "pixels.h"
+    convolution: Convolution
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        return {"convolution": known(operator)}
+
+    def write(self, nest: NestPrinter) -> None:
+        conv, place = self.convolution, _Place.of(nest, self.convolution)
+        weights = nest.names.buffer(self.panels)
+        member = self.read(nest.operator).member
+        weights = weights if member == Index() else weights + nest.index(member)
+        depth = conv.in_channels * conv.kernel[0] * conv.kernel[1]
+        first, last = place.channels
+        with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
+            if conv.groups == 1:
+                place.call("conv_pixels", place.image, weights, first, last, first)
+                return
+            size, slabs = conv.per_group, -(-conv.per_group // PANEL) * PANEL
+            bounds = (infix(bound, "/", size) for bound in (first, last))
+            with nest.loop(GROUP, *bounds):
+                image = place.image + GROUP * conv.in_channels
+                panels = weights + GROUP * (slabs * depth)
+                place.call("conv_pixels", image, panels, GROUP * size, GROUP * size + size, 0)
+
+    def read(self, operator: Operator) -> PanelRead:
+        channel, size = Index.of(Var(len(operator.dims) - 1)), self.convolution.per_group
+        outer, column = ((channel // size,), channel % size)
+        if self.convolution.groups == 1:
+            outer, column = (), channel
+        return PanelRead(operator, self.panels, loads_of(operator)[0], outer, column)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwisePixels(PackedTemplate, CpuTemplate):
+    """Every channel has taps of its own: vectors of channels, pixel by pixel."""
+
+    name: ClassVar[str] = "depthwise_pixels"
+    header: ClassVar[str] = "pixels.h"
+    convolution: Convolution
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        return {"convolution": known(operator)}
+
+    def write(self, nest: NestPrinter) -> None:
+        place = _Place.of(nest, self.convolution)
+        weights = nest.names.buffer(self.panels)
+        member = self.read(nest.operator).member
+        weights = weights if member == Index() else weights + nest.index(member)
+        first, last = place.channels
+        with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
+            place.call("depthwise_pixels", place.image + first, weights + first, first, last)
+
+    def read(self, operator: Operator) -> PanelRead:
+        channel = Index.of(Var(len(operator.dims) - 1))
+        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
+
+
+def known(operator: Operator) -> Convolution:
+    found = pixel_convolution_of(operator)
+    if found is None:
+        raise ValueError("the operator is no convolution of images with contiguous channels")
+    return found
+
+
+def _candidate(request: Request) -> Candidate | None:
+    operator, costs = request.operator, request.costs
+    conv = pixel_convolution_of(operator)
+    if conv is None:
+        return None
+    weight, channel = loads_of(operator)[0], len(operator.dims) - 1
+    if constant_layout(operator, weight) is None:
+        return None
+    step, lanes = _channel_tiles(conv)
+    if any(box[channel].offset % step for box in request.member.boxes):
+        return None
+    size, groups = (conv.out_channels, 1) if conv.is_depthwise else (conv.per_group, conv.groups)
+    apart = static(stride(weight, channel))
+    outer = ((groups, size * apart),) if groups > 1 else ()
+    panels = request.packings.add(operator, weight, outer, (size, apart), lanes)
+    rows = len(operator.dims) == 4 and operator.dims[1] != 1
+    multiples = (1, 1, 0, step) if rows else (*(1 for _ in operator.dims[1:]), step)
+    template = DepthwisePixels(panels, conv) if conv.is_depthwise else Pixels(panels, conv)
+    packed = panels.nbytes
+    reading = packed / costs.memory_bandwidth if packed > costs.cache_bytes else 0.0
+    seconds = max(request.product_seconds, packed / costs.bandwidth)
+    pixels = tuple(range(channel))
+    return Candidate(template, multiples, seconds, rows=pixels, reading=reading)
+
+
+def _channel_tiles(conv: Convolution) -> tuple[int, int]:
+    """(what tiles of output channels are multiples of, channels per panel of packed weights)."""
+    if conv.is_depthwise:
+        return VECTOR, conv.out_channels
+    return (conv.per_group if conv.groups > 1 else VECTOR), PANEL
+
+
+FAMILY = Family((Pixels, DepthwisePixels), _candidate, rank=-1)
+
+
+# ---- printing --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a task computes of an image. image: where it begins. pixels, channels: bounds (first,
+    last) of its part of the result."""
+
+    nest: NestPrinter
+    image: Term
+    pixels: tuple[Term, Term]
+    channels: tuple[Term, Term]
+
+    @staticmethod
+    def of(nest: NestPrinter, conv: Convolution) -> _Place:
+        operator, box = nest.operator, nest.stage.box
+        *spatial, width = operator.dims[1:-1]
+        column = len(operator.dims) - 2
+        pixels = nest.bounds(box[column])
+        if spatial and spatial[0] != 1:
+            top, bottom = nest.bounds(box[1])
+            pixels = top * nest.extent(width), bottom * nest.extent(width)
+        first = image_start(operator)
+        image = nest.names.buffer(first.buffer) + nest.index(first.offset)
+        _declare(nest, conv, column)
+        return _Place(nest, image, pixels, nest.bounds(box[-1]))
+
+    def call(
+        self,
+        function: str,
+        image: Term,
+        weights: Term,
+        first: Term,
+        last: Term,
+        *more: Operand,
+    ) -> None:
+        """The channels first .. last - 1 by a function of the header."""
+        nest = self.nest
+        out = nest.operator.out
+        zero = tuple(i if i.vars() <= {0} else _without_variables(i) for i in out.index)
+        start = nest.pointer(Access(out.buffer, out.shape, zero), {0: iteration(0)}) + first
+        kind = VALUE_TYPES[out.buffer.dtype]
+        count = call("int", last - first)
+        arguments = GEOMETRY, image, weights, start, *self.pixels, *more, count
+        nest.out.add(Do(call(f"stretto::{function}<{kind}>", *arguments)))
+
+
+def _without_variables(index: Index) -> Index:
+    """The index where its variables are 0."""
+    return Index(tuple((a, c) for a, c in index.terms if not isinstance(a, Var)), index.const)
+
+
+def _declare(nest: NestPrinter, conv: Convolution, column: int) -> None:
+    """The geometry, as an object of the stage."""
+    operator = nest.operator
+    width = operator.dims[column]
+    out_pixel = stride(operator.out, column)
+    if width == 1:
+        out_pixel = stride(operator.out, 1) if operator.dims[1] != 1 else 0
+    sizes: list[Operand] = [
+        nest.number(conv.height),
+        nest.number(conv.width),
+        nest.extent(width),
+        *(n for pair in (conv.kernel, conv.step, conv.padding, conv.dilation) for n in pair),
+        conv.in_channels,
+        conv.in_channels * conv.groups,
+        nest.number(out_pixel),
+    ]
+    text = joined("const stretto::Pixels s = {", separated(sizes), "};")
+    nest.out.add(Raw(text, GEOMETRY))
