@@ -144,9 +144,14 @@ def _images(function: TreeFunction[Items]) -> set[Buffer]:
             if len(buffer.shape) == len(together[0].shape):
                 sets.join(buffer, together[0])
         if _is_wanted(operator):
-            seeds |= {b for b in (operator.out.buffer, loads_of(operator)[1].buffer) if b in free}
+            seeds |= free.intersection(_sides(operator))
     roots = {sets.root(buffer) for buffer in seeds}
     return {buffer for buffer in free if sets.root(buffer) in roots}
+
+
+def _sides(convolution: Operator) -> tuple[Buffer, Buffer]:
+    """The image that a convolution reads, and its result."""
+    return loads_of(convolution)[1].buffer, convolution.out.buffer
 
 
 def _free_images(function: TreeFunction[Items]) -> set[Buffer]:
@@ -206,27 +211,24 @@ def _with_copies(tree: Tree[Items]) -> Tree[Items]:
         if not _is_wanted(operator):
             return (operator,)
         image, out = loads_of(operator)[1], operator.out
+        if image.buffer not in free and out.buffer not in free:
+            return (operator,)
         before: list[Operator] = []
         after: list[Operator] = []
-        if image.buffer not in free and _has_layout(image.shape):
+        if image.buffer not in free:
             copied = _new(new, image)
             start = Access(image.buffer, image.shape, _variables(image.shape))
             before.append(
                 _copy(start, Access(copied, image.shape, _variables(image.shape)), operator)
             )
             operator = _reading(operator, image, copied)
-        if out.buffer not in free and _has_layout(out.shape):
+        if out.buffer not in free:
             mine = _new(new, out)
             operator = replace(operator, out=Access(mine, out.shape, out.index))
             after.append(_copy(operator.out, out, operator))
         return *before, operator, *after
 
     return replace_operators(tree, steps)
-
-
-def _has_layout(shape: tuple[Extent, ...]) -> bool:
-    """Whether it matters which dim is last."""
-    return shape[1] != 1 and any(size != 1 for size in shape[2:])
 
 
 def _variables(shape: tuple[Extent, ...]) -> tuple[Index, ...]:
@@ -275,7 +277,7 @@ def _last(buffer: Buffer) -> Buffer:
 def _laid_out(operator: Operator, moved: set[Buffer]) -> Operator:
     """An operator that touches the moved buffers as they lie now, its dims in the order in which
     its result lies."""
-    wanted = _is_wanted(operator)
+    convolves = _is_wanted(operator) and all(b in moved for b in _sides(operator))
 
     def place(access: Access) -> Access:
         if access.buffer not in moved:
@@ -288,7 +290,7 @@ def _laid_out(operator: Operator, moved: set[Buffer]) -> Operator:
         found = {n: k for k, i in enumerate(index) for n in sorted(i.vars())}
         order.sort(key=lambda n: found.get(n, n))
     result = _placed(operator, place)
-    if wanted:
+    if convolves:
         first = len(operator.dims)
         taps = [*range(first + 1, first + len(operator.reduce)), first]
         order = list(_to_last(tuple(range(first))))

@@ -244,9 +244,9 @@ def _geometry(operator: Operator, image: Access, fixed: list[int]) -> Convolutio
         if Size.of((reach - 1) // step + 1) != Size.of(_known(out)):
             return None
     groups = channels // in_channels
-    if channels % in_channels or not _channel_matches(
-        channel, groups, out_channels, in_channels, rank
-    ):
+    if channels % in_channels or out_channels % groups:
+        return None
+    if not _channel_matches(channel, groups, out_channels, in_channels, rank):
         return None
     if any(index.vars() - {0} or not is_linear(index) for index in lead):
         return None

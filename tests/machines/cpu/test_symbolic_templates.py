@@ -155,7 +155,7 @@ def test_convolutions_in_a_row_that_each_halve_the_image_have_templates() -> Non
     }}
     """
     made = built(program_of(text), 2)
-    assert print_program(made.device).count("stage conv(") == 2
+    assert print_program(made.device).count("stage pixels(") == 2
     machine = made.cpu()
     for size in (1, 2, 3, 4, 5, 17, 30):
         given = [torch.randn(1, 8, size, size)]

@@ -1,0 +1,185 @@
+"""Convolutions with contiguous channels, as C++, as text and in the emulator."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from stretto.device.operator import Operator
+from stretto.device.text import parse_program, print_program
+from stretto.errors import ScheduleError
+from stretto.interp.interpreter import run
+from stretto.ir.core import Value
+from stretto.kernels.channels_last import channels_last
+from stretto.machines.cpu.select import select
+from stretto.machines.cpu.templates import TEMPLATES
+from stretto.schedule.scheduler import schedule
+from tests.backends import assert_close, built
+from tests.lowering.programs import items_of, lowered
+from tests.machines.operators import Operators
+from tests.sampling import sampled
+from tests.support import program_of
+
+CHAIN = """
+    func @main(%x: f32[2, {0}, 9, 9]) -> (f32[2, 8, 9, 9]) {{
+      %w = constant "w" : f32[{1}, {2}, 3, 3]
+      %v = constant "v" : f32[8, {1}, 1, 1]
+      %y = aten.convolution.default(%x, %w, None, {3}, {4}) : f32[2, {1}, 9, 9]
+      %z = aten.convolution.default(%y, %v, None, {5}, 1) : f32[2, 8, 9, 9]
+      return %z
+    }}
+    """
+PADDED, PLAIN = "(1, 1), (1, 1), (1, 1), False, (0, 0)", "(1, 1), (0, 0), (1, 1), False, (0, 0)"
+PROGRAMS = {
+    "pixels": CHAIN.format(3, 20, 3, PADDED, 1, PLAIN),
+    "groups": CHAIN.format(8, 20, 4, PADDED, 2, PLAIN),
+    "depthwise_pixels": CHAIN.format(20, 20, 1, PADDED, 20, PLAIN),
+}
+
+
+def hidden(
+    ops: Operators,
+    image: Value,
+    weight: Value,
+    stride: tuple[int, ...] = (1, 1),
+    padding: tuple[int, ...] = (0, 0),
+    dilation: tuple[int, ...] = (1, 1),
+    groups: int = 1,
+) -> Value:
+    """A convolution that is no result."""
+    zeros = (0,) * len(stride)
+    arguments = (stride, padding, dilation, False, zeros, groups)
+    return ops("convolution.default", image, weight, None, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("seed", "dtype"),
+    sampled([(n, torch.float32) for n in (1, 2, 3)] + [(4, torch.float64)], [(1, torch.float32)]),
+)
+def test_chains_of_convolutions_of_odd_sizes(seed: int, dtype: torch.dtype) -> None:
+    ops, choose = Operators(), random.Random(seed)
+    for groups in (1, 1, 2, 3):
+        channels = groups * choose.choice((4, 5, 17))
+        wanted = groups * choose.choice((1, 16, 33, 65))
+        kernel = choose.choice((1, 2, 3, 5)), choose.choice((1, 2, 3, 4))
+        stride = choose.choice((1, 1, 2, 3)), choose.choice((1, 2))
+        padding = choose.choice((0, 1, 2)), choose.choice((0, 1, 3))
+        dilation = 1, choose.choice((1, 2))
+        first = choose.choice((1, 3, 4, 16))
+        shape = choose.choice((1, 2)), first, choose.choice((7, 11, 16)), choose.choice((9, 13))
+        name = f"{groups} groups {channels} -> {wanted} {kernel} {stride} {padding} {dilation}"
+        weights = (
+            ops.w(*size, dtype=dtype, scale=0.3)
+            for size in (
+                (channels, first, 3, 3),
+                (wanted, channels // groups, *kernel),
+                (3, wanted, 1, 1),
+            )
+        )
+        y = hidden(ops, ops.x(*shape, dtype=dtype), next(weights), (1, 1), (1, 1))
+        y = ops("relu.default", y)
+        z = hidden(ops, y, next(weights), stride, padding, dilation, groups)
+        ops.keep(f"mean {name}", ops("mean.dim", z, (2, 3)))
+        hidden_sum = hidden(ops, z, next(weights))
+        ops.keep(f"last {name}", ops("sigmoid.default", hidden_sum))
+    ops.check(scale=4)
+
+
+def test_depthwise_chains_pools_and_channels_put_together() -> None:
+    ops = Operators()
+    for channels, kernel, step in ((1, 3, 1), (5, 3, 2), (24, 5, 2), (72, 3, 1)):
+        image = ops.x(2, 3, 13, 12)
+        y = ops("relu.default", hidden(ops, image, ops.w(channels, 3, 1, 1)))
+        taps, pad = ops.w(channels, 1, kernel, kernel), kernel // 2
+        z = hidden(ops, y, taps, (step, step), (pad, pad), groups=channels)
+        pooled = ops("max_pool2d_with_indices.default", z, (3, 3), (2, 2), (1, 1))
+        ops.keep(f"pool {channels}", hidden(ops, pooled, ops.w(7, channels, 1, 1)))
+        both = ops("cat.default", (z, ops("relu.default", z)), 1)
+        ops.keep(f"both {channels}", hidden(ops, both, ops.w(20, 2 * channels, 3, 3)))
+    ops.check(scale=4)
+
+
+def test_images_of_one_dim() -> None:
+    ops = Operators()
+    y = hidden(ops, ops.x(2, 4, 70), ops.w(20, 4, 10, scale=0.3), (5,), (0,), (1,))
+    z = hidden(ops, ops("gelu.default", y), ops.w(70, 20, 3), (2,), (1,), (1,))
+    ops.keep("last", hidden(ops, z, ops.w(3, 70, 1), (1,), (0,), (1,)))
+    ops.check(scale=4)
+
+
+def test_whole_rows_of_taps_that_cross_an_edge() -> None:
+    ops = Operators()
+    for first, kernel, pad in ((3, 7, 3), (1, 5, 6), (16, 3, 2)):
+        y = hidden(ops, ops.x(1, first, 9, 8), ops.w(20, first, kernel, kernel), (2, 2), (pad, pad))
+        ops.keep(f"{first} channels, pad {pad}", hidden(ops, y, ops.w(5, 20, 1, 1)))
+    ops.check(scale=8)
+
+
+# ---- forms -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_text_and_emulator(name: str) -> None:
+    template = "pixels" if name == "groups" else name
+    program = schedule(select(lowered(PROGRAMS[name]), 2).tree, 2)
+    text = print_program(program)
+    assert f"stage {template}(" in text
+    assert parse_program(text, TEMPLATES) == program
+    source = program_of(PROGRAMS[name])
+    given = [torch.randn(*map(int, source.main.params[0].tensor.static_shape()))]
+    assert_close(built(source, 2).emulator()(given), run(source, given), scale=4)
+
+
+def test_a_text_without_a_product_is_no_such_convolution() -> None:
+    text = print_program(schedule(select(lowered(PROGRAMS["pixels"]), 2).tree, 2))
+    with pytest.raises(ScheduleError, match="template pixels: .*contiguous channels"):
+        parse_program(text.replace("mul(", "add("), TEMPLATES)
+
+
+def shapes(text: str) -> list[tuple[str, tuple[object, ...]]]:
+    """The results of operators: their buffers' kinds and dims."""
+    tree = channels_last(lowered(text).tree)
+    items = items_of(replace(lowered(text), tree=tree))
+    outs = [item.out.buffer for item in items if isinstance(item, Operator)]
+    return [(buffer.kind, buffer.shape) for buffer in outs]
+
+
+def test_images_between_convolutions_change_their_layout() -> None:
+    assert shapes(PROGRAMS["pixels"]) == [
+        ("local", (2, 9, 9, 3)),
+        ("local", (2, 9, 9, 20)),
+        ("local", (2, 9, 9, 8)),
+        ("output", (2, 8, 9, 9)),
+    ]
+
+
+def test_one_convolution_alone_reads_and_writes_what_it_is_given() -> None:
+    text = """
+    func @main(%x: f32[2, 3, 9, 9]) -> (f32[2, 8, 7, 7]) {
+      %w = constant "w" : f32[8, 3, 3, 3]
+      %y = aten.convolution.default(%x, %w, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+        : f32[2, 8, 7, 7]
+      return %y
+    }
+    """
+    assert shapes(text) == [("output", (2, 8, 7, 7))]
+
+
+def test_images_that_are_seen_by_other_dims_stay_as_they_are() -> None:
+    text = """
+    func @main(%x: f32[2, 3, 9, 9]) -> (f32[2, 567]) {
+      %w = constant "w" : f32[7, 3, 3, 3]
+      %y = aten.convolution.default(%x, %w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+        : f32[2, 7, 9, 9]
+      %r = aten.relu.default(%y) : f32[2, 7, 9, 9]
+      %v = aten.view.default(%r, (2, 567)) : f32[2, 567]
+      %e = aten.exp.default(%v) : f32[2, 567]
+      return %e
+    }
+    """
+    source = program_of(text)
+    given = [torch.randn(2, 3, 9, 9)]
+    assert_close(built(source, 2).cpu()(given), run(source, given), scale=4)
