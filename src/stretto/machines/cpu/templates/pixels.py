@@ -47,8 +47,7 @@ class Pixels(PackedTemplate, CpuTemplate):
                 place.call("conv_pixels", place.image, weights, first, last, first)
                 return
             size, slabs = conv.per_group, -(-conv.per_group // PANEL) * PANEL
-            bounds = (infix(bound, "/", size) for bound in (first, last))
-            with nest.loop(GROUP, *bounds):
+            with nest.loop(GROUP, infix(first, "/", size), infix(last, "/", size)):
                 image = place.image + GROUP * conv.in_channels
                 panels = weights + GROUP * (slabs * depth)
                 place.call("conv_pixels", image, panels, GROUP * size, GROUP * size + size, 0)
