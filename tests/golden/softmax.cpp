@@ -65,8 +65,9 @@ __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, flo
           const float v0 = p0[i0 * 48 + i1];
           const float v1 = p1[i0];
           const float v2 = float(v0 - v1);
-          const float v3 = stretto::exp(v2);
-          total = total + v3;
+          const bool v3 = bool(v2 < -87.0f);
+          const float v4 = (v3 ? 0.0f : stretto::exp((v3 ? 0.0f : v2)));
+          total = total + v4;
         }
         sum = sum + total;
       }
@@ -82,10 +83,11 @@ __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, flo
         const float v0 = p0[i0 * 48 + i1];
         const float v1 = p1[i0];
         const float v2 = float(v0 - v1);
-        const float v3 = stretto::exp(v2);
-        const float v4 = p2[i0];
-        const float v5 = float(v3 / v4);
-        p3[i0 * 48 + i1] = v5;
+        const bool v3 = bool(v2 < -87.0f);
+        const float v4 = (v3 ? 0.0f : stretto::exp((v3 ? 0.0f : v2)));
+        const float v5 = p2[i0];
+        const float v6 = float(v4 / v5);
+        p3[i0 * 48 + i1] = v6;
       }
     }
   }
