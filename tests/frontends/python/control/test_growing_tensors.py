@@ -253,3 +253,56 @@ def test_tensors_that_grow_by_other_amounts_part() -> None:
 
     x = torch.tensor([1.0, -1.0, 2.0])
     check(grown, *((x, x[:2], x, torch.tensor(t)) for t in (0, 1, 2, 4)))
+
+
+class KeptKeys:
+    """Keys of one layer, which are there from its first use on, as in caches of transformers."""
+
+    def __init__(self) -> None:
+        self.keys: Any = None
+
+    def update(self, k: torch.Tensor) -> torch.Tensor:
+        self.keys = k if self.keys is None else torch.cat([self.keys, k], -2)
+        return self.keys
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.layers: list[KeptKeys] = []
+
+    def update(self, k: torch.Tensor, layer: int) -> torch.Tensor:
+        while len(self.layers) <= layer:
+            self.layers.append(KeptKeys())
+        return self.layers[layer].update(k)
+
+
+TABLE = torch.linspace(-1, 1, 36).reshape(6, 6).sin()
+
+
+def decoded(x: torch.Tensor, limit: int, stop: int) -> torch.Tensor:
+    """Greedy decoding: the first token makes the cache, and one of the tokens ends the loop."""
+    tokens, kept = x, None
+    for _ in range(limit):
+        kept = Cache() if kept is None else kept
+        h = TABLE[tokens[:, -1:]]
+        h = h + kept.update(h, 0).mean(1, keepdim=True)
+        h = h + kept.update(h @ TABLE, 1).sum(1, keepdim=True)
+        token = (h[:, -1] * 7).sin().argmax(-1, keepdim=True)
+        tokens = torch.cat([tokens, token], 1)
+        if (token == stop).all():
+            break
+    return tokens
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "emulator"])
+def test_a_loop_that_may_stop_is_kept_behind_its_first_round(backend: str) -> None:
+    """The rounds behind the first one are one loop, although the first may end it."""
+    compiled = stretto.compile(decoded, backend=backend)
+    for limit, stop in ((9, 9), (12, 9), (2, 9), (17, 9)):
+        x = torch.tensor([[limit % 6]])
+        assert torch.equal(compiled(x, limit, stop), decoded(x, limit, stop))
+    x = torch.tensor([[3]])
+    ends = int(decoded(x, 9, 9)[0, 3])
+    assert torch.equal(compiled(x, 9, ends), decoded(x, 9, ends))
+    program = capture(decoded, (x, 9, 9), {}, Options()).program
+    assert [op.name for op in program.main.body.walk()].count("while") == 1

@@ -251,11 +251,13 @@ def stage_for(
     _keep_or_unroll(source, loop, static)
 
 
-def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None) -> None:
+def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None, first: int = 0) -> None:
+    """Keeps a loop from the round `first` on, or unrolls it."""
     state = tracer()
     base = Snapshot.take()
     block, last = state.scope.block, state.last_op()
-    first, reason = 0, None
+    reason, whole = None, first
+    may_unroll = first > 0 and not isinstance(source.length, TracedTensor)
     while True:
         try:
             _traced_for(source, loop, first, reason is not None)
@@ -266,34 +268,36 @@ def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None) -> None
             return
         except NeedsPeel as peel:
             if first >= 1 or not _begins(source):
-                reason = reason or peel.abort
-                if reason is not peel.abort:
+                is_second, reason = reason is not None, reason or peel.abort
+                if not is_second:
+                    continue
+                if not may_unroll:
                     raise reason from None
-                continue
+                _rewind(base, block, last)
+                _unroll(source, loop, whole, reason)
+                return
             _rewind(base, block, last)
             loop.body(source.item(0))
             first = 1
             if loop.stop is not None and is_traced(loop.stop()):
-                _stop_or(loop, lambda: _unrolled(source, loop, 1))
+                _stop_or(loop, lambda: _keep_or_unroll(source, loop, static, 1))
                 return
             if loop.stop is not None and truth(loop.stop()):
                 return
-        except Abort:
-            if reason is not None:
-                raise reason from None
-            raise
+        except Abort as error:
+            if not may_unroll:
+                raise reason or error from None
+            _rewind(base, block, last)
+            _unroll(source, loop, whole, reason or error)
+            return
         except NeedsUnroll as unroll:
             if state.loop_of(source) not in unroll.loops or isinstance(source.length, TracedTensor):
                 raise
             _rewind(base, block, last)
-            static = int(source.length)
-            reason = unroll.abort.error.message
-            line = unroll.abort.error.location
-            state.note(f"loop unrolled ({static} trips), as in line {line and line.line}: {reason}")
-            _unrolled(source, loop, 0)
+            _unroll(source, loop, whole, unroll.abort)
             return
         except Exception as error:
-            if static is not None or _begins(source):
+            if first or static is not None or _begins(source):
                 raise
             _rewind(base, block, last)
             if not isinstance(source.length, TracedTensor):
@@ -302,6 +306,14 @@ def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None) -> None
                 loop, lambda: _has_items(source), lambda: loop.body(source.item(0)), error
             )
             return
+
+
+def _unroll(source: Indexed, loop: UserLoop, first: int, reason: Abort) -> None:
+    assert not isinstance(source.length, TracedTensor)
+    trips, line = int(source.length), reason.error.location
+    why = reason.error.message
+    tracer().note(f"loop unrolled ({trips} trips), as in line {line and line.line}: {why}")
+    _unrolled(source, loop, first)
 
 
 def _begins(source: Indexed) -> bool:

@@ -86,22 +86,32 @@ for _name in ("lt", "le", "gt", "ge"):
 
 def is_box(value: Any) -> bool:
     """Whether `value` is a mutable container whose contents are part of the state."""
-    if isinstance(value, list | dict | set | deque | Holder):
-        return True
+    known = _box_class(type(value))
+    if known is not None:
+        return known
     if isinstance(value, nn.Module):
         state = active()  # modules of the user are followed by the heap
         return state is not None and not state.heap.knows(value)
+    return hasattr(value, "__dict__")
+
+
+@cache
+def _box_class(kind: type) -> bool | None:
+    """Whether all values of a class are such containers; None where it depends on the value."""
+    if issubclass(kind, list | dict | set | deque | Holder):
+        return True
+    if issubclass(kind, nn.Module):
+        return None
     # Members of an enumeration are compared by identity.
-    if isinstance(value, type | Enum | torch.Tensor | TracedList | FunctionType | Either):
+    if issubclass(kind, type | Enum | torch.Tensor | TracedList | FunctionType | Either):
         return False
-    return _is_record(value)
+    return None if _is_record_class(kind) else False
 
 
-def _is_record(value: Any) -> bool:
-    """An object of a user's class: a dataclass, or anything with a plain `__dict__`."""
-    kind = type(value)
+def _is_record_class(kind: type) -> bool:
+    """A user's class of objects: a dataclass, or anything with a plain `__dict__`."""
     if dataclasses.is_dataclass(kind):
-        return hasattr(value, "__dict__")
+        return True
     module = getattr(kind, "__module__", "")
     if module.split(".")[0] in (
         "builtins",
@@ -112,7 +122,8 @@ def _is_record(value: Any) -> bool:
         "collections",
     ):
         return False
-    return hasattr(value, "__dict__") and "__setattr__" not in kind.__dict__ and not callable(value)
+    is_callable = any("__call__" in base.__dict__ for base in kind.__mro__)
+    return "__setattr__" not in kind.__dict__ and not is_callable
 
 
 CONTAINERS: tuple[type[Any], ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
@@ -281,11 +292,15 @@ class Snapshot:
                 pending.append(value)
         while pending:
             value = pending.pop()
+            held = parts_of(value)
             if is_box(value):
                 if id(value) in snapshot.boxes:
                     continue
-                snapshot.boxes[id(value)] = (value, contents(value))
-            pending.extend(children(value))
+                inside = contents(value)
+                snapshot.boxes[id(value)] = (value, inside)
+                held = inside.values() if held is None else held
+            if held is not None:
+                pending.extend(held)
         return snapshot
 
     def is_now(self) -> bool:

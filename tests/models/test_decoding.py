@@ -1,0 +1,49 @@
+"""Greedy decoding of models with an encoder as one call: a loop of the user around the decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from tests.models.configs import TRANSFORMERS
+from tests.sampling import sampled
+
+START = {"t5": 0, "whisper": 1}
+
+
+@pytest.mark.parametrize("name", sampled(["t5", "whisper"], []))
+def test_greedy_decoding_with_an_encoder(name: str) -> None:
+    """The cache grows by one token in each round, until a token ends the loop."""
+    source = TRANSFORMERS[name]
+    model: Any = source.make()
+
+    def decode(x: Tensor, stop: Tensor, limit: int) -> Tensor:
+        encoded = model.get_encoder()(x)
+        tokens = torch.full((x.shape[0], 1), START[name])
+        cache = None
+        for _ in range(limit):
+            step = model(
+                encoder_outputs=encoded,
+                decoder_input_ids=tokens[:, -1:],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = step.past_key_values
+            token = step.logits[:, -1].argmax(-1, keepdim=True)
+            tokens = torch.cat([tokens, token], 1)
+            if (token == stop).all():
+                break
+        return tokens
+
+    fast = stretto.compile(decode, backend="interpreter")
+    x = source.args[0]
+    never = torch.tensor(-1)
+    with torch.no_grad():
+        wanted = decode(x, never, 12)
+        assert torch.equal(fast(x, never, 12), wanted)
+        stop = wanted[0, 4]
+        assert torch.equal(fast(x, stop, 12), decode(x, stop, 12))
