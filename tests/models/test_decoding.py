@@ -47,3 +47,36 @@ def test_greedy_decoding_with_an_encoder(name: str) -> None:
         assert torch.equal(fast(x, never, 12), wanted)
         stop = wanted[0, 4]
         assert torch.equal(fast(x, stop, 12), decode(x, stop, 12))
+
+
+@pytest.mark.parametrize("name", sampled(["mixtral", "mamba"], ["mamba"]))
+def test_steps_with_what_the_step_before_left(name: str) -> None:
+    """Experts with a cache of keys and values, and a cache of states, which has one size."""
+    source = TRANSFORMERS[name]
+    model: Any = source.make()
+    kept = "cache_params" if name == "mamba" else "past_key_values"
+
+    def steps(ids: Tensor) -> Tensor:
+        step = model(ids[:, :4], use_cache=True)
+        found = [step.logits]
+        for i in range(4, 7):
+            step = model(ids[:, i : i + 1], use_cache=True, **{kept: step[kept]})
+            found.append(step.logits)
+        return torch.cat(found, 1)
+
+    with torch.no_grad():
+        found = stretto.compile(steps, backend="interpreter")(source.args[0])
+        torch.testing.assert_close(found, steps(source.args[0]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sampled(["mixtral", "mamba"], []))
+def test_generate_of_experts_and_states(name: str) -> None:
+    source = TRANSFORMERS[name]
+    model: Any = source.make()
+
+    def generated(ids: Tensor) -> Tensor:
+        return model.generate(ids, max_new_tokens=12, do_sample=False)
+
+    with torch.no_grad():
+        found = stretto.compile(generated, backend="interpreter")(source.args[0])
+        assert torch.equal(found, generated(source.args[0]))
