@@ -24,7 +24,7 @@ from stretto.errors import (
     StrettoWarning,
     VerifyError,
 )
-from stretto.fallback import Fallback
+from stretto.fallback import Fallback, NotNative, Pieces
 from stretto.families import (
     CallForm,
     Family,
@@ -35,7 +35,13 @@ from stretto.families import (
     matching,
     size_key,
 )
-from stretto.frontends.python import Reading, capture, capturing, is_structural
+from stretto.frontends.python import (
+    Reading,
+    Surroundings,
+    capture,
+    capturing,
+    is_structural,
+)
 from stretto.frontends.python.results.signature import key_of
 from stretto.frontends.python.tracing.admission import (
     active_transformation,
@@ -86,13 +92,18 @@ class Compiled:
         options: Options,
         dynamic: bool | None = None,
         fallback: bool = False,
+        pieces: Pieces | None = None,
     ) -> None:
+        """pieces: those that the function is one of; else those of its own calls."""
         self._module = function if isinstance(function, torch.nn.Module) else None
         self._function = function
         self._backend = backend
         self._options = options
         self._dynamic = dynamic
-        self._fallback = Fallback(self._part) if fallback else None
+        self._fallback = Fallback(pieces or Pieces(self._piece)) if fallback else None
+        self._surroundings = Surroundings.CUT if fallback else Surroundings.COMPILED
+        if pieces is not None:
+            self._surroundings = Surroundings.PYTHON
         self._entries: dict[Key, Entry] = {}
         self._families: dict[Key, Family] = {}
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
@@ -120,10 +131,13 @@ class Compiled:
         self, fallback: Fallback, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What cannot be captured runs in Python, also in later calls of the same signature."""
-        key: Key = (
-            self._module is not None and self._module.training,
-            self._general_key(args, kwargs)[0],
-        )
+        leaves, tensors, why = self._general_key(args, kwargs)
+        if why is None and torch.is_grad_enabled() and self._is_training(tensors):
+            why = _REQUIRES_GRAD
+        if why is not None:
+            self._warn_eager(why, _NO_GRAD if why == _REQUIRES_GRAD else "")
+            return self._function(*args, **kwargs)
+        key: Key = (self._module is not None and self._module.training, leaves)
         if key not in fallback.reasons:
             try:
                 return self._call(args, kwargs)
@@ -131,8 +145,18 @@ class Compiled:
                 fallback.reasons[key] = error
         return fallback.run(self._function, args, kwargs)
 
-    def _part(self, function: Callable[..., Any]) -> Compiled:
-        return Compiled(function, self._backend, self._options, self._dynamic, fallback=True)
+    def _piece(self, function: Callable[..., Any], *, segment: bool) -> Compiled:
+        """A function that is called from Python, or a segment."""
+        assert self._fallback is not None
+        settings = (self._backend, self._options, self._dynamic)
+        return Compiled(function, *settings, not segment, self._fallback.pieces)
+
+    def run_segment(self, args: tuple[Any, ...]) -> Any:
+        """A call of a segment. Raises NotNative where it has to run in Python."""
+        entry, tensors, reading = self._entry(args, {})
+        if entry is None:
+            raise NotNative
+        return entry(tensors, reading)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entry = None
@@ -428,6 +452,7 @@ class Compiled:
                     by_structure=wide,
                     sizes=None if base is None else base.plan,
                     cuts=self._cuts,
+                    surroundings=self._surroundings,
                 )
                 check_dense(captured, tensors)
                 reading = None
@@ -631,9 +656,8 @@ def compile(
     backend: the machine that runs it; "auto" goes by the devices of the inputs, "interpreter" is
         the oracle. `stretto doctor` lists all, `stretto.machines.registry.register` adds one.
     options: see `Options`.
-    fallback: where a call cannot be captured, its function runs in Python, and each function and
-        module of yours that it calls is compiled by itself; `explain()` counts and says why.
-        Without it that is a CaptureError.
+    fallback: a statement that cannot be captured runs in Python, and those before and behind it as
+        programs of their own; `explain()` counts and says why. Without it that is a CaptureError.
     dynamic: whether sizes may differ from call to call. None: a program is made for the sizes of
         the first call; what is later seen to differ, of dims and of ints among the arguments,
         becomes a symbol of a second program, for all further sizes. True: all of them are symbols

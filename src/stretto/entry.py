@@ -93,7 +93,7 @@ class Entry:
             address = source.tensor.untyped_storage().data_ptr()
             self.constant_memory.setdefault(address, []).append(source.tensor)
         output = self.captured.output
-        self.single = isinstance(output, ResultLeaf) and output.index == 0 and not output.number
+        self.single = output == ResultLeaf(0)
 
     def is_current(self) -> bool:
         """Whether the program is still right. Copies of weights that have changed are made anew.
@@ -117,7 +117,9 @@ class Entry:
             self.write_back(bound, results, mutation)
         if captured.objects is not None and reading is not None:
             return captured.objects.finish(captured.output, results, bound, reading)
-        return results[0] if self.single else build_output(captured.output, results, bound)
+        if self.single:
+            return results[0]
+        return build_output(captured.output, results, bound, (), {})
 
     def bind(
         self, tensors: Sequence[torch.Tensor], reading: Reading | None = None

@@ -1,61 +1,156 @@
-"""`stretto.compile(f, fallback=True)`: what cannot be captured runs in Python, its parts compiled.
+"""`stretto.compile(f, fallback=True)`: what cannot be captured runs in Python, the rest compiled.
 
-Where a call cannot be captured, the program is cut at the calls of its function: that function runs
-in Python, line by line, and each function and module of the user's that it calls is compiled by
-itself, with the same fallback.
+Where a call cannot be captured, its function is cut: the statement that was refused runs in Python,
+those before and behind it are programs of their own (`Segment`), and local variables pass between
+them. Of a loop or branch that is cut, the inner statements are. Each function and module of the
+user's that is called from Python is compiled by itself, with the same fallback.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from types import MethodType
-from typing import Any
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.errors import CaptureError
-from stretto.frontends.python import is_part, run_in_python
+from stretto.errors import CaptureError, RunError, SourceLocation, StrettoError
+from stretto.frontends.python import (
+    MARK,
+    NotNative,
+    Refused,
+    is_cut_into_pieces,
+    is_part,
+    run_in_python,
+)
+from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.keys import Key
+from stretto.ops.generators import restore, states_of
 
-Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+if TYPE_CHECKING:
+    from stretto.api import Compiled
+
+MOST_SIGNATURES = 32
+"""A segment that was compiled so often runs in Python from then on."""
+
+
+class Compiler(Protocol):
+    """Compiles a function or module that a function in Python calls, or a segment of one."""
+
+    def __call__(self, function: Callable[..., Any], *, segment: bool) -> Compiled: ...
 
 
 @dataclass(eq=False, slots=True)
-class Fallback:
-    """What of one function runs in Python.
+class Cut:
+    """A statement that ran in Python `runs` times."""
 
-    reasons: why a call could not be captured, by its key. parts: what it calls, compiled, by
-    identity. calls: how often the function ran in Python.
-    """
+    place: SourceLocation
+    reason: str
+    runs: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Pieces:
+    """What one compiled function and all that it calls consist of: functions and modules by
+    identity, segments, and the statements that run in Python. ends: where segments end."""
 
     compiler: Compiler
-    reasons: dict[Key, CaptureError] = field(default_factory=dict[Key, CaptureError])
-    parts: dict[Hashable, Callable[..., Any]] = field(
-        default_factory=dict[Hashable, Callable[..., Any]]
-    )
-    calls: int = 0
-
-    def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function in Python."""
-        self.calls += 1
-        return run_in_python(function, args, kwargs, self.call)
+    parts: dict[Hashable, Compiled] = field(default_factory=dict[Hashable, "Compiled"])
+    segments: dict[Hashable, Compiled] = field(default_factory=dict[Hashable, "Compiled"])
+    cuts: dict[ast.stmt, Cut] = field(default_factory=dict[ast.stmt, Cut])
+    plain: dict[ast.stmt, Cut] = field(default_factory=dict[ast.stmt, Cut])
+    """Statements that ran in Python though nothing refused them."""
+    ends: set[ast.stmt] = field(default_factory=set[ast.stmt])
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that the function makes."""
-        if not is_part(function) or not _has_tensor((args, kwargs)):
+        """A call that a statement in Python makes."""
+        if not _has_tensor((args, kwargs)):
             return function(*args, **kwargs)
-        return self.part(function)(*args, **kwargs)
+        if is_part(function):
+            return self.part(function)(*args, **kwargs)
+        if is_cut_into_pieces(function) and active_transformation() is None:
+            return run_in_python(function, args, kwargs, self)
+        return function(*args, **kwargs)
 
-    def part(self, function: Any) -> Callable[..., Any]:
+    def part(self, function: Any) -> Compiled:
         """A function or module that is called, compiled. It is kept, so that its id stays its."""
         key: Hashable = id(function)
         if isinstance(function, MethodType):
             key = (id(function.__func__), id(function.__self__))
         if key not in self.parts:
-            self.parts[key] = self.compiler(function)
+            self.parts[key] = self.compiler(function, segment=False)
         return self.parts[key]
+
+    def segment(
+        self, key: Hashable, make: Callable[[], FunctionType], args: tuple[Any, ...]
+    ) -> dict[str, Any]:
+        """What a segment gives, as a native program."""
+        compiled = self.segments.get(key)
+        if compiled is None:
+            compiled = self.segments[key] = self.compiler(make(), segment=True)
+        if len(compiled.signatures) >= MOST_SIGNATURES:
+            reason = f"compiled {MOST_SIGNATURES} times, as its arguments always differ"
+            raise Refused(CaptureError(reason), None, always=True)
+        if active_transformation() is not None:
+            raise NotNative
+        MARK.statement = None
+        drawn = states_of((None,))
+        try:
+            return compiled.run_segment(args)
+        except CaptureError as error:
+            restore(drawn)
+            raise Refused(error, MARK.statement) from None
+        except StrettoError as error:
+            if not isinstance(error, RunError):
+                raise
+        except Exception:  # of whatever kind: the statements raise it in Python
+            pass
+        restore(drawn)
+        raise NotNative
+
+    def is_cut(self, statement: ast.stmt) -> bool:
+        """Whether a statement was refused."""
+        return statement in self.cuts
+
+    def cut(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None:
+        """From now on the statement runs in Python."""
+        self.cuts[statement] = Cut(place, reason)
+
+    def is_end(self, statement: ast.stmt) -> bool:
+        """Whether no segment goes on over the beginning of the statement."""
+        return statement in self.ends
+
+    def end_before(self, statement: ast.stmt) -> None:
+        """From now on segments end before the statement."""
+        self.ends.add(statement)
+
+    def count(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None:
+        """A statement runs in Python."""
+        cut = self.cuts.get(statement)
+        if cut is None:
+            cut = self.plain.setdefault(statement, Cut(place, reason))
+        cut.runs += 1
+
+
+@dataclass(eq=False, slots=True)
+class Fallback:
+    """What of the calls of one function or module runs in Python.
+
+    reasons: why a call could not be captured, by its key. calls: how often the function ran in
+    pieces.
+    """
+
+    pieces: Pieces
+    reasons: dict[Key, CaptureError] = field(default_factory=dict[Key, CaptureError])
+    calls: int = 0
+
+    def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function in pieces."""
+        self.calls += 1
+        return run_in_python(function, args, kwargs, self.pieces)
 
 
 def _has_tensor(arguments: Any) -> bool:

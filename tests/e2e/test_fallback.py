@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_a_function_runs_in_python_and_its_parts_are_compiled() -> None:
     text = fast.explain()
     assert "in Python: 4 calls" in text
     assert "cannot become a NumPy array" in text
-    assert "settled: 1 signature compiled" in text
+    assert "settled" in text and "1 signature compiled" in text
 
 
 def test_modules_within_modules() -> None:
@@ -77,7 +78,7 @@ def test_modules_within_modules() -> None:
     for x in (X, X + 1, -X):
         assert_same(fast(x), other(x))
     assert one.names == other.names
-    assert "Scale: 1 signature compiled" in fast.explain()
+    assert re.search(r"forward, line \d+ to \d+: 1 signature compiled", fast.explain())
 
 
 def test_what_can_be_captured_is() -> None:

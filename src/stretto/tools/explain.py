@@ -11,7 +11,15 @@ from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram
 from stretto.device.runs import NEVER, function_runs, recursive_functions
 from stretto.errors import SourceLocation
-from stretto.frontends.python import ArgumentLeaf, Captured, External, Fetched, IntLeaf
+from stretto.fallback import Pieces
+from stretto.frontends.python import (
+    ArgumentLeaf,
+    Captured,
+    External,
+    Fetched,
+    IntLeaf,
+    Surroundings,
+)
 from stretto.ir.ops import TensorOp
 from stretto.machines.machine import Description, Stages
 from stretto.schedule.scheduler import Report
@@ -67,10 +75,28 @@ def _write_fallback(out: Writer, compiled: Compiled) -> None:
         for reason in dict.fromkeys(map(str, fallback.reasons.values())):
             for line in reason.splitlines():
                 out.write(line)
-        for part in fallback.parts.values():
-            out.write("a part of it, compiled by itself:")
+        if compiled._surroundings is Surroundings.CUT:  # pyright: ignore[reportPrivateUsage]
+            _write_pieces(out, fallback.pieces)
+
+
+def _write_pieces(out: Writer, pieces: Pieces) -> None:
+    """What ran in Python, and what was compiled, of a function and all that it calls."""
+    cuts = [*pieces.cuts.values(), *pieces.plain.values()]
+    cuts = [cut for cut in cuts if cut.runs]
+    runs = sum(cut.runs for cut in cuts)
+    out.write(f"{counted(len(cuts), 'statement')} in Python, {counted(runs, 'run')}:")
+    with out.indent():
+        for cut in sorted(cuts, key=lambda cut: (cut.place.file, cut.place.line)):
+            reason = f": {cut.reason}" if cut.reason else ""
+            out.write(f"{cut.place}: {counted(cut.runs, 'run')}{reason}")
+            out.write(f"    {cut.place.source().strip()}")
+    for kind, found in (("part", pieces.parts), ("segment", pieces.segments)):
+        for piece in found.values():
+            if not piece.signatures and not (piece._fallback and piece._fallback.calls):  # pyright: ignore[reportPrivateUsage]
+                continue
+            out.write(f"a {kind} of it, compiled by itself:")
             with out.indent():
-                for line in part.explain().splitlines():  # type: ignore[attr-defined]
+                for line in piece.explain().splitlines():
                     out.write(line)
 
 

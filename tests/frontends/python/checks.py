@@ -41,7 +41,7 @@ def run_captured(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, An
     if held is not None:
         assert held.key == reading.key
         return held.finish(captured.output, results, inputs, reading)
-    return build_output(captured.output, results, inputs)
+    return build_output(captured.output, results, inputs, (), {})
 
 
 def _bound(

@@ -8,7 +8,14 @@ outside of the function, and `results` describes inputs, outputs and changes for
 folder imports only those before it in the order that `tests/test_layers.py` has.
 """
 
-from stretto.frontends.python.calls.in_python import is_part, run_in_python
+from stretto.frontends.python.calls.in_python import (
+    MARK,
+    NotNative,
+    Refused,
+    is_cut_into_pieces,
+    is_part,
+    run_in_python,
+)
 from stretto.frontends.python.entry import capture, capturing
 from stretto.frontends.python.guards.reading import Reading, is_structural
 from stretto.frontends.python.results.captured import (
@@ -36,8 +43,10 @@ from stretto.frontends.python.tracing.sizes import (
     SizeRange,
     SizeSource,
 )
+from stretto.frontends.python.tracing.tracer import Surroundings
 
 __all__ = [
+    "MARK",
     "ArgumentLeaf",
     "CallSizes",
     "Captured",
@@ -50,18 +59,22 @@ __all__ = [
     "IntLeaf",
     "Mutation",
     "NewContainer",
+    "NotNative",
     "OutputSpec",
     "PythonLeaf",
     "Reading",
+    "Refused",
     "ResultLeaf",
     "SizeCondition",
     "SizePlan",
     "SizeRange",
     "SizeSource",
+    "Surroundings",
     "Watch",
     "build_output",
     "capture",
     "capturing",
+    "is_cut_into_pieces",
     "is_part",
     "is_structural",
     "run_in_python",

@@ -69,7 +69,14 @@ from stretto.frontends.python.tracing.tensor import (
     StorageState,
     TracedTensor,
 )
-from stretto.frontends.python.tracing.tracer import Constant, Owner, Region, Tracer, activate
+from stretto.frontends.python.tracing.tracer import (
+    Constant,
+    Owner,
+    Region,
+    Surroundings,
+    Tracer,
+    activate,
+)
 from stretto.frontends.python.values.raises import place_of, raises, stop_at
 from stretto.frontends.python.values.state import rebuild_tuple
 from stretto.frontends.python.values.stores import CellVariable
@@ -128,15 +135,16 @@ def capture(
     by_structure: bool = False,
     sizes: SizePlan | None = None,
     cuts: Collection[SourceLocation] = (),
+    surroundings: Surroundings = Surroundings.COMPILED,
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
 
     Tensors among the arguments (also inside containers) become inputs; all other values are taken
     as they are. by_structure: what objects among the arguments hold is read at each call, as if
     they were containers. sizes: which sizes of the arguments are symbols. cuts: where slices of
-    static length may reach beyond their dim. Objects of the user are as before afterwards. Raises
-    CaptureError where the function cannot be captured; exceptions of the function itself are raised
-    unchanged.
+    static length may reach beyond their dim. surroundings: who makes the call. Objects of the user
+    are as before afterwards. Raises CaptureError where the function cannot be captured; exceptions
+    of the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
     with capturing():
@@ -150,6 +158,7 @@ def capture(
             tries = 0
             while tries < _TRIES:
                 tracer = Tracer(options, sizes, cuts)
+                tracer.surroundings = surroundings
                 captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
                 if merged is None and captured is not None:
                     return captured
@@ -278,10 +287,14 @@ def _capture(
         _check_aliases(tracer, inputs)
         objects = {id(item): number for number, item in enumerate(reading.objects)}
         flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, objects)
+        flattener.layouts = tracer.surroundings is Surroundings.PYTHON
         writer = EffectWriter(heap, flattener, objects)
         effects = writer.effects()
-        flattener.storing = False
+        flattener.storing = flattener.layouts
         output = flattener.spec(result)
+        if flattener.storing:
+            flattener.check_apart()
+            tracer.writes = True
         yields = flattener.yields
         every = [*inputs, *counters, *sized, *_externals(tracer, context)]
         mutations = list[Mutation]()

@@ -26,6 +26,7 @@ from stretto.frontends.python.calls.call import (
 )
 from stretto.frontends.python.calls.entries import check_entries
 from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.in_python import mark
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
 from stretto.frontends.python.operators import decompositions
@@ -173,6 +174,26 @@ def bound(name: str, read: Callable[[], Any]) -> Any:
         raises.check(value.bound, "UnboundLocalError", message)
         return value.value
     return value
+
+
+def bound_values(names: tuple[str, ...], *reads: Callable[[], Any]) -> dict[str, Any]:
+    """The variables that have a value, as the result of a segment."""
+    found = dict[str, Any]()
+    for name, read in zip(names, reads, strict=True):
+        try:
+            value = read()
+        except NameError:
+            continue
+        if isinstance(value, Maybe):
+            if not isinstance(value.bound, bool):
+                fail(
+                    f"whether '{name}' has a value depends on a tensor",
+                    "assign it before the branch or loop, too",
+                )
+            value = value.value if value.bound else UNDEFINED
+        if value is not UNDEFINED:
+            found[name] = value
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -443,10 +464,11 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 
 __all__ = [
-    "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "call", "chain",
-    "contains", "delattr", "delitem", "enter", "enter_try", "for_", "generator", "getitem",
-    "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed", "local", "not_", "or_",
-    "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer", "yielded",
+    "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "bound_values", "call",
+    "chain", "contains", "delattr", "delitem", "enter", "enter_try", "for_", "generator", "getitem",
+    "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "not_",
+    "or_", "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer",
+    "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

@@ -138,6 +138,8 @@ def _extreme(
             return NotImplemented
         if key is not None:
             return ordering.by_key(is_better, items, key)
+        if all(type(item) is tuple for item in items):
+            return ordering.extreme(items, reverse=is_better is operator.gt)
         if any(map(is_size_number, items)):
             if all(isinstance(item, int | torch.SymInt) for item in items):
                 return reduce(of_sizes, items)

@@ -25,7 +25,7 @@ from stretto.frontends.python.calls.builtins import (
     needs_items,
 )
 from stretto.frontends.python.calls.generated import Generated
-from stretto.frontends.python.calls.outside import check_repeatable
+from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
 from stretto.frontends.python.lists import parts
@@ -82,6 +82,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
     check_repeatable(function)
+    check_harmless(function, args)
     function = original(function)
     rule = _rule(function)
     if rule is not None:

@@ -1,41 +1,106 @@
-"""Running a function in Python, outside of a capture, so that its calls are seen.
+"""Running a function in Python, piece by piece, outside of a capture.
 
-Its source is rewritten as for a capture: then each call of the user's code goes through
-`staging.call`, which hands it to whoever runs the function.
+Its statements are grouped into segments, which a `Host` may run as native programs. A statement
+that the host refuses runs in Python, or is opened: then its blocks run piece by piece, too. Calls
+that statements in Python make go to the host.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
+import threading
 import types
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
+from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python.calls.call import OUTSIDE, call_with_hooks
-from stretto.frontends.python.source.rewrite import (
-    NoSource,
-    is_rewritten,
-    is_user_function,
-    rewritten,
-)
+from stretto.frontends.python.guards.reach import is_of_user
+from stretto.frontends.python.guards.reading import is_structural
+from stretto.frontends.python.source.jumps import VALUE
+from stretto.frontends.python.source.pieces import RUN_BLOCK, Block, Body, body_of
+from stretto.frontends.python.source.rewrite import is_user_function
+from stretto.frontends.python.source.syntax import STAGING
+from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, read_cell, write_cell
+from stretto.frontends.python.tracing.locations import definition
+from stretto.frontends.python.tracing.tensor import Hooks
 
-Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+class _Mark(threading.local):
+    """The statement of a segment that is being captured. None: none was reached yet."""
+
+    def __init__(self) -> None:
+        self.statement: int | None = None
 
 
-def run_in_python(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_call: Handler
-) -> Any:
-    """`function(*args, **kwargs)`; the calls that it makes are `on_call(function, args, kwargs)`,
-    also those of its closures."""
-    before, OUTSIDE.handler = OUTSIDE.handler, on_call
+MARK = _Mark()
+
+
+def mark(statement: int) -> None:
+    """Called before each statement of a segment while it is captured, and behind the last one."""
+    MARK.statement = statement
+
+
+class Refused(Exception):
+    """A segment cannot be captured: `error` at its statement number `at`. None: at none of them, or
+    behind the last one. always: none of them can be, in calls such as this one."""
+
+    def __init__(self, error: CaptureError, at: int | None, always: bool = False) -> None:
+        super().__init__(str(error))
+        self.error, self.at, self.always = error, at, always
+
+
+class NotNative(Exception):
+    """A segment has to run in Python this time, as it raises an exception."""
+
+
+class Host(Protocol):
+    """Who runs what a function in Python consists of."""
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that a statement makes."""
+        ...
+
+    def segment(
+        self, key: Any, make: Callable[[], types.FunctionType], args: tuple[Any, ...]
+    ) -> dict[str, Any]:
+        """What a segment gives. Raises Refused or NotNative."""
+        ...
+
+    def is_cut(self, statement: ast.stmt) -> bool:
+        """Whether a statement was refused before."""
+        ...
+
+    def is_end(self, statement: ast.stmt) -> bool:
+        """Whether segments end before the statement."""
+        ...
+
+    def end_before(self, statement: ast.stmt) -> None: ...
+
+    def cut(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None: ...
+
+    def count(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None:
+        """A statement runs in Python; why, where it was not refused."""
+        ...
+
+
+def run_in_python(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], host: Host) -> Any:
+    """`function(*args, **kwargs)`, piece by piece."""
+    before, OUTSIDE.handler = OUTSIDE.handler, host.call
     try:
         if isinstance(function, nn.Module) and is_user_function(_function_of(function.forward)):
-            forward = functools.partial(_run, function.forward)
+            forward = functools.partial(_run, host, function.forward)
             return call_with_hooks(function, forward, args, kwargs)
-        return _run(function, *args, **kwargs)
+        return _run(host, function, *args, **kwargs)
     finally:
         OUTSIDE.handler = before
 
@@ -47,12 +112,17 @@ def is_part(function: Any) -> bool:
         is_sequence = type(function).forward is nn.Sequential.forward
         return is_sequence or is_user_function(_function_of(function.forward))
     inner = _function_of(function)
+    return is_cut_into_pieces(inner) and inner.__closure__ is None
+
+
+def is_cut_into_pieces(function: Any) -> bool:
+    """Whether a function of the user's can run piece by piece."""
+    inner = _function_of(function)
     return (
         is_user_function(inner)
-        and not is_rewritten(inner)
-        and inner.__closure__ is None
         and not inspect.isgeneratorfunction(inner)
         and not inspect.iscoroutinefunction(inner)
+        and not inspect.isasyncgenfunction(inner)
     )
 
 
@@ -60,14 +130,190 @@ def _function_of(function: Any) -> Any:
     return function.__func__ if isinstance(function, types.MethodType) else function
 
 
-def _run(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _run(host: Host, function: Any, *args: Any, **kwargs: Any) -> Any:
     inner = _function_of(function)
-    if not is_user_function(inner) or inspect.isgeneratorfunction(inner):
-        return function(*args, **kwargs)
-    try:
-        staged = rewritten(inner)
-    except NoSource:
+    body = body_of(inner.__code__) if is_cut_into_pieces(inner) else None
+    if body is None:
         return function(*args, **kwargs)
     if isinstance(function, types.MethodType):
-        return staged(function.__self__, *args, **kwargs)
-    return staged(*args, **kwargs)
+        args = (function.__self__, *args)
+    return _Activation.of(host, inner, body, args, kwargs).run()
+
+
+@dataclass(eq=False, slots=True)
+class _Activation:
+    """A call of a function that runs piece by piece. cells: its variables."""
+
+    host: Host
+    name: str
+    namespace: dict[str, Any]
+    body: Body
+    cells: dict[str, types.CellType]
+
+    @staticmethod
+    def of(host: Host, function: Any, body: Body, args: Any, kwargs: Any) -> _Activation:
+        outside = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        closure = tuple(outside[item] for item in body.entry.co_freevars)
+        entry = types.FunctionType(
+            body.entry, function.__globals__, function.__name__, function.__defaults__, closure
+        )
+        entry.__kwdefaults__ = function.__kwdefaults__
+        entry.__qualname__ = function.__qualname__
+        cells = {**outside, **CallFrame.of("", entry(*args, **kwargs)).cells}
+        cells[STAGING] = types.CellType(Hooks.staging)
+        return _Activation(host, function.__name__, function.__globals__, body, cells)
+
+    def run(self) -> Any:
+        self.block(self.body.root)
+        return read_cell(self.cells[VALUE])
+
+    def block(self, block: Block) -> None:
+        """Runs statements: segments as long as possible, and what is refused in Python."""
+        position = 0
+        while position < len(block.statements):
+            end = self._end_of_segment(block, position)
+            if end == position:
+                self._in_python(block, position)
+                position += 1
+            else:
+                position = self._segment(block, position, end)
+
+    # ---- segments ------------------------------------------------------------------------------
+
+    def _end_of_segment(self, block: Block, start: int) -> int:
+        """Where the longest segment from `start` on ends; `start` where there is none."""
+        end = start
+        while end < len(block.statements) and not (
+            self.host.is_cut(block.statements[end])
+            or block.runs_in_python(end)
+            or (end > start and self.host.is_end(block.statements[end]))
+        ):
+            end += 1
+        if end == start:
+            return start
+        values = {item: read_cell(self.cells[item]) for item in block.needs(start, end)}
+        foreign = [block.needs(start, end)[n] for n, v in values.items() if not is_admissible(v)]
+        end = min([end, *foreign])
+        if end == start or not block.computes(start, end):
+            return start
+        given = [v for n, v in values.items() if block.needs(start, end).get(n) is not None]
+        return end if _has_tensor(given) else start
+
+    def _segment(self, block: Block, start: int, end: int) -> int:
+        """Runs a segment; where to go on."""
+        values = {item: read_cell(self.cells[item]) for item in block.needs(start, end)}
+        first, known = dict[int, str](), dict[str, str]()
+        for item, value in values.items():
+            if value is not UNDEFINED:
+                known[item] = first.setdefault(id(value), item)
+        segment = block.segment(start, end, known)
+
+        def make() -> types.FunctionType:
+            closure = tuple(self.cells[item] for item in segment.code.co_freevars)
+            first, last = block.statements[start].lineno, block.statements[end - 1].end_lineno
+            name = f"{self.name}, line {first} to {last}"
+            made = types.FunctionType(segment.code, self.namespace, name, None, closure)
+            made.__qualname__ = self.body.code.co_qualname
+            return made
+
+        key = (segment, id(self.cells.get("__class__")), id(self.namespace))
+        found = None
+        try:
+            found = self.host.segment(key, make, tuple(values[item] for item in segment.given))
+        except Refused as refused:
+            self._refuse(block, start, end, refused)
+            return start
+        except NotNative:
+            pass
+        if found is None:  # behind the handler: the statements may raise what the user's handles
+            for index in range(start, end):
+                self._called(block.whole(index), None)()
+            return end
+        for item in segment.results:
+            write_cell(self.cells[item], found.get(item, UNDEFINED))
+        return end
+
+    def _refuse(self, block: Block, start: int, end: int, refused: Refused) -> None:
+        """Cuts out the statement that cannot be captured. Where it is not known which one it is,
+        the segment is halved."""
+        at, reason = refused.at, refused.error.message
+        if refused.always:
+            for index in range(start, end):
+                self.host.cut(block.statements[index], self._place(block, index), reason)
+        elif at is not None and at < end - start:
+            self.host.cut(block.statements[start + at], self._place(block, start + at), reason)
+        elif end - start == 1:
+            self.host.cut(block.statements[start], self._place(block, start), reason)
+        else:
+            self.host.end_before(block.statements[(start + end) // 2])
+
+    # ---- statements ----------------------------------------------------------------------------
+
+    def _in_python(self, block: Block, index: int) -> None:
+        code, blocks = block.opened(index)
+        statement = block.statements[index]
+        if block.computes(index, index + 1) or blocks:
+            reason = "" if block.runs_in_python(index) else self._foreign(block, index)
+            self.host.count(statement, self._place(block, index), reason)
+        self._called(code, lambda number: self.block(blocks[number]))()
+
+    def _foreign(self, block: Block, index: int) -> str:
+        """Why a statement that was not refused is no segment."""
+        for item in block.needs(index, index + 1):
+            value = read_cell(self.cells[item])
+            if not is_admissible(value):
+                return f"'{item}' is a {type(value).__name__}, which stays in Python"
+        return ""
+
+    def _called(
+        self, code: types.CodeType, run_block: Callable[[int], None] | None
+    ) -> types.FunctionType:
+        cells = {**self.cells, RUN_BLOCK: types.CellType(run_block)}
+        closure = tuple(cells[item] for item in code.co_freevars)
+        return types.FunctionType(code, self.namespace, self.name, None, closure)
+
+    def _place(self, block: Block, index: int) -> SourceLocation:
+        statement = block.statements[index]
+        known = definition(self.body.code)
+        return SourceLocation(known.file, statement.lineno, function=known.function)
+
+
+_ATOMS: frozenset[type] = frozenset(
+    (
+        type(None), bool, int, float, complex, str, bytes, range, slice, type(...), torch.Size,
+        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Tensor, nn.Parameter,
+        types.ModuleType,
+    )
+)  # fmt: skip
+_CONTAINERS: frozenset[type] = frozenset((list, tuple, dict, OrderedDict, defaultdict, deque))
+_DEEPEST = 20
+
+
+def is_admissible(value: Any, depth: int = 0) -> bool:
+    """Whether a segment may take the value: whether a capture knows all that it can hold, and
+    another call may have an equal one."""
+    kind = type(value)
+    if kind in _ATOMS or value is UNDEFINED:
+        return True
+    if depth > _DEEPEST:
+        return False
+    if kind in _CONTAINERS or (isinstance(value, tuple) and pytree.is_namedtuple(value)):
+        items: Any = (*value, *value.values()) if isinstance(value, dict) else value
+        return all(is_admissible(item, depth + 1) for item in items)
+    match value:
+        case nn.Module() | type() | np.generic():
+            return True
+        case types.FunctionType():
+            return value.__closure__ is None and "<locals>" not in value.__qualname__
+        case types.MethodType():
+            return is_admissible(value.__self__, depth + 1)
+        case types.BuiltinFunctionType():
+            return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
+        case set():
+            return False
+        case _:
+            return is_structural(value) and is_of_user(kind)
+
+
+def _has_tensor(arguments: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(arguments))

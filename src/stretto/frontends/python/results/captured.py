@@ -82,10 +82,12 @@ class ConstantSource:
 
 @dataclass(frozen=True, slots=True)
 class ResultLeaf:
-    """Yield `index` of main: a tensor, or a list of tensors. `number`: as Python numbers."""
+    """Yield `index` of main: a tensor, or a list of tensors. `number`: as Python numbers. `order`:
+    its dims as they lie in memory, where that is not their own order."""
 
     index: int
     number: bool = False
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,16 +134,20 @@ def build_output(
     spec: OutputSpec,
     results: Sequence[Any],
     inputs: Sequence[torch.Tensor],
-    objects: Sequence[Any] = (),
-    made: dict[NewContainer, Any] | None = None,
+    objects: Sequence[Any],
+    made: dict[OutputSpec, Any],
 ) -> Any:
     """The Python result from the yields of main and the tensors bound to its params.
 
     objects: those of the reading. made: containers that were built already, which are built once.
     """
     match spec:
-        case ResultLeaf(index, number):
+        case ResultLeaf(index, number, order):
             found = results[index]
+            if order and spec not in made:
+                made[spec] = _ordered(found, order)
+            if order:
+                return made[spec]
             if not number:
                 return found
             return [item.item() for item in found] if isinstance(found, list) else found.item()
@@ -155,17 +161,21 @@ def build_output(
             chosen = (
                 option
                 for flag, option in zip(flags, options, strict=True)
-                if build_output(flag, results, inputs)
+                if build_output(flag, results, inputs, objects, made)
             )
             return build_output(next(chosen), results, inputs, objects, made)
         case NewContainer(build, children):
-            if made is None:
-                return build([build_output(child, results, inputs) for child in children])
             if spec not in made:
                 made[spec] = build(
                     [build_output(child, results, inputs, objects, made) for child in children]
                 )
             return made[spec]
+
+
+def _ordered(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """The same tensor with its dims in this order in memory."""
+    inverse = sorted(range(len(order)), key=lambda dim: order[dim])
+    return tensor.permute(order).contiguous().permute(inverse)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +220,7 @@ class ObjectState:
         reading: Reading,
     ) -> Any:
         """Change the objects; the result. All values are made before the first change."""
-        objects, made = reading.objects, dict[NewContainer, Any]()
+        objects, made = reading.objects, dict[OutputSpec, Any]()
         result = build_output(output, results, inputs, objects, made)
         puts = list[dict[Any, Any]]()
         for effect in self.effects:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.packed import PaddedSequence
 from stretto.frontends.python.lists.parts import Parts
 from stretto.frontends.python.lists.sources import Indexed
@@ -33,10 +34,11 @@ from stretto.frontends.python.results.containers import (
     TupleOf,
 )
 from stretto.frontends.python.source.rewrite import is_rewritten
+from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import CaptureSignal, fail
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import known_value
@@ -58,17 +60,22 @@ class Flattener:
 
     inputs: numbers of the inputs, by the id of the traced tensor. numbers: numbers of the objects
     that are read before a run, by id. storing: the values go into objects of the user, so each has
-    to be known in full.
+    to be known in full. layouts: tensors lie in memory as those of eager PyTorch do.
     """
 
     heap: Heap
     inputs: dict[int, int]
     numbers: dict[int, int]
     storing: bool = True
+    layouts: bool = False
     stand_ins: dict[int, tuple[list[Any], TracedList]] = field(default_factory=stand_ins)
     yields: list[Value] = field(default_factory=list[Value])
     seen: dict[int, OutputSpec | None] = field(default_factory=dict[int, OutputSpec | None])
     keep: list[Any] = field(default_factory=list[Any])
+    made: list[Storage] = field(default_factory=list[Storage])
+    """The memory of the tensors and lists among the yields."""
+    given: dict[Storage, set[Storage]] = field(default_factory=dict[Storage, set[Storage]])
+    """For the memory of a tensor that is an input in some runs, and is that input then, those."""
 
     def spec(self, value: Any) -> OutputSpec:
         if type(value) in (str, int, float, bool, type(None)):
@@ -129,6 +136,7 @@ class Flattener:
     def items(self, value: TracedList) -> OutputSpec:
         """A list as a result of main."""
         self.yields.append(tracer().current(value.memory))
+        self.made.append(value.memory)
         return ResultLeaf(len(self.yields) - 1, value.numbers)
 
     def entry(self, value: Any) -> OutputSpec:
@@ -178,6 +186,20 @@ class Flattener:
             )
         return PythonLeaf(value)
 
+    def check_apart(self) -> None:
+        """Fails where a result shares memory with another one, with an input or a constant: each
+        is memory of its own after a run, so that a change of one would not be seen in the other."""
+        taken = {traced.memory for traced in _outer()}
+        for memory in self.made:
+            shared = overlapping(memory) - self.given.get(memory, set())
+            if memory in taken or not taken.isdisjoint(shared):
+                fail(
+                    "a tensor that may be a view of another one, or the same one, goes into code "
+                    "that runs in Python",
+                    "call clone(), where it is not meant to be one",
+                )
+            taken.add(memory)
+
     def check_text(self, value: Any) -> None:
         if isinstance(value, str) and "<traced " in value:
             fail(
@@ -196,8 +218,26 @@ class Flattener:
         if known is not None:
             return PythonLeaf(known)
         self.yields.append(tracer().read(value))
-        made = ResultLeaf(len(self.yields) - 1, value.number is not None)
+        if value.number is None:
+            self.made.append(value.memory)
+        order = self._order(value) if self.layouts else ()
+        made = ResultLeaf(len(self.yields) - 1, value.number is not None, order)
         return self._or_source(value, made) if self.storing else made
+
+    def _order(self, value: TracedTensor) -> tuple[int, ...]:
+        """The dims as they lie in memory, where that is not their own order."""
+        fake = value.fake
+        if fake.is_contiguous():
+            return ()
+        order = dims_by_stride(fake)[::-1]
+        with tracer().faking():
+            is_dense = fake.permute(order).is_contiguous()
+        if not is_dense:
+            fail(
+                "a tensor with gaps between its elements goes into code that runs in Python",
+                "call contiguous()",
+            )
+        return order
 
     def _or_source(self, value: TracedTensor, made: OutputSpec) -> OutputSpec:
         """The spec of a tensor that is stored: the input itself in those runs in which the tensor
@@ -205,9 +245,13 @@ class Flattener:
         pairs = list[tuple[OutputSpec, OutputSpec]]()
         outer = {*self.inputs, *(id(item.traced) for item in tracer().constants.values())}
         for source in () if value.steps else value.memory.sources:
-            flag = source.flag() if id(source.tensor) in outer else None
+            tensor = source.tensor
+            if self.layouts and not tensor.steps:
+                tensor = next((t for t in _outer() if t.memory is tensor.memory), tensor)
+            flag = source.flag() if id(tensor) in outer else None
             if flag is not None:
-                pairs.append((self.spec(tracer().number(flag)), self.spec(source.tensor)))
+                pairs.append((self.spec(tracer().number(flag)), self.spec(tensor)))
+                self.given.setdefault(value.memory, set()).add(source.tensor.memory)
         if not pairs:
             return made
         flags, options = zip(*pairs, strict=True)
@@ -229,6 +273,12 @@ class Flattener:
         )
         build = RecordOf(type(value), names)
         return NewContainer(build, tuple(self.spec(getattr(value, name)) for name in names))
+
+
+def _outer() -> list[TracedTensor]:
+    """The tensors that were there before the call."""
+    state = tracer()
+    return [*state.inputs.values(), *(constant.traced for constant in state.constants.values())]
 
 
 class ArgumentReturned(CaptureSignal):

@@ -398,28 +398,12 @@ def lower_function(
     if is_generator:
         values = generators.GeneratorLowering()
         node.body = _flat([values.visit(statement) for statement in node.body])
-    targets = TargetLowering()
-    body = _flat([targets.visit(statement) for statement in _without_docstring(node.body)])
-    body = JumpLowering().function(body, node)
-    declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
-    local = (liveness.stores(body) | set(given)) - declared
-    always = liveness.captured(node.body) | frozenset({VALUE})
-    may_lack = liveness.unsure(body, frozenset(given)) & local
-    expressions = ExpressionLowering(given[0] if given else None, (unsure - local) | may_lack)
-    body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
-    nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
-    for value in expressions.operands.values():
-        always |= liveness.loads(value) | liveness.stores([value])
-    for function in expressions.functions:
-        always |= liveness.loads(function)
-    statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
-    lowered = statements.block(body, frozenset({VALUE}))
-    parts = [statements.operand(*item) for item in expressions.operands.items()]
-    parts += expressions.functions
+    body = jump_free(node)
+    expressions = _expressions(node, body, given, unsure)
+    node.body = _staged_body(node, body, given, expressions, name(VALUE), frozenset({VALUE}))
     _strip_annotations(node.args)
     if not is_outer:
         expressions.generic_visit(node.args)
-    node.body = _framed(node, [*parts, *lowered], local, given)
     node.returns = None
     if is_outer:
         node.decorator_list = []
@@ -427,6 +411,59 @@ def lower_function(
         kind = "generator" if is_generator else "local"
         node.decorator_list = [*node.decorator_list, at(node, staging(kind))]
     return ast.fix_missing_locations(node)
+
+
+def jump_free(node: ast.FunctionDef) -> list[ast.stmt]:
+    """The body of a function as statements without jumps, the last of which give `VALUE`."""
+    targets = TargetLowering()
+    body = _flat([targets.visit(statement) for statement in _without_docstring(node.body)])
+    return JumpLowering().function(body, node)
+
+
+def lower_segment(node: ast.FunctionDef, result: ast.expr, after: NameSet) -> ast.FunctionDef:
+    """The staged form of a definition whose body has no jumps. It returns `result`, which reads the
+    variables `after`."""
+    given = parameters(node.args)
+    expressions = _expressions(node, node.body, given, liveness.EMPTY)
+    node.body = _staged_body(node, node.body, given, expressions, result, after)
+    return ast.fix_missing_locations(node)
+
+
+def _local(node: ast.FunctionDef, body: list[ast.stmt], given: list[str]) -> NameSet:
+    declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
+    return (liveness.stores(body) | set(given)) - declared
+
+
+def _expressions(
+    node: ast.FunctionDef, body: list[ast.stmt], given: list[str], unsure: NameSet
+) -> ExpressionLowering:
+    local = _local(node, body, given)
+    may_lack = liveness.unsure(body, frozenset(given)) & local
+    return ExpressionLowering(given[0] if given else None, (unsure - local) | may_lack)
+
+
+def _staged_body(
+    node: ast.FunctionDef,
+    body: list[ast.stmt],
+    given: list[str],
+    expressions: ExpressionLowering,
+    result: ast.expr,
+    after: NameSet,
+) -> list[ast.stmt]:
+    """The staged form of a body without jumps, in the frame of its function."""
+    local = _local(node, body, given)
+    always = liveness.captured(node.body) | after
+    body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
+    nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
+    for value in expressions.operands.values():
+        always |= liveness.loads(value) | liveness.stores([value])
+    for function in expressions.functions:
+        always |= liveness.loads(function)
+    statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
+    lowered = statements.block(body, after)
+    parts = [statements.operand(*item) for item in expressions.operands.items()]
+    parts += expressions.functions
+    return _framed(node, [*parts, *lowered], local, given, result)
 
 
 def _flat(statements: list[ast.stmt | list[ast.stmt]]) -> list[ast.stmt]:
@@ -442,7 +479,11 @@ def _strip_annotations(arguments: ast.arguments) -> None:
 
 
 def _framed(
-    node: ast.FunctionDef, body: list[ast.stmt], local: NameSet, given: list[str]
+    node: ast.FunctionDef,
+    body: list[ast.stmt],
+    local: NameSet,
+    given: list[str],
+    result: ast.expr,
 ) -> list[ast.stmt]:
     """The body between `enter` and `leave`, with every local variable declared."""
     first = body[0] if body else node
@@ -451,7 +492,7 @@ def _framed(
     probe = thunk(names(sorted(local | _declared(node, ast.Nonlocal))))
     entered = assign(FRAME, staged(first, "enter", ast.Constant(node.name), probe))
     left = ast.Expr(staged(first, "leave", name(FRAME)))
-    guarded = ast.Try([*body, ast.Return(name(VALUE))], [], [], [left])
+    guarded = ast.Try([*body, ast.Return(result)], [], [], [left])
     head = [item for item in own_nodes(node) if isinstance(item, ast.Nonlocal | ast.Global)]
     made: list[ast.stmt] = [*([binding] if unbound else []), entered, guarded]
     return [*head, *(at(first, statement) for statement in made)]

@@ -111,10 +111,11 @@ def live_before_one(statement: ast.stmt, after: NameSet) -> NameSet:
         case ast.Delete():
             return after | stores([statement])
         case _:
-            return (after - _surely_stored(statement)) | loads(statement)
+            return (after - surely_stored(statement)) | loads(statement)
 
 
-def _surely_stored(statement: ast.stmt) -> NameSet:
+def surely_stored(statement: ast.stmt) -> NameSet:
+    """Names that have another value behind the statement, whatever happens inside."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return frozenset({statement.name})
     if isinstance(statement, ast.Assign):

@@ -64,14 +64,31 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
 
 
 def _rewrite(code: types.CodeType) -> types.CodeType | None:
+    found = definition_of(code)
+    if found is None:
+        return None
+    lowered = lower_function(found, is_outer=True)
+    return compiled_within(lowered, [*code.co_freevars, STAGING], code)
+
+
+def definition_of(code: types.CodeType) -> ast.FunctionDef | None:
+    """A copy of the definition that `code` was compiled from; None where its source is not
+    found."""
     match = _definition_at(code) or _definition_in_module(code)
     if match is None:
         return None
     found, class_name = _definition(match[0]), match[1]
-    if class_name:
-        found = _Mangler(class_name).visit(found)
-    lowered = lower_function(found, is_outer=True)
-    return _compile(lowered, [*code.co_freevars, STAGING], code)
+    return _Mangler(class_name).visit(found) if class_name else found
+
+
+def is_rewritten_to(code: types.CodeType, lowered: types.CodeType) -> None:
+    """From now on the staged form of `code` is `lowered`."""
+    _CACHE[code] = lowered
+
+
+def module_of(code: types.CodeType) -> ast.Module | None:
+    """The module that `code` was compiled from."""
+    return _module(code.co_filename)
 
 
 def _definition(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
@@ -81,7 +98,7 @@ def _definition(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
     return at(node, definition("__stretto_lambda", node.args, [body]))
 
 
-def _compile(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> types.CodeType:
+def compiled_within(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> types.CodeType:
     """Compile the definition inside a factory whose parameters are its free variables.
 
     The definition loses its name, which would be the factory's local variable: a function that

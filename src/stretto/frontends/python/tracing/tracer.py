@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -86,6 +87,19 @@ class Owner:
     qualified: str
 
 
+class Surroundings(Enum):
+    """Who makes the call that is captured.
+
+    COMPILED: whoever calls a compiled function. CUT: the same, and what cannot be captured runs in
+    Python, as what acts on the world outside does. PYTHON: a function that runs in Python, which
+    may change the results in place, so that these may share no memory with anything else.
+    """
+
+    COMPILED = auto()
+    CUT = auto()
+    PYTHON = auto()
+
+
 class Tracer:
     """State of one capture."""
 
@@ -116,6 +130,7 @@ class Tracer:
         self.masks_to_nan = False  # what they make of a row of which all keys are masked
         self.missing: list[tuple[Any, str]] = []
         self.writes = False
+        self.surroundings = Surroundings.COMPILED
         self.inputs: dict[int, TracedTensor] = {}
         self.met: dict[int, torch.Tensor] = {}
         # The symbols of sizes that data decide, by torch's own; their numbers and SymInts.
