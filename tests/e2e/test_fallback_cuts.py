@@ -374,7 +374,7 @@ PROGRAMS = (
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
-def test_cut_functions_do_what_eager_does(function: Any) -> None:
+def test_cut_functions_do_what_eager_does(function: Callable[..., Any]) -> None:
     global COUNT
     fast = stretto.compile(function, backend="interpreter", fallback=True)
     for x in (X, X + 1, X.t().contiguous().t(), X * 3 - 0.1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def by_key_of_two(x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("function", [by_two, backwards, best, by_key_of_two])
-def test_tuples_are_compared_item_by_item(function: Any) -> None:
+def test_tuples_are_compared_item_by_item(function: Callable[..., Any]) -> None:
     fast = stretto.compile(function, backend="interpreter")
     for x in (X, -X, X.flip(0), torch.ones(4, 2)):
         assert_same(fast(x), function(x))

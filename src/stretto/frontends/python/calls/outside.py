@@ -17,6 +17,7 @@ import random
 import secrets
 import time
 import uuid
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -58,9 +59,11 @@ def check_repeatable(function: Any) -> None:
         )
 
 
-_WRITERS: frozenset[Any] = frozenset((torch.save, torch.load, np.save, np.savez, np.load))
+_WRITERS: frozenset[Any] = frozenset((torch.save, np.save, np.savez))
 _DIFFERENTIATE: frozenset[Any] = frozenset((torch.autograd.grad, torch.autograd.backward))
-_ACTORS: frozenset[Any] = frozenset((print, open, input, time.sleep, json.dump))
+_ACTORS: frozenset[Any] = frozenset(
+    (print, open, input, time.sleep, json.dump, torch.load, np.load)
+)
 _LOGS = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING,
     "warn": logging.WARNING, "error": logging.ERROR, "exception": logging.ERROR,
@@ -110,7 +113,7 @@ def _acts(function: Any, name: str, args: tuple[Any, ...]) -> bool:
     if isinstance(owner, io.IOBase):
         is_text = isinstance(owner, io.StringIO | io.BytesIO)
         return not is_text or tracer().heap.knows(owner)
-    kind = function if owner is None else type(owner)
+    kind = function if owner is None or isinstance(owner, ModuleType) else type(owner)
     module = getattr(kind, "__module__", None)
     return isinstance(module, str) and module.split(".")[0] in _ACTING_MODULES
 
