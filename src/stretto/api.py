@@ -48,6 +48,7 @@ from stretto.frontends.python.tracing.admission import (
     check_inputs,
     foreign_input,
 )
+from stretto.frontends.python.tracing.locations import definition
 from stretto.keys import BY_STRUCTURE, Key, is_by_structure, varying
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
@@ -164,13 +165,21 @@ class Compiled:
             entry, tensors, reading = self._entry(args, kwargs)
             if entry is not None:
                 return entry(tensors, reading)
-        except (RunError, RuntimeError) as error:
+        except (RunError, CaptureError, RuntimeError) as error:
             if entry is not None and isinstance(error, RunError) and self._learn(entry, error):
                 return self._call(args, kwargs)
+            if isinstance(error, RunError | CaptureError) and error.location is None:
+                error.location = self._place()  # of sizes and of memory no line is at fault
             if isinstance(error, RuntimeError):  # as of shapes that a nested tensor does not have
                 check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
             raise
         return self._function(*args, **kwargs)
+
+    def _place(self) -> SourceLocation | None:
+        """Where the function is defined."""
+        function: Any = self._function if self._module is None else type(self._module).forward
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        return None if code is None else definition(code)
 
     def _learn(self, entry: Entry, error: RunError) -> bool:
         """Whether the run stopped where a slice reaches beyond its dim, which its capture took for

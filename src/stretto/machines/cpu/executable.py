@@ -61,6 +61,11 @@ def _layout(buffer: Buffer) -> tuple[tuple[int, ...], tuple[int, ...], torch.dty
     return tuple(like.shape), like.stride(), like.dtype
 
 
+def _grows_alone(buffer: Buffer) -> bool:
+    """Whether a buffer grows, and the sizes of a call do not tell how large its rows are."""
+    return grows(buffer) and not buffer.is_sized
+
+
 def _is_dynamic(place: ResultPlace) -> bool:
     """Whether a result is more than the memory of its buffer."""
     output = place.output
@@ -102,6 +107,11 @@ class CpuExecutable(Executable):
         self.outputs = [ResultPlace(places[o.buffer.slot], o) for o in interface.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = first_capacities(enumerate(self.free))
+        for place, buffer in enumerate(self.free):  # rows that are too large are not tried
+            row = prod(item_shape(buffer)) * buffer.dtype.itemsize if _grows_alone(buffer) else 0
+            if row:
+                most = usable_memory() // 2 // row
+                self.capacities[place] = min(self.capacities[place], most)
         self.layouts = [] if interface.symbols else [_memory_of(buffer) for buffer in self.free]
         lists = [b for b in self.free if b.kind == "list"]
         self.limits = [self.capacities.get(place, 0) for place in range(len(self.free))]

@@ -184,7 +184,7 @@ def _rule(function: Any) -> Callable[..., Any] | None:
         return None
 
 
-_METHODS = {**sized.METHODS, **parts.METHODS}
+_METHODS = {**parts.METHODS, **sized.METHODS}
 """Methods of tensors that are traced otherwise than by torch."""
 
 

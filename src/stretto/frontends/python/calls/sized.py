@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stretto.frontends.python.lists import parts
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -159,10 +160,13 @@ def narrow(x: Any, dim: int, start: Any, length: Any) -> Any:
     return x[(*slices, slice(start, start + length))]
 
 
-def split(x: Any, size: Any, dim: int = 0) -> Any:
+def split(*args: Any, **kwargs: Any) -> Any:
     """Pieces of a length that the run tells, as what a loop runs over; the last may be shorter."""
-    if not is_integer(size) and not is_decided(size):
-        return NotImplemented
+    given: dict[str, Any] = dict(zip(("x", "size", "dim"), args, strict=False))
+    given |= {_SPLIT_NAMES.get(name, name): value for name, value in kwargs.items()}
+    x, size, dim = given.get("x"), given.get("size"), given.get("dim", 0)
+    if not isinstance(x, torch.Tensor) or not (is_integer(size) or is_decided(size)):
+        return parts.RULES[torch.split](*args, **kwargs)
     whole, length = plain(x.shape[dim]), plain(size)
     check(length >= 0, "RuntimeError", "split expects split_size be non-negative")
     message = "split_size can only be 0 if dimension size is 0"
@@ -176,6 +180,14 @@ def split(x: Any, size: Any, dim: int = 0) -> Any:
         return x[(*before, slice(start, start + step))]
 
     return Indexed(to_number(count), piece)
+
+
+_SPLIT_NAMES = {
+    "input": "x",
+    "tensor": "x",
+    "split_size": "size",
+    "split_size_or_sections": "size",
+}
 
 
 def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:

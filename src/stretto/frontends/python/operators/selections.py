@@ -16,12 +16,14 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.operators.views import first_elements
+from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import to_number
 from stretto.frontends.python.values.sizes import Dim, bounded_dim, plain
+from stretto.ir.failure import run_error
 
 aten = torch.ops.aten
 
@@ -125,10 +127,11 @@ def _check_mask(mask: Any, place: int, x: Any, dim: int) -> None:
     """A mask has the dims of what it selects from."""
 
     def refuse() -> Exception:
-        return IndexError(
+        message = (
             f"The shape of the mask {list(mask.shape)} at index {place} does not match the shape "
             f"of the indexed tensor {list(x.shape)} at index {dim + place}"
         )
+        return run_error(IndexError, message, user_location())
 
     if dim + mask.dim() > x.dim():
         raise IndexError("too many indices for tensor of dimension " + str(x.dim()))
