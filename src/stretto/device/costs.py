@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 from stretto.device.expr import Apply, Expr, Extent, Var, expr_atoms
 from stretto.device.functions import FUNCTIONS
 from stretto.device.operator import SORTS, Combine, Operator
-from stretto.ir.sizes import Size, usual_value
+from stretto.ir.sizes import Size, Symbol, usual_value
 
 _ENOUGH = 1000
 
@@ -51,6 +51,8 @@ class CostModel:
     nothing is gained, and tasks are dealt among them."""
 
     # ---- what only the run knows -------------------------------------------------------------
+    taken: tuple[tuple[Symbol, int], ...] = ()
+    """Sizes that symbols are taken to have; others are taken to be usual ones."""
     unknown_size: int = 64
     """The size of a dim that data decide."""
     unknown_tiles: int = 8
@@ -103,11 +105,26 @@ class CostModel:
         waits = {"wait_seconds": 1e-12, "wake_seconds": -1e9, "small_waits": 0.0}
         return replace(self, share_bytes=0, small_work=0, **waits, **self.spread_figures)
 
+    def taking(self, sizes: Mapping[Symbol, int]) -> Self:
+        """The model for calls of these sizes."""
+        return replace(self, taken=tuple(sizes.items()))
+
+    def parallelism(self, extent: Extent) -> int:
+        """The tasks that a grid dim could give."""
+        if isinstance(extent, int):
+            return extent
+        known = isinstance(extent, Size) and any(
+            symbol in extent.symbols for symbol, _ in self.taken
+        )
+        return self.size(extent) if known else self.unknown_parallelism
+
     def size(self, extent: Extent) -> int:
         """How large a dim is, or is taken to be; at least 1 where the run decides."""
         if isinstance(extent, int):
             return extent
-        return max(usual_value(extent), 1) if isinstance(extent, Size) else self.unknown_size
+        if not isinstance(extent, Size):
+            return self.unknown_size
+        return max(usual_value(extent, dict(self.taken)), 1)
 
     def points(self, extents: Iterable[Extent]) -> int:
         """The elements of a box."""

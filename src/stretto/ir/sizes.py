@@ -279,11 +279,12 @@ USUAL = 64
 """What symbols are taken for of which no size was seen."""
 
 
-def usual_value(size: int | Size) -> int:
-    """A size when every symbol has a value of its range that is usual."""
+def usual_value(size: int | Size, taken: Mapping[Symbol, int] | None = None) -> int:
+    """A size when every symbol has a value of its range that is usual, or the one in `taken`."""
     if isinstance(size, int):
         return size
-    return size.evaluate(lambda quantity: getattr(quantity, "assumed", USUAL))
+    known = taken or {}
+    return size.evaluate(lambda item: known.get(item, getattr(item, "assumed", USUAL)))
 
 
 def _sorted_terms(total: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:

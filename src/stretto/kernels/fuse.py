@@ -156,7 +156,7 @@ def parallelism(group: Group, costs: CostModel) -> int:
 
     Along the contiguous dim of the operator that does most of the work a vector counts as one.
     """
-    sizes = [dim if isinstance(dim, int) else costs.unknown_parallelism for dim in group.grid]
+    sizes = [costs.parallelism(dim) for dim in group.grid]
     main = max(group.members, key=lambda member: costs.work(member.operator))
     offset = main.operator.out.offset
     vectors = {

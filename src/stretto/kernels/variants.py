@@ -94,9 +94,16 @@ def open_kernels(
     tree: Tree[Items], selector: Selector, fused: bool, remarks: Remarks
 ) -> Tree[OpenBody]:
     """Groups the operators of all leaves, and names what becomes a kernel."""
+    opened = opener(fused, remarks)
+    return map_tree(tree, lambda items: opened(items, selector))
+
+
+def opener(fused: bool, remarks: Remarks) -> Callable[[Items, Selector], OpenBody]:
+    """A function that groups the operators of a leaf, and names what becomes a kernel; names are
+    unique among all that it opens."""
     numbers = count(1)
 
-    def item(grouped: Grouped) -> OpenKernel | Statement:
+    def item(grouped: Grouped, selector: Selector) -> OpenKernel | Statement:
         match grouped:
             case LibraryCall():
                 name = f"library{next(numbers)}"
@@ -108,11 +115,11 @@ def open_kernels(
             case _:
                 return grouped
 
-    def leaf(items: Items) -> OpenBody:
+    def leaf(items: Items, selector: Selector) -> OpenBody:
         groups = fuse(items, selector.apart, remarks) if fused else split(items)
-        return tuple(map(item, groups))
+        return tuple(item(group, selector) for group in groups)
 
-    return map_tree(tree, leaf)
+    return leaf
 
 
 def cheapest(tree: Tree[OpenBody], costs: CostModel) -> Tree[Body]:

@@ -13,7 +13,8 @@ from stretto.device.expr import Expr, Extent, Position, constant
 from stretto.device.operator import Kernel
 from stretto.device.program import Small
 from stretto.device.regions import Body, Statement
-from stretto.device.tree import Call, For, Leaf, Node, Tree, children, is_loop
+from stretto.device.tree import Call, For, If, Leaf, Node, Tree, children, is_loop
+from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol, usual_value
 from stretto.schedule.policy import kernel_seconds
 
@@ -56,6 +57,8 @@ class _Work:
                 return sum(map(self._item, body), start=Size())
             case Call(function=name):
                 return self.function(name)
+            case If(then=then, orelse=orelse):
+                return maximum(self._node(then), self._node(orelse))
             case _:
                 below = sum(map(self._node, children(node)), start=Size())
                 return below * self._trips(node)

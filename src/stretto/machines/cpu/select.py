@@ -6,6 +6,7 @@ or finely (many tasks to balance).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, gcd, prod
@@ -14,16 +15,17 @@ from stretto.device.expr import Extent, Reg
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Combine, Loops, Operator, TileDim
 from stretto.device.tree import Tree
-from stretto.ir.sizes import Size
+from stretto.ir.sizes import Size, Symbol
 from stretto.kernels.attention import plain_attention, plain_steps
 from stretto.kernels.channels_last import channels_last
 from stretto.kernels.contraction import contraction_of
 from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group, Member, single
 from stretto.kernels.panels import Packings
+from stretto.kernels.ranges import Ranges
 from stretto.kernels.split_sorts import split_sorts
 from stretto.kernels.steps import NewBuffers
-from stretto.kernels.variants import Chooser, Variant, cheapest, cut_in_order, open_kernels
+from stretto.kernels.variants import Chooser, Variant, cheapest, cut_in_order, opener
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.template import Candidate, Request
 from stretto.machines.cpu.templates import candidate
@@ -45,7 +47,8 @@ def select(
     packings = Packings(list(lowered.tree.externals))
     selector = CpuSelector(units, costs, packings)
     plain = plain_attention(channels_last(lowered.tree), selector.keeps_attention)
-    tree = open_kernels(split_sorts(plain, units, costs), selector, fused, remarks or Remarks())
+    ranges = Ranges(selector, opener(fused, remarks or Remarks()))
+    tree = ranges.opened(split_sorts(plain, units, costs))
     chosen = Tree(choose(tree, costs).functions, tuple(packings.externals))
     return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))
 
@@ -91,10 +94,29 @@ class CpuSelector:
         packings = Packings(list(self.packings.externals))
         return candidate(Request(member, self.units, packings, self.costs))
 
+    def at(self, sizes: Mapping[Symbol, int], *, trial: bool) -> CpuSelector:
+        packings = Packings(list(self.packings.externals)) if trial else self.packings
+        return CpuSelector(self.units, self.costs.taking(sizes), packings)
+
+    def seconds(self, group: Group, variant: Variant | None = None) -> float:
+        found = self._candidates(group)
+        if variant is None:
+            return sum(one.seconds for one in found) / self.units
+        grid, costs = variant.grid, self.costs
+        spent = sum(
+            one.seconds / max(_share(grid, member, one, costs), 1e-3)
+            for member, one in zip(group.members, found, strict=True)
+        )
+        return spent / (self.units * max(_balance(grid, self.units, costs), 1e-3))
+
+    def _candidates(self, group: Group) -> list[Candidate]:
+        requests = (Request(m, self.units, self.packings, self.costs) for m in group.members)
+        return [candidate(request) for request in requests]
+
     def variants(self, group: Group) -> list[Variant]:
         """One template per operator, in several tilings."""
         costs, units = self.costs, self.units
-        found = [candidate(Request(m, units, self.packings, costs)) for m in group.members]
+        found = self._candidates(group)
         seconds = sum(one.seconds for one in found)
         templates = tuple(
             one.template
@@ -210,17 +232,23 @@ def _efficiency(
     """The share of the units' time that is spent on results."""
     share = _balance(cut, units, costs)
     for member, one in zip(group.members, found, strict=True):
-        if one.reading:
-            grids = set[int]().union(*(_grid_dim(member.boxes[0], dim) for dim in one.rows))
-            reads = prod((_usual_tiles(cut[n], costs) for n in grids), start=1) * one.reading
-            share *= one.seconds / max(one.seconds, reads)
-        if one.last is None or not one.repeated:
-            continue
-        span = member.boxes[0][one.last]
-        size = span.extent if span.grid is None else _usual_tile(cut[span.grid], costs)
-        assert isinstance(size, int)
-        share *= size / (size + one.repeated)
+        share *= _share(cut, member, one, costs)
     return share
+
+
+def _share(cut: tuple[TileDim, ...], member: Member, one: Candidate, costs: CpuCosts) -> float:
+    """The share of the time of a member that is spent on results."""
+    share = 1.0
+    if one.reading:
+        grids = set[int]().union(*(_grid_dim(member.boxes[0], dim) for dim in one.rows))
+        reads = prod((_usual_tiles(cut[n], costs) for n in grids), start=1) * one.reading
+        share = one.seconds / max(one.seconds, reads)
+    if one.last is None or not one.repeated:
+        return share
+    span = member.boxes[0][one.last]
+    size = span.extent if span.grid is None else _usual_tile(cut[span.grid], costs)
+    assert isinstance(size, int)
+    return share * size / (size + one.repeated)
 
 
 def _usual_tiles(dim: TileDim, costs: CpuCosts) -> int:

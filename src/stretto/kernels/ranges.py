@@ -1,0 +1,128 @@
+"""Leaves in two ways: for few rows and for many, of which each call takes the one that is faster.
+
+What is right for many images, a task for each with all convolutions in it, leaves all units but one
+without work where there is one image. So a leaf whose best kernels for the usual sizes are bad for
+small ones becomes a branch on a size, with kernels of its own in each arm:
+
+    leaf: relu, convolution      =>      if n <= 1: a kernel each, its image cut into rows
+                                         else: one kernel, a task for each image
+
+Changes: leaves of main that use a size of the call. Needs: nothing, costs decide. Guarantees: both
+arms compute the same, for all sizes, and are verified so; the branch decides about time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Protocol, Self
+
+from stretto.device.expr import Apply, Const, Index, Position, Reg
+from stretto.device.forms import Items
+from stretto.device.operator import Operator
+from stretto.device.tree import If, Leaf, Let, Node, Seq, Tree, children, rebuilt
+from stretto.ir.sizes import Symbol, symbols_in
+from stretto.ir.types import DType
+from stretto.kernels.groups import Group
+from stretto.kernels.variants import OpenBody, OpenKernel, Selector, Variant, cheapest_of
+
+SMALL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Sizes for which kernels of their own may pay, from the first of these up to some later one."""
+
+
+class RangedSelector(Selector, Protocol):
+    """A selector that says how kernels do for other sizes than usual ones."""
+
+    def at(self, sizes: Mapping[Symbol, int], *, trial: bool) -> Self:
+        """The same for these sizes. What a trial finds is not computed: nothing is packed."""
+        ...
+
+    def seconds(self, group: Group, variant: Variant | None = None) -> float:
+        """How long a variant takes that was chosen for other sizes; without one, how long a way
+        would take that gives all units the same share."""
+        ...
+
+
+Open = Callable[[Items, Selector], OpenBody]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Opens the kernels of a tree. A branch pays if it makes a call of a small size faster by
+    `gain`, and by `least_seconds`; a leaf of more than `most_operators` is not compiled twice."""
+
+    selector: RangedSelector
+    open: Open
+    gain: float = 1.3
+    least_seconds: float = 2e-5
+    most_operators: int = 60
+
+    def opened(self, tree: Tree[Items]) -> Tree[OpenBody]:
+        """The tree with its kernels, in main with branches on sizes where these pay."""
+        return Tree(
+            tuple(one.with_body(self._node(one.body, one.name)) for one in tree.functions),
+            tree.externals,
+        )
+
+    def _node(self, node: Node[Items], function: str) -> Node[OpenBody]:
+        if isinstance(node, Leaf):
+            usual = self.open(node.body, self.selector)
+            return self._leaf(node.body, usual) if function == "main" else Leaf(usual)
+        return rebuilt(node, [self._node(child, function) for child in children(node)])
+
+    def _leaf(self, items: Items, usual: OpenBody) -> Node[OpenBody]:
+        operators = [item for item in items if isinstance(item, Operator)]
+        symbols = symbols_in(dim for op in operators for dim in op.dims if not isinstance(dim, Reg))
+        if len(operators) > self.most_operators:
+            return Leaf(usual)
+        for symbol in symbols:
+            largest = self._largest(items, usual, symbol)
+            if largest is not None:
+                small = self.open(items, self.selector.at({symbol: _first(symbol)}, trial=False))
+                reg = Reg(f"{symbol.name} <= {largest}", DType.BOOL)
+                size = Position(Index.of(symbol))
+                holds = Apply("le", (size, Const(largest, DType.I64)), DType.BOOL)
+                return Seq((Leaf((Let(reg, holds),)), If(reg, Leaf(small), Leaf(usual))))
+        return Leaf(usual)
+
+    def _largest(self, items: Items, usual: OpenBody, symbol: Symbol) -> int | None:
+        """Up to which size kernels of their own pay; None where they do not."""
+        first = _first(symbol)
+        if symbol.assumed <= first:
+            return None
+        before = list(_chosen(usual, self.selector))
+        now = self.selector.at({symbol: first}, trial=True)
+        ideal = sum(now.seconds(group) for group, _ in before)
+        if not self._pays(_total(before, now), ideal):
+            return None
+        after = list(_chosen(self.open(items, now), now))
+        if not self._pays(_total(before, now), _total(after, now)):
+            return None
+
+        def is_faster(size: int) -> bool:
+            there = self.selector.at({symbol: size}, trial=True)
+            return _total(after, there) < _total(before, there)
+
+        sizes = (size for size in SMALL if first <= size < symbol.assumed)
+        return max(takewhile(is_faster, sizes), default=None)
+
+    def _pays(self, before: float, after: float) -> bool:
+        return before > self.gain * after and before - after > self.least_seconds
+
+
+def _first(symbol: Symbol) -> int:
+    """The smallest size that has anything to compute."""
+    return max(symbol.low, 1)
+
+
+def _chosen(body: OpenBody, selector: Selector) -> Iterator[tuple[Group, Variant]]:
+    for item in body:
+        if isinstance(item, OpenKernel):
+            yield item.group, cheapest_of(item.variants, selector.costs)
+
+
+def _total(chosen: list[tuple[Group, Variant]], selector: RangedSelector) -> float:
+    """The seconds of kernels one after the other, with a wait behind each."""
+    waits = len(chosen) * selector.costs.wait_seconds
+    return waits + sum(selector.seconds(group, variant) for group, variant in chosen)
