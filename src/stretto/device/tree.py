@@ -199,13 +199,18 @@ def joined(nodes: Sequence[Node[L]]) -> Node[L]:
 
 def map_leaves(node: Node[L], change: Callable[[L], M]) -> Node[M]:
     """The same tree with every leaf replaced."""
+    return grow_leaves(node, lambda body: Leaf(change(body)))
+
+
+def grow_leaves(node: Node[L], change: Callable[[L], Node[M]]) -> Node[M]:
+    """The same tree with a node in place of every leaf."""
     match node:
         case Leaf(body):
-            return Leaf(change(body))
+            return change(body)
         case Call():
             return cast("Call[M]", node)
         case _:
-            return rebuilt(node, [map_leaves(child, change) for child in children(node)])
+            return rebuilt(node, [grow_leaves(child, change) for child in children(node)])
 
 
 def rotation(node: Node[L]) -> Rotation:

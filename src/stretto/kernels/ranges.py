@@ -21,7 +21,7 @@ from typing import Protocol, Self
 from stretto.device.expr import Apply, Const, Index, Position, Reg
 from stretto.device.forms import Items
 from stretto.device.operator import Operator
-from stretto.device.tree import If, Leaf, Let, Node, Seq, Tree, children, rebuilt
+from stretto.device.tree import If, Leaf, Let, Node, Seq, Tree, grow_leaves
 from stretto.ir.sizes import Symbol, symbols_in
 from stretto.ir.types import DType
 from stretto.kernels.groups import Group
@@ -60,18 +60,19 @@ class Ranges:
 
     def opened(self, tree: Tree[Items]) -> Tree[OpenBody]:
         """The tree with its kernels, in main with branches on sizes where these pay."""
-        return Tree(
-            tuple(one.with_body(self._node(one.body, one.name)) for one in tree.functions),
-            tree.externals,
+        functions = (
+            one.with_body(
+                grow_leaves(one.body, self._branched if one.name == "main" else self._leaf)
+            )
+            for one in tree.functions
         )
+        return Tree(tuple(functions), tree.externals)
 
-    def _node(self, node: Node[Items], function: str) -> Node[OpenBody]:
-        if isinstance(node, Leaf):
-            usual = self.open(node.body, self.selector)
-            return self._leaf(node.body, usual) if function == "main" else Leaf(usual)
-        return rebuilt(node, [self._node(child, function) for child in children(node)])
+    def _leaf(self, items: Items) -> Node[OpenBody]:
+        return Leaf(self.open(items, self.selector))
 
-    def _leaf(self, items: Items, usual: OpenBody) -> Node[OpenBody]:
+    def _branched(self, items: Items) -> Node[OpenBody]:
+        usual = self.open(items, self.selector)
         operators = [item for item in items if isinstance(item, Operator)]
         symbols = symbols_in(dim for op in operators for dim in op.dims if not isinstance(dim, Reg))
         if len(operators) > self.most_operators:

@@ -256,6 +256,12 @@ def _usual_tiles(dim: TileDim, costs: CpuCosts) -> int:
     return dim.tiles if known else costs.unknown_tiles
 
 
+def _usual_parts(dim: TileDim, costs: CpuCosts) -> int:
+    """How many tiles have anything to compute."""
+    most = dim.tiles
+    return most if dim.parts is None else min(most, ceil(costs.size(dim.extent) / dim.tile))
+
+
 def _usual_tile(dim: TileDim, costs: CpuCosts) -> int:
     """The values of a tile, of the usual size where the run decides."""
     return dim.tile if dim.parts is None else ceil(costs.size(dim.extent) / dim.parts)
@@ -266,7 +272,7 @@ def _balance(cut: tuple[TileDim, ...], units: int, costs: CpuCosts) -> float:
     if any(isinstance(dim.extent, Reg) for dim in cut):
         return 1.0
     points = prod((costs.size(dim.extent) for dim in cut), start=1)
-    tasks = prod((dim.tiles for dim in cut), start=1)
+    tasks = prod((_usual_parts(dim, costs) for dim in cut), start=1)
     largest = prod((_usual_tile(dim, costs) for dim in cut), start=1)
     return points / (ceil(tasks / units) * units * largest) if points else 1.0
 
