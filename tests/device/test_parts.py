@@ -16,6 +16,7 @@ from stretto.device.tree import leaves
 from stretto.device.verifier import verify
 from stretto.device.verifier.cells import Cells
 from stretto.errors import VerifyError
+from stretto.interp.interpreter import run
 from stretto.ir.sizes import symbol
 from stretto.ir.types import DType
 from stretto.machines.cpu.templates import TEMPLATES
@@ -239,3 +240,40 @@ def test_a_proof_names_the_ranges() -> None:
         "func @main(%x: f32[3]) -> (f32[3]) {\n  %a = aten.neg.default(%x) : f32[3]\n  return %a\n}"
     )
     assert str(verify(built(program_of(fixed), 1).device)) == "for its sizes"
+
+
+# ---- boxes of one operator -------------------------------------------------------------------
+HALVES = """
+    func @main[0 <= n](%x: f32[n, 8]) -> (f32[n, 32]) {
+      %w = constant "w" : f32[8, 64]
+      %y = aten.mm.default(%x, %w) : f32[n, 64]
+      %a = aten.slice.Tensor(%y, 1, 0, 32) : f32[n, 32]
+      %b = aten.slice.Tensor(%y, 1, 32, 64) : f32[n, 32]
+      %s = aten.sigmoid.default(%a) : f32[n, 32]
+      %c = aten.mul.Tensor(%s, %b) : f32[n, 32]
+      return %c
+    }
+    """
+
+
+def test_tasks_compute_several_boxes_of_one_operator() -> None:
+    """As the gates of an LSTM cell: a task has the same columns of each half."""
+    made = built(program_of(HALVES), 2)
+    assert "box (#n @ 0, 32 @ 1 + 32)" in print_program(made.device)
+    for size in (0, 1, 5):
+        given = [torch.randn(size, 8)]
+        assert_close(made.emulator(seed=size)(given), run(program_of(HALVES), given))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("box (#n @ 0, 32 @ 1 + 32)", "box (#n @ 0, 32 @ 1)", "may not be written|computed"),
+        ("[i0, i1 + 32]", "[i0, i1 + 16]", "race on|may not be written"),
+    ],
+)
+def test_boxes_that_are_wrong_are_refused(old: str, new: str, reason: str) -> None:
+    text = print_program(built(program_of(HALVES), 2).device)
+    assert old in text, text
+    with pytest.raises(VerifyError, match=reason):
+        verify(parse_program(text.replace(old, new, 1), TEMPLATES))

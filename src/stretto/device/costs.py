@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import ClassVar, Self
 
 from stretto.device.expr import Apply, Expr, Extent, Var, expr_atoms
@@ -81,6 +81,14 @@ class CostModel:
     later_gain: float = 1.0
     """A later variant, which has more tasks, must be faster by this factor."""
 
+    # ---- branches on sizes -------------------------------------------------------------------
+    branch_gain: float = 1.3
+    """Kernels of their own must make a call of a small size faster by this factor."""
+    branch_seconds: float = 2e-5
+    """And save so much of it."""
+    branch_operators: int = 60
+    """What has more operators is not compiled twice."""
+
     # ---- splitting ---------------------------------------------------------------------------
     split_gain: float = 1.3
     """A reduction in two steps must be faster than one by this factor."""
@@ -103,7 +111,8 @@ class CostModel:
         """The machine as tests take it: however small the work is, it is cut finely, all units have
         a part of it, and buffers share memory."""
         waits = {"wait_seconds": 1e-12, "wake_seconds": -1e9, "small_waits": 0.0}
-        return replace(self, share_bytes=0, small_work=0, **waits, **self.spread_figures)
+        figures = {**waits, "branch_seconds": inf, **self.spread_figures}
+        return replace(self, share_bytes=0, small_work=0, **figures)
 
     def taking(self, sizes: Mapping[Symbol, int]) -> Self:
         """The model for calls of these sizes."""

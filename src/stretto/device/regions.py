@@ -111,13 +111,13 @@ def stage_regions(kernel: Kernel, task: int | None = None) -> Iterator[tuple[Reg
     """What one task of a kernel with a static grid touches, stage by stage; or all tasks."""
     tile = whole_tile(kernel) if task is None else kernel.tile(task)
     for stage in kernel.stages:
-        yield _merged(_stage_regions(stage, tile))
+        yield merged(_stage_regions(stage, tile))
 
 
 def kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
     """What all tasks together touch."""
     if not kernel.is_static or kernel.call is not None:
-        return _merged(whole(region.buffer, region.write) for region in _touched(kernel))
+        return merged(whole(region.buffer, region.write) for region in _touched(kernel))
     return tile_regions(kernel, whole_tile(kernel))
 
 
@@ -132,17 +132,17 @@ def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
             tile_range(dim, low, high) for (low, high), dim in zip(block, kernel.grid, strict=True)
         )
         found.extend(tile_regions(kernel, ranges))
-    return _merged(found)
+    return merged(found)
 
 
 def tile_regions(kernel: Kernel, tile: Tile) -> tuple[Region, ...]:
     """What the stages touch for the given range of each grid dim."""
-    return _merged(region for stage in kernel.stages for region in _stage_regions(stage, tile))
+    return merged(region for stage in kernel.stages for region in _stage_regions(stage, tile))
 
 
 def expr_regions(expr: Expr) -> tuple[Region, ...]:
     """What an expression without iteration variables reads."""
-    return _merged(_read_regions(expr, ()))
+    return merged(_read_regions(expr, ()))
 
 
 def kernel_reads(kernel: Kernel) -> set[Reg]:
@@ -362,7 +362,7 @@ def _remainder_range(interval: Interval | None, divisor: int) -> Interval:
     return interval[0] % divisor, (interval[1] - 1) % divisor + 1
 
 
-def _merged(regions: Iterable[Region]) -> tuple[Region, ...]:
+def merged(regions: Iterable[Region]) -> tuple[Region, ...]:
     """The regions without those that lie inside another of the same kind; neighbours become one."""
     kept: dict[tuple[Buffer, tuple[Extent, ...], bool], list[Region]] = {}
     for region in regions:

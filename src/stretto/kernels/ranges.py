@@ -49,14 +49,10 @@ Open = Callable[[Items, Selector], OpenBody]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Opens the kernels of a tree. A branch pays if it makes a call of a small size faster by
-    `gain`, and by `least_seconds`; a leaf of more than `most_operators` is not compiled twice."""
+    """Opens the kernels of a tree."""
 
     selector: RangedSelector
     open: Open
-    gain: float = 1.3
-    least_seconds: float = 2e-5
-    most_operators: int = 60
 
     def opened(self, tree: Tree[Items]) -> Tree[OpenBody]:
         """The tree with its kernels, in main with branches on sizes where these pay."""
@@ -75,7 +71,7 @@ class Ranges:
         usual = self.open(items, self.selector)
         operators = [item for item in items if isinstance(item, Operator)]
         symbols = symbols_in(dim for op in operators for dim in op.dims if not isinstance(dim, Reg))
-        if len(operators) > self.most_operators:
+        if len(operators) > self.selector.costs.branch_operators:
             return Leaf(usual)
         for symbol in symbols:
             largest = self._largest(items, usual, symbol)
@@ -109,7 +105,8 @@ class Ranges:
         return max(takewhile(is_faster, sizes), default=None)
 
     def _pays(self, before: float, after: float) -> bool:
-        return before > self.gain * after and before - after > self.least_seconds
+        costs = self.selector.costs
+        return before > costs.branch_gain * after and before - after > costs.branch_seconds
 
 
 def _first(symbol: Symbol) -> int:

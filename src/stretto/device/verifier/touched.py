@@ -27,6 +27,7 @@ from stretto.device.regions import (
     covers,
     kernel_reads,
     kernel_regions,
+    merged,
     stage_regions,
     statement_regions,
     without_units,
@@ -207,7 +208,8 @@ def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
         return
     pieces = (part for one in (region, *same) for part in one.box if isinstance(part, Piece))
     if region.buffer.is_sized or any(pieces):
-        yield region
+        if not any(covers(other, region) for other in merged(same)):
+            yield region
         return
     missing = np.zeros(region.buffer.elements, np.bool_)
     part(missing, region)[...] = True
