@@ -191,7 +191,7 @@ def test_a_launch_without_cores_runs_again_as_fibers(build: Build):
 
 ASLEEP = """
 if (unit == 1) {
-    if (ctx->switch_unit == nullptr) usleep(20000);
+    if (ctx->switch_unit == nullptr) usleep(60000);
     stretto::signal(ctx, unit, 1);
     return;
 }

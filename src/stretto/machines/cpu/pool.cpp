@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "abi.h"
@@ -245,17 +246,19 @@ void leave_core(int taken, int unit) {
 // system at every wait. So a unit that waits for long looks whether the other one gets processor
 // time. If not, the launch is given up (programs are pure, nothing is lost) and its units run as
 // fibers of the calling thread, as do those of the launches in the time after it. Then threads are
-// tried again; each time that fails, fibers stay for longer.
+// tried again; each time that fails, fibers stay for longer. To begin anew costs a whole run, so a
+// launch may lose as much as it takes before it is given up: a core is often taken for some
+// milliseconds only, as by the threads of OpenMP, which spin behind an operator of PyTorch.
 constexpr int64_t LOST_NS = 300'000;  // a unit may be without a core for so long,
-constexpr int64_t LOST_SHARE = 5;     // or for this part of the launch
+constexpr int64_t LOST_SHARE = 5;     // or for this part of the launch up to now,
+constexpr int64_t FIRST_USUAL_NS = 20'000'000;  // or for as long as a launch takes; the first: this
 constexpr int64_t FIRST_PAUSE_NS = 5'000'000;
 constexpr int64_t LONGEST_PAUSE_NS = 2'000'000'000;
-constexpr int CALM_LAUNCHES = 64;  // launches without loss after which a pause counts half
 
 struct Crowd {  // changed by whoever has the pool
     std::atomic<int64_t> until{0};
     int64_t pause = 0;
-    int calm = 0;
+    int64_t calm = 0;  // ns of launches on threads since then; as long as the pause, they halve it
 
     bool now() const {
         int64_t end = until.load(std::memory_order_relaxed);
@@ -267,8 +270,8 @@ struct Crowd {  // changed by whoever has the pool
         calm = 0;
         until.store(stretto::now_ns() + pause, std::memory_order_relaxed);
     }
-    void not_met() {
-        if (pause == 0 || ++calm < CALM_LAUNCHES) return;
+    void not_met(int64_t took) {
+        if (pause == 0 || (calm += took) < pause) return;
         calm = 0;
         pause /= 2;
         if (pause < FIRST_PAUSE_NS) pause = 0;
@@ -315,6 +318,8 @@ struct Pool {
     Context* ctx = nullptr;
     int callers_core = -1;
     int64_t start = 0;
+    int64_t tolerated = 0;  // ns that a unit may lose in this launch
+    std::unordered_map<Entry, int64_t> usual;  // ns that launches on threads took, on average
     clockid_t callers_clock{};
     Crowd crowd;
     alignas(128) std::atomic<int> running{0};
@@ -362,8 +367,7 @@ bool has_core(Context* ctx, int, int unit, int64_t wait) {
     watched.wait = wait;
     watched.at = now;
     watched.used = used;
-    int64_t allowed = (now - watched.launch) / LOST_SHARE;
-    return watched.lost <= (allowed > LOST_NS ? allowed : LOST_NS);
+    return watched.lost <= std::max((now - watched.launch) / LOST_SHARE, shared_pool->tolerated);
 }
 
 void run_unit_0(Entry entry, Context* ctx) {
@@ -431,6 +435,8 @@ void Pool::run(Entry job, Context* job_ctx) {
     ctx = job_ctx;
     callers_core = current_core();
     callers_clock = clock_of(pthread_self());
+    int64_t& took = usual.try_emplace(job, FIRST_USUAL_NS).first->second;
+    tolerated = std::max(took, LOST_NS);
     start = stretto::now_ns();
     ctx->has_core = has_core;
     running.store(ctx->units - 1, std::memory_order_relaxed);
@@ -443,10 +449,13 @@ void Pool::run(Entry job, Context* job_ctx) {
         if (spins > END_SPINS || stretto::stopped(ctx)) usleep(stretto::LOOK_INTERVAL_NS / 2000);
     }
     ctx->has_core = nullptr;
-    if (ctx->status.load(__ATOMIC_RELAXED) == stretto::CROWDED)
+    if (ctx->status.load(__ATOMIC_RELAXED) == stretto::CROWDED) {
         crowd.met();
-    else
-        crowd.not_met();
+        return;
+    }
+    int64_t now_taken = stretto::now_ns() - start;
+    took += (now_taken - took) / 4;
+    crowd.not_met(now_taken);
 }
 
 void after_fork_in_child() {  // the workers and the state of every lock stayed in the parent
