@@ -299,6 +299,8 @@ class Sizes:
             now: Any = self.env.replace(guard)
             if not isinstance(now, sympy.Eq) or len(now.free_symbols) != 1:
                 continue
+            if any(type(part).__name__ in _REMAINDERS for part in sympy.preorder_traversal(now)):
+                continue  # many sizes solve it
             (expression,) = now.free_symbols
             if expression in numbers:
                 value = hint(self.values[self.known[expression]])
@@ -402,6 +404,9 @@ def _forget_answers() -> None:
     """torch remembers what it answered, with or without a guard."""
     asked: Any = getattr(ShapeEnv, "_inner_evaluate_expr", ShapeEnv.evaluate_expr)
     asked.cache_clear()
+
+
+_REMAINDERS = ("Mod", "PythonMod")
 
 
 def _common(one: SizeRange, other: SizeRange) -> SizeRange:
