@@ -107,12 +107,12 @@ def test_who_reads_its_own_rows_does_not_wait(units: int) -> None:
         ("run b3 8 count 8", "run b3 7 count 9", "task 7 of kernel b3 runs 2 times"),
         ("run b3 8 count 8", "run b3 9 count 7", "runs 15 of its 16 tasks"),
         (
-            "kernel sum2 0.1440000224 grid (#n/1 in 16",
+            "kernel sum2 0.1120000216 grid (#n/1 in 16",
             "kernel sum2 0.04 grid (#n/3 in 16",
             "race on",
         ),
         ("(#n/1 in 16)", "(#n/1 in 0)", "into 0 parts"),
-        ("max.1[i0])))), main.sum.2[i0]", "max.1[i0])))), main.sum.2[#n + -1*i0 + -1]", "race on"),
+        ("), -87.0:f32))), main.sum.2[i0]", "), -87.0:f32))), main.sum.2[#n + -1*i0 + -1]", "race on"),
         (
             "main.max.4[i0] = main.b.3[i0, i1]",
             "main.max.4[i0] = main.b.3[#n + -1*i0 + -1, i1]",
@@ -227,7 +227,7 @@ def test_reuse_of_a_slot_waits() -> None:
 
 def test_a_proof_names_the_ranges() -> None:
     proof = verify(chain(2).device)
-    assert str(proof) == "for 0 <= n: 34 accesses in range"
+    assert str(proof) == "for 0 <= n: 26 accesses in range"
     assert str(verify(built(program_of(BOTH), 1).device)).startswith("for 0 <= m, 0 <= n: ")
     taken = """
     func @main[1 <= n](%x: f32[n, 3], %p: i64[4]) -> (f32[4, 3]) {

@@ -221,7 +221,7 @@ def test_tensors_that_are_refused(reason: str) -> None:
     compiled = fast()
     compiled(X)
     for _ in range(2):
-        with pytest.raises(CaptureError, match=f"an input {reason}.*\n.*remedy: ") as caught:
+        with pytest.raises(CaptureError, match=f"an input {reason}(.|\n)*remedy: ") as caught:
             compiled(REFUSED[reason]())
     assert caught.value.remedy
 
@@ -251,7 +251,7 @@ def test_writing_an_expanded_input_raises_what_eager_raises() -> None:
 def test_writing_an_input_that_overlaps_itself_is_refused() -> None:
     compiled = fast(written)
     assert_same(compiled(torch.zeros(3, 3)), torch.full((3, 3), 2.0))
-    with pytest.raises(CaptureError, match="several elements at one address.*\n.*clone"):
+    with pytest.raises(CaptureError, match="several elements at one address(.|\n)*clone"):
         compiled(torch.zeros(5).as_strided((3, 3), (1, 1)))
     y = torch.arange(5.0).as_strided((3, 3), (1, 1))
     assert_same(fast()(y), f(y))

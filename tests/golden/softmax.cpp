@@ -66,7 +66,7 @@ __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, flo
           const float v1 = p1[i0];
           const float v2 = float(v0 - v1);
           const bool v3 = bool(v2 < -87.0f);
-          const float v4 = (v3 ? 0.0f : stretto::exp((v3 ? 0.0f : v2)));
+          const float v4 = (v3 ? 0.0f : stretto::exp(stretto::maximum(v2, -87.0f)));
           total = total + v4;
         }
         sum = sum + total;
@@ -84,7 +84,7 @@ __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, flo
         const float v1 = p1[i0];
         const float v2 = float(v0 - v1);
         const bool v3 = bool(v2 < -87.0f);
-        const float v4 = (v3 ? 0.0f : stretto::exp((v3 ? 0.0f : v2)));
+        const float v4 = (v3 ? 0.0f : stretto::exp(stretto::maximum(v2, -87.0f)));
         const float v5 = p2[i0];
         const float v6 = float(v4 / v5);
         p3[i0 * 48 + i1] = v6;

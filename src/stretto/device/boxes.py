@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from stretto.device.expr import Buffer, Extent
 from stretto.device.operator import Piece, TileDim
-from stretto.device.regions import Box, Interval, Kind, Part, Region, refine, refined_strides
+from stretto.device.regions import (
+    Box,
+    Interval,
+    Kind,
+    Part,
+    Region,
+    refine,
+    refined_strides,
+    same_dims,
+)
 
 Mask = NDArray[np.bool_]
 Limits = NDArray[np.int64]
@@ -56,14 +65,18 @@ class Boxes:
     def overlap(self, other: Boxes) -> Mask:
         """[r, s]: may region r and region s of `other` have an element in common?"""
         if self.shape == other.shape:
-            same = [a == b for a, b in zip(self.cuts, other.cuts, strict=True)]
-            if all(same):
-                return meeting(self.limits, other.limits)
-            return meeting(self.limits[:, same], other.limits[:, same])
+            return self._overlap_in(len(self.shape), other)
         strides = refined_strides(self.shape, other.shape)
-        if strides is None:
-            return meeting(self.spans(), other.spans())
-        return meeting(self._cut(strides), other._cut(strides))
+        if strides is not None:
+            return meeting(self._cut(strides), other._cut(strides))
+        dims = same_dims(self.shape, other.shape)
+        return self._overlap_in(dims, other) & meeting(self.spans(), other.spans())
+
+    def _overlap_in(self, dims: int, other: Boxes) -> Mask:
+        """The same by the first dims alone, which both have."""
+        cuts = zip(self.cuts[:dims], other.cuts[:dims], strict=True)
+        same = [number for number, (one, another) in enumerate(cuts) if one == another]
+        return meeting(self.limits[:, same], other.limits[:, same])
 
     def spans(self) -> Limits:
         """[r, 0]: the elements from the first to the last one + 1."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, starmap
 from math import prod
 
 from stretto.device.expr import (
@@ -27,6 +27,8 @@ from stretto.device.expr import (
     Var,
     expr_regs,
     has_fixed_strides,
+    is_known,
+    known_size,
     loads,
     row_major,
 )
@@ -196,7 +198,9 @@ def overlap(a: Region, b: Region) -> bool:
 def covers(a: Region, b: Region) -> bool:
     """Does `a` surely contain the whole of `b`, both of one buffer? False when in doubt."""
     if a.shape != b.shape:
-        return all(interval is None for interval in a.box)
+        same = same_dims(a.shape, b.shape)
+        lead = zip(a.box[:same], b.box[:same], strict=True)
+        return all(part is None for part in a.box[same:]) and all(starmap(_contains, lead))
     return all(_contains(x, y) for x, y in zip(a.box, b.box, strict=True))
 
 
@@ -441,8 +445,21 @@ def _common_boxes(a: Region, b: Region) -> tuple[Box, Box] | None:
         return a.box, b.box
     extents = refined_strides(a.shape, b.shape)
     if extents is None:
-        return None
+        same = same_dims(a.shape, b.shape)
+        return (a.box[:same], b.box[:same]) if same else None
     return refine(a, extents), refine(b, extents)
+
+
+@lru_cache(maxsize=4096)
+def same_dims(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> int:
+    """How many of the first dims two shapes of one buffer have in common: an element has the same
+    place in these, where what lies behind them is equally large."""
+    same = 0
+    while same < min(len(a), len(b)) and a[same] == b[same]:
+        same += 1
+    if not all(map(is_known, (*a, *b))):
+        return 0
+    return same if known_size(a[same:]) == known_size(b[same:]) else 0
 
 
 @lru_cache(maxsize=4096)

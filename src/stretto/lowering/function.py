@@ -37,8 +37,8 @@ from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument
-from stretto.ir.size_bounds import at_most, maximum, minimum
-from stretto.ir.sizes import Atom, Maximum, Product, Quotient, Remainder, Size, Symbol
+from stretto.ir.size_bounds import at_most, maximum
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, DType, TensorType
 from stretto.lowering.externals import Externals
@@ -54,6 +54,7 @@ from stretto.lowering.lazy import (
     stored,
     whole_buffer,
 )
+from stretto.lowering.limits import Range, most
 from stretto.lowering.lists.slots import ListSlots
 from stretto.lowering.lists.storage import ListStorage
 from stretto.lowering.uses import Uses
@@ -113,9 +114,7 @@ class Lowering:
     outer: list[tuple[Block, list[LeafItem]]] = field(
         default_factory=list[tuple[Block, list[LeafItem]]]
     )
-    ranges: dict[Reg, tuple[int | Size, int | Size | None]] = field(
-        default_factory=dict[Reg, tuple[int | Size, int | Size | None]]
-    )
+    ranges: dict[Reg, Range] = field(default_factory=dict[Reg, Range])
     positions: dict[tuple[Index, Extent, Extent, bool], Index] = field(
         default_factory=dict[tuple[Index, Extent, Extent, bool], Index]
     )
@@ -195,65 +194,7 @@ class Lowering:
 
     def most(self, size: Index) -> Size | None:
         """A limit of a size in sizes that are known at the call; None where there is none."""
-        total = Size(const=size.const)
-        for atom, factor in size.terms:
-            found = self._most_of_term(atom, factor)
-            if found is None:
-                return None
-            total = total + found
-        return total
-
-    def _most_of_term(self, atom: Atom, factor: int) -> Size | None:
-        if factor > 0:
-            found = self._most_of(atom)
-            return None if found is None else found * factor
-        match atom:
-            case Symbol():
-                return Size.of(atom) * factor
-            case Reg() if atom in self.ranges:
-                return Size.of(self.ranges[atom][0]) * factor
-            case Maximum(parts):  # a minimum, which is at most each of its parts
-                limits = [self.most(part * factor) for part in parts]
-                known = [limit for limit in limits if limit is not None]
-                return minimum(*known) if known else None
-            case _:
-                return None
-
-    def _most_of(self, atom: Atom) -> Size | None:
-        """A limit of a part of a size."""
-        match atom:
-            case Symbol():
-                return Size.of(atom)
-            case Reg():
-                high = self.ranges.get(atom, (None, None))[1]
-                return None if high is None else Size.of(high)
-            case Product(factors):
-                total = Size(const=1)
-                for factor in factors:
-                    limit = self._most_of(factor) if self._is_not_negative(factor) else None
-                    if limit is None:
-                        return None
-                    total = total * limit
-                return total
-            case Quotient(index, divisor):
-                found = self.most(index)
-                if found is None or isinstance(divisor, int):
-                    return None if found is None else found // divisor
-                return maximum(0, found)
-            case Remainder(_, divisor):
-                found = self.most(Index.of(divisor))
-                return None if found is None else found - 1
-            case Maximum(parts):
-                limits = [self.most(part) for part in parts]
-                known = [limit for limit in limits if limit is not None]
-                return maximum(*known) if len(known) == len(limits) else None
-            case _:
-                return None
-
-    def _is_not_negative(self, atom: Atom) -> bool:
-        if isinstance(atom, Reg):
-            return atom in self.ranges and at_most(0, self.ranges[atom][0])
-        return isinstance(atom, Symbol) and atom.low >= 0
+        return most(size, self.ranges)
 
     def has_symbols(self, size: Size) -> bool:
         """Whether the values of all symbols of a size are known here."""

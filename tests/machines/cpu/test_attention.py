@@ -74,4 +74,4 @@ def test_of_any_length() -> None:
         x, flags = random(2, length, 16), random(length, length) > -0.5
         torch.testing.assert_close(compiled(x, flags), block(x, flags), rtol=2e-5, atol=2e-5)
     assert "1 signature compiled" in compiled.explain()
-    assert "attention x2, add  attention 48x128" in compiled.explain()
+    assert "attention x2, add" in compiled.explain() and "attention 48x128" in compiled.explain()

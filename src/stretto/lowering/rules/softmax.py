@@ -20,21 +20,22 @@ def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
     """(exp's argument x - max, the maxima, the sums of exponentials) along `dim`."""
     top = reduction(call.low, lazy, (dim,), Combine.MAX)
     raised = apply("sub", lazy.expr, over(top, (dim,), lazy))
-    exponentials = mapped(lazy, exponential(raised))
+    exponentials = mapped(lazy, exponential(call, raised))
     return raised, top, reduction(call.low, exponentials, (dim,), Combine.SUM)
 
 
-def exponential(raised: Expr) -> Expr:
+def exponential(call: Call, raised: Expr) -> Expr:
     """exp of x - max, with 0 in place of results too small to be normal numbers.
 
     Beside the 1 of the maximum they are nothing, and arithmetic with them takes a hundred cycles
-    each: a mask of -100, as Swin has it, made a softmax and the product behind it 15 times as slow.
+    each on a CPU: a mask of -100, as Swin has it, made a softmax and the product behind it 15 times
+    as slow.
     """
-    if raised.dtype not in LEAST_EXPONENT:
+    if raised.dtype not in LEAST_EXPONENT or not call.low.costs.slow_denormals:
         return apply("exp", raised)
-    zero = like(0, raised)
-    is_small = apply("lt", raised, like(LEAST_EXPONENT[raised.dtype], raised))
-    return where(is_small, zero, apply("exp", where(is_small, zero, raised)))
+    least = like(LEAST_EXPONENT[raised.dtype], raised)
+    is_small = apply("lt", raised, least)
+    return where(is_small, like(0, raised), apply("exp", apply("maximum", raised, least)))
 
 
 def _source(call: Call) -> tuple[Lazy, int]:
@@ -53,7 +54,7 @@ def _softmax(call: Call) -> Lazy:
         return call.tensor("self")
     if lazy.rank:
         raised, top, total = row_statistics(call, lazy, dim)
-        weight = apply("div", exponential(raised), over(total, (dim,), lazy))
+        weight = apply("div", exponential(call, raised), over(total, (dim,), lazy))
         highest = over(top, (dim,), lazy)
     else:  # 1, or NaN where it is not finite
         weight, highest = apply("exp", apply("sub", lazy.expr, lazy.expr)), lazy.expr

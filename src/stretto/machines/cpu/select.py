@@ -246,8 +246,7 @@ def _share(cut: tuple[TileDim, ...], member: Member, one: Candidate, costs: CpuC
     if one.last is None or not one.repeated:
         return share
     span = member.boxes[0][one.last]
-    size = span.extent if span.grid is None else _usual_tile(cut[span.grid], costs)
-    assert isinstance(size, int)
+    size = costs.size(span.extent) if span.grid is None else _usual_tile(cut[span.grid], costs)
     return share * size / (size + one.repeated)
 
 

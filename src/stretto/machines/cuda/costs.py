@@ -18,6 +18,7 @@ class CudaCosts(CostModel):
     """A wait goes through the second-level cache twice; a second task costs one."""
     wake_seconds: float = 0.0
     uniform: bool = True
+    slow_denormals: bool = False
     later_gain: float = 1.05
 
     bandwidth: float = 4.0e10

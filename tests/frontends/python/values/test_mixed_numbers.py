@@ -299,7 +299,7 @@ def test_a_scale_needs_no_branch_at_its_uses() -> None:
         return (x * scale + scale) / scale - x**scale
 
     captured = check(f, *((x,) for x in INPUTS))
-    assert count(captured, IfOp) == 1
+    assert count(captured, IfOp) <= 1
 
 
 def test_a_sum_needs_no_round_in_front_of_its_loop() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from stretto.frontends.python.lists import parts
 from stretto.frontends.python.lists.sources import Indexed
+from stretto.frontends.python.tracing.signals import Abort, abort
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
@@ -179,7 +181,20 @@ def split(*args: Any, **kwargs: Any) -> Any:
         start = index * step
         return x[(*before, slice(start, start + step))]
 
-    return Indexed(to_number(count), piece)
+    assert isinstance(count, TracedTensor)
+    reason = "the number of pieces depends on the content of a tensor"
+    unpacked = abort(reason, "use masks, or a for loop over the pieces")
+    return _Pieces(to_number(count), piece, unpacked)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pieces(Indexed):
+    """Pieces of which the run tells how many they are: they can only be run over in a loop."""
+
+    unpacked: Abort
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self.unpacked
 
 
 _SPLIT_NAMES = {
