@@ -112,7 +112,11 @@ def test_who_reads_its_own_rows_does_not_wait(units: int) -> None:
             "race on",
         ),
         ("(#n/1 in 16)", "(#n/1 in 0)", "into 0 parts"),
-        ("), -87.0:f32))), main.sum.2[i0]", "), -87.0:f32))), main.sum.2[#n + -1*i0 + -1]", "race on"),
+        (
+            "), -87.0:f32))), main.sum.2[i0]",
+            "), -87.0:f32))), main.sum.2[#n + -1*i0 + -1]",
+            "race on",
+        ),
         (
             "main.max.4[i0] = main.b.3[i0, i1]",
             "main.max.4[i0] = main.b.3[#n + -1*i0 + -1, i1]",
