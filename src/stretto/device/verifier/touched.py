@@ -306,9 +306,11 @@ def _positions(
     """(dim, factor, offset) of each index that is factor * position + offset.
 
     The offset is a number, or the same for all tasks. Offsets that differ by all positions tell the
-    same: the four gates of an LSTM cell. Dims of size 1 do not count.
+    same: the four gates of an LSTM cell. Dims of size 1 do not count, but for one with an index: a
+    list with room for one item, of which the run tells how many it has.
     """
-    indices = [i for i, dim in zip(access.index, access.shape, strict=True) if dim != 1]
+    pairs = zip(access.index, access.shape, strict=True)
+    indices = [index for index, dim in pairs if dim != 1 or index.terms]
     for dim, index in enumerate(indices):
         offset = Index(const=index.const)
         moving: list[tuple[Atom, int]] = []
