@@ -29,6 +29,7 @@ from stretto.frontends.python import (
 from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.keys import Key
 from stretto.ops.generators import restore, states_of
+from stretto.progress import LOG
 
 if TYPE_CHECKING:
     from stretto.api import Compiled
@@ -106,8 +107,9 @@ class Pieces:
         except StrettoError as error:
             if not isinstance(error, RunError):
                 raise
-        except Exception:  # of whatever kind: the statements raise it in Python
-            pass
+            LOG.info("statements run in Python once, as their program raised: %s", error)
+        except Exception as error:  # of whatever kind: if it is theirs, the statements raise it
+            LOG.info("statements run in Python once, as their program raised: %r", error)
         restore(drawn)
         raise NotNative
 

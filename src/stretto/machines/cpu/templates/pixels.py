@@ -24,10 +24,9 @@ GROUP, GEOMETRY = variable("g"), variable("s")
 
 
 @dataclass(frozen=True, slots=True)
-class Pixels(PackedTemplate, CpuTemplate):
-    """Vectors of output channels for a few pixels at a time, which are read where they lie."""
+class _OnPixels(PackedTemplate, CpuTemplate):
+    """What templates share whose images have contiguous channels."""
 
-    name: ClassVar[str] = "pixels"
     header: ClassVar[str] = "pixels.h"
     convolution: Convolution
 
@@ -35,11 +34,21 @@ class Pixels(PackedTemplate, CpuTemplate):
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"convolution": known(operator)}
 
+    def weights(self, nest: NestPrinter) -> Term:
+        """The first of the packed weights."""
+        weights, member = nest.names.buffer(self.panels), self.read(nest.operator).member
+        return weights if member == Index() else weights + nest.index(member)
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels(_OnPixels):
+    """Vectors of output channels for a few pixels at a time, which are read where they lie."""
+
+    name: ClassVar[str] = "pixels"
+
     def write(self, nest: NestPrinter) -> None:
         conv, place = self.convolution, _Place.of(nest, self.convolution)
-        weights = nest.names.buffer(self.panels)
-        member = self.read(nest.operator).member
-        weights = weights if member == Index() else weights + nest.index(member)
+        weights = self.weights(nest)
         depth = conv.in_channels * conv.kernel[0] * conv.kernel[1]
         first, last = place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
@@ -61,22 +70,13 @@ class Pixels(PackedTemplate, CpuTemplate):
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePixels(PackedTemplate, CpuTemplate):
+class DepthwisePixels(_OnPixels):
     """Every channel has taps of its own: vectors of channels, pixel by pixel."""
 
     name: ClassVar[str] = "depthwise_pixels"
-    header: ClassVar[str] = "pixels.h"
-    convolution: Convolution
-
-    @classmethod
-    def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"convolution": known(operator)}
 
     def write(self, nest: NestPrinter) -> None:
-        place = _Place.of(nest, self.convolution)
-        weights = nest.names.buffer(self.panels)
-        member = self.read(nest.operator).member
-        weights = weights if member == Index() else weights + nest.index(member)
+        place, weights = _Place.of(nest, self.convolution), self.weights(nest)
         first, last = place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("depthwise_pixels", place.image + first, weights + first, first, last)
