@@ -81,6 +81,17 @@ def test_sizes_of_what_is_computed() -> None:
     check(several, rows(5, 3, 7, 9), programs=2)
 
 
+def test_slices_that_begin_at_a_size_from_the_end() -> None:
+    def windows(k: torch.Tensor, q: torch.Tensor, window: int) -> Any:
+        n, both = k.shape[0], torch.cat([k, q])
+        return both[-n:], both[n:], both[-window:], both[n - 1 :], both[-2 * n - 3 :]
+
+    calls = [(torch.randn(n, 4), torch.randn(1, 4), n - 1) for n in (5, 3, 2, 19, 8, 33)]
+    check(windows, calls, programs=2)
+    check(windows, [*calls, (torch.randn(0, 4), torch.randn(1, 4), 3)], dynamic=True)
+    check(windows, [(torch.randn(n, 4), torch.randn(1, 4), 3) for n in (5, 1, 2, 7)])
+
+
 def test_two_symbols_that_must_be_equal_are_one() -> None:
     def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * 2 + y

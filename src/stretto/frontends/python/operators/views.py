@@ -273,9 +273,13 @@ def _from_front(x: TracedTensor, dim: int, bound: Any) -> Any:
     distance, place = tracer().dim_of(bound.node.expr), tracer().dim_of(moved.node.expr)
     if place == 0:
         return 0
-    if distance is None or place is None or not (at_most(distance, -1) and at_most(0, place)):
+    if distance is None or place is None:
         return bound
-    return moved
+    if at_most(distance, -1) and at_most(0, place):
+        return moved
+    if at_most(distance, 0) and bound < 0:  # torch itself would not ask, and have no size
+        return moved if moved >= 0 else 0
+    return bound
 
 
 def _sliced(
