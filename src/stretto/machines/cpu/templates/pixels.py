@@ -20,6 +20,9 @@ PANEL = 64
 """Output channels per panel of packed weights (`kPanel` of the header)."""
 VECTOR = 16
 """Output channels that tiles are multiples of: the lanes of the widest vectors."""
+BROADCASTS = 6
+"""What reading the pixels once more for the channels of each task costs, in channels: a task of one
+vector of channels takes as long as one of 22, measured."""
 GROUP, GEOMETRY = variable("g"), variable("s")
 
 
@@ -115,7 +118,11 @@ def _candidate(request: Request) -> Candidate | None:
     reading = packed / costs.memory_bandwidth if packed > costs.cache_bytes else 0.0
     seconds = max(request.product_seconds, packed / costs.bandwidth)
     pixels = tuple(range(channel))
-    return Candidate(template, multiples, seconds, rows=pixels, reading=reading)
+    if conv.is_depthwise:
+        return Candidate(template, multiples, seconds, rows=pixels, reading=reading)
+    return Candidate(
+        template, multiples, seconds, *(None, channel, BROADCASTS), rows=pixels, reading=reading
+    )
 
 
 def _channel_tiles(conv: Convolution) -> tuple[int, int]:
