@@ -51,6 +51,7 @@ from stretto.frontends.python.results.effects import (
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
 from stretto.frontends.python.results.sizes import provable, settled_sizes
 from stretto.frontends.python.tracing.executed import ExecutedCode
+from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.fakes import fake_like, fake_with_sizes
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import (
@@ -155,14 +156,16 @@ def capture(
             heap.add((fn,))
             plan.arguments = heap.add_arguments((args, kwargs)) or by_structure
             executed = ExecutedCode()
+            hints = Hints()
             tries = 0
             while tries < _TRIES:
                 tracer = Tracer(options, sizes, cuts)
+                tracer.hints, known = hints, hints.size()
                 tracer.surroundings = surroundings
                 captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
                 if merged is None and captured is not None:
                     return captured
-                tries += merged is None
+                tries += merged is None and known == hints.size()
                 sizes = merged or sizes
         finally:
             sys.setrecursionlimit(limit)

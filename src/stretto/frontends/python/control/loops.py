@@ -28,6 +28,7 @@ from stretto.frontends.python.tracing.signals import (
     Abort,
     NeedsPeel,
     NeedsUnroll,
+    Replan,
     UnknownResult,
     fail,
 )
@@ -137,6 +138,7 @@ def _traced_while(
     loop: UserLoop, test: Test, *, runs_once: bool = False, splits: bool = False
 ) -> None:
     state = tracer()
+    splits = splits or (not runs_once and place_of(loop.code) in state.hints.splits)
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
     of_loops, test_assigns = frozenset[int](), False
     head, body = Block(), Block()
@@ -171,6 +173,9 @@ def _traced_while(
             raise NeedsUnroll(of_loops, peel.abort) from None
         if runs_once or splits:
             raise peel.abort from None
+        state.hints.splits.add(place_of(loop.code))
+        _restart_if_hopeless()
+        state.hints.splits.discard(place_of(loop.code))
         try:
             _traced_while(loop, test, splits=True)
         except Abort:
@@ -200,7 +205,17 @@ def _trace_until_settled(carry: Carry, place: LoopKey, trace_round: Callable[[],
             if not known or attempt:
                 remember(place, carry)
             return
+        _restart_if_hopeless()
     fail("a loop's variables keep changing their types", "give them one type before the loop")
+
+
+def _restart_if_hopeless() -> None:
+    """Ends the try if the loop changes objects that have to be part of the state from the start:
+    the function has to be traced again in any case, and this loop may take long."""
+    state = tracer()
+    if state.heap.touched.keys() - state.tracked.keys() and state.hints.may_restart():
+        state.hints.restarts += 1
+        raise Replan
 
 
 def _raised_at_once(loop: UserLoop, test: Test, body: Callable[[], None], error: Exception) -> None:

@@ -24,6 +24,7 @@ from torch.nn.parameter import is_lazy
 from stretto.errors import CaptureError, SourceLocation, VerifyError
 from stretto.frontends.python.tracing.admission import check_constant
 from stretto.frontends.python.tracing.executed import ExecutedCode
+from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.locations import user_location
@@ -156,6 +157,7 @@ class Tracer:
         self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
         self.keeps_apart = False
         self.executed = ExecutedCode()
+        self.hints = Hints()
         self.twins: dict[int, tuple[Any, list[Any]]] = {}
         self.copies: dict[int, tuple[Any, list[Any]]] = {}
         self.held_lists: dict[int, tuple[Any, str]] = {}
