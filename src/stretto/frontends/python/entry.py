@@ -51,9 +51,9 @@ from stretto.frontends.python.results.effects import (
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
 from stretto.frontends.python.results.sizes import provable, settled_sizes
 from stretto.frontends.python.tracing.executed import ExecutedCode
-from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.fakes import fake_like, fake_with_sizes
 from stretto.frontends.python.tracing.frames import read_cell
+from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.signals import (
     Abort,
     KeepApart,

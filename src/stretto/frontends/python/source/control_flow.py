@@ -30,6 +30,7 @@ from stretto.frontends.python.source.syntax import (
     name,
     names,
     own_nodes,
+    own_statements,
     staged,
     staging,
     thunk,
@@ -370,7 +371,7 @@ class StatementLowering:
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
         head += [ast.Global(outer)] if outer else []
         made = definition(function, [argument] if argument else [], [*head, *body])
-        return ast.fix_missing_locations(at(like, made))
+        return at(like, made)
 
     def _live(self, after: NameSet) -> ast.expr:
         return constant(tuple(sorted((after | self.always) & self.shared)))
@@ -493,7 +494,7 @@ def _framed(
     entered = assign(FRAME, staged(first, "enter", ast.Constant(node.name), probe))
     left = ast.Expr(staged(first, "leave", name(FRAME)))
     guarded = ast.Try([*body, ast.Return(result)], [], [], [left])
-    head = [item for item in own_nodes(node) if isinstance(item, ast.Nonlocal | ast.Global)]
+    head = [item for item in own_statements(node) if isinstance(item, ast.Nonlocal | ast.Global)]
     made: list[ast.stmt] = [*([binding] if unbound else []), entered, guarded]
     return [*head, *(at(first, statement) for statement in made)]
 
@@ -505,7 +506,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _declared(node: ast.FunctionDef, kind: type[Any]) -> NameSet:
-    declarations: list[Any] = [item for item in own_nodes(node) if isinstance(item, kind)]
+    declarations: list[Any] = [item for item in own_statements(node) if isinstance(item, kind)]
     return frozenset(declared for item in declarations for declared in item.names)
 
 

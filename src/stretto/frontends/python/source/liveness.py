@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
+from stretto.frontends.python.source.syntax import child_nodes, every_node
+
 NameSet = frozenset[str]
 EMPTY: NameSet = frozenset()
 
@@ -18,7 +20,7 @@ def loads(node: ast.AST) -> NameSet:
     """Names read anywhere inside, nested functions included."""
     return frozenset(
         item.id
-        for item in ast.walk(node)
+        for item in every_node(node)
         if isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Store)
     )
 
@@ -34,16 +36,16 @@ def stores(nodes: Iterable[ast.AST]) -> NameSet:
             pending += getattr(node, "decorator_list", [])
             continue
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            pending += [n for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+            pending += [n for n in every_node(node) if isinstance(n, ast.NamedExpr)]
             continue
-        pending += ast.iter_child_nodes(node)
+        pending += child_nodes(node)
     return frozenset(found)
 
 
 def perhaps_stored(statement: ast.stmt) -> NameSet:
     """Names that `:=` binds in a part of an expression that may not be evaluated."""
     parts: list[ast.AST] = []
-    for node in ast.walk(statement):
+    for node in every_node(statement):
         match node:
             case ast.BoolOp(values=values):
                 parts += values[1:]
@@ -78,7 +80,7 @@ def captured(nodes: Iterable[ast.AST]) -> NameSet:
     """Names that nested functions and lambdas read: they may run at any later time."""
     found = EMPTY
     for node in nodes:
-        for item in ast.walk(node):
+        for item in every_node(node):
             if isinstance(item, _FUNCTIONS):
                 found |= loads(item)
     return found

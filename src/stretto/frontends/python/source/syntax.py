@@ -74,10 +74,50 @@ def definition(
 def own_nodes(function: ast.AST) -> list[ast.AST]:
     """All nodes of a function but those of nested functions and classes."""
     found = list[ast.AST]()
-    pending = list(ast.iter_child_nodes(function))
+    pending = child_nodes(function)
     while pending:
         item = pending.pop()
         found.append(item)
-        if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            pending += ast.iter_child_nodes(item)
+        if not isinstance(item, _SCOPES):
+            pending += child_nodes(item)
+    return found
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def own_statements(function: ast.AST) -> list[ast.AST]:
+    """The same without expressions: statements, handlers and cases."""
+    found = list[ast.AST]()
+    pending = [function]
+    while pending:
+        table = vars(pending.pop())
+        blocks = (table.get(field) for field in _BLOCKS)
+        inside: list[ast.AST] = [item for block in blocks if type(block) is list for item in block]
+        found += inside
+        pending += [item for item in inside if not isinstance(item, _SCOPES)]
+    return found
+
+
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+
+
+def child_nodes(node: ast.AST) -> list[ast.AST]:
+    """What `ast.iter_child_nodes` gives, in less than half of the time."""
+    found = list[ast.AST]()
+    table = vars(node)
+    for field in node._fields:
+        value = table.get(field)
+        if isinstance(value, ast.AST):
+            found.append(value)
+        elif type(value) is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
+    return found
+
+
+def every_node(node: ast.AST) -> list[ast.AST]:
+    """The node and all nodes inside."""
+    found = [node]
+    for item in found:
+        found += child_nodes(item)
     return found

@@ -7,9 +7,9 @@ whatever code without source calls run unseen; the interpreter says that they di
 from __future__ import annotations
 
 import sys
-from cProfile import Profile
 from collections.abc import Generator
 from contextlib import contextmanager
+from cProfile import Profile
 from types import CodeType
 from typing import Any
 

@@ -24,9 +24,9 @@ from torch.nn.parameter import is_lazy
 from stretto.errors import CaptureError, SourceLocation, VerifyError
 from stretto.frontends.python.tracing.admission import check_constant
 from stretto.frontends.python.tracing.executed import ExecutedCode
-from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
 from stretto.frontends.python.tracing.frames import CallFrame
+from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
