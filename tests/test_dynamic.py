@@ -294,3 +294,18 @@ def test_slices_that_count_a_size_from_the_end(backend: str) -> None:
         return x[-n:], x[-n:n], x[:-n], x[-n - 1 :], x[: -n - 1]
 
     check(function, rows(5, 3, 0, 1, 17), dynamic=True, backend=backend, programs=1)
+
+
+@pytest.mark.parametrize(
+    "neighbours",
+    [lambda x: x[1:] - x[:-1], lambda x: x[2:] + x[:-2] - x[1:-1], lambda x: x[3:] * x[:-3]],
+)
+def test_neighbours_of_any_number(neighbours: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    sizes = [(torch.randn(size),) for size in (9, 4, 30, 3)]
+    check(neighbours, [*sizes, (torch.zeros(1),), (torch.zeros(0),)], programs=1, dynamic=True)
+
+
+def test_runs_of_equal_elements_of_any_number() -> None:
+    rows = [(torch.arange(size) // 3 % 2,) for size in (9, 4, 30, 1)]
+    check(torch.unique_consecutive, rows, programs=2, backend="emulator")
+    check(torch.unique, rows, programs=2)

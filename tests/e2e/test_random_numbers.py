@@ -205,6 +205,24 @@ def test_the_check_by_the_interpreter_draws_the_same() -> None:
     compare(loops, (X, COUNT), "emulator", Options(check=True))
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda n: torch.randn(n, 3, generator=None), lambda n: torch.rand((n,), generator=None),
+        lambda n: torch.randint(2, 9, (n,), generator=None), lambda n: torch.randint(n, (4,)),
+        lambda n: torch.randperm(n, generator=None),
+    ],
+)  # fmt: skip
+def test_as_many_as_a_size_says(draw: Callable[[int], Tensor]) -> None:
+    fast = stretto.compile(draw, backend="emulator")
+    for n in (4, 7, 9, 1):
+        torch.manual_seed(1)
+        wanted = draw(n)
+        torch.manual_seed(1)
+        assert_same(fast(n), wanted)
+    assert len(fast.signatures) == 2
+
+
 def test_a_generator_of_ones_own() -> None:
     def f(x: Tensor, generator: torch.Generator) -> Any:
         both = torch.rand(3, 4, generator=generator) + torch.rand(3, 4)

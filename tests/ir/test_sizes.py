@@ -178,3 +178,11 @@ def test_a_quotient_of_a_quotient_has_one_division() -> None:
     assert (half + 2) // 3 == (n + 5) // 6
     for value in range(-9, 30):
         assert ((value // 2 + 7) // 5) == (value + 14) // 10
+
+
+def test_a_sum_of_maxima_in_a_maximum_is_one_maximum() -> None:
+    n, m = Size.of(Symbol("n", 0)), Size.of(Symbol("m", 0))
+    inner = maximum(n - 1, 0) - minimum(n, 1)  # how long `x[1:-1]` is, as torch writes it
+    assert with_maximum_outside(maximum(inner, 0)) == maximum(n - 2, 0)
+    apart = maximum(maximum(n - 1, 0) + maximum(m, 5), 7)
+    assert with_maximum_outside(apart) == apart

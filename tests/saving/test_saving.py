@@ -181,6 +181,20 @@ def test_programs_for_many_sizes(tmp_path: Path) -> None:
         again(torch.randn(4, 2), 3, by=torch.ones(3, 1))
 
 
+def selected(x: Tensor) -> Tensor:
+    return x[x[:, 0] > 0] * 2
+
+
+def test_sizes_that_data_decide_within_a_size(tmp_path: Path) -> None:
+    fast = interpreted(selected)
+    for size in (4, 6):
+        fast(torch.randn(size, 2))
+    again = loaded(fast, tmp_path)
+    for size in (5, 1, 40):
+        x = torch.randn(size, 2)
+        check_equal(again(x), selected(x))
+
+
 # ---- what files hold -------------------------------------------------------------------------
 class Pair(NamedTuple):
     first: Tensor

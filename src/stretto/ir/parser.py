@@ -255,7 +255,8 @@ def _size(parser: _FunctionParser) -> Op:
     if not isinstance(size, Size) or size.symbol is None:
         parser.scan.fail("expected the name of a size")
     most = None
-    if parser.scan.accept("<="):
+    if parser.scan.accept("<"):
+        parser.scan.expect("=")
         most = parser.argument()
         if not isinstance(most, Size):
             parser.scan.fail("expected a size")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd, inf
+from itertools import chain, product
+from math import gcd, inf, prod
 
 from stretto.ir.sizes import (
     Atom,
@@ -19,6 +20,9 @@ from stretto.ir.sizes import (
     Symbol,
     factors_of,
 )
+
+_MOST_CHOICES = 16
+"""Of how many sizes a sum of maxima may be the maximum, if it is written as one."""
 
 
 def at_most(smaller: int | Size, larger: int | Size) -> bool:
@@ -196,6 +200,10 @@ def parts_of_maximum(size: Size) -> tuple[Size, ...]:
 def with_maximum_outside(size: Size) -> Size:
     """The same size without anything beside its maximum, if it has just one: `n + max(-n, -1)` is
     `max(0, n - 1)`. Sizes of types have this form."""
+    parts = parts_of_maximum(size)
+    if len(parts) > 1:
+        flat = maximum(*chain.from_iterable(map(_distributed, parts)))
+        return flat if len(parts_of_maximum(flat)) <= len(parts) else size
     found = [(a, c) for a, c in size.terms if isinstance(a, Maximum)]
     if len(found) != 1 or found[0][1] not in (1, -1) or len(size.terms) + bool(size.const) == 1:
         return size
@@ -203,6 +211,18 @@ def with_maximum_outside(size: Size) -> Size:
     assert isinstance(atom, Maximum)
     rest = (size + Size(((atom, -factor),))) * factor
     return maximum(*(part + rest for part in atom.parts)) * factor
+
+
+def _distributed(size: Size) -> Iterable[Size]:
+    """Sizes without maxima whose maximum is a sum of maxima; the sum itself if some are negated."""
+    found = [(atom, factor) for atom, factor in size.terms if isinstance(atom, Maximum)]
+    if not found or any(factor < 0 for _, factor in found):
+        return (size,)
+    if prod(len(atom.parts) for atom, _ in found) > _MOST_CHOICES:
+        return (size,)
+    rest = size - Size(tuple(found))
+    choices = ([part * factor for part in atom.parts] for atom, factor in found)
+    return (sum(choice, rest) for choice in product(*choices))
 
 
 def substitute_symbols(size: Size, values: Mapping[Symbol, int | Size]) -> Size:

@@ -163,3 +163,28 @@ def test_a_tagger_runs() -> None:
     with torch.no_grad():
         for lengths in ([12, 7, 3], [1, 2, 9]):
             assert_same(compiled(x, torch.tensor(lengths)), run(x, torch.tensor(lengths)))
+
+
+def test_any_number_of_sequences_of_any_length() -> None:
+    module = nn.LSTM(4, 5, batch_first=True).eval()
+
+    def run(x: Tensor, n: Tensor) -> Any:
+        packed = pack_padded_sequence(x, n, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(module(packed)[0], batch_first=True)
+
+    compiled = stretto.compile(run, backend="interpreter")
+    with torch.no_grad():
+        for batch, lengths in ((2, [3, 6]), (3, [2, 4, 1]), (1, [1]), (4, [5, 2, 2, 8])):
+            x = torch.randn(batch, max(lengths) + 1, 4)
+            assert_same(compiled(x, torch.tensor(lengths)), run(x, torch.tensor(lengths)))
+    assert len(compiled.signatures) == 2, compiled.explain()
+
+
+def test_states_that_do_not_fit_the_sequences() -> None:
+    module = nn.GRU(4, 5, batch_first=True).eval()
+
+    def run(x: Tensor, n: Tensor, h: Tensor) -> Any:
+        return module(pack_padded_sequence(x, n, batch_first=True), h)[1]
+
+    with pytest.raises(RuntimeError, match=r"Expected hidden size \(1, 3, 5\), got \[1, 2, 5\]"):
+        stretto.compile(run)(X.transpose(0, 1), LENGTHS, torch.zeros(1, 2, 5))

@@ -306,3 +306,21 @@ def test_a_loop_that_may_stop_is_kept_behind_its_first_round(backend: str) -> No
     assert torch.equal(compiled(x, 9, ends), decoded(x, 9, ends))
     program = capture(decoded, (x, 9, 9), {}, Options()).program
     assert [op.name for op in program.main.body.walk()].count("while") == 1
+
+
+def chain_until(x: torch.Tensor, n: int, limit: float) -> torch.Tensor:
+    """Grows behind the condition under which it stops, which may hold at once."""
+    kept = torch.cat([x, x[:, :0]], 1)
+    for _ in range(n):
+        last = kept.sum(1, keepdim=True)
+        if (last > limit).all():
+            break
+        kept = torch.cat([kept, last], 1)
+    return kept
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
+def test_what_grows_behind_the_condition_under_which_it_stops(backend: str) -> None:
+    x = torch.rand(1, 4)
+    calls = [(x, n, limit) for n, limit in ((9, 50.0), (7, 0.0), (0, 50.0), (1, 50.0), (9, 4.0))]
+    check(chain_until, *calls, backend=backend)

@@ -287,7 +287,7 @@ def _forward(module: nn.RNNBase, input: Any, hx: Any = None) -> Any:
         sizes = [module.proj_size or module.hidden_size, module.hidden_size]
         hidden, cell = (rows.new_zeros(count, rows.shape[1], size) for size in sizes)
         hx = (hidden, cell) if is_lstm else hidden
-    module.check_forward_args(rows.flatten(0, 1), hx, [rows.shape[1]])  # type: ignore[arg-type]
+    _check_arguments(module, rows, hx)
     layers = layers_of(
         STEPS[_OPERATORS[module.mode]],
         module._flat_weights,  # type: ignore[arg-type]
@@ -298,6 +298,15 @@ def _forward(module: nn.RNNBase, input: Any, hx: Any = None) -> Any:
     made = replace(packed, rows=output)
     lasts = [_first_sequences(last, packed.count) for last in lasts]
     return made, tuple(lasts) if is_lstm else lasts[0]
+
+
+def _check_arguments(module: nn.RNNBase, rows: Tensor, states: Any) -> None:
+    """Raises what eager raises. With the numbers of sequences it would want one as an int."""
+    if rows.dim() == 3:
+        given = rows.transpose(0, 1) if module.batch_first else rows
+        module.check_forward_args(given, states, None)
+    else:
+        module.check_forward_args(rows.flatten(0, 1), states, [rows.shape[1]])  # type: ignore[arg-type]
 
 
 _OPERATORS = {

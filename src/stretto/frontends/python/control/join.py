@@ -33,7 +33,7 @@ from stretto.frontends.python.values.leaves import (
     rows_sizes,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, unify, unify_exactly, unify_rows
+from stretto.frontends.python.values.scalars import Kind, outside, unify, unify_exactly, unify_rows
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -232,6 +232,7 @@ class Joiner:
         if kind is not None:
             if isinstance(value, TracedTensor | TracedList) and self._outlives(value):
                 return value
+            kind = outside(kind)
             return self._leaf(None, value, kind) if in_second else self._leaf(value, None, kind)
         parts = parts_of(value)
         if parts is not None:

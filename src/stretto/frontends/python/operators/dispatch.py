@@ -170,6 +170,8 @@ def _drawn(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         with mode:
             return func.decompose(*args, **kwargs)
     draws.check_device(func, args, kwargs)
+    if draws.is_default(kwargs.get("generator")):
+        func, kwargs = draws.without_generator(func, kwargs)
     filled = draws.fill(func, args, kwargs)
     if filled is not NotImplemented:
         return filled

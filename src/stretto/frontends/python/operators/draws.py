@@ -110,8 +110,19 @@ def fill(func: Any, args: Any, kwargs: Any) -> Any:
     _watch_strides(args, kwargs)
     if operator == "aten.random_.from" and len(numbers) == 1:
         numbers = (0, *numbers)
-    fake = infer(tracer(), func, args, kwargs)
+    plain, named = without_generator(func, kwargs)
+    fake = infer(tracer(), plain, args, named)
     return _emit(operator, fake, numbers, kwargs)
+
+
+def without_generator(func: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The call that makes a tensor of the same shape with torch's default generator. Overloads that
+    take a generator want one, and torch's rules for their shapes know no symbolic sizes."""
+    words = [word for word in func._overloadname.split("_") if word != "generator"]
+    plain = getattr(func.overloadpacket, "_".join(words) or "default", func)
+    if plain is func:
+        return func, kwargs
+    return plain, {name: item for name, item in kwargs.items() if name != "generator"}
 
 
 def name_of(generator: torch.Generator) -> str:
@@ -208,7 +219,8 @@ def _numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     for place, item in enumerate(func._schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(item.name, item.default_value)
         if item.name in _NUMBERS and not isinstance(given, torch.Tensor):
-            found[item.name] = given
+            is_size = isinstance(given, torch.SymInt)
+            found[item.name] = tracer().dim(given) if is_size else given
         elif isinstance(given, torch.Tensor) and item.name != "self":
             return None
     return tuple(found[name] for name in _NUMBERS if found.get(name) is not None)

@@ -122,7 +122,7 @@ def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     except OF_OPERATORS:
         with state.sizes.deciding(), state.faking():
             outputs = on_fakes(func, args, kwargs)
-    return mapped(partial(_simplified, state), outputs) if state.symbols else outputs
+    return mapped(partial(_simplified, state), outputs)
 
 
 def _faked_of_fixed(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:

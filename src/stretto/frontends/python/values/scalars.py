@@ -246,6 +246,22 @@ def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kin
     return kinds[0] if kinds[0] == kinds[1] and (decided or promote) else None
 
 
+def outside(kind: Kind) -> Kind:
+    """The kind behind a branch of a tensor that only one of its arms has. Where a size of one dim is
+    decided in the arm, it is a list of the parts along it."""
+    state, type = tracer(), kind.type
+    if not isinstance(type, TensorType) or kind.number:
+        return kind
+    values = state.symbol_values
+    hidden = {symbol for symbol, value in values.items() if not state.is_known(value)}
+    dims = [
+        dim
+        for dim, size in enumerate(type.shape)
+        if isinstance(size, Size) and not hidden.isdisjoint(size.symbols)
+    ]
+    return (_as_rows(type, dims[0]) if len(dims) == 1 else None) or kind
+
+
 def unify_exactly(first: Kind, second: Kind) -> Kind | None:
     """The same, except that an int or a float does not unify with a tensor without dims."""
     if first.number != second.number and not first.type == second.type == FLAG:
