@@ -247,8 +247,8 @@ def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kin
 
 
 def outside(kind: Kind) -> Kind:
-    """The kind behind a branch of a tensor that only one of its arms has. Where a size of one dim is
-    decided in the arm, it is a list of the parts along it."""
+    """The kind behind a branch of a tensor that only one of its arms has. Where the size of one dim
+    is decided in the arm, it is a list of the parts along it."""
     state, type = tracer(), kind.type
     if not isinstance(type, TensorType) or kind.number:
         return kind
