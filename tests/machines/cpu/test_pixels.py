@@ -36,6 +36,7 @@ PADDED, PLAIN = "(1, 1), (1, 1), (1, 1), False, (0, 0)", "(1, 1), (0, 0), (1, 1)
 PROGRAMS = {
     "pixels": CHAIN.format(3, 20, 3, PADDED, 1, PLAIN),
     "groups": CHAIN.format(8, 20, 4, PADDED, 2, PLAIN),
+    "group_pixels": CHAIN.format(32, 32, 4, PADDED, 8, PLAIN),
     "depthwise_pixels": CHAIN.format(20, 20, 1, PADDED, 20, PLAIN),
 }
 
@@ -100,6 +101,29 @@ def test_depthwise_chains_pools_and_channels_put_together() -> None:
         both = ops("cat.default", (z, ops("relu.default", z)), 1)
         ops.keep(f"both {channels}", hidden(ops, both, ops.w(20, 2 * channels, 3, 3)))
     ops.check(scale=4)
+
+
+@pytest.mark.parametrize("dtype", sampled([torch.float64, torch.float32], [torch.float32]))
+def test_groups_of_few_channels(dtype: torch.dtype) -> None:
+    ops = Operators()
+    for each, groups, size, step in ((4, 4, 13, 2), (8, 4, 3, 1), (4, 12, 1, 1), (8, 3, 9, 1)):
+        channels = each * groups
+        y = hidden(ops, ops.x(2, 3, size, size, dtype=dtype), ops.w(channels, 3, 1, 1, dtype=dtype))
+        taps = ops.w(channels, each, 3, 3, dtype=dtype, scale=0.3)
+        z = hidden(ops, ops("relu.default", y), taps, (step, step), (1, 1), groups=groups)
+        last = hidden(ops, ops("relu.default", z), ops.w(5, channels, 1, 1, dtype=dtype))
+        ops.keep(f"{groups} groups of {each}, {size} x {size}", last)
+    ops.check(scale=4)
+
+
+def test_numbers_of_channels_that_are_no_whole_vectors() -> None:
+    ops = Operators()
+    for size, channels in ((1, 200), (2, 72), (5, 112), (7, 160), (4, 81), (3, 8), (11, 24)):
+        image = ops.x(1, 3, size, size)
+        y = ops("relu.default", hidden(ops, image, ops.w(channels, 3, 3, 3), padding=(1, 1)))
+        z = ops("relu.default", hidden(ops, y, ops.w(channels, channels, 1, 1, scale=0.3)))
+        ops.keep(f"{channels} channels", hidden(ops, z, ops.w(17, channels, 1, 1, scale=0.3)))
+    ops.check(scale=8)
 
 
 def test_images_of_one_dim() -> None:

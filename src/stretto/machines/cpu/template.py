@@ -40,6 +40,15 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
+class Strip:
+    """So few values of a grid dim that what one stage writes is in the first-level cache when the
+    next one reads it. Any part of a tile may be computed by itself."""
+
+    grid: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class CpuTemplate(Template):
     """`header`: what the printed code needs beside the headers of all programs."""
 
@@ -48,6 +57,10 @@ class CpuTemplate(Template):
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         """The instances that the printed code of a stage calls."""
         return ()
+
+    def strip(self, stage: Stage) -> Strip | None:
+        """In what strips the stages of a task are to be computed; None for all at once."""
+        return None
 
     @abstractmethod
     def write(self, nest: NestPrinter) -> None:

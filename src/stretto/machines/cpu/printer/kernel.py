@@ -15,9 +15,9 @@ from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import Kernel, TileDim
 from stretto.ir.sizes import Size
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES, ScalarPrinter
-from stretto.machines.cpu.printer.stage import print_stage
+from stretto.machines.cpu.printer.stage import Strip, kernel_strip, print_stage
 from stretto.machines.parameters import Naming, Parameters
-from stretto.machines.statements import Builder, Function
+from stretto.machines.statements import Builder, For, Function
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 TASK = variable("task")
@@ -37,8 +37,12 @@ def print_kernel(kernel: Kernel) -> KernelText:
     parameters = Parameters()
     out = Builder()
     grid = _grid(kernel, parameters, out)
-    for stage in kernel.stages:
-        print_stage(out, parameters, stage, grid)
+    strip = kernel_strip(kernel)
+    if strip is None:
+        for stage in kernel.stages:
+            print_stage(out, parameters, stage, grid)
+    else:
+        _print_strips(strip, kernel, parameters, grid, out)
     arguments = (
         literal("stretto::Context* ctx"),
         *(joined(f"{MEMORY_TYPES[b.dtype]}* ", name) for b, name in parameters.buffers.items()),
@@ -47,6 +51,25 @@ def print_kernel(kernel: Kernel) -> KernelText:
     )
     function = Function(arguments, tuple(out.statements))
     return KernelText(function, tuple(parameters.buffers), tuple(parameters.regs))
+
+
+def _print_strips(
+    strip: Strip,
+    kernel: Kernel,
+    names: Naming,
+    grid: tuple[tuple[Term, Term], ...],
+    out: Builder,
+) -> None:
+    """The stages for a few values of a grid dim at a time."""
+    first, last = grid[strip.grid]
+    begin, end = variable("strip"), variable("strip_end")
+    with out.within(For(begin, first, last, literal(strip.size))):
+        following = begin + strip.size
+        stop = filled("{} < {} ? {} : {}", following, last, following, last)
+        out.assign(end, stop, "const int64_t")
+        part = tuple((begin, end) if n == strip.grid else b for n, b in enumerate(grid))
+        for stage in kernel.stages:
+            print_stage(out, names, stage, part)
 
 
 def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term], ...]:

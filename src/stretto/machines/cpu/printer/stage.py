@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stretto.device.operator import Stage
+from stretto.device.operator import Kernel, Loops, Stage
 from stretto.machines.cpu.printer.loops import LoopPrinter
-from stretto.machines.cpu.template import CpuTemplate, Shared
+from stretto.machines.cpu.template import CpuTemplate, Shared, Strip
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, Section
 from stretto.machines.terms import Term
@@ -18,6 +18,19 @@ def header(stage: Stage) -> str | None:
 def shared(stage: Stage) -> tuple[Shared, ...]:
     """What the text of a stage calls that is compiled by itself."""
     return stage.template.shared(stage) if isinstance(stage.template, CpuTemplate) else ()
+
+
+def kernel_strip(kernel: Kernel) -> Strip | None:
+    """The strips in which all stages of a task are computed: those that its only stage with a
+    template wants, where plain loops follow."""
+    first, *rest = kernel.stages
+    if not rest or not isinstance(first.template, CpuTemplate):
+        return None
+    strip = first.template.strip(first)
+    if strip is None or not all(isinstance(stage.template, Loops) for stage in rest):
+        return None
+    tile = kernel.grid[strip.grid]
+    return strip if tile.parts is not None or strip.size < tile.tile else None
 
 
 def print_stage(

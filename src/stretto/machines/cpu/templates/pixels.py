@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from stretto.device.expr import Access, Index, Var
-from stretto.device.operator import Operator
+from stretto.device.operator import Operator, Stage
 from stretto.kernels.channels_last import pixel_convolution_of
 from stretto.kernels.contraction import Convolution, image_start, loads_of, stride
 from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, Strip
 from stretto.machines.statements import Do, Raw
 from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
 
-PANEL = 64
-"""Output channels per panel of packed weights (`kPanel` of the header)."""
+PANELS = (64, 80, 48)
+"""Output channels per panel of packed weights: the first that divides them, or the first."""
+WIDEST = 128
+"""Up to so many output channels that the first does not divide are one panel."""
 VECTOR = 16
 """Output channels that tiles are multiples of: the lanes of the widest vectors."""
 BROADCASTS = 6
 """What reading the pixels once more for the channels of each task costs, in channels: a task of one
 vector of channels takes as long as one of 22, measured."""
+GROUPED = (4, 8)
+"""Channels of groups of which a vector holds several."""
+DEPTHWISE_FACTOR = 4.0
+"""How much longer a multiplication takes where every channel has taps of its own, which are read
+with it, than in a product."""
+SHALLOW = 256
+"""Up to so many products make a value for little: then its way to the next stage counts."""
+STRIP_BYTES, STRIP_PIXELS = 24 << 10, 48
+"""What a strip of results takes, and how many pixels it has at least."""
 GROUP, GEOMETRY = variable("g"), variable("s")
 
 
@@ -33,9 +45,38 @@ class _OnPixels(PackedTemplate, CpuTemplate):
     header: ClassVar[str] = "pixels.h"
     convolution: Convolution
 
+    macro: ClassVar[str]
+
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"convolution": known(operator)}
+
+    @property
+    def panel(self) -> int:
+        """The channels of a panel of packed weights."""
+        return static(self.panels.shape[-1])
+
+    def shared(self, stage: Stage) -> tuple[Shared, ...]:
+        kind = VALUE_TYPES[stage.operator.out.buffer.dtype]
+        return (Shared(self.header, self.macro, (kind, *self.constants)),)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The arguments of the function template beside the type of elements."""
+        return ()
+
+    def strip(self, stage: Stage) -> Strip | None:
+        """Rows of the result, where few products make a value: then what follows counts."""
+        conv, operator = self.convolution, stage.operator
+        span, width, channels = stage.box[1], operator.dims[-2], operator.dims[-1]
+        if len(operator.dims) != 4 or span.grid is None or span.extent == 1:
+            return None
+        if not isinstance(width, int) or not isinstance(channels, int):
+            return None
+        if conv.in_channels * prod(conv.kernel) > SHALLOW:
+            return None
+        pixels = max(STRIP_BYTES // (channels * operator.out.buffer.dtype.itemsize), STRIP_PIXELS)
+        return Strip(span.grid, max(pixels // width, 1))
 
     def weights(self, nest: NestPrinter) -> Term:
         """The first of the packed weights."""
@@ -48,9 +89,10 @@ class Pixels(_OnPixels):
     """Vectors of output channels for a few pixels at a time, which are read where they lie."""
 
     name: ClassVar[str] = "pixels"
+    macro: ClassVar[str] = "STRETTO_SHARED_PIXELS"
 
     def write(self, nest: NestPrinter) -> None:
-        conv, place = self.convolution, _Place.of(nest, self.convolution)
+        conv, place = self.convolution, _Place.of(nest, self.convolution, self.panel)
         weights = self.weights(nest)
         depth = conv.in_channels * conv.kernel[0] * conv.kernel[1]
         first, last = place.channels
@@ -58,7 +100,7 @@ class Pixels(_OnPixels):
             if conv.groups == 1:
                 place.call("conv_pixels", place.image, weights, first, last, first)
                 return
-            size, slabs = conv.per_group, -(-conv.per_group // PANEL) * PANEL
+            size, slabs = conv.per_group, -(-conv.per_group // self.panel) * self.panel
             with nest.loop(GROUP, infix(first, "/", size), infix(last, "/", size)):
                 image = place.image + GROUP * conv.in_channels
                 panels = weights + GROUP * (slabs * depth)
@@ -77,12 +119,36 @@ class DepthwisePixels(_OnPixels):
     """Every channel has taps of its own: vectors of channels, pixel by pixel."""
 
     name: ClassVar[str] = "depthwise_pixels"
+    macro: ClassVar[str] = "STRETTO_SHARED_DEPTHWISE"
 
     def write(self, nest: NestPrinter) -> None:
-        place, weights = _Place.of(nest, self.convolution), self.weights(nest)
+        place = _Place.of(nest, self.convolution, self.panel)
+        weights = self.weights(nest)
         first, last = place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("depthwise_pixels", place.image + first, weights + first, first, last)
+
+    def read(self, operator: Operator) -> PanelRead:
+        channel = Index.of(Var(len(operator.dims) - 1))
+        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPixels(_OnPixels):
+    """Vectors of output channels of several groups."""
+
+    name: ClassVar[str] = "group_pixels"
+    macro: ClassVar[str] = "STRETTO_SHARED_GROUPS"
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        return (str(self.convolution.in_channels),)
+
+    def write(self, nest: NestPrinter) -> None:
+        place = _Place.of(nest, self.convolution, self.panel)
+        weights, (first, last) = self.weights(nest), place.channels
+        with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
+            place.call("group_pixels", place.image, weights, first, last, first, *self.constants)
 
     def read(self, operator: Operator) -> PanelRead:
         channel = Index.of(Var(len(operator.dims) - 1))
@@ -104,35 +170,57 @@ def _candidate(request: Request) -> Candidate | None:
     weight, channel = loads_of(operator)[0], len(operator.dims) - 1
     if constant_layout(operator, weight) is None:
         return None
-    step, lanes = _channel_tiles(conv)
+    pixels = prod(costs.size(extent) for extent in operator.dims[1:-1])
+    kind, step, lanes = _choice(conv, pixels, request.units)
     if any(box[channel].offset % step for box in request.member.boxes):
         return None
-    size, groups = (conv.out_channels, 1) if conv.is_depthwise else (conv.per_group, conv.groups)
+    size, groups = (conv.per_group, conv.groups) if kind is Pixels else (conv.out_channels, 1)
     apart = static(stride(weight, channel))
     outer = ((groups, size * apart),) if groups > 1 else ()
     panels = request.packings.add(operator, weight, outer, (size, apart), lanes)
     rows = len(operator.dims) == 4 and operator.dims[1] != 1
     multiples = (1, 1, 0, step) if rows else (*(1 for _ in operator.dims[1:]), step)
-    template = DepthwisePixels(panels, conv) if conv.is_depthwise else Pixels(panels, conv)
     packed = panels.nbytes
     reading = packed / costs.memory_bandwidth if packed > costs.cache_bytes else 0.0
     seconds = max(request.product_seconds, packed / costs.bandwidth)
-    pixels = tuple(range(channel))
-    if conv.is_depthwise:
-        return Candidate(template, multiples, seconds, rows=pixels, reading=reading)
+    if kind is DepthwisePixels:
+        seconds *= DEPTHWISE_FACTOR
     return Candidate(
-        template, multiples, seconds, *(None, channel, BROADCASTS), rows=pixels, reading=reading
+        kind(panels, conv),
+        multiples,
+        seconds,
+        last=None if conv.is_depthwise else channel,
+        repeated=0 if conv.is_depthwise else BROADCASTS,
+        rows=tuple(range(channel)),
+        reading=reading,
     )
 
 
-def _channel_tiles(conv: Convolution) -> tuple[int, int]:
-    """(what tiles of output channels are multiples of, channels per panel of packed weights)."""
+def _choice(conv: Convolution, pixels: int, units: int) -> tuple[type[_OnPixels], int, int]:
+    """(the template, what tiles of output channels are multiples of, channels per panel of packed
+    weights)."""
     if conv.is_depthwise:
-        return VECTOR, conv.out_channels
-    return (conv.per_group if conv.groups > 1 else VECTOR), PANEL
+        return DepthwisePixels, VECTOR, conv.out_channels
+    if conv.groups == 1:
+        panel = _panel(conv.out_channels, pixels)
+        many = pixels > 1 and conv.out_channels >= panel * units
+        return Pixels, panel if many else VECTOR, panel
+    if conv.in_channels == conv.per_group in GROUPED and conv.out_channels % VECTOR == 0:
+        return GroupPixels, VECTOR, VECTOR
+    return Pixels, conv.per_group, _panel(conv.per_group, pixels)
 
 
-FAMILY = Family((Pixels, DepthwisePixels), _candidate, rank=-1)
+def _panel(channels: int, pixels: int) -> int:
+    """Output channels per panel, so that few lanes are left over and each unit has whole ones."""
+    whole = -(-channels // VECTOR) * VECTOR
+    if whole <= PANELS[0]:
+        return whole
+    if pixels > 1 and whole <= WIDEST and whole % PANELS[0]:
+        return whole
+    return next((n for n in PANELS if pixels > 1 and whole % n == 0), PANELS[0])
+
+
+FAMILY = Family((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)
 
 
 # ---- printing --------------------------------------------------------------------------------
@@ -149,7 +237,7 @@ class _Place:
     channels: tuple[Term, Term]
 
     @staticmethod
-    def of(nest: NestPrinter, conv: Convolution) -> _Place:
+    def of(nest: NestPrinter, conv: Convolution, panel: int) -> _Place:
         operator, box = nest.operator, nest.stage.box
         *spatial, width = operator.dims[1:-1]
         column = len(operator.dims) - 2
@@ -159,7 +247,7 @@ class _Place:
             pixels = top * nest.extent(width), bottom * nest.extent(width)
         first = image_start(operator)
         image = nest.names.buffer(first.buffer) + nest.index(first.offset)
-        _declare(nest, conv, column)
+        _declare(nest, conv, column, panel)
         return _Place(nest, image, pixels, nest.bounds(box[-1]))
 
     def call(
@@ -169,17 +257,18 @@ class _Place:
         weights: Term,
         first: Term,
         last: Term,
-        *more: Operand,
+        channel: Operand | None = None,
+        *constants: str,
     ) -> None:
         """The channels first .. last - 1 by a function of the header."""
         nest = self.nest
         out = nest.operator.out
         zero = tuple(i if i.vars() <= {0} else _without_variables(i) for i in out.index)
         start = nest.pointer(Access(out.buffer, out.shape, zero), {0: iteration(0)}) + first
-        kind = VALUE_TYPES[out.buffer.dtype]
-        count = call("int", last - first)
-        arguments = GEOMETRY, image, weights, start, *self.pixels, *more, count
-        nest.out.add(Do(call(f"stretto::{function}<{kind}>", *arguments)))
+        types = ", ".join((VALUE_TYPES[out.buffer.dtype], *constants))
+        more = () if channel is None else (channel,)
+        arguments = GEOMETRY, image, weights, start, *self.pixels, *more, call("int", last - first)
+        nest.out.add(Do(call(f"stretto::{function}<{types}>", *arguments)))
 
 
 def _without_variables(index: Index) -> Index:
@@ -187,7 +276,7 @@ def _without_variables(index: Index) -> Index:
     return Index(tuple((a, c) for a, c in index.terms if not isinstance(a, Var)), index.const)
 
 
-def _declare(nest: NestPrinter, conv: Convolution, column: int) -> None:
+def _declare(nest: NestPrinter, conv: Convolution, column: int, panel: int) -> None:
     """The geometry, as an object of the stage."""
     operator = nest.operator
     width = operator.dims[column]
@@ -202,6 +291,7 @@ def _declare(nest: NestPrinter, conv: Convolution, column: int) -> None:
         conv.in_channels,
         conv.in_channels * conv.groups,
         nest.number(out_pixel),
+        panel,
     ]
     text = joined("const stretto::Pixels s = {", separated(sizes), "};")
     nest.out.add(Raw(text, GEOMETRY))
