@@ -15,6 +15,7 @@ import torch
 
 from stretto.device.expr import Buffer
 from stretto.device.forms import Packing, ProgramInterface
+from stretto.runtime.large_pages import LARGE_PAGES
 from stretto.runtime.memory_watch import Look, Region, regions_of
 from stretto.runtime.packing import pack
 
@@ -22,15 +23,22 @@ Layout = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Copy:
-    """`tensor` is `layout(source)`, at least since `refresh`."""
+    """`tensor` is `layout(source)`, at least since `refresh`. first: makes the tensor, as `layout`
+    makes what is copied to it later."""
 
-    def __init__(self, source: torch.Tensor, layout: Layout, region: Region | None) -> None:
+    def __init__(
+        self,
+        source: torch.Tensor,
+        layout: Layout,
+        region: Region | None,
+        first: Layout | None = None,
+    ) -> None:
         self.source = source.detach()
         self.address = source.data_ptr()
         self.region = region
         self._layout = layout
         self._generation = 0 if region is None else region.generation
-        self.tensor = layout(self.source)
+        self.tensor = (first or layout)(self.source)
 
     def refresh(self) -> None:
         """Makes the content anew, in place, where the source has changed."""
@@ -55,9 +63,13 @@ def copy_of(source: torch.Tensor, packing: Packing | None, region: Region | None
     if found is not None and found.region is region and found.source.data_ptr() == found.address:
         found.refresh()
         return found
-    layout = _contiguous if packing is None else partial(pack, packing)
-    made = _COPIES[key] = Copy(source, layout, region)
-    return made
+    if packing is None:
+        copy = Copy(source, _contiguous, region)
+    else:
+        first = partial(pack, packing, empty=LARGE_PAGES.empty)
+        copy = Copy(source, partial(pack, packing), region, first)
+    _COPIES[key] = copy
+    return copy
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

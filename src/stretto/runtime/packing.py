@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import torch
 
 from stretto.device.forms import Packing
 
+Empty = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
-def pack(packing: Packing, source: torch.Tensor) -> torch.Tensor:
-    """The packed panels [batch ..., columns / lanes, depth, lanes] of a constant, zero-padded."""
+
+def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> torch.Tensor:
+    """The packed panels [batch ..., columns / lanes, depth, lanes] of a constant, zero-padded.
+
+    empty: makes the tensor.
+    """
     batch = prod(size for size, _ in packing.outer)
     depth = prod(size for size, _ in packing.depth)
     count, lanes = packing.columns[0], packing.lanes
@@ -18,7 +24,8 @@ def pack(packing: Packing, source: torch.Tensor) -> torch.Tensor:
     view = _strided(source.detach().resolve_neg().contiguous(), packing.start, dims)
     columns = view.reshape(batch, depth, count)
     whole, rest = divmod(count, lanes)
-    packed = torch.empty(batch, -(-count // lanes), depth, lanes, dtype=source.dtype)
+    shape = batch, -(-count // lanes), depth, lanes
+    packed = torch.empty(shape, dtype=source.dtype) if empty is None else empty(shape, source.dtype)
     parts = columns[:, :, : whole * lanes].unflatten(2, (whole, lanes))
     packed[:, :whole] = parts.transpose(1, 2)
     if rest:
