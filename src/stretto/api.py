@@ -36,6 +36,7 @@ from stretto.families import (
     size_key,
 )
 from stretto.frontends.python import (
+    ArgumentsChange,
     Reading,
     Surroundings,
     capture,
@@ -109,7 +110,9 @@ class Compiled:
         self._families: dict[Key, Family] = {}
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
         self._cuts = frozenset[SourceLocation]()
-        self._structures: dict[Key, bool | None] = {}
+        self._structures: dict[Key, Key | bool] = {}
+        """By families of calls with objects: the only ones passed so far, or whether there may be a
+        program for any of their classes."""
         self._lock = ForkSafeLock()
         self._warned_eager: set[str] = set()
         self._warned_signatures = False
@@ -261,21 +264,40 @@ class Compiled:
             return None, tensors, None
         if self._module is not None:
             key = (self._module.training, key)
-        entry = self._entries.get(key)
-        if entry is None and tensors is not args:
-            key, entry = self._by_structure(key, tensors, args, kwargs)
-        elif entry is None and self._quick:
-            for matches, found in self._quick:
-                if matches(key):
-                    entry = found
-                    key = entry.key
-                    break
-        form = None
+        if tensors is not args and key not in self._entries:
+            wide = self._by_structure(args, kwargs)
+            if wide is not None and self._is_wide(wide):
+                try:
+                    return self._found(wide, tensors, args, kwargs)
+                except CaptureError:
+                    self._structures[CallForm.of(wide).family] = False
+        try:
+            return self._found(key, tensors, args, kwargs)
+        except ArgumentsChange:
+            self._entries.pop(key, None)
+            wide = self._by_structure(args, kwargs)
+            self._structures[CallForm.of(wide or ()).family] = True
+        return self._entry(args, kwargs)
+
+    def _found(
+        self,
+        key: Key,
+        tensors: Sequence[torch.Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Entry | None, Sequence[torch.Tensor], Reading | None]:
+        """The entry of a key, compiled if there is none yet; the tensors that it takes, and what
+        objects hold."""
+        entry, form = self._entries.get(key), None
+        if entry is None and tensors is args:
+            entry = next((found for matches, found in self._quick if matches(key)), None)
+            key = key if entry is None else entry.key
         if entry is None and self._dynamic is not False:
             form = CallForm.of(key)
             key, entry = self._by_sizes(key, form, tensors, (args, kwargs))
         if entry is None or not entry.is_current():
             entry = self._compile(key, tensors, args, kwargs)
+            self._remember_state(form, entry)
         if form is not None and entry.takes_ints:
             tensors = entry.with_ints(tensors, form.ints)
         reading = None
@@ -284,34 +306,60 @@ class Compiled:
         self._last = entry
         return entry, tensors, reading
 
-    def _by_structure(
-        self,
-        key: Key,
-        tensors: Sequence[torch.Tensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Key, Entry | None]:
-        """The key and the entry for any objects of the same classes, once others were passed.
+    def _by_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key | None:
+        """The key for any objects of the same classes, if there are objects. It is used once others
+        were passed, and for objects that the function changes: they will hold something else.
 
         Where no program can be made for them, each object has its own.
         """
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        if not any(map(is_structural, leaves)):
-            return key, None
+        objects = tuple(key_of(leaf) for leaf in leaves if is_structural(leaf))
+        if not objects:
+            return None
         parts = (type(x) if is_structural(x) else key_of(x) for x in leaves)
         wide = (BY_STRUCTURE, self._module is not None and self._module.training, spec, *parts)
-        usable = self._structures.setdefault(wide, None)
-        if not usable:
-            self._structures[wide] = usable is None
-            return key, None
-        entry = self._entries.get(wide)
-        if entry is None or not entry.is_current():
-            try:
-                entry = self._compile(wide, tensors, args, kwargs)
-            except CaptureError:
-                self._structures[wide] = False
-                return key, None
-        return wide, entry
+        family = CallForm.of(wide).family
+        if self._structures.setdefault(family, objects) not in (True, False, objects):
+            self._structures[family] = True
+        return wide
+
+    def _may_be_wide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        wide = self._by_structure(args, kwargs)
+        return wide is not None and self._structures[CallForm.of(wide).family] is not False
+
+    def _is_wide(self, wide: Key) -> bool:
+        """Whether calls with any objects of the same classes share programs."""
+        return self._structures.get(CallForm.of(wide).family) is True
+
+    def _remember_state(self, form: CallForm | None, entry: Entry) -> None:
+        """Lets later calls find programs for other sizes of what objects held in this one."""
+        state = entry.captured.objects
+        outer = None if form is None else self._families.get(form.family)
+        if not state or not state.shapes or form is None or form.held:
+            return
+        if outer is not None:
+            made = form.holding(state.key, state.shapes)
+            if made.family not in self._families:
+                self._families[made.family] = found = Family(made, state, outer)
+                outer.inner.append(found)
+
+    def _by_held_sizes(
+        self,
+        family: Family,
+        key: Key,
+        form: CallForm,
+        tensors: Sequence[torch.Tensor],
+        arguments: Any,
+    ) -> tuple[Any, Entry | None]:
+        """The key and the entry of a program for many sizes of what objects hold, or nothing."""
+        for inner in family.inner:
+            assert inner.state is not None
+            reading = inner.state.read(tensors, arguments)
+            if reading.key == inner.state.key and not reading.is_traced:
+                longer = ((reading.key, reading.shapes), key)
+                held = form.holding(reading.key, reading.shapes)
+                return self._by_sizes(longer, held, tensors, arguments)
+        return key, None
 
     def _by_sizes(
         self, key: Key, form: CallForm, tensors: Sequence[torch.Tensor], arguments: Any
@@ -327,6 +375,9 @@ class Compiled:
         found: Any = family.find(form)
         if found is not None:
             return found, self._entries.get(found)
+        longer, entry = self._by_held_sizes(family, key, form, tensors, arguments)
+        if entry is not None:
+            return longer, entry
         family.check_declared(form)
         if family.refused is not None:
             return key, None
@@ -354,6 +405,7 @@ class Compiled:
             family.refused = next(iter(str(error).splitlines()), type(error).__name__)
             LOG.info("%s has a program for each size: %s", self._name(), family.refused)
             return key, entry
+        self._remember_state(form, entry)
         if wanted in family.programs:
             return wanted, entry
         self._entries[key] = self._entries.pop(wanted)
@@ -380,10 +432,12 @@ class Compiled:
                 entry = self._entries.get(key)
                 if entry is None or not entry.is_current():
                     entry = self._compile(key, tensors, args, kwargs)
+                    self._remember_state(form, entry)
             if (
                 entry.fits_sizes is not None
+                and not entry.takes_held_sizes
                 and form is not None
-                and not entry.fits_sizes(form.shapes, form.ints)
+                and not entry.fits_sizes(form.shapes, form.ints, ())
             ):
                 key = ("sizes", key)
                 continue
@@ -395,9 +449,14 @@ class Compiled:
             if reading is not None and torch.is_grad_enabled() and _trains(reading.tensors):
                 self._warn_eager(_HELD_REQUIRES_GRAD, _NO_GRAD)
                 return None, None
-            if not entry.fits(reading):
+            if not entry.fits(reading, form):
                 assert reading is not None
-                key = (reading.key, key)
+                key = ((reading.key, reading.shapes), key)
+                if self._dynamic is not False:
+                    form = form or CallForm.of(first)
+                    held = form.holding(reading.key, reading.shapes)
+                    if held.family in self._families:
+                        key, found = self._by_sizes(key, held, tensors, (args, kwargs))
                 continue
             if not entry.checks_inputs:
                 return entry, reading
@@ -451,23 +510,24 @@ class Compiled:
                 stale = self._entries.get(key)
                 if stale is not None and stale.is_current():
                     return stale
-                wide = is_by_structure(key)
                 base = size_key(key)
+                wide = is_by_structure(key if base is None else base.family.first.family)
                 captured = capture(
                     self._function,
                     args,
                     kwargs,
                     self._options,
-                    by_structure=wide,
+                    by_structure=wide or (None if self._may_be_wide(args, kwargs) else False),
                     sizes=None if base is None else base.plan,
                     cuts=self._cuts,
                     surroundings=self._surroundings,
+                    state=None if base is None else base.family.state,
                 )
-                check_dense(captured, tensors)
                 reading = None
                 if captured.objects is not None:
                     reading = captured.objects.read(tensors, (args, kwargs))
                     check_inputs(reading.tensors)
+                check_dense(captured, [*tensors, *(() if reading is None else reading.tensors)])
             device = device_of(machine, tensors, captured)
             traced = time.perf_counter() - start
             stages = build(captured.program, machine, self._options, device)
@@ -485,7 +545,9 @@ class Compiled:
                 entry.int_count = len(ints)
                 tensors = entry.with_ints(tensors, ints)
                 if captured.sizes.symbols:
-                    entry.is_for(fitting(captured.sizes, ints))
+                    holding = base.family.state is not None
+                    fits = fitting(captured.sizes, ints, holding=holding)
+                    entry.is_for(fits, holding=holding)
             if self._options.check and not machine.is_oracle:
                 entry.checker = Checker(captured.program, self._options.max_depth)
             check_written(entry, tensors, reading)
@@ -493,7 +555,7 @@ class Compiled:
                 entry.compiled_variant = entry.variant(tensors, reading)
             self._entries[key] = entry
             if base is not None and entry.fits_sizes is not None and is_size_key(key):
-                base.family.programs[base] = entry.fits_sizes
+                base.family.enter(base, entry.fits_sizes, captured.objects)
                 self._find_quickly(entry, base.family)
             if stale is not None:
                 entry.builds += stale.builds

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stretto.errors import CaptureError
-from stretto.families import Fits
+from stretto.families import CallForm, Fits
 from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
@@ -58,6 +58,8 @@ class Entry:
     int_count: int = 0
     fits_sizes: Fits | None = None
     """Whether it is for the sizes of a call, where it is for many of them."""
+    takes_held_sizes: bool = False
+    """Whether some of these sizes are those that objects hold."""
     varies: bool = field(init=False)
     checks_inputs: bool = field(init=False)
     read_sizes: Callable[[Sequence[torch.Tensor]], Values] | None = None
@@ -139,9 +141,11 @@ class Entry:
                     bound.append(binding.tensor)
         return bound
 
-    def is_for(self, fits: Fits) -> None:
-        """The program is for the calls whose sizes fit; their sizes need not be compared again."""
-        self.fits_sizes = fits
+    def is_for(self, fits: Fits, *, holding: bool = False) -> None:
+        """The program is for the calls whose sizes fit; their sizes need not be compared again.
+
+        holding: the sizes that objects hold are among those that fit or not."""
+        self.fits_sizes, self.takes_held_sizes = fits, holding
         if self.stages.scheduled is not None:
             _, interface = self.stages.runnable()
             self.read_sizes = InputSizes(interface.symbols, interface.inputs).read
@@ -173,9 +177,16 @@ class Entry:
         ]
         return Reading(tensors=[tensor for _, tensor in sorted(found, key=lambda item: item[0])])
 
-    def fits(self, reading: Reading | None) -> bool:
+    def fits(self, reading: Reading | None, form: CallForm | None) -> bool:
+        """Whether it is for what objects hold. form: the call, where sizes may be symbols."""
         held = self.captured.objects
-        return held is None or reading is None or reading.key == held.key
+        if held is None or reading is None:
+            return True
+        if reading.key != held.key:
+            return False
+        if self.takes_held_sizes and self.fits_sizes is not None and form is not None:
+            return self.fits_sizes(form.shapes, form.ints, reading.shapes)
+        return reading.shapes == held.shapes
 
     def variant(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Key:
         """What else a program depends on: which inputs are not the tensors that they were; if it

@@ -8,19 +8,27 @@ what has differed is a symbol; it is found by its guards, so there is no entry p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stretto.errors import CaptureError
-from stretto.frontends.python import CallSizes, SizePlan, SizeRange, SizeSource
+from stretto.frontends.python import (
+    CallSizes,
+    ObjectState,
+    SizePlan,
+    SizeRange,
+    SizeSource,
+)
 from stretto.ir.types import Dim
 from stretto.keys import Key
 
 Shapes = Sequence[Sequence[int]]
-Fits = Callable[[Shapes, Sequence[int]], bool]
+Fits = Callable[[Shapes, Sequence[int], Shapes], bool]
+"""Says of the shapes of arguments, of the ints among them, and of the shapes of the tensors that
+objects hold."""
 
 _INT = "int"
 """Stands in the key of a family for any int that is not negative."""
@@ -54,18 +62,23 @@ class CallForm:
     """A key, taken apart: the family, and the sizes in the order of the arguments."""
 
     family: Key
-    shapes: list[Sequence[int]]
-    ints: list[int]
+    shapes: Shapes
+    ints: Sequence[int]
+    held: Shapes = ()
 
     @staticmethod
     def of(key: Key) -> CallForm:
         shapes, ints = list[Sequence[int]](), list[int]()
         return CallForm(_without_sizes(key, shapes, ints), shapes, ints)
 
+    def holding(self, key: Hashable, shapes: Shapes) -> CallForm:
+        """The same call, with what objects hold: the key of their state, and the sizes in it."""
+        return CallForm((key, self.family), self.shapes, self.ints, shapes)
+
     def value(self, source: SizeSource) -> int:
         if source.dim is None:
             return self.ints[source.number]
-        return self.shapes[source.number][source.dim]
+        return (self.held if source.held else self.shapes)[source.number][source.dim]
 
     def sources(self) -> Iterable[SizeSource]:
         for number, shape in enumerate(self.shapes):
@@ -74,6 +87,9 @@ class CallForm:
         for number, value in enumerate(self.ints):
             if 0 <= value < _LARGEST:
                 yield SizeSource(number)
+        for number, shape in enumerate(self.held):
+            for dim in range(len(shape)):
+                yield SizeSource(number, dim, held=True)
 
 
 def _without_sizes(key: Key, shapes: list[Sequence[int]], ints: list[int]) -> Key:
@@ -104,9 +120,14 @@ class Family:
 
     first: the sizes of the first call. varying: those that have differed, or are declared. fixed:
     which numbers guards said that a size has to be. refused: why there can be no such program.
+    state: what objects hold, as a program found it, where their sizes are some of the family's;
+    then `outer` is the family of the same calls whatever objects hold. inner: such families.
     """
 
     first: CallForm
+    state: ObjectState | None = None
+    outer: Family | None = None
+    inner: list[Family] = field(default_factory=list["Family"])
     varying: dict[SizeSource, SizeRange] = field(default_factory=dict[SizeSource, SizeRange])
     fixed: dict[SizeSource, set[int]] = field(default_factory=dict[SizeSource, set[int]])
     programs: dict[SizeKey, Fits] = field(default_factory=dict["SizeKey", Fits])
@@ -117,9 +138,17 @@ class Family:
     def find(self, form: CallForm) -> SizeKey | None:
         """The program whose guards hold."""
         for key, fits in self.programs.items():
-            if fits(form.shapes, form.ints):
+            if fits(form.shapes, form.ints, form.held):
                 return key
         return None
+
+    def enter(self, key: SizeKey, fits: Fits, objects: ObjectState | None) -> None:
+        """Enters a program, unless it reads other objects than those that were read before it was
+        looked for: its sizes would not be found."""
+        if self.state is not None and (objects is None or objects.key != self.first.family[0]):
+            self.refused = "what is read in objects depends on their sizes"
+        else:
+            self.programs[key] = fits
 
     @property
     def declared(self) -> bool:
@@ -142,6 +171,8 @@ class Family:
                 self.varying[source] = self.ranges[source] = declared[source]
             elif dynamic or form.value(source) != self.first.value(source):
                 self.varying.setdefault(source, SizeRange())
+        if self.outer is not None:
+            self.varying = self.outer.varying | self.varying
         chosen = {
             source: limits
             for source, limits in self.varying.items()
@@ -149,7 +180,19 @@ class Family:
             or not (source in static or len(self.fixed.get(source, ())) > 1)
         }
         sources = set(form.sources())
-        return SizePlan.of({s: limits for s, limits in chosen.items() if s in sources})
+        found = {s: limits for s, limits in chosen.items() if s in sources}
+        return SizePlan.of(found, self._alike(found, form))
+
+    def _alike(self, sources: Iterable[SizeSource], form: CallForm) -> dict[SizeSource, SizeSource]:
+        """Sizes that objects hold and that were equal in the first call and are in this one, as
+        those of all keys and values in a cache, by the first of them. A call in which they differ
+        gets a program of its own, in which they are symbols of their own."""
+        first, found = dict[tuple[int, int], SizeSource](), dict[SizeSource, SizeSource]()
+        for source in sources:
+            sizes = (self.first.value(source), form.value(source))
+            if source.held and sizes[0] != sizes[1]:
+                found[source] = first.setdefault(sizes, source)
+        return found
 
     def settle(self, key: SizeKey, sizes: CallSizes, tensors: Sequence[torch.Tensor]) -> None:
         """Learns what a capture found. Raises CaptureError where a size must be one number that was
@@ -223,7 +266,7 @@ def check_ranks(form: CallForm, families: Iterable[Family]) -> None:
 
 
 def _is_static(tensors: Sequence[torch.Tensor], source: SizeSource) -> bool:
-    if source.dim is None:
+    if source.dim is None or source.held:
         return False
     marked = getattr(tensors[source.number], "_dynamo_static_indices", ())
     return source.dim in marked or source.dim - tensors[source.number].dim() in marked
@@ -243,11 +286,11 @@ def check_declared(size: int, source: SizeSource, limits: SizeRange) -> None:
 # ---- the check of a call ---------------------------------------------------------------------
 
 
-def fitting(sizes: CallSizes, ints: Sequence[int]) -> Fits:
+def fitting(sizes: CallSizes, ints: Sequence[int], *, holding: bool = False) -> Fits:
     """Makes a function that says whether a program is for the sizes of a call.
 
     It is printed as Python. `ints` are those of the call that it was made for: what is no symbol
-    must be the same.
+    must be the same. holding: the sizes that objects hold are compared, too.
     """
     conditions = _Conditions()
     for number, shape in enumerate(sizes.shapes):
@@ -255,7 +298,10 @@ def fitting(sizes: CallSizes, ints: Sequence[int]) -> Fits:
             conditions.compare(f"shapes[{number}][{dim}]", size)
     for number, value in enumerate(ints):
         conditions.compare(f"ints[{number}]", sizes.ints.get(number, value))
-    return conditions.function("shapes, ints", sizes)
+    for number, shape in enumerate(sizes.held if holding else ()):
+        for dim, size in enumerate(shape):
+            conditions.compare(f"held[{number}][{dim}]", size)
+    return conditions.function("shapes, ints, held=()", sizes)
 
 
 def matching(family: Key, sizes: CallSizes) -> Callable[[Key], bool] | None:

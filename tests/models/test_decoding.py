@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from tests.models.configs import TRANSFORMERS
+from tests.models.configs import TRANSFORMERS, transformers
 from tests.sampling import sampled
 
 START = {"t5": 0, "whisper": 1}
@@ -67,6 +67,28 @@ def test_steps_with_what_the_step_before_left(name: str) -> None:
     with torch.no_grad():
         found = stretto.compile(steps, backend="interpreter")(source.args[0])
         torch.testing.assert_close(found, steps(source.args[0]), rtol=1e-3, atol=1e-4)
+
+
+def test_steps_with_a_cache_that_grows() -> None:
+    """The cache is an argument, and what the step returns; a second one needs no new program."""
+    source = TRANSFORMERS["llama"]
+    model: Any = source.make()
+
+    def step(ids: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        found = model(ids, past_key_values=cache, use_cache=True)
+        return found.logits[:, -1], found.past_key_values
+
+    fast = stretto.compile(step, backend="interpreter")
+    ids = source.args[0]
+    with torch.no_grad():
+        for first in (3, 3, 2):
+            mine, other = (transformers().DynamicCache(config=model.config) for _ in range(2))
+            for begin, end in [(0, first), *((n, n + 1) for n in range(first, ids.shape[1]))]:
+                found, mine = fast(ids[:, begin:end], mine)
+                wanted, other = step(ids[:, begin:end], other)
+                torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(mine.layers[1].keys, other.layers[1].keys)
+    assert len(fast.signatures) <= 4
 
 
 @pytest.mark.parametrize("name", sampled(["mixtral", "mamba"], []))

@@ -160,7 +160,7 @@ class Loaded:
             form = CallForm.of(key)
             for number in self._families.get(form.family, ()):
                 entry = self._current(number)
-                if entry.fits_sizes is None or not entry.fits_sizes(form.shapes, form.ints):
+                if entry.fits_sizes is None or not entry.fits_sizes(form.shapes, form.ints, ()):
                     continue
                 given = entry.with_ints(tensors, form.ints)
                 if not entry.checks_inputs or entry.variant(given) == entry.compiled_variant:

@@ -105,7 +105,7 @@ def restore(found: Json, supply: Supply) -> Signature:
     fits = None
     if sizes is not None:
         fits = fitting(sizes, form.ints)
-        _require(fits(form.shapes, form.ints), "a signature does not take its own arguments")
+        _require(fits(form.shapes, form.ints, ()), "a signature does not take its own arguments")
     keys: dict[str, str] = dict(found["constants"])
     sources = (_source(key, supply.tensors[name]) for key, name in keys.items())
     captured = Captured(
@@ -241,7 +241,7 @@ def _source(key: str, tensor: torch.Tensor) -> ConstantSource:
 
 
 _SYMBOL = re.compile(r"[a-z][a-z0-9_]{0,40}")
-_TAKEN = frozenset(("abs", "bool", "fits", "float", "int", "ints", "math", "max", "min"))
+_TAKEN = frozenset(("abs", "bool", "fits", "float", "held", "int", "ints", "math", "max", "min"))
 _NAMES_OF_CHECKS = _TAKEN | {"round", "shapes"}
 
 

@@ -29,12 +29,14 @@ from stretto.frontends.python.results.captured import (
     IntLeaf,
     Mutation,
     NewContainer,
+    ObjectState,
     OutputSpec,
     PythonLeaf,
     ResultLeaf,
     build_output,
 )
 from stretto.frontends.python.results.watch import Watch
+from stretto.frontends.python.tracing.signals import ArgumentsChange
 from stretto.frontends.python.tracing.sizes import (
     CallSizes,
     FixedSize,
@@ -48,6 +50,7 @@ from stretto.frontends.python.tracing.tracer import Surroundings
 __all__ = [
     "MARK",
     "ArgumentLeaf",
+    "ArgumentsChange",
     "CallSizes",
     "Captured",
     "ConstantSource",
@@ -60,6 +63,7 @@ __all__ = [
     "Mutation",
     "NewContainer",
     "NotNative",
+    "ObjectState",
     "OutputSpec",
     "PythonLeaf",
     "Reading",

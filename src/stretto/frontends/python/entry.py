@@ -56,6 +56,7 @@ from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.signals import (
     Abort,
+    ArgumentsChange,
     KeepApart,
     NeedsPeel,
     NeedsUnroll,
@@ -133,28 +134,30 @@ def capture(
     kwargs: dict[str, Any],
     options: Options,
     *,
-    by_structure: bool = False,
+    by_structure: bool | None = False,
     sizes: SizePlan | None = None,
     cuts: Collection[SourceLocation] = (),
     surroundings: Surroundings = Surroundings.COMPILED,
+    state: ObjectState | None = None,
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
 
     Tensors among the arguments (also inside containers) become inputs; all other values are taken
     as they are. by_structure: what objects among the arguments hold is read at each call, as if
-    they were containers. sizes: which sizes of the arguments are symbols. cuts: where slices of
-    static length may reach beyond their dim. surroundings: who makes the call. Objects of the user
-    are as before afterwards. Raises CaptureError where the function cannot be captured; exceptions
-    of the function itself are raised unchanged.
+    they were containers; None: raises ArgumentsChange where some of it is changed. sizes: which
+    sizes of the arguments are symbols. cuts: where slices of static length may reach beyond their
+    dim. surroundings: who makes the call. state: what an earlier capture found in objects; tensors
+    there are numbered alike. Objects of the user are as before afterwards. Raises CaptureError
+    where the function cannot be captured; exceptions of the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
     with capturing():
         drawn = states_of((None,))
         sys.setrecursionlimit(max(limit, _PYTHON_FRAMES))
         try:
-            heap, plan = Heap(), ChangePlan()
+            heap, plan = Heap(), ChangePlan.of(state)
             heap.add((fn,))
-            plan.arguments = heap.add_arguments((args, kwargs)) or by_structure
+            plan.arguments |= heap.add_arguments((args, kwargs)) or bool(by_structure)
             executed = ExecutedCode()
             hints = Hints()
             tries = 0
@@ -165,6 +168,8 @@ def capture(
                 captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
                 if merged is None and captured is not None:
                     return captured
+                if by_structure is None and plan.changes_objects((args, kwargs)):
+                    raise ArgumentsChange
                 tries += merged is None and known == hints.size()
                 sizes = merged or sizes
         finally:
@@ -327,7 +332,7 @@ def _guarded(
     reading, exempt = Reading(), Exempt()
     if held is not None:
         reading = held.read(tensors, arguments)
-        held = replace(held, key=reading.key)
+        held = replace(held, key=reading.key, shapes=reading.shapes)
         exempt = exemptions(held.roots, reading)
     code = Code(tracer.traced.values(), tracer.executed, tracer.names_read)
     return made(guards_of(roots, code, tracer.missing, exempt), held)
@@ -400,8 +405,9 @@ def _bind_inputs(tracer: Tracer, tensors: list[torch.Tensor], reading: Reading) 
 def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> _Input:
     tracer.type_of(tensor)  # refuses what a Program cannot have
     shape: list[Any] = list(tensor.shape)
-    if isinstance(binding, ArgumentLeaf):
-        sources = (SizeSource(binding.index, dim) for dim in range(tensor.dim()))
+    if isinstance(binding, ArgumentLeaf | Fetched):
+        held = isinstance(binding, Fetched)
+        sources = (SizeSource(binding.index, dim, held) for dim in range(tensor.dim()))
         shape = list(map(tracer.sizes.size, sources, shape))
     if all(isinstance(size, int) for size in shape):
         fake = fake_like(tracer.fake_mode, tensor)
@@ -439,7 +445,7 @@ def _fetch_counters(tracer: Tracer, reading: Reading) -> list[_Input]:
         index = len(reading.tensors) + number
         value = tracer.param(INDEX, "counter")
         traced = tracer.number(value, loops=frozenset({-1 - number}))
-        binding = Fetched(index, "counter", torch.device("cpu"))
+        binding = Fetched(index, "counter", torch.device("cpu"), is_tensor=False)
         made.append(_Input(binding, value, traced, torch.empty(0)))
     return made
 

@@ -1,10 +1,10 @@
 """Reads what a program that changes objects finds in them, at each call before it runs.
 
 Places of the user's objects that a program changes hold something else at each call. Their content
-is taken apart. Tensors and counters become inputs. The rest, together with the shapes of the
-tensors and with which of them are the same, is the *key* of the state. A program is right where the
-key equals that of its capture. Objects met on the way are numbered, so that effects name them by
-number, whichever objects they are at this call.
+is taken apart. Tensors and counters become inputs. The rest, together with which of the tensors are
+the same, is the *key* of the state. A program is right where the key equals that of its capture,
+and the shapes of the tensors are those that it is for. Objects met on the way are numbered, so that
+effects name them by number, whichever objects they are at this call.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from stretto.frontends.python.values.stores import CellVariable, Holder
 
 WHOLE: Any = type("Whole", (), {"__repr__": lambda _: "whole"})()
 """Instead of a key: everything in a box."""
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a call."""
 
 _MOST_COUNTED = 2**62
 _PLAIN = (bool, str, bytes, type(None), torch.dtype, torch.device, Enum)
@@ -109,18 +112,23 @@ class Reading:
     """A tensor of a capture that goes on in another thread was met."""
 
     @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return tuple([tensor.shape for tensor in self.tensors])
+
+    @property
     def inputs(self) -> list[torch.Tensor]:
         return [*self.tensors, *map(torch.tensor, self.numbers)]
 
 
 def read_state(
     roots: Iterable[Root],
-    arguments: object,
+    arguments: Arguments | None,
     given: Sequence[torch.Tensor],
     fixed: Sequence[Any],
     counted: frozenset[tuple[type, Any]] = frozenset(),
 ) -> Reading:
-    """Reads `roots`, and `arguments` (positional and keyword) unless that is None.
+    """Reads `roots`, and `arguments` unless that is None. Ints that are arguments are left out: the
+    key of the call has them, or they are sizes.
 
     given: the tensors among the arguments. fixed: boxes that effects name in another way. counted:
     attributes of classes whose integers become inputs, in whatever object they are found.
@@ -131,7 +139,10 @@ def read_state(
     for number, box in enumerate(fixed):
         walk.memo[id(box)] = ("fixed", number)
     if arguments is not None:
-        walk.visit(arguments, "argument")
+        positional, named = arguments
+        for value in (*positional, *named.values()):
+            if type(value) is not int:
+                walk.visit(value, "argument")
     for root in roots:
         walk.root(root)
     walk.reading.key = tuple(walk.key)
@@ -211,7 +222,7 @@ class _StateWalk:
         if self.is_new(tensor):
             self.reading.tensors.append(tensor)
             self.reading.names.append(name)
-            self.key.append((type(tensor), tensor.shape, tensor.dtype, tensor.device))
+            self.key.append((type(tensor), tensor.dim(), tensor.dtype, tensor.device))
 
     def is_new(self, value: object) -> bool:
         known = self.memo.get(id(value))

@@ -151,13 +151,18 @@ def _may_overlap(
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether the ranges from the first to the last element of two views of a memory meet. They may
     if sizes are known only at run time."""
-    sizes = (*one.shape, *other.shape)
-    if any(isinstance(size, torch.SymInt) for size in sizes):
+    if _is_symbolic(one) or _is_symbolic(other):
         return True
-    if 0 in sizes:
+    if 0 in (*one.shape, *other.shape):
         return False
     (first, last), (begin, end) = map(_range_of, (one, other))
     return first <= end and begin <= last
+
+
+def _is_symbolic(item: torch.Tensor) -> bool:
+    """Whether it depends on sizes of the call which elements of which memory it has."""
+    used = (*item.shape, *item.stride(), item.storage_offset(), item.untyped_storage().nbytes())
+    return any(isinstance(size, torch.SymInt) for size in used)
 
 
 def _range_of(item: torch.Tensor) -> tuple[int, int]:
@@ -181,8 +186,7 @@ def _real_tensors(
     step = 2 if apart else 1
     for name, item in traced.items():
         fake = item.fake
-        symbolic = any(isinstance(size, torch.SymInt) for size in fake.shape)
-        if symbolic or any(view.values for view in item.steps):
+        if _is_symbolic(fake) or any(view.values for view in item.steps):
             return None
         elements = fake.untyped_storage().nbytes() // fake.element_size()
         if elements > MOST:

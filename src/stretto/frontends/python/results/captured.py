@@ -10,7 +10,7 @@ import torch
 
 from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import Guards
-from stretto.frontends.python.guards.reading import Reading, Root, read_state
+from stretto.frontends.python.guards.reading import Arguments, Reading, Root, read_state
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.sizes import CallSizes
 from stretto.frontends.python.values.state import contents, refill
@@ -39,6 +39,7 @@ class Fetched:
     index: int
     name: str
     device: torch.device
+    is_tensor: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ class Effect:
 class ObjectState:
     """What a program reads in the user's objects before a run, and changes in them after it.
 
-    key: what it was captured with.
+    key, shapes: what it was captured with, and the shapes of the tensors in it.
     """
 
     roots: tuple[Root, ...]
@@ -206,8 +207,9 @@ class ObjectState:
     key: Hashable
     effects: tuple[Effect, ...]
     counted: frozenset[tuple[type, Any]] = frozenset()
+    shapes: tuple[torch.Size, ...] = ()
 
-    def read(self, tensors: Sequence[torch.Tensor], arguments: object) -> Reading:
+    def read(self, tensors: Sequence[torch.Tensor], arguments: Arguments) -> Reading:
         """`tensors` are those among the `arguments`, positional and keyword."""
         whole = arguments if self.arguments else None
         return read_state(self.roots, whole, tensors, self.fixed, self.counted)

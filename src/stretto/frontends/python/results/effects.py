@@ -16,9 +16,16 @@ from typing import Any
 import torch
 
 from stretto.errors import CaptureError
-from stretto.frontends.python.guards.reading import WHOLE, Exempt, Reading, Root, read_state
+from stretto.frontends.python.guards.reading import (
+    WHOLE,
+    Arguments,
+    Exempt,
+    Reading,
+    Root,
+    read_state,
+)
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.results.captured import Effect, OutputSpec
+from stretto.frontends.python.results.captured import Effect, ObjectState, OutputSpec
 from stretto.frontends.python.results.output import Flattener
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.tracing.signals import Abort, fail
@@ -34,9 +41,9 @@ class ChangePlan:
 
     tracked: boxes that are part of the state in traced branches and loops. arguments: containers
     among the arguments are named by their place and read like roots. counting: integers that are
-    changed are inputs instead of being part of the key. counted: attributes of classes whose
-    integers change in objects that are read whole. keeps_apart: objects that are one of several are
-    not joined to copies.
+    changed are inputs instead of being part of the key. counted: attributes of classes, and keys of
+    dicts, whose integers change in objects that are read whole. keeps_apart: objects that are one
+    of several are not joined to copies.
     """
 
     roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
@@ -45,6 +52,14 @@ class ChangePlan:
     counting: bool = True
     counted: set[tuple[type, Any]] = field(default_factory=set[tuple[type, Any]])
     keeps_apart: bool = False
+
+    @staticmethod
+    def of(known: ObjectState | None) -> ChangePlan:
+        """What an earlier capture of the function, with other sizes, has changed."""
+        if known is None:
+            return ChangePlan()
+        roots = {(id(root.box), root.key): root for root in known.roots}
+        return ChangePlan(roots, arguments=known.arguments, counted=set(known.counted))
 
     @property
     def is_counting(self) -> bool:
@@ -78,13 +93,18 @@ class ChangePlan:
                 self._add(heap, box, WHOLE)
         return known != self._size()
 
+    def changes_objects(self, arguments: Arguments) -> bool:
+        """Whether objects are changed that are reached from the arguments."""
+        found = {id(item) for item in read_state((), arguments, (), ()).objects}
+        return any(id(root.box) in found for root in self.roots.values())
+
     def _size(self) -> tuple[int, ...]:
         return len(self.tracked), len(self.roots), self.arguments, len(self.counted)
 
     def _count(self, heap: Heap, box: Any) -> None:
-        """Note which attributes of an object that is read are counters."""
+        """Note which attributes of an object, or entries of a dict, that is read are counters."""
         before = heap.before[id(box)]
-        if not isinstance(box, list | dict | set | deque | Holder):
+        if not isinstance(box, list | set | deque | Holder):
             changed = _changed_keys(heap, box)
             self.counted.update((type(box), k) for k in changed if type(before.get(k)) is int)
 
@@ -95,7 +115,7 @@ class ChangePlan:
             counted = (k for k in keys if type(before.get(k)) is int)
             self.roots[id(box), key] = Root(box, key, frozenset(counted))
 
-    def read(self, arguments: object, given: Sequence[torch.Tensor]) -> Reading:
+    def read(self, arguments: Arguments, given: Sequence[torch.Tensor]) -> Reading:
         """Read the roots, and drop those that are found below other ones."""
         whole = arguments if self.arguments else None
         while True:
@@ -129,7 +149,7 @@ def check_changes(heap: Heap) -> None:
 
 
 def _is_below(
-    root: Root, roots: list[Root], arguments: object, given: Sequence[torch.Tensor]
+    root: Root, roots: list[Root], arguments: Arguments | None, given: Sequence[torch.Tensor]
 ) -> bool:
     others = [other for other in roots if other is not root]
     return any(item is root.box for item in read_state(others, arguments, given, ()).objects)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.frontends.python.results.captured import ArgumentLeaf, InputBinding, IntLeaf
+from stretto.frontends.python.results.captured import (
+    ArgumentLeaf,
+    Fetched,
+    InputBinding,
+    IntLeaf,
+)
 from stretto.frontends.python.tracing.sizes import CallSizes, SizePlan, Sizes
 from stretto.ir.core import Program, Value
 from stretto.ir.rewrite import defined_values
@@ -31,11 +36,14 @@ def settled_sizes(
         rename_symbols(function.body, renaming)
     shapes: dict[int, tuple[Dim, ...]] = {}
     ints: dict[int, Dim] = {}
+    held: dict[int, tuple[Dim, ...]] = {}
     for binding, value in inputs:
         if isinstance(binding, ArgumentLeaf):
             shapes[binding.index] = value.tensor.shape
         elif isinstance(binding, IntLeaf):
             ints[binding.index] = value.tensor.shape[0]
+        elif isinstance(binding, Fetched) and binding.is_tensor:
+            held[binding.index] = value.tensor.shape
     conditions = sizes.conditions(final, writes=writes)
     program.is_guarded = bool(conditions)
     symbols = symbols_in(final.values())
@@ -45,6 +53,7 @@ def settled_sizes(
         symbols,
         conditions,
         sizes.plan.fixed,
+        tuple(shape for _, shape in sorted(held.items())),
     )
 
 

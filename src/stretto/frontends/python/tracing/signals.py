@@ -13,7 +13,7 @@ from stretto.frontends.python.tracing.locations import definition, user_location
 
 
 class CaptureSignal(BaseException):
-    """Base of all signals; they stay inside `capture`."""
+    """Base of all signals; all but ArgumentsChange stay inside `capture`."""
 
 
 class Abort(CaptureSignal):
@@ -42,6 +42,11 @@ class NeedsPeel(CaptureSignal):
 
 class Replan(CaptureSignal):
     """The capture changes places that its plan does not know: it has to be tried again."""
+
+
+class ArgumentsChange(CaptureSignal):
+    """The function changes objects that are reached from its arguments: at the next call they hold
+    something else, so what they hold has to be read at each call."""
 
 
 class KeepApart(CaptureSignal):

@@ -43,10 +43,11 @@ _TORCH = str(Path(torch.__file__).parent)
 @dataclass(frozen=True, slots=True, order=True)
 class SizeSource:
     """Where a size is read at a call: dim `dim` of tensor `number` among the arguments, or, without
-    a dim, int `number` among them."""
+    a dim, int `number` among them. held: among the tensors that objects hold instead."""
 
     number: int
     dim: int | None = None
+    held: bool = False
 
     @property
     def of_int(self) -> bool:
@@ -82,10 +83,16 @@ class SizePlan:
     fixed: Mapping[SizeSource, FixedSize] = field(default_factory=dict["SizeSource", "FixedSize"])
 
     @staticmethod
-    def of(sources: Mapping[SizeSource, SizeRange]) -> SizePlan:
-        """Each source with a symbol of its own."""
-        numbers = {source: number for number, source in enumerate(sources)}
-        return SizePlan(numbers, {numbers[source]: sources[source] for source in sources})
+    def of(
+        sources: Mapping[SizeSource, SizeRange],
+        alike: Mapping[SizeSource, SizeSource] | None = None,
+    ) -> SizePlan:
+        """Each source with a symbol of its own, or with that of one that it is alike."""
+        same = alike or {}
+        own = [source for source in sources if same.get(source, source) == source]
+        numbers = {source: number for number, source in enumerate(own)}
+        symbols = {source: numbers[same.get(source, source)] for source in sources}
+        return SizePlan(symbols, {numbers[source]: sources[source] for source in own})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,7 @@ class CallSizes:
 
     shapes: of the tensors among the arguments, in order. ints: those among the arguments that are
     symbols, by number. Every symbol is one of these dims by itself. fixed: what could not be one.
+    held: the shapes of the tensors that objects hold, in the order of the reading.
     """
 
     shapes: tuple[tuple[Dim, ...], ...]
@@ -110,6 +118,7 @@ class CallSizes:
     symbols: tuple[Symbol, ...]
     conditions: tuple[SizeCondition, ...]
     fixed: Mapping[SizeSource, FixedSize]
+    held: tuple[tuple[Dim, ...], ...] = ()
 
 
 LocatedGuard = tuple[Any, SourceLocation | None]
