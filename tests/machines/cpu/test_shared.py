@@ -41,6 +41,24 @@ def test_products_of_any_number_of_rows() -> None:
     ]
 
 
+def test_deep_products_of_rows_that_no_cache_holds() -> None:
+    """Their depth is taken in pieces, each with all columns; 88 rows are the first that do not fit,
+    257 too many."""
+    weight = torch.randn(3000, 300, generator=torch.Generator().manual_seed(1)) / 50
+
+    def function(x: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ weight, turned.mT @ weight
+
+    compiled = stretto.compile(function, dynamic=True, options=Options(threads=2))
+    for rows in (0, 1, 6, 7, 87, 88, 193, 256, 257, 600):
+        x, turned = torch.randn(rows, 3000), torch.randn(3000, rows)
+        expected = [(left.double() @ weight.double()).float() for left in (x, turned.mT)]
+        assert_close(list(compiled(x, turned)), expected, scale=10)
+    fixed = stretto.compile(lambda x: x @ weight, dynamic=False, options=Options(threads=2))
+    x = torch.randn(197, 3000)
+    assert_close([fixed(x)], [(x.double() @ weight.double()).float()], scale=10)
+
+
 def exact(x: Tensor, turned: Tensor) -> list[Tensor]:
     first, second, third = (weight.double() for weight in WEIGHTS.values())
     x, turned = x.double(), turned.double()

@@ -192,31 +192,20 @@ STRETTO_INLINE void all_rows(LeftSide<T> A, const T* B, int64_t ldb, T* C, int64
 }
 
 // All M rows against one packed panel. With more than one block of rows the panel is read again
-// for each: it is then walked in pieces that stay in the first-level cache. ahead: whole blocks ask
-// for the next piece, which follows in memory, meanwhile. The weights of a large model come from
-// memory, where the hardware runs ahead no further than a page: without, 128 x 768 x 192 has 113
-// GFLOP/s, and with it 138, as many as from the second-level cache.
-template <class T, int MR, int NR, bool ahead = false>
+// for each: it is then walked in pieces that stay in the first-level cache.
+template <class T, int MR, int NR>
 STRETTO_INLINE void panel_rows(LeftSide<T> A, const T* panel, T* C, int64_t ldc, int M, int K,
                                int n, bool accumulate) {
-  constexpr int W = kLanes<T>, bytes = NR * int(sizeof(T)), piece = kHotBytes / bytes;
+  constexpr int W = kLanes<T>;
   static_assert(NR % W == 0, "a panel holds whole vectors");
-  constexpr int near = 32;  // steps that one block is behind what it asks for
-  const int step = M > MR ? piece : K, blocks = M > MR ? M / MR : 1;
+  constexpr int piece = kHotBytes / (NR * int(sizeof(T)));
+  const int step = M > MR ? piece : K;
   int k = 0;
   do {  // at least once: K = 0 must still clear C
     const int depth = K - k < step ? K - k : step;
     const LeftSide<T> left = {A.data + k * A.depth, A.row, A.depth, A.block};
-    const T* from = panel + int64_t(k) * NR;
-    const auto rows = [&](auto next) __attribute__((always_inline)) {
-      all_rows<T, MR, NR / W, W>(left, from, NR, C, ldc, M, depth, {0, n}, accumulate || k > 0,
-                                 next);
-    };
-    const T* wanted = from + (M > MR ? depth : near) * NR;
-    if constexpr (ahead)
-      rows(Ahead{reinterpret_cast<const char*>(wanted), bytes / blocks});
-    else
-      rows(Nothing{});
+    all_rows<T, MR, NR / W, W>(left, panel + int64_t(k) * NR, NR, C, ldc, M, depth, {0, n},
+                               accumulate || k > 0);
     k += step;
   } while (k < K);
 }
@@ -343,13 +332,36 @@ STRETTO_INLINE void contract_dots(const T* A, int64_t am, const T* B, int64_t bn
 // only, inlining buys no constants, and g++ takes a second for the tiles of all heights.
 
 // As contract_packed_many. unit: ak is 1.
+//
+// Whole blocks of rows ask for the piece of a panel that comes next. The weights of a large model
+// come from memory, where the hardware runs ahead no further than a page: without, 128 x 768 x 192
+// has 113 GFLOP/s, and with it 138, as many as from the second-level cache. Where the rows do not
+// fit this cache, a piece of their depth is multiplied with all panels before the next one: 128 x
+// 3072 x 384 on two cores: 232 -> 250.
 template <class T, int MR, int NR, bool unit>
 STRETTO_SHARED void packed_shared(const T* A, int64_t am, int64_t ak, const T* panels, T* C,
                                   int64_t ldc, int M, int K, int N, bool accumulate) {
-  const LeftSide<T> left = {A, am, unit ? 1 : ak, MR * am};
-  for (int n = 0; n < N; n += NR)
-    panel_rows<T, MR, NR, true>(left, panels + int64_t(n) * K, C + n, ldc, M, K,
-                                N - n < NR ? N - n : NR, accumulate);
+  constexpr int W = kLanes<T>, bytes = NR * int(sizeof(T)), piece = kHotBytes / bytes;
+  constexpr int near = 32;  // steps that a single block is behind what it asks for
+  const bool single = M <= MR;
+  const int step = single || K < piece ? K : piece, blocks = single ? 1 : M / MR;
+  const int pieces = step > 0 ? (K + step - 1) / step : 1, columns = (N + NR - 1) / NR;
+  const bool deep = !single && M <= 256 && int64_t(M) * K * int64_t(sizeof(T)) > kKeptBytes;
+  const int outer = deep ? pieces : columns, inner = deep ? columns : pieces;
+  const auto at = [&](int i, int j) {
+    return panels + (int64_t(deep ? j : i) * K + int64_t(deep ? i : j) * step) * NR;
+  };
+  for (int i = 0; i < outer; i++) {
+    for (int j = 0; j < inner; j++) {
+      const int k = (deep ? i : j) * step, n = (deep ? j : i) * NR;
+      const int depth = K - k < step ? K - k : step, width = N - n < NR ? N - n : NR;
+      const T* wanted = single ? at(i, j) + near * NR : j + 1 < inner ? at(i, j + 1) : at(i + 1, 0);
+      const LeftSide<T> left = {A + k * (unit ? 1 : ak), am, unit ? 1 : ak, MR * am};
+      all_rows<T, MR, NR / W, W>(left, at(i, j), NR, C + n, ldc, M, depth, {0, width},
+                                 accumulate || k > 0,
+                                 Ahead{reinterpret_cast<const char*>(wanted), bytes / blocks});
+    }
+  }
 }
 #define STRETTO_SHARED_PACKED(WHERE, T, MR, NR, unit)                                      \
   WHERE template void stretto::packed_shared<T, MR, NR, unit>(                             \

@@ -39,6 +39,9 @@ constexpr int kChains = kVectorRegisters == 32 ? 12 : 8;
 // What a task may keep hot in the first-level cache (32 or 48 KiB) beside its streams.
 constexpr int kHotBytes = 32 << 10;
 
+// What a task may keep in the second-level cache (1 or 2 MiB).
+constexpr int kKeptBytes = 1 << 20;
+
 template <class T>
 constexpr int kLanes = kVectorBytes / int(sizeof(T));
 

@@ -30,6 +30,8 @@ HEIGHTS = {64: 6, 32: 12, 16: 12}
 """Rows of a register tile, by its columns."""
 LARGE = 1 << 18
 """From so many products of numbers on, an operator calls a shared instance."""
+LEFT_AGAIN = 8
+"""Reading a left operand that no cache holds takes as long as so many columns."""
 LARGE_ROW, DEEP = 1 << 12, 64
 """The same for each row, where their number is known at the call only, and for each result."""
 
@@ -209,7 +211,11 @@ def _packed(request: Request, found: Contraction, rows: int) -> Candidate | None
     first = found.column if rows <= costs.cached_rows else None
     size = packed_bytes(operator, found, costs)
     reading = size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
-    return Candidate(template, multiples, seconds, first, rows=found.rows, reading=reading)
+    left = rows * costs.points(operator.reduce) * operator.out.buffer.dtype.itemsize
+    last, again = (found.column, LEFT_AGAIN) if left > costs.cache_bytes else (None, 0)
+    return Candidate(
+        template, multiples, seconds, first, last, again, rows=found.rows, reading=reading
+    )
 
 
 def packed_bytes(operator: Operator, found: Contraction, costs: CpuCosts) -> float:
