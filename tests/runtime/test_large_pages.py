@@ -9,7 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from stretto.runtime.large_pages import CHUNK_BYTES, LARGE_PAGES, LEAST_BYTES, LargePages
+import stretto
+from stretto.runtime.large_pages import (
+    CHUNK_BYTES,
+    LARGE_PAGES,
+    LARGE_RESULT,
+    LEAST_BYTES,
+    LargePages,
+    advise_large,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -44,3 +52,16 @@ def test_a_chunk_goes_with_its_last_tensor() -> None:
     del second
     gc.collect()
     assert pages() is None
+
+
+def test_large_results_are_as_they_were() -> None:
+    tensors = [torch.empty(LARGE_RESULT // 4 + 3), torch.empty(3), torch.empty(0)]
+    assert advise_large(tensors) is tensors
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_of_any_size_are_right(dynamic: bool) -> None:
+    fast = stretto.compile(lambda x: x + 1, backend="cpu", dynamic=dynamic)
+    for rows in (2, 1023, 1024, 3000):
+        x = torch.randn(rows, 1024)
+        assert torch.equal(fast(x), x + 1)

@@ -21,6 +21,7 @@ from stretto.errors import RunError
 from stretto.interp.check import Sizes, bind_sizes, size_value
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol
+from stretto.runtime.large_pages import LARGE_RESULT, advise_large
 from stretto.runtime.stops import too_large
 
 Values = Sequence[int]
@@ -173,7 +174,7 @@ class Formulas:
         It raises RunError where they need more than `limit` bytes, and takes none.
         """
         total = Size()
-        known: dict[str, object] = {"empty": torch.empty_strided}
+        known: dict[str, object] = {"empty": torch.empty_strided, "large": advise_large}
         made: list[str] = []
         for number, buffer in enumerate(buffers):
             dims = known_dims(buffer)
@@ -183,7 +184,9 @@ class Formulas:
             made.append(f"empty({shape}, {steps}, dtype=d{number})")
         known["refuse"] = self._refuse(total, limit)
         every = f"[{', '.join(made)}]"
-        text = f"{every} if {self.text(total)} <= {limit} else refuse({self.parameters})"
+        nbytes = self.text(total)
+        large = f"large({every}) if {nbytes} <= {limit} else refuse({self.parameters})"
+        text = f"{every} if {nbytes} < {min(LARGE_RESULT, limit)} else {large}"
         return _function(self.parameters, text, known)
 
     def _refuse(self, total: Size, limit: int) -> Callable[..., NoReturn]:

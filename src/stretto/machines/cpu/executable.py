@@ -20,6 +20,7 @@ from stretto.machines.machine import Executable, TaskEvent
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.constants import ConstantTable
+from stretto.runtime.large_pages import LARGE_RESULT, advise_large
 from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
 from stretto.runtime.memory_watch import load as load_memory_watch
@@ -125,6 +126,7 @@ class CpuExecutable(Executable):
             self.allocate_results = formulas.allocate(results, usable_memory())
         else:
             self.static = [_layout(buffer) for buffer in results]
+        self.has_large = any(buffer.nbytes >= LARGE_RESULT for buffer in results)
         self.as_they_are = [place.number for place in self.outputs]
         self.is_shaped = any(map(_is_dynamic, self.outputs))
         self.cuts = [self._cut(place) for place in self.outputs]
@@ -183,9 +185,8 @@ class CpuExecutable(Executable):
         if capacities and not self.has_fixed_limits:
             return self.allocate_lists(inputs, capacities, sizes)
         if not self.is_sized:  # the argument block is inputs and outputs, in this order
-            return inputs + [
-                _empty(shape, steps, dtype=dtype) for shape, steps, dtype in self.static
-            ]
+            made = [_empty(shape, steps, dtype=dtype) for shape, steps, dtype in self.static]
+            return inputs + (advise_large(made) if self.has_large else made)
         return inputs + self.allocate_results(*sizes)
 
     def allocate_lists(

@@ -15,6 +15,7 @@ from stretto.errors import RunError
 from stretto.machines.cpu.pool import launcher
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
+from stretto.runtime.large_pages import PAGE_BYTES, advise
 from stretto.runtime.library import Draws
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, stopped
@@ -25,7 +26,6 @@ LibraryCall = Callable[[int, int], object]
 on the thread of the unit that calls, with the GIL."""
 
 _FIRST_EVENTS = 1 << 14
-_HUGE_PAGE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class _Memory:
     def __init__(self, size: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # not shared with a forked child
         self._pages = mmap.mmap(-1, max(size, 1), flags=flags)
-        if size >= 2 * _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-            self._pages.madvise(mmap.MADV_HUGEPAGE)
+        if size >= 2 * PAGE_BYTES:
+            advise(self._pages)
         self.size = size
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
 
