@@ -21,6 +21,7 @@ from stretto.errors import (
     CaptureError,
     RunError,
     SourceLocation,
+    StrettoError,
     StrettoWarning,
     VerifyError,
 )
@@ -176,6 +177,13 @@ class Compiled:
             if isinstance(error, RuntimeError):  # as of shapes that a nested tensor does not have
                 check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
             raise
+        except Exception as error:
+            if entry is not None or self._fallback is None or isinstance(error, StrettoError):
+                raise
+            # Python code that takes no traced values raised it, or the function's own: in Python
+            # only the latter is raised again.
+            reason = f"{type(error).__name__} was raised while it was captured: {error}"
+            raise CaptureError(reason, location=self._place()) from error
         return self._function(*args, **kwargs)
 
     def _place(self) -> SourceLocation | None:

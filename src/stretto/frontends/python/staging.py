@@ -9,7 +9,7 @@ import builtins
 import functools
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from numbers import Number
 from types import FunctionType
 from typing import Any
@@ -37,7 +37,7 @@ from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values import arithmetic, mixed_numbers, raises, texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
-from stretto.frontends.python.values.scalars import concrete, to_number
+from stretto.frontends.python.values.scalars import concrete, is_number, to_number
 from stretto.frontends.python.values.state import TracedList
 
 slice = builtins.slice
@@ -361,14 +361,16 @@ def contains(container: Any, item: Any) -> Any:
         )
     if isinstance(container, TracedList):
         return operations.contains(container, item)
-    if isinstance(container, dict):
+    by_number = is_number(item) and isinstance(container, Set | dict)  # whatever hash it has
+    if isinstance(container, dict) and not by_number:
         entry = container.get(item, UNDEFINED)
         if isinstance(entry, Either):
             return branches.which(entry, lambda option: option is not UNDEFINED)
-    if isinstance(container, builtins.list | tuple | range | set) and (
+    is_searched = isinstance(container, builtins.list | tuple | range | set) and (
         isinstance(item, TracedTensor)
         or any(isinstance(other, TracedTensor | Either) for other in container)
-    ):
+    )
+    if by_number or is_searched:
         result: Any = False
         for other in container:
             result = branches.stage_or(

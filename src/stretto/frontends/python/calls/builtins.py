@@ -181,15 +181,23 @@ def _isinstance(value: Any, kinds: Any) -> Any:
         return any(issubclass(size, item) for item in every if isinstance(item, type))
     if not is_number(value):
         return NotImplemented
-    kind = {torch.bool: bool, torch.int64: int}.get(value.dtype, float)
-    return any(issubclass(kind, item) for item in every if isinstance(item, type))
+    return any(issubclass(_number_type(value), item) for item in every if isinstance(item, type))
+
+
+def _number_type(number: TracedTensor) -> type:
+    return {torch.bool: bool, torch.int64: int}.get(number.dtype, float)
 
 
 def _type(*args: Any) -> Any:
-    """A size is an int, as in eager PyTorch."""
-    if len(args) != 1 or not is_size_number(args[0]):
+    """What stands for something of eager PyTorch is of the type of that."""
+    if len(args) != 1:
         return NotImplemented
-    return int if isinstance(args[0], torch.SymInt) else float
+    (value,) = args
+    if is_size_number(value):
+        return int if isinstance(value, torch.SymInt) else float
+    if isinstance(value, TracedTensor):
+        return _number_type(value) if is_number(value) else torch.Tensor
+    return list if isinstance(value, TracedList) else NotImplemented
 
 
 def _getattr(holder: Any, name: str, *default: Any) -> Any:

@@ -82,7 +82,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
     check_repeatable(function)
-    check_harmless(function, args)
+    check_harmless(function, args, kwargs)
     function = original(function)
     rule = _rule(function)
     if rule is not None:

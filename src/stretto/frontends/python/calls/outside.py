@@ -1,9 +1,9 @@
 """Python functions that return another value at each call, or act on the world outside.
 
 A capture would call random numbers and clocks once, and every later run of the program would find
-the value of that first call. So calling one is a CaptureError. What is printed, logged or written
-to a file would be so while capturing only; where statements may run in Python (`fallback=True`),
-those that do so run there, and files of tensors cannot be written from a capture at all.
+the value of that first call. So calling one is a CaptureError, and so is what writes files, puts
+into queues or starts processes. What is printed or logged is so while capturing only. Where
+statements may run in Python (`fallback=True`), all that acts on the world outside runs there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ import io
 import json
 import logging
 import os
+import pathlib
+import pickle
 import random
 import secrets
+import sys
+import threading
 import time
 import uuid
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -59,27 +64,44 @@ def check_repeatable(function: Any) -> None:
         )
 
 
-_WRITERS: frozenset[Any] = frozenset((torch.save, np.save, np.savez))
-_DIFFERENTIATE: frozenset[Any] = frozenset((torch.autograd.grad, torch.autograd.backward))
-_ACTORS: frozenset[Any] = frozenset(
-    (print, open, input, time.sleep, json.dump, torch.load, np.load)
+_OF_OS = (
+    *("chdir", "chmod", "kill", "link", "makedirs", "mkdir", "popen", "putenv", "remove"),
+    *("removedirs", "rename", "renames", "replace", "rmdir", "symlink", "system", "truncate"),
+    *("unlink", "unsetenv", "utime", "write"),
 )
+_OF_PATHS = frozenset(
+    (
+        *("chmod", "hardlink_to", "mkdir", "rename", "replace", "rmdir", "symlink_to", "touch"),
+        *("unlink", "write_bytes", "write_text"),
+    )
+)
+_WRITERS: frozenset[Any] = frozenset(
+    (
+        *(torch.save, np.save, np.savez, json.dump, pickle.dump, input, time.sleep),
+        *(getattr(os, name) for name in _OF_OS if hasattr(os, name)),
+    )
+)
+"""Functions that do something which later runs would not do again."""
+_DIFFERENTIATE: frozenset[Any] = frozenset((torch.autograd.grad, torch.autograd.backward))
+_CUT: frozenset[Any] = frozenset((print, open, torch.load, np.load))
+"""Functions that may be called while capturing, but are cut where statements run in Python."""
 _LOGS = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING,
     "warn": logging.WARNING, "error": logging.ERROR, "exception": logging.ERROR,
     "critical": logging.CRITICAL, "log": None,
 }  # fmt: skip
-_ACTING_MODULES = frozenset(
+_WRITING_MODULES = frozenset(
     (
-        "_csv", "_pickle", "_queue", "_socket", "_sqlite3", "csv", "multiprocessing", "pickle",
-        "queue", "shutil", "socket", "sqlite3", "subprocess", "tempfile", "threading",
+        "_queue", "_socket", "_sqlite3", "multiprocessing", "queue", "shutil", "socket", "sqlite3",
+        "subprocess", "tempfile",
     )
 )  # fmt: skip
+_CUT_MODULES = _WRITING_MODULES | {"_csv", "_pickle", "csv", "pickle", "threading"}
 
 
-def check_harmless(function: Any, args: tuple[Any, ...]) -> None:
-    """Fail for a function that acts on the world outside of the program, where statements may run
-    in Python; for one that writes tensors to a file; and for gradients."""
+def check_harmless(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Fail for a function that changes the world outside of the program, where statements may run
+    in Python also for one that prints or reads; and for gradients."""
     name = getattr(function, "__name__", type(function).__name__)
     is_cut = tracer().surroundings is not Surroundings.COMPILED
     owner = getattr(function, "__self__", None)
@@ -93,17 +115,36 @@ def check_harmless(function: Any, args: tuple[Any, ...]) -> None:
             f"'{name}' is about gradients, which programs do not compute",
             "use torch.func.grad, or call it outside of the compiled function",
         )
-    acts = _is_one_of(function, _WRITERS)
+    acts = _writes(function, name, args, kwargs)
     if not acts and is_cut:
-        acts = _is_one_of(function, _ACTORS) or _acts(function, name, args)
+        acts = _is_one_of(function, _CUT) or _speaks(function, name, args)
     if acts:
         fail(
             f"'{name}' acts on the world outside, which a compiled program would not do again",
-            "call it outside of the compiled function",
+            "call it outside of the compiled function, or compile with fallback=True",
         )
 
 
-def _acts(function: Any, name: str, args: tuple[Any, ...]) -> bool:
+def _writes(function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call changes a file, a queue or another process."""
+    if function is open:
+        mode = args[1] if len(args) > 1 else kwargs.get("mode")
+        return isinstance(mode, str) and not {*"wax+"}.isdisjoint(mode)
+    owner = getattr(function, "__self__", None)
+    if function is print:
+        owner, name = kwargs.get("file"), "write"
+    if isinstance(owner, io.IOBase):
+        is_shown = owner in (sys.stdout, sys.stderr)
+        return name.startswith("write") and not is_shown and _is_shared_file(owner)
+    if isinstance(owner, pathlib.Path):
+        return name in _OF_PATHS
+    if isinstance(owner, threading.Thread):
+        return name == "start"
+    return _is_one_of(function, _WRITERS) or _is_of_module(function, _WRITING_MODULES)
+
+
+def _speaks(function: Any, name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a call logs something, or uses a file or something of a module that acts."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, logging.Logger):
         level = _LOGS.get(name, logging.NOTSET)
@@ -111,11 +152,21 @@ def _acts(function: Any, name: str, args: tuple[Any, ...]) -> bool:
             level = args[0]
         return name in _LOGS and (not isinstance(level, int) or owner.isEnabledFor(level))
     if isinstance(owner, io.IOBase):
-        is_text = isinstance(owner, io.StringIO | io.BytesIO)
-        return not is_text or tracer().heap.knows(owner)
+        return _is_shared_file(owner)
+    return _is_of_module(function, _CUT_MODULES)
+
+
+def _is_shared_file(owner: Any) -> bool:
+    """Whether a file is more than a text in memory that the function has made."""
+    is_text = isinstance(owner, io.StringIO | io.BytesIO)
+    return not is_text or tracer().heap.knows(owner)
+
+
+def _is_of_module(function: Any, modules: frozenset[str]) -> bool:
+    owner = getattr(function, "__self__", None)
     kind = function if owner is None or isinstance(owner, ModuleType) else type(owner)
     module = getattr(kind, "__module__", None)
-    return isinstance(module, str) and module.split(".")[0] in _ACTING_MODULES
+    return isinstance(module, str) and module.split(".")[0] in modules
 
 
 def _is_one_of(function: Any, functions: frozenset[Any]) -> bool:

@@ -366,12 +366,13 @@ class TracedTensor(torch.Tensor):
         return str(self)
 
     def __hash__(self) -> int:
-        self._needs_value("key")
+        """A number of Python is a key by its value, and a tensor by its identity."""
+        if self.number is not None:
+            return hash(Hooks.concrete(self, "number for a key"))
         return super().__hash__()
 
     def _needs_value(self, kind: str) -> None:
-        """A counter held by an object of the user has no text and no hash as long as its value is
-        not known."""
+        """A counter held by an object of the user has no text as long as its value is not known."""
         if self.number is not None and any(loop < 0 for loop in self.number.loops):
             Hooks.concrete(self, kind)
 
