@@ -19,6 +19,7 @@ from stretto.entry import Entry, check_dense, check_written
 from stretto.errors import (
     BuildError,
     CaptureError,
+    OtherProgram,
     RunError,
     SourceLocation,
     StrettoError,
@@ -111,6 +112,7 @@ class Compiled:
         self._families: dict[Key, Family] = {}
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
         self._cuts = frozenset[SourceLocation]()
+        self._settling = set[SourceLocation]()
         self._structures: dict[Key, Key | bool] = {}
         """By families of calls with objects: the only ones passed so far, or whether there may be a
         program for any of their classes."""
@@ -161,14 +163,14 @@ class Compiled:
         entry, tensors, reading = self._entry(args, {})
         if entry is None:
             raise NotNative
-        return entry(tensors, reading)
+        return self._run(entry, tensors, reading, (args, {}))
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entry = None
         try:
             entry, tensors, reading = self._entry(args, kwargs)
             if entry is not None:
-                return entry(tensors, reading)
+                return self._run(entry, tensors, reading, (args, kwargs))
         except (RunError, CaptureError, RuntimeError) as error:
             if entry is not None and isinstance(error, RunError) and self._learn(entry, error):
                 return self._call(args, kwargs)
@@ -185,6 +187,31 @@ class Compiled:
             reason = f"{type(error).__name__} was raised while it was captured: {error}"
             raise CaptureError(reason, location=self._place()) from error
         return self._function(*args, **kwargs)
+
+    def _run(
+        self,
+        entry: Entry,
+        tensors: Sequence[torch.Tensor],
+        reading: Reading | None,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> Any:
+        """Runs an entry, or, where a condition that chooses a program goes another way, that for
+        this way. Each further one agrees with one condition more."""
+        while True:
+            try:
+                return entry(tensors, reading)
+            except OtherProgram as error:
+                key = ((OtherProgram.__name__, error.message), entry.key)
+            general, tensors, _ = self._general_key(*arguments)
+            form = CallForm.of(general)
+            found = self._entries.get(key)
+            if found is None or not found.is_current():
+                found = self._compile(key, tensors, *arguments)
+            tensors = found.with_ints(tensors, form.ints)
+            found, reading = self._varying(found, key, tensors, *arguments, form)
+            if found is None:
+                return self._function(*arguments[0], **arguments[1])
+            self._last = entry = found
 
     def _place(self) -> SourceLocation | None:
         """Where the function is defined."""
@@ -528,6 +555,7 @@ class Compiled:
                     by_structure=wide or (None if self._may_be_wide(args, kwargs) else False),
                     sizes=None if base is None else base.plan,
                     cuts=self._cuts,
+                    settling=self._settling if machine.stops_at_once else None,
                     surroundings=self._surroundings,
                     state=None if base is None else base.family.state,
                 )

@@ -98,6 +98,11 @@ class RunError(StrettoError):
     """A compiled program cannot run on these inputs, or stopped while running."""
 
 
+class OtherProgram(RunError):
+    """A condition on the content of tensors goes another way than in the call that the program was
+    captured for. A compiled function then runs the program for that way."""
+
+
 class SaveError(StrettoError):
     """A compiled function holds what a file cannot, or the file cannot be written."""
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from stretto.errors import RunError, SourceLocation
+from stretto.errors import OtherProgram, RunError, SourceLocation
 
-_OF_TORCH: dict[str, type[Exception]] = dict.fromkeys(
+_OTHERS: dict[str, type[Exception]] = dict.fromkeys(
     ("LinAlgError", "_LinAlgError"),
     torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
-)
+) | {OtherProgram.__name__: OtherProgram}
 """Classes that are not builtins, by the name that a printed Program has."""
 
 
@@ -85,7 +85,7 @@ def unpacked_detail(word: int) -> tuple[int, int]:
 
 def eager_class(name: str) -> type[Exception]:
     """The exception class of that name; RuntimeError where there is none."""
-    found: object = _OF_TORCH.get(name) or getattr(builtins, name, None)
+    found: object = _OTHERS.get(name) or getattr(builtins, name, None)
     return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
 
 

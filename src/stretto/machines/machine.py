@@ -253,6 +253,8 @@ class Machine(ABC):
     is_oracle: ClassVar[bool] = False
     """Whether it runs Programs op by op, so that nothing could check its results."""
 
+    stops_at_once: ClassVar[bool] = True
+    """Whether a call itself raises what stops its run, and not a later one."""
     takes_symbols: ClassVar[bool] = False
     """Whether its programs may have sizes that are known at the call only."""
 

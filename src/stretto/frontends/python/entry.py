@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python import staging
+from stretto.frontends.python.control.settled import settles_more
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.layout import guards_of
 from stretto.frontends.python.guards.reach import Code
@@ -137,6 +138,7 @@ def capture(
     by_structure: bool | None = False,
     sizes: SizePlan | None = None,
     cuts: Collection[SourceLocation] = (),
+    settling: set[SourceLocation] | None = None,
     surroundings: Surroundings = Surroundings.COMPILED,
     state: ObjectState | None = None,
 ) -> Captured:
@@ -146,9 +148,11 @@ def capture(
     as they are. by_structure: what objects among the arguments hold is read at each call, as if
     they were containers; None: raises ArgumentsChange where some of it is changed. sizes: which
     sizes of the arguments are symbols. cuts: where slices of static length may reach beyond their
-    dim. surroundings: who makes the call. state: what an earlier capture found in objects; tensors
-    there are numbered alike. Objects of the user are as before afterwards. Raises CaptureError
-    where the function cannot be captured; exceptions of the function itself are raised unchanged.
+    dim. settling: branches of which a program has one arm, to which the capture adds; None where
+    there may be none. surroundings: who makes the call. state: what an earlier capture found in
+    objects; tensors there are numbered alike. Objects of the user are as before afterwards. Raises
+    CaptureError where the function cannot be captured; exceptions of the function itself are raised
+    unchanged.
     """
     limit = sys.getrecursionlimit()
     with capturing():
@@ -164,8 +168,13 @@ def capture(
             while tries < _TRIES:
                 tracer = Tracer(options, sizes, cuts)
                 tracer.hints, known = hints, hints.size()
-                tracer.surroundings = surroundings
-                captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
+                tracer.surroundings, tracer.settling = surroundings, settling
+                try:
+                    captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
+                except CaptureError:
+                    if not settles_more(tracer):
+                        raise
+                    continue
                 if merged is None and captured is not None:
                     return captured
                 if by_structure is None and plan.changes_objects((args, kwargs)):
@@ -420,6 +429,8 @@ def _made_input(
     tracer: Tracer, binding: InputBinding, fake: torch.Tensor, tensor: torch.Tensor, hint: str
 ) -> _Input:
     value = tracer.param(tracer.type_of(fake), hint)
+    if isinstance(binding, ArgumentLeaf):
+        tracer.given[value] = tensor
     traced = TracedTensor(fake, Storage(StorageState(value), tracer.scope, fake))
     return _Input(binding, value, traced, tensor)
 

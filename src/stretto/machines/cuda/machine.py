@@ -102,6 +102,7 @@ class CudaMachine(TritonMachine):
     device_type: ClassVar[str] = "cuda"
     trials: ClassVar[tuple[Trial, ...]] = ()
     is_default: ClassVar[bool] = True
+    stops_at_once: ClassVar[bool] = False
     targets: ClassVar[tuple[str, ...]] = TARGETS
     instead: ClassVar[str] = (
         "without a GPU: --backend cuda-emulated runs it here, explain --target sm_90 compiles it"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.control.join import ArmEnd, Joiner
+from stretto.frontends.python.control.settled import note_divided, settled
 from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame
 from stretto.frontends.python.tracing.signals import UnknownResult, fail
@@ -127,6 +128,9 @@ def branch(
 ) -> Any:
     """Trace both arms; the joint result."""
     flag = condition_of(condition)
+    taken = settled(flag)
+    if taken is not None:
+        return then() if taken else orelse()
     base = Snapshot.take()
     arms = ((then, True), (orelse, False))
     outcomes = [_arm(base, arm, flag, taken) for arm, taken in arms]
@@ -136,7 +140,11 @@ def branch(
             leave(flag, when, outcome)
     match outcomes:
         case ArmEnd() as first, ArmEnd() as second:
-            return Joiner(base, first, second, flag, frame, live).run()
+            joiner = Joiner(base, first, second, flag, frame, live)
+            result = joiner.run()
+            if joiner.is_divided:
+                note_divided()
+            return result
         case (ArmEnd() as only, RaisingArm()) | (RaisingArm(), ArmEnd() as only):
             return _go_on(only)
         case RaisingArm() as first, RaisingArm():

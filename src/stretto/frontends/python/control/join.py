@@ -102,6 +102,8 @@ class Joiner:
     """The sizes of tensors that differ in size, by those that they have in the arms."""
     guarded: dict[tuple[int, bool], Any] = field(default_factory=dict[tuple[int, bool], Any])
     keep: list[Any] = field(default_factory=list[Any])
+    is_divided: bool = False
+    """Whether something is of one kind behind one arm, and of another behind the other."""
 
     def run(self) -> Any:
         """Emits the branch and sets the joint state. Returns the joint result of the arms."""
@@ -352,7 +354,10 @@ class Joiner:
                 options.append(self._guarded(other if one is NONE else one, one is NONE))
             else:
                 options.append(self.value(one, other, name))
-        return Either(flags, options) if len(options) > 1 else options[0]
+        if len(options) == 1:
+            return options[0]
+        self.is_divided = True
+        return Either(flags, options)
 
     def _possible(self, value: Any, taken: bool) -> list[tuple[Any, Any]]:
         """What a value may be at the end of an arm, each with its flag."""

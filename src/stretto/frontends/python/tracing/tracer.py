@@ -113,6 +113,10 @@ class Tracer:
         self.options = options
         # Slices `x[i:i + 3]` that may end behind the dim, and those that are taken not to.
         self.cuts, self.windows = cuts, set[SourceLocation]()
+        # Branches of which the program has one arm, and those whose arms are found to differ much.
+        self.settling: set[SourceLocation] | None = None
+        self.divided = list[SourceLocation]()
+        self.given: dict[Value, torch.Tensor] = {}  # the inputs, in the call that is captured
         self.not_negative = set[Value]()  # indices of loops
         self.sizes = Sizes(plan)
         self.notes: list[str] = []
