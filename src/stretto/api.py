@@ -45,6 +45,7 @@ from stretto.frontends.python import (
     capturing,
     is_structural,
 )
+from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.results.signature import key_of
 from stretto.frontends.python.tracing.admission import (
     active_transformation,
@@ -649,7 +650,8 @@ class Compiled:
         if len(self._entries) != 1:
             return None
         (entry,) = self._entries.values()
-        return None if entry.varies or entry.takes_ints or entry.fits_sizes is not None else entry
+        needs_more = entry.varies or entry.takes_ints or entry.fits_sizes is not None
+        return None if needs_more or is_settled(entry.captured.program) else entry
 
     def synchronize(self) -> None:
         """Waits until all calls on GPUs have ended. Raises RunError for one that failed, which

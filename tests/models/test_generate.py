@@ -30,6 +30,15 @@ def prompts(*sizes: int) -> list[torch.Tensor]:
     return [torch.randint(5, 90, (1, size), generator=generator) for size in sizes]
 
 
+def varied(model: Any) -> Any:
+    """The same model with larger weights, so that it does not give one token all the time."""
+    generator = torch.Generator().manual_seed(5)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.normal_(0, 0.3, generator=generator)
+    return model
+
+
 def decoding(model: Any, **options: Any) -> Callable[..., Any]:
     def decode(ids: torch.Tensor) -> Any:
         return model.generate(ids, max_new_tokens=TOKENS, do_sample=False, **options)
@@ -64,3 +73,50 @@ def test_a_token_that_ends_the_text(name: str, cache: str) -> None:
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = last
     assert decode(ids).shape[1] < ids.shape[1] + TOKENS
     check(decode, ids, backend="cpu")
+
+
+@pytest.mark.parametrize("backend", sampled(["interpreter", "cpu"], ["interpreter"]))
+def test_padding_on_the_left(backend: str) -> None:
+    """`generate(**tokenizer(texts))`, where the rows end at different steps. A mask of ones is
+    dropped: calls with such a mask have a program of their own."""
+    model = varied(model_of("gpt2"))
+
+    def decode(ids: torch.Tensor, mask: torch.Tensor) -> Any:
+        return model.generate(
+            input_ids=ids, attention_mask=mask, max_new_tokens=TOKENS, do_sample=False
+        )
+
+    fast = stretto.compile(decode, backend=backend, dynamic=False)
+    ids = torch.cat(prompts(6, 6))
+    ids[0, :2] = 98
+    mask = (ids != 98).long()
+    wanted = decode(ids, mask)
+    model.generation_config.eos_token_id = [98, int(wanted[0, 8])]
+    wanted = decode(ids, mask)
+    assert (wanted[0, -4:] == 98).all() and not (wanted[1, -4:] == 98).any()
+    assert torch.equal(fast(ids, mask), wanted)
+    if backend == "cpu":
+        everything = torch.ones_like(mask)
+        assert torch.equal(fast(ids, everything), decode(ids, everything))
+        assert torch.equal(fast(ids, mask), wanted) and len(fast.signatures) == 2
+
+
+@pytest.mark.parametrize("padded", sampled([False, True], []))
+def test_a_pad_token_that_ends_nothing(padded: bool) -> None:
+    model = varied(model_of("gpt2"))
+    model.generation_config.pad_token_id = 0
+    ids = torch.cat(prompts(6, 6))
+    ids[0, :2] = 0 if padded else 7
+    check(decoding(model), ids)
+
+
+@pytest.mark.parametrize("backend", sampled(["interpreter", "cpu"], ["interpreter"]))
+def test_t5(backend: str) -> None:
+    """The encoder once, then a decoder with two caches, of which one grows."""
+    known = TRANSFORMERS["t5"]
+    sizes = {**known.sizes, "num_layers": 1, "tie_word_embeddings": False}
+    model = varied(replace(known, sizes=sizes).make())
+    settings = model.generation_config
+    settings.decoder_start_token_id, settings.pad_token_id, settings.eos_token_id = 0, 0, 98
+    assert len(set(decoding(model)(known.args[0])[0].tolist())) > 3
+    check(decoding(model), known.args[0], backend=backend)

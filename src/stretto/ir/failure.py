@@ -17,10 +17,11 @@ import torch
 
 from stretto.errors import OtherProgram, RunError, SourceLocation
 
-_OTHERS: dict[str, type[Exception]] = dict.fromkeys(
-    ("LinAlgError", "_LinAlgError"),
-    torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
-) | {OtherProgram.__name__: OtherProgram}
+_OTHERS: dict[str, type[Exception]] = {
+    "LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
+    "_LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
+    OtherProgram.__name__: OtherProgram,
+}
 """Classes that are not builtins, by the name that a printed Program has."""
 
 

@@ -13,8 +13,9 @@ from torch.utils import _pytree as pytree
 
 from stretto.build import build
 from stretto.entry import Entry
-from stretto.errors import LoadError, RunError, StrettoError
+from stretto.errors import LoadError, OtherProgram, RunError, StrettoError
 from stretto.families import CallForm
+from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.results.signature import key_of
 from stretto.frontends.python.tracing.admission import active_transformation, foreign_input
 from stretto.locks import ForkSafeLock
@@ -148,14 +149,18 @@ class Loaded:
         if _trains(tensors):
             raise _refusal("an input requires grad, and programs compute no gradients")
         key = (spec, *map(key_of, leaves))
+        refuted: OtherProgram | None = None
         for number in self._fixed.get(key, ()):
             entry = self._current(number)
-            if not entry.checks_inputs:
-                if not kwargs and len(leaves) == len(args) == len(tensors):
-                    self._plain[key[1:]] = entry
-                return entry(tensors)
-            if entry.variant(tensors) == entry.compiled_variant:
-                return entry(tensors)
+            takes_any = not entry.checks_inputs
+            tensors_only = not kwargs and len(leaves) == len(args) == len(tensors)
+            if takes_any and tensors_only and not is_settled(entry.captured.program):
+                self._plain[key[1:]] = entry
+            if takes_any or entry.variant(tensors) == entry.compiled_variant:
+                try:
+                    return entry(tensors)
+                except OtherProgram as error:
+                    refuted = error
         if self._families:
             form = CallForm.of(key)
             for number in self._families.get(form.family, ()):
@@ -164,7 +169,12 @@ class Loaded:
                     continue
                 given = entry.with_ints(tensors, form.ints)
                 if not entry.checks_inputs or entry.variant(given) == entry.compiled_variant:
-                    return entry(given)
+                    try:
+                        return entry(given)
+                    except OtherProgram as error:
+                        refuted = error
+        if refuted is not None:
+            raise refuted
         parameters: list[str] = self._content.manifest["parameters"]
         raise mismatch(self.__name__, parameters, self._signatures, (args, kwargs), key)
 

@@ -128,7 +128,10 @@ def arange(*args: Any, **kwargs: Any) -> Any:
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if isinstance(step, TracedTensor) or step == 0:
         return NotImplemented
-    distance = (stop - start) if step > 0 else (start - stop)
+    if isinstance(start, int) and start == 0 and step > 0:
+        distance = stop
+    else:
+        distance = (stop - start) if step > 0 else (start - stop)
     message = "upper bound and lower bound inconsistent with step sign"
     check(distance >= 0, "RuntimeError", message)
     length: Any = distance if abs(step) == 1 else (distance + (abs(step) - 1)) // abs(step)

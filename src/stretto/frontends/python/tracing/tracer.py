@@ -144,6 +144,7 @@ class Tracer:
         self.symbol_values: dict[Symbol, Value] = {}
         self.sizes_of: dict[Value, torch.SymInt] = {}
         self.size_values: dict[Size, Value] = {}
+        self.sizes_read: dict[Value, Size] = {}
         self.chosen: dict[Value, Any] = {}
         self.slices: dict[Any, Any] = {}
         self.tries = Tries()
@@ -550,7 +551,11 @@ class Tracer:
         if isinstance(size, int):
             return size
         if size.symbol in self.symbol_values:
-            return self.number(self.use(self.symbol_values[size.symbol]))
+            bound = self.symbol_values[size.symbol]
+            value = self.use(bound)
+            if value is bound:  # else another function binds the symbol
+                self.sizes_read[value] = size
+            return self.number(value)
         return self.number(self._size_value(size))
 
     def _size_value(self, size: Size) -> Value:
@@ -560,6 +565,7 @@ class Tracer:
             op = TensorOp("aten.scalar_tensor.default", (size,), (("dtype", torch.int64),))
             value = self.emit(op, (INDEX,), "size")[0]
             self.size_values[size] = value
+            self.sizes_read[value] = size
         return value
 
     def loop_of(self, source: object) -> int:

@@ -82,6 +82,8 @@ def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> 
         return known
     state = tracer()
     value = state.read(number)
+    if value in state.sizes_read:
+        return state.symbolic_dim(state.sizes_read[value])
     found = state.sizes_of.get(value)
     if found is not None and state.is_known(state.symbol_values[state.symbols[found.node.expr]]):
         return found
