@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stretto.device.operator import Operator
+from stretto.device.operator import Kernel, Operator
 from stretto.device.text import parse_program, print_program
+from stretto.device.tree import leaves
 from stretto.errors import ScheduleError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Value
@@ -207,3 +208,25 @@ def test_images_that_are_seen_by_other_dims_stay_as_they_are() -> None:
     source = program_of(text)
     given = [torch.randn(2, 3, 9, 9)]
     assert_close(built(source, 2).cpu()(given), run(source, given), scale=4)
+
+
+def test_tasks_share_pixels_among_several_vectors_of_channels() -> None:
+    """A task of few channels reads all pixels for these alone: images are cut into rows, and where
+    tasks can differ in their channels only, as those of a mean do, they are few."""
+    text = """
+    func @main(%x: f32[1, 64, 25, 25]) -> (f32[1, 128]) {
+      %w = constant "w" : f32[128, 128, 3, 3]
+      %v = constant "v" : f32[128, 64, 1, 1]
+      %h = aten.convolution.default(%x, %v, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+        : f32[1, 128, 25, 25]
+      %y = aten.convolution.default(%h, %w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+        : f32[1, 128, 25, 25]
+      %m = aten.mean.dim(%y, (2, 3)) : f32[1, 128]
+      return %m
+    }
+    """
+    chosen = select(lowered(text), 2)
+    kernels = [k for f in chosen.tree.functions for body in leaves(f.body) for k in body]
+    grids = [kernel.grid for kernel in kernels if isinstance(kernel, Kernel)]
+    _, first, mean = [[(dim.extent, dim.tile) for dim in grid] for grid in grids]
+    assert first == [(25, 13), (25, 25), (128, 128)] and mean == [(128, 64)]
