@@ -17,7 +17,6 @@ from stretto.device.expr import (
     Access,
     Apply,
     Atom,
-    Buffer,
     Dynamic,
     Expr,
     Index,
@@ -40,6 +39,7 @@ from stretto.ir.sizes import (
 )
 from stretto.ir.types import DType
 from stretto.machines.expressions import HALVES, INFIX, ExpressionPrinter
+from stretto.machines.parameters import element_of
 from stretto.machines.terms import (
     Operand,
     Term,
@@ -187,10 +187,8 @@ class ScalarPrinter(ExpressionPrinter):
 
     def address(self, access: Access) -> Term:
         """A place in memory."""
-        return element(self.names.buffer(access.buffer), self.index(access.offset))
-
-    def pointer(self, buffer: Buffer, offset: Index) -> Term:
-        return self.names.buffer(buffer) + self.index(offset)
+        start, offset = element_of(self.names, access)
+        return element(start, self.index(offset))
 
     # ---- values ------------------------------------------------------------------------------
     def literal(self, value: bool | int | float, dtype: DType) -> Term:

@@ -267,7 +267,8 @@ class UnitPrinter(ControlPrinter[SourceParts]):
             self.library_call(kernel.call)
             return
         text = self.parts.texts[item.kernel]
-        arguments = (*map(self.buffer, text.buffers), *map(self.reg, text.regs), TASK)
+        buffers = (self.start(buffer, text.bases.get(buffer)) for buffer in text.buffers)
+        arguments = (*buffers, *map(self.reg, text.regs), TASK)
         task = code.Do(call(self.parts.names[item.kernel], CONTEXT, *arguments))
         last = task_count(kernel, self)
         if item.count is not None:
@@ -283,6 +284,11 @@ class UnitPrinter(ControlPrinter[SourceParts]):
             self.guard("go_on")
         elif self.checks(kernel):
             self.out.add(code.If(call("stretto::stopped", CONTEXT), (FALSE,)))
+
+    def start(self, buffer: Buffer, base: Index | None) -> Term:
+        """Where in a buffer a kernel begins."""
+        start = self.buffer(buffer)
+        return start if base is None else start + self.position(base)
 
     def checks(self, kernel: Kernel) -> bool:
         return any(a.function == "checked" for s in kernel.stages for a in applies(s.operator))

@@ -7,9 +7,11 @@ quickly.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
+from types import MappingProxyType
 
 from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import Kernel, TileDim
@@ -21,20 +23,44 @@ from stretto.machines.statements import Builder, For, Function
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 TASK = variable("task")
+NO_BASES: Mapping[Buffer, Index] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """`buffers` and `regs` are the arguments of the function, in order."""
+    """`buffers` and `regs` are the arguments of the function, in order. bases: where in a buffer
+    its argument points to, if not to its start. first: where the first access
+    to a buffer begins, if not at its start."""
 
     function: Function
     buffers: tuple[Buffer, ...]
     regs: tuple[Reg, ...]
+    bases: Mapping[Buffer, Index]
+    first: Mapping[Buffer, Index]
 
 
-def print_kernel(kernel: Kernel) -> KernelText:
-    """The function of one kernel."""
-    parameters = Parameters()
+def print_kernels(kernels: Iterable[Kernel]) -> dict[str, KernelText]:
+    """The functions of kernels, by the kernels' names.
+
+    Kernels that differ only in where in their buffers they begin, as those of layers that read
+    their own part of one cache, get one function, to which pointers to these places are passed.
+    """
+    plain, moved = dict[str, KernelText](), dict[str, KernelText]()
+    merged = dict[Function, set[Function]]()
+    for kernel in kernels:
+        text = plain[kernel.name] = moved[kernel.name] = print_kernel(kernel)
+        if text.first:
+            moved[kernel.name] = print_kernel(kernel, text.first)
+        merged.setdefault(moved[kernel.name].function, set()).add(text.function)
+    return {
+        name: moved[name] if len(merged[moved[name].function]) > 1 else text
+        for name, text in plain.items()
+    }
+
+
+def print_kernel(kernel: Kernel, bases: Mapping[Buffer, Index] = NO_BASES) -> KernelText:
+    """The function of one kernel. bases: as in KernelText."""
+    parameters = Parameters(bases)
     out = Builder()
     grid = _grid(kernel, parameters, out)
     strip = kernel_strip(kernel)
@@ -50,7 +76,8 @@ def print_kernel(kernel: Kernel) -> KernelText:
         joined("int64_t ", TASK),
     )
     function = Function(arguments, tuple(out.statements))
-    return KernelText(function, tuple(parameters.buffers), tuple(parameters.regs))
+    buffers, regs = tuple(parameters.buffers), tuple(parameters.regs)
+    return KernelText(function, buffers, regs, bases, parameters.first_places())
 
 
 def _print_strips(

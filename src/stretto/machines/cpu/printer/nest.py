@@ -19,7 +19,7 @@ from stretto.machines.cpu.printer.expr import (
     wrapped,
 )
 from stretto.machines.expressions import HALVES
-from stretto.machines.parameters import Naming
+from stretto.machines.parameters import Naming, element_of
 from stretto.machines.statements import Builder, Do, For, Store
 from stretto.machines.terms import Operand, Term, call, literal, total, variable
 
@@ -85,8 +85,8 @@ class NestPrinter:
 
     def pointer(self, access: Access, fixed: dict[int, Term]) -> Term:
         """Pointer to the element at the given values of variables, 0 for the others."""
-        terms: list[Term] = [self.names.buffer(access.buffer)]
-        offset = access.offset
+        start, offset = element_of(self.names, access)
+        terms: list[Term] = [start]
         for atom, factor in offset.terms:
             value = self.part(atom, fixed)
             if value is not None:

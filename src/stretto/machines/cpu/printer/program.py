@@ -20,7 +20,7 @@ from stretto.machines.cpu.printer.function import (
     nbytes,
     result,
 )
-from stretto.machines.cpu.printer.kernel import print_kernel
+from stretto.machines.cpu.printer.kernel import print_kernels
 from stretto.machines.cpu.printer.stage import header, shared
 from stretto.machines.cpu.template import Shared
 from stretto.machines.dialects import cpp_signature, write_cpp_function
@@ -78,14 +78,11 @@ def print_program(program: DeviceProgram) -> Source:
     linked = tuple(sorted({item for stage in stages for item in shared(stage)}))
     for item in linked:
         out.write(item.declaration)
+    parts.library += [kernel.call for kernel in program.kernels if kernel.call is not None]
+    parts.texts = print_kernels(kernel for kernel in program.kernels if kernel.call is None)
     kernels: dict[Function, str] = {}  # equal functions are one
-    for kernel in program.kernels:
-        if kernel.call is not None:
-            parts.library.append(kernel.call)
-            continue
-        text = parts.texts[kernel.name] = print_kernel(kernel)
-        name = kernels.setdefault(text.function, f"k_{identifier(kernel.name)}")
-        parts.names[kernel.name] = name
+    for kernel, text in parts.texts.items():
+        parts.names[kernel] = kernels.setdefault(text.function, f"k_{identifier(kernel)}")
     splits = len(kernels) >= _SEVERAL_KERNELS
     _write_kernels(kernels, splits, out)
     functions = {
