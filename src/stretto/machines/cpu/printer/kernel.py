@@ -29,8 +29,8 @@ NO_BASES: Mapping[Buffer, Index] = MappingProxyType({})
 @dataclass(frozen=True, slots=True)
 class KernelText:
     """`buffers` and `regs` are the arguments of the function, in order. bases: where in a buffer
-    its argument points to, if not to its start. first: where the first access
-    to a buffer begins, if not at its start."""
+    its argument points to, if not to its start. first: where the first access to a buffer
+    begins, if not at its start."""
 
     function: Function
     buffers: tuple[Buffer, ...]
