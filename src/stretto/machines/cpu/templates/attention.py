@@ -24,6 +24,9 @@ from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Reques
 from stretto.machines.statements import Do, If, Raw, Store
 from stretto.machines.terms import Term, call, filled, literal, variable
 
+TILE_ROWS = 6
+"""Of the register tile of its products: tasks take whole ones. In whole blocks 128 rows would be 96
+for one unit and 32 for the other."""
 COLUMNS = 64
 """Of the register tile of its products. Values of so many columns, or of a multiple, are multiplied
 by a shared instance."""
@@ -277,7 +280,7 @@ def _candidate(request: Request) -> Candidate | None:
     work = EXPONENTIAL + count_applies(found.bias)
     seconds = scores * share * (2 * turned / costs.flops + work * costs.element_seconds)
     multiples = [1] * len(operator.dims)
-    multiples[found.row] = min(template.rows, rows)
+    multiples[found.row] = min(TILE_ROWS, rows)
     multiples[found.column] = 0
     return Candidate(template, tuple(multiples), seconds, last=found.row, repeated=TURN)
 
