@@ -189,8 +189,8 @@ def _candidate(request: Request) -> Candidate | None:
         kind(panels, conv),
         multiples,
         seconds,
-        last=None if conv.is_depthwise else channel,
-        repeated=0 if conv.is_depthwise else BROADCASTS,
+        last=channel,
+        repeated=BROADCASTS,
         rows=tuple(range(channel)),
         reading=reading,
     )
@@ -202,22 +202,22 @@ def _choice(conv: Convolution, pixels: int, units: int) -> tuple[type[_OnPixels]
     if conv.is_depthwise:
         return DepthwisePixels, VECTOR, conv.out_channels
     if conv.groups == 1:
-        panel = _panel(conv.out_channels, pixels)
-        many = pixels > 1 and conv.out_channels >= panel * units
-        return Pixels, panel if many else VECTOR, panel
+        panel = _panel(conv.out_channels, pixels, units)
+        panels = -(-conv.out_channels // panel)
+        return Pixels, VECTOR if pixels == 1 or panels % units else panel, panel
     if conv.in_channels == conv.per_group in GROUPED and conv.out_channels % VECTOR == 0:
         return GroupPixels, VECTOR, VECTOR
-    return Pixels, conv.per_group, _panel(conv.per_group, pixels)
+    return Pixels, conv.per_group, _panel(conv.per_group, pixels, 1)
 
 
-def _panel(channels: int, pixels: int) -> int:
+def _panel(channels: int, pixels: int, units: int) -> int:
     """Output channels per panel, so that few lanes are left over and each unit has whole ones."""
     whole = -(-channels // VECTOR) * VECTOR
     if whole <= PANELS[0]:
         return whole
     if pixels > 1 and whole <= WIDEST and whole % PANELS[0]:
         return whole
-    return next((n for n in PANELS if pixels > 1 and whole % n == 0), PANELS[0])
+    return next((n for n in PANELS if pixels > 1 and whole % (n * units) == 0), PANELS[0])
 
 
 FAMILY = Family((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)
