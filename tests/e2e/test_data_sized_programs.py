@@ -128,6 +128,10 @@ def made(name: str) -> tuple[Callable[..., Any], list[tuple[Tensor, ...]]]:
         ("suppressed", "emulator"),
         ("ctc", "cpu"),
         ("suppressed", "cpu"),
+        *(
+            pytest.param(n, "cpu", marks=pytest.mark.whole)
+            for n in ("experts", "speculative", "beams")
+        ),
     ],
 )
 def test_program(name: str, backend: str) -> None:
