@@ -12,6 +12,7 @@ agree without talking, and counters only grow.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from stretto.device.expr import Buffer, input_symbols, known_size
@@ -127,7 +128,7 @@ class FrameLayout:
     @property
     def starts(self) -> tuple[int | Size, ...]:
         """Where each slot begins."""
-        return tuple(accumulate(self.slots[:-1], initial=self.nbytes)) if self.slots else ()
+        return _starts(self.nbytes, self.slots)
 
     @property
     def end(self) -> int | Size:
@@ -144,6 +145,12 @@ class FrameLayout:
             return fixed[name].offset
         place = dict(self.sized)[name]
         return self.starts[place.slot] + place.offset
+
+
+@lru_cache(64)
+def _starts(first: int, slots: tuple[int | Size, ...]) -> tuple[int | Size, ...]:
+    """Sums of long formulas, which each buffer of a frame asks for."""
+    return tuple(accumulate(slots[:-1], initial=first)) if slots else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 Bounds = tuple[int | None, int | None]
@@ -288,7 +289,13 @@ def usual_value(size: int | Size, taken: Mapping[Symbol, int] | None = None) -> 
 
 
 def _sorted_terms(total: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:
-    return tuple(sorted(((a, c) for a, c in total.items() if c), key=lambda term: repr(term[0])))
+    return tuple(sorted(((a, c) for a, c in total.items() if c), key=lambda term: _key(term[0])))
+
+
+@lru_cache(1 << 14)
+def _key(atom: Atom) -> str:
+    """The text that terms are sorted by. Those of floor divisions of sums are long."""
+    return repr(atom)
 
 
 def _product(left: Size, right: Size) -> Size:
