@@ -14,6 +14,10 @@ from torch.torch_version import TorchVersion
 
 import stretto
 from stretto import BuildError, CaptureError
+from stretto.build import begin
+from stretto.errors import VerifyError
+from stretto.frontends.python import capture
+from stretto.ir.core import Program
 from stretto.machines.interpreter.machine import InterpreterMachine
 from tests.frontends.python.checks import assert_same
 
@@ -275,14 +279,68 @@ def test_attention_of_any_size() -> None:
 def test_an_error_without_a_text_leaves_a_program_for_each_size(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*arguments: object) -> None:
-        raise AssertionError
+    def refused(*arguments: object) -> None:
+        raise VerifyError("")
 
-    monkeypatch.setattr("stretto.api.fitting", broken)
-    with caplog.at_level("INFO", "stretto"):
+    def broken(*arguments: object) -> None:
+        raise AssertionError("a defect")
+
+    with caplog.at_level("INFO", "stretto"), monkeypatch.context() as patched:
+        patched.setattr("stretto.build.begin", _only_for_sizes(refused))
         compiled = check(layer, rows(5, 7, 9), programs=3)
-    assert "AssertionError" in compiled.explain()
-    assert "layer has a program for each size: AssertionError" in caplog.text
+    assert "VerifyError" in compiled.explain()
+    assert "layer has a program for each size: VerifyError" in caplog.text
+    monkeypatch.setattr("stretto.build.begin", _only_for_sizes(broken))
+    with pytest.raises(AssertionError, match="a defect"):
+        check(layer, rows(5, 7))
+
+
+def _only_for_sizes(broken: Callable[..., Any]) -> Callable[..., Any]:
+    """`begin` of a build, which fails where sizes are symbols."""
+
+    def begins(program: Program, *arguments: Any) -> Any:
+        dims = [dim for param in program.main.params for dim in param.tensor.shape]
+        return begin(program, *arguments) if {*map(type, dims)} <= _NUMBERS else broken()
+
+    return begins
+
+
+_NUMBERS = {int}
+
+
+def test_a_function_that_cannot_be_captured_is_tried_once_with_symbols(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_symbols: list[bool] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        with_symbols.append(kwargs["sizes"] is not None)
+        return capture(*args, **kwargs)
+
+    def refused(x: torch.Tensor) -> Any:
+        return x * 2 if x.shape[0] == 5 else [0] * int(x.sum())
+
+    monkeypatch.setattr("stretto.api.capture", counted)
+    compiled = stretto.compile(refused, backend="interpreter")
+    compiled(torch.ones(5))
+    for size in (6, 7, 8):
+        with pytest.raises(CaptureError):
+            compiled(torch.ones(size))
+    assert with_symbols == [False, True, False, False, False]
+
+
+def test_an_error_of_the_function_leaves_later_sizes_a_program() -> None:
+    def checked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) @ y
+
+    compiled = check(checked, [(torch.randn(5, 4), torch.randn(4, 3))])
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            compiled(torch.randn(6, 4), torch.randn(5, 3))
+    for size in (7, 8, 9):
+        x, y = torch.randn(size, 4), torch.randn(4, 3)
+        assert_same(compiled(x, y), checked(x, y))
+    assert len(compiled.signatures) == 2
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "emulator"])

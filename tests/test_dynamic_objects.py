@@ -61,7 +61,7 @@ def test_prefill_and_steps_share_a_program() -> None:
 
 
 def test_each_length_has_a_program_without_dynamic() -> None:
-    compiled = stretto.compile(attend, dynamic=False)
+    compiled = stretto.compile(attend, backend="interpreter", dynamic=False)
     check_calls(compiled, attend, Cache(2), [1, 1, 1])
     assert len(compiled.signatures) == 3
 
@@ -74,7 +74,7 @@ def test_other_objects_of_the_class_share_the_programs() -> None:
 
 
 def test_nothing_is_held_at_first() -> None:
-    compiled = stretto.compile(attend)
+    compiled = stretto.compile(attend, backend="interpreter")
     check_calls(compiled, attend, Cache(0), [0, 0, 1, 1, 2, 0, 1])
     assert len(compiled.signatures) <= 4
 
@@ -97,7 +97,7 @@ def test_a_module_that_holds_what_it_has_seen() -> None:
     torch.manual_seed(0)
     module = Holding().eval()
     other = copy.deepcopy(module)
-    compiled = stretto.compile(module)
+    compiled = stretto.compile(module, backend="interpreter")
     with torch.no_grad():
         for length in (2, 1, 1, 1, 4, 1):
             x = torch.randn(length, 4)
@@ -117,7 +117,7 @@ def test_one_window_over_what_is_held() -> None:
         window.rows = torch.cat([window.rows, x], 1)[:, -4:]
         return window.rows.sum(1)
 
-    compiled = stretto.compile(last)
+    compiled = stretto.compile(last, backend="interpreter")
     check_calls(compiled, last, Window(), [1] * 9)
     assert len(compiled.signatures) <= 3
     check_calls(compiled, last, Window(), [2, 0, 7, 1, 1, 3])
@@ -134,7 +134,7 @@ def test_tensors_that_grow_apart_get_symbols_of_their_own() -> None:
         pair.other = torch.cat([pair.other, x * 2, x], 1)
         return pair.one.sum(1) - pair.other.sum(1)
 
-    compiled = stretto.compile(grow)
+    compiled = stretto.compile(grow, backend="interpreter")
     check_calls(compiled, grow, Pair(3, 3), [1, 1, 2, 1])
     check_calls(compiled, grow, Pair(5, 1), [1, 1, 2, 1])
     assert len(compiled.signatures) <= 5
@@ -145,7 +145,7 @@ def test_sizes_of_arguments_and_of_what_is_held_are_compared() -> None:
         keys, values = cache.update(x, x + 1)
         return torch.softmax(x @ keys.transpose(1, 2) + mask, -1) @ values
 
-    compiled = stretto.compile(masked)
+    compiled = stretto.compile(masked, backend="interpreter")
     cache = Cache(3)
     other = copy.deepcopy(cache)
     for length in (1, 1, 1, 2, 1):
@@ -171,7 +171,7 @@ def test_numbers_and_changes_in_place_beside_what_grows() -> None:
         values[:, -1] += keys.mean()
         return values.sum(1), cache.length
 
-    compiled = stretto.compile(step)
+    compiled = stretto.compile(step, backend="interpreter")
     check_calls(compiled, step, Counting(2), [1, 1, 2, 1, 1])
     assert len(compiled.signatures) <= 3
 
@@ -181,6 +181,6 @@ def test_a_condition_on_a_held_size_is_a_guard() -> None:
         keys, _ = cache.update(x, x)
         return keys.sum(1) if keys.shape[1] > 6 else keys.mean(1)
 
-    compiled = stretto.compile(step)
+    compiled = stretto.compile(step, backend="interpreter")
     check_calls(compiled, step, Cache(2), [1] * 8)
     assert len(compiled.signatures) <= 3

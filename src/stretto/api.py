@@ -9,6 +9,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -19,8 +20,10 @@ from stretto.entry import Entry, check_dense, check_written
 from stretto.errors import (
     BuildError,
     CaptureError,
+    CodegenError,
     OtherProgram,
     RunError,
+    ScheduleError,
     SourceLocation,
     StrettoError,
     StrettoWarning,
@@ -77,6 +80,10 @@ _READERS = frozenset(
 """Methods of modules that never return the module. Dynamo looks for the very methods of torch."""
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+_REFUSALS = (BuildError, CodegenError, ScheduleError, VerifyError)
+"""What building raises where a program cannot be made, or not be proved, for all sizes. Any other
+error of a stage is a defect, and is raised."""
 
 _ROUNDS = 20
 """How often a call looks again at objects that other threads change meanwhile."""
@@ -428,7 +435,9 @@ class Compiled:
         wanted: Any = SizeKey(family, plan)
         try:
             entry = self._compile(wanted, tensors, *arguments)
-        except Exception as error:  # of whatever kind: the first size has a program, so may others
+        except Exception as error:
+            if error is not family.uncaptured and not isinstance(error, _REFUSALS):
+                raise
             if self._dynamic or family.declared:
                 if isinstance(error, VerifyError):
                     raise BuildError(
@@ -437,8 +446,13 @@ class Compiled:
                         remedy="compile with dynamic=None or dynamic=False",
                     ) from error
                 raise
-            entry = self._compile(key, tensors, *arguments)
-            family.refused = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            try:
+                entry = self._compile(key, tensors, *arguments)
+            except CaptureError:
+                family.refused = reason
+                raise
+            family.refused = reason
             LOG.info("%s has a program for each size: %s", self._name(), family.refused)
             return key, entry
         self._remember_state(form, entry)
@@ -548,18 +562,19 @@ class Compiled:
                     return stale
                 base = size_key(key)
                 wide = is_by_structure(key if base is None else base.family.first.family)
-                captured = capture(
-                    self._function,
-                    args,
-                    kwargs,
-                    self._options,
-                    by_structure=wide or (None if self._may_be_wide(args, kwargs) else False),
-                    sizes=None if base is None else base.plan,
-                    cuts=self._cuts,
-                    settling=self._settling if machine.stops_at_once else None,
-                    surroundings=self._surroundings,
-                    state=None if base is None else base.family.state,
-                )
+                with nullcontext() if base is None else base.family.capturing():
+                    captured = capture(
+                        self._function,
+                        args,
+                        kwargs,
+                        self._options,
+                        by_structure=wide or (None if self._may_be_wide(args, kwargs) else False),
+                        sizes=None if base is None else base.plan,
+                        cuts=self._cuts,
+                        settling=self._settling if machine.stops_at_once else None,
+                        surroundings=self._surroundings,
+                        state=None if base is None else base.family.state,
+                    )
                 reading = None
                 if captured.objects is not None:
                     reading = captured.objects.read(tensors, (args, kwargs))

@@ -8,7 +8,8 @@ what has differed is a symbol; it is found by its guards, so there is no entry p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,6 +135,9 @@ class Family:
     ranges: dict[SizeSource, SizeRange] = field(default_factory=dict[SizeSource, SizeRange])
     """Those that are declared."""
     refused: str | None = None
+    uncaptured: Exception | None = None
+    """What the last capture with symbols raised: torch and the user's function may raise anything
+    where they meet a symbol."""
 
     def find(self, form: CallForm) -> SizeKey | None:
         """The program whose guards hold."""
@@ -141,6 +145,15 @@ class Family:
             if fits(form.shapes, form.ints, form.held):
                 return key
         return None
+
+    @contextmanager
+    def capturing(self) -> Generator[None]:
+        """Notes what a capture raises."""
+        try:
+            yield
+        except Exception as error:
+            self.uncaptured = error
+            raise
 
     def enter(self, key: SizeKey, fits: Fits, objects: ObjectState | None) -> None:
         """Enters a program, unless it reads other objects than those that were read before it was

@@ -23,11 +23,13 @@ from stretto.frontends.python.lists.sources import (
     position_in_range,
     trips_of_range,
 )
+from stretto.frontends.python.operators.views import part_of
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import to_number
+from stretto.frontends.python.values.sizes import bounded_dim, plain
 from stretto.frontends.python.values.state import TracedList
 
 
@@ -122,8 +124,10 @@ def split(x: Any, piece: Any, dim: int = 0) -> Any:
     x, dim = _traced(x), dim % x.dim()
     size: Any = x.shape[dim]
     state, count = tracer(), size // piece
-    if state.dim(count * piece) != state.dim(size) or not bool(size > 0):
-        return NotImplemented  # the last piece has another size
+    if state.dim(count * piece) != state.dim(size):
+        return _pieces(x, dim, piece, torch.sym_max(1, (size + piece - 1) // piece))
+    if not bool(size > 0):
+        return NotImplemented
     every: list[Any] = [slice(None)] * dim
 
     def item(index: Any) -> Any:
@@ -133,12 +137,31 @@ def split(x: Any, piece: Any, dim: int = 0) -> Any:
     return Parts(count, item)
 
 
+def _pieces(x: TracedTensor, dim: int, piece: Any, count: Any) -> Parts:
+    """Pieces of a dim, of which the last may be shorter: its size is decided in the run."""
+    every: list[Any] = [slice(None)] * dim
+
+    def item(index: Any) -> Any:
+        start = index * piece
+        if not isinstance(index, TracedTensor):
+            return getitem(x, (*every, slice(start, start + piece)))
+        rest: Any = torch.clamp(plain(x.shape[dim]) - start, max=piece)
+        length = bounded_dim(to_number(rest), 0, piece)
+        return part_of(x, dim, to_number(start), length)
+
+    return Parts(count, item)
+
+
 def chunk(x: Any, chunks: Any, dim: int = 0) -> Any:
-    """`torch.chunk` of a symbolic dim into as many pieces as it has elements."""
-    if not isinstance(chunks, torch.SymInt) or not x.dim() or not _is_size(x.shape[dim]):
+    """`torch.chunk` of a symbolic dim, into as many pieces as it has elements or a number says."""
+    if not x.dim() or not _is_size(x.shape[dim]):
         return NotImplemented
+    size = x.shape[dim]
+    if type(chunks) is int and chunks > 1 and size > 0:
+        piece = torch.sym_max(1, (size + chunks - 1) // chunks)
+        return _pieces(_traced(x), dim % x.dim(), piece, (size + piece - 1) // piece)
     state = tracer()
-    if state.dim(chunks) != state.dim(x.shape[dim]):
+    if not isinstance(chunks, torch.SymInt) or state.dim(chunks) != state.dim(size):
         return NotImplemented
     return split(x, 1, dim)
 
