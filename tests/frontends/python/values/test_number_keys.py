@@ -27,6 +27,7 @@ TABLE = {3: "three", 5: "five"}
         lambda x: x.item() in {3: 1, 4.0: 2},
         lambda x: int(x) in (3, 4),
         lambda x: (type(int(x)) is int, type(x.item()) is float, type(x > 3) is torch.Tensor),
+        lambda x: (x.__class__ is Tensor, (x + 1).__class__ is Tensor),
         lambda x: [type(value).__name__ for value in (x, x.item(), int(x), bool(x > 3))],
     ],
 )

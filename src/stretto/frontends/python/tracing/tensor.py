@@ -345,6 +345,12 @@ class TracedTensor(torch.Tensor):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A tensor is one of torch to the function, too. A number keeps its own class: that of
+        Python's numbers would make it pass for one that is known."""
+        return torch.Tensor if self.number is None else TracedTensor
+
     @classmethod
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
