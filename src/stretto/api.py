@@ -575,11 +575,11 @@ class Compiled:
                         surroundings=self._surroundings,
                         state=None if base is None else base.family.state,
                     )
-                reading = None
-                if captured.objects is not None:
-                    reading = captured.objects.read(tensors, (args, kwargs))
-                    check_inputs(reading.tensors)
-                check_dense(captured, [*tensors, *(() if reading is None else reading.tensors)])
+                    reading = None
+                    if captured.objects is not None:
+                        reading = captured.objects.read(tensors, (args, kwargs))
+                        check_inputs(reading.tensors)
+                    check_dense(captured, [*tensors, *(() if reading is None else reading.tensors)])
             device = device_of(machine, tensors, captured)
             traced = time.perf_counter() - start
             stages = build(captured.program, machine, self._options, device)
