@@ -3,6 +3,7 @@
 // Arguments: threads, then bytes per thread of each working set. Prints one number per line:
 // operations per second, then bytes per second of each working set.
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -85,6 +86,17 @@ double rate(int threads, const std::function<double(int)>& work) {
     return best;
 }
 
+// Memory in pages of 2 MiB where the system has them: a core reads a third more from those.
+Vector* allocate(long bytes) {
+    constexpr long page = 2 << 20;
+    long rounded = (bytes + page - 1) / page * page;
+    void* memory = std::aligned_alloc(page, rounded);
+#ifdef MADV_HUGEPAGE
+    madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
+    return static_cast<Vector*>(memory);
+}
+
 int main(int count, char** arguments) {
     int threads = count > 1 ? std::atoi(arguments[1]) : 1;
     std::printf("%.6g\n", rate(threads, [](int) { return multiply_add(4'000'000); }));
@@ -93,7 +105,7 @@ int main(int count, char** arguments) {
         long vectors = bytes / long(sizeof(Vector));
         std::vector<Vector*> data(threads);
         for (auto& pointer : data) {
-            pointer = static_cast<Vector*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+            pointer = allocate(bytes);
             for (long j = 0; j < vectors; ++j) pointer[j] = Vector{} + 1.0f;
         }
         long repeat = std::max(2L, (1L << 28) / bytes);
