@@ -120,3 +120,18 @@ def test_t5(backend: str) -> None:
     settings.decoder_start_token_id, settings.pad_token_id, settings.eos_token_id = 0, 0, 98
     assert len(set(decoding(model)(known.args[0])[0].tolist())) > 3
     check(decoding(model), known.args[0], backend=backend)
+
+
+@pytest.mark.parametrize("most", sampled([0, 50], []))
+def test_sampled_tokens(most: int) -> None:
+    """With one seed they are those of eager PyTorch. most: of how many tokens one is drawn."""
+    model = varied(model_of("gpt2"))
+
+    def decode(ids: torch.Tensor) -> Any:
+        return model.generate(ids, max_new_tokens=TOKENS, do_sample=True, top_k=most)
+
+    ids = torch.cat(prompts(6, 6))
+    torch.manual_seed(3)
+    wanted = decode(ids)
+    torch.manual_seed(3)
+    assert torch.equal(stretto.compile(decode, backend="interpreter")(ids), wanted)
