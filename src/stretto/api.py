@@ -42,6 +42,7 @@ from stretto.families import (
 )
 from stretto.frontends.python import (
     ArgumentsChange,
+    Captured,
     Reading,
     Surroundings,
     capture,
@@ -167,11 +168,19 @@ class Compiled:
         return Compiled(function, *settings, not segment, self._fallback.pieces)
 
     def run_segment(self, args: tuple[Any, ...]) -> Any:
-        """A call of a segment. Raises NotNative where it has to run in Python."""
+        """A call of a segment. Raises NotNative where it has to run in Python, CaptureError where
+        it cannot be captured."""
         entry, tensors, reading = self._entry(args, {})
         if entry is None:
-            raise NotNative
-        return self._run(entry, tensors, reading, (args, {}))
+            raise NotNative("as gradients are wanted, or for such arguments")
+        try:
+            return self._run(entry, tensors, reading, (args, {}))
+        except RunError as error:
+            raise NotNative(f"the program raised {error}") from None
+        except StrettoError:
+            raise
+        except Exception as error:  # as the function's own
+            raise NotNative(f"the program raised {error!r}") from None
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entry = None
@@ -187,13 +196,6 @@ class Compiled:
             if isinstance(error, RuntimeError):  # as of shapes that a nested tensor does not have
                 check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
             raise
-        except Exception as error:
-            if entry is not None or self._fallback is None or isinstance(error, StrettoError):
-                raise
-            # Python code that takes no traced values raised it, or the function's own: in Python
-            # only the latter is raised again.
-            reason = f"{type(error).__name__} was raised while it was captured: {error}"
-            raise CaptureError(reason, location=self._place()) from error
         return self._function(*args, **kwargs)
 
     def _run(
@@ -562,19 +564,10 @@ class Compiled:
                     return stale
                 base = size_key(key)
                 wide = is_by_structure(key if base is None else base.family.first.family)
+                by_structure = wide or (None if self._may_be_wide(args, kwargs) else False)
+                settles = machine.stops_at_once
                 with nullcontext() if base is None else base.family.capturing():
-                    captured = capture(
-                        self._function,
-                        args,
-                        kwargs,
-                        self._options,
-                        by_structure=wide or (None if self._may_be_wide(args, kwargs) else False),
-                        sizes=None if base is None else base.plan,
-                        cuts=self._cuts,
-                        settling=self._settling if machine.stops_at_once else None,
-                        surroundings=self._surroundings,
-                        state=None if base is None else base.family.state,
-                    )
+                    captured = self._capture(args, kwargs, base, by_structure, settles=settles)
                     reading = None
                     if captured.objects is not None:
                         reading = captured.objects.read(tensors, (args, kwargs))
@@ -614,6 +607,42 @@ class Compiled:
                 self._warn_stale(entry.builds, stale.watch.changed() or "the content of a tensor")
             self._warn_signatures()
             return entry
+
+    def _capture(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        base: SizeKey | None,
+        by_structure: bool | None,
+        *,
+        settles: bool,
+    ) -> Captured:
+        """The function, captured. What can run in Python instead does so where the capture raises
+        an exception: the one of Python code that takes no traced values does not come again, the
+        one of the function itself does.
+        """
+        try:
+            return capture(
+                self._function,
+                args,
+                kwargs,
+                self._options,
+                by_structure=by_structure,
+                sizes=None if base is None else base.plan,
+                cuts=self._cuts,
+                settling=self._settling if settles else None,
+                surroundings=self._surroundings,
+                state=None if base is None else base.family.state,
+            )
+        except StrettoError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__} was raised while it was captured: {error}"
+            if self._fallback is not None:
+                raise CaptureError(reason, location=self._place()) from error
+            if self._surroundings is Surroundings.PYTHON:  # a segment
+                raise NotNative(reason) from error
+            raise
 
     def _name(self) -> str:
         """What messages call the function or module."""

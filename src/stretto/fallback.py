@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.errors import CaptureError, RunError, SourceLocation, StrettoError
+from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python import (
     MARK,
     NotNative,
@@ -104,14 +104,10 @@ class Pieces:
         except CaptureError as error:
             restore(drawn)
             raise Refused(error, MARK.statement) from None
-        except StrettoError as error:
-            if not isinstance(error, RunError):
-                raise
-            LOG.info("statements run in Python once, as their program raised: %s", error)
-        except Exception as error:  # of whatever kind: if it is theirs, the statements raise it
-            LOG.info("statements run in Python once, as their program raised: %r", error)
-        restore(drawn)
-        raise NotNative
+        except NotNative as error:
+            LOG.info("statements run in Python once: %s", error)
+            restore(drawn)
+            raise
 
     def is_cut(self, statement: ast.stmt) -> bool:
         """Whether a statement was refused."""

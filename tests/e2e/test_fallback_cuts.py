@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -489,3 +490,50 @@ def test_a_new_container_with_two_names_is_one() -> None:
 def test_files_of_tensors_are_refused() -> None:
     with pytest.raises(stretto.CaptureError, match="'save' acts on the world outside"):
         stretto.compile(lambda x: torch.save(x, io.BytesIO()), backend="interpreter")(X)
+
+
+class _Moody:
+    """Something that cannot be asked while a function is captured."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self.kind = kind
+
+    def __bool__(self) -> bool:
+        if any(frame.f_code.co_name == "capture" for frame, _ in traceback.walk_stack(None)):
+            raise self.kind("not now")
+        return True
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, TypeError])
+def test_what_raises_while_it_is_captured_runs_in_python(kind: type[Exception]) -> None:
+    moody = _Moody(kind)
+
+    def asks(x: Tensor) -> Tensor:
+        y = x * 2
+        y = y + 1 if moody else y
+        return y * 3
+
+    fast = stretto.compile(asks, backend="interpreter", fallback=True)
+    assert_same(fast(X), asks(X))
+    assert f"{kind.__name__} was raised while it was captured: not now" in fast.explain()
+    with pytest.raises(kind, match="not now"):
+        stretto.compile(asks, backend="interpreter")(X)
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+@pytest.mark.parametrize("kind", [RuntimeError, AssertionError, KeyError])
+def test_a_stage_that_fails_is_not_hidden(
+    kind: type[Exception], fallback: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise kind("a defect")
+
+    def cut(x: Tensor) -> Tensor:
+        y = x * 2
+        y.numpy()
+        return y * 3
+
+    monkeypatch.setattr(stretto.api, "build", fail)
+    for function in (cut, torch.tanh) if fallback else (torch.tanh,):
+        with pytest.raises(kind, match="a defect"):
+            stretto.compile(function, backend="interpreter", fallback=fallback)(X)

@@ -11,6 +11,7 @@ those of `torch.ones(n)`: it is evaluated with size 1 there.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -35,8 +36,45 @@ _QUANTIFIERS = {"aten.all.default": True, "aten.any.default": False}
 """What each of these is of no elements, and so also of any number of elements that are this."""
 
 
-class _Unknown(Exception):
-    """The value depends on an input, a weight, a loop, or on too much."""
+class Unknown(Exception):
+    """The value is not known: what it depends on is not there, or is too much."""
+
+
+def literal(op: LiteralOp) -> torch.Tensor:
+    """The tensor without dims that a literal is."""
+    return torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch)
+
+
+class Evaluation(ABC):
+    """Runs operators on tensors that are known."""
+
+    @abstractmethod
+    def value(self, value: Value) -> torch.Tensor:
+        """What an operand is. Raises Unknown."""
+
+    @abstractmethod
+    def size(self, size: Size) -> int:
+        """What a symbolic size among the arguments is. Raises Unknown."""
+
+    def results(self, op: TensorOp) -> tuple[torch.Tensor, ...]:
+        """The results of an operator."""
+        pairs = named_arguments(op.target, op.args, op.kwargs)
+        items = [self.argument(item, is_tensor=parameter.is_tensor) for parameter, item in pairs]
+        count = len(op.args)
+        keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
+        result = resolve(op.target)(*items[:count], **keywords)
+        return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+    def argument(self, item: Any, *, is_tensor: bool) -> Any:
+        """An argument of an operator, with what is known in it."""
+        if isinstance(item, Value):
+            found = self.value(item)
+            return found if is_tensor else found.item()
+        if isinstance(item, Size):
+            return self.size(item)
+        if isinstance(item, tuple):
+            return [self.argument(part, is_tensor=is_tensor) for part in item]  # pyright: ignore[reportUnknownVariableType]
+        return item
 
 
 def evaluated(value: Value, most_ops: int = MOST_OPS) -> torch.Tensor | None:
@@ -44,72 +82,69 @@ def evaluated(value: Value, most_ops: int = MOST_OPS) -> torch.Tensor | None:
     state = tracer()
     try:
         with state.native():
-            return _Evaluation(state, most_ops).of(value)
-    except _Unknown:
+            return _OfAnyCall(state, most_ops).value(value)
+    except Unknown:
         return None
     except (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError):
         return None  # an operator that fails: it does so in the program, when it is reached
 
 
-class _Evaluation:
-    """Runs the operators that a value is made by, each once."""
+class _OfAnyCall(Evaluation):
+    """Runs the operators that a value is made by, each once; none that depends on an input, a
+    weight, a loop, or on too much."""
 
     def __init__(self, state: Tracer, most_ops: int) -> None:
         self.state = state
         self.known: dict[Value, torch.Tensor] = {}
         self.ops_left = most_ops
 
-    def of(self, value: Value) -> torch.Tensor:
+    def value(self, value: Value) -> torch.Tensor:
         if value not in self.known:
             op = self._made_by(value)
             self.ops_left -= 1
             if self.ops_left < 0:
-                raise _Unknown
+                raise Unknown
             self.known.update(zip(op.results, self._run(op), strict=True))
         return self.known[value]
+
+    def size(self, size: Size) -> int:
+        raise Unknown
 
     def _made_by(self, value: Value) -> Op:
         home = self.state.home.get(value)
         found = () if home is None else (op for op in home.here.block.ops if value in op.results)
         for op in found:
             return op
-        raise _Unknown
+        raise Unknown
 
     def _run(self, op: Op) -> tuple[torch.Tensor, ...]:
         shapes = [_shape(result.tensor) for result in op.results]
         if isinstance(op, LiteralOp):
-            return (torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch),)
+            return (literal(op),)
         if not isinstance(op, TensorOp) or is_random(op):
-            raise _Unknown
+            raise Unknown
         if op.target in _PRODUCTS and self._is_zero(op):
             pairs = zip(shapes, _types(op), strict=True)
             return tuple(torch.zeros(shape, dtype=of.dtype.torch) for shape, of in pairs)
         if op.target == _FULL:
             return (torch.full(shapes[0], self._fill(op), dtype=_types(op)[0].dtype.torch),)
-        items = [
-            self._argument(parameter.is_tensor, item)
-            for parameter, item in named_arguments(op.target, op.args, op.kwargs)
-        ]
-        count = len(op.args)
-        keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
-        result = resolve(op.target)(*items[:count], **keywords)
-        results = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        results = self.results(op)
         if not _is_static(op):
             self._check_same(op, results, shapes)
         return results
 
     def _fill(self, op: TensorOp) -> Any:
-        return self._argument(False, op.args[1])
+        return self.argument(op.args[1], is_tensor=False)
 
     def _check_same(
         self, op: TensorOp, results: tuple[torch.Tensor, ...], shapes: list[list[int]]
     ) -> None:
-        """Raises _Unknown if the results along symbolic dims are not those of one element."""
+        """Raises Unknown if the results along symbolic dims are not those of one element."""
         is_known = properties(op.target).elementwise or (
             op.target in _QUANTIFIERS and bool(results[0]) is _QUANTIFIERS[op.target]
         )
         if not is_known or [list(result.shape) for result in results] != shapes:
-            raise _Unknown
+            raise Unknown
 
     def _is_zero(self, op: TensorOp) -> bool:
         """Whether a product is zero since one operand is."""
@@ -119,19 +154,9 @@ class _Evaluation:
 
     def _is_known_zero(self, item: Value) -> bool:
         try:
-            return not self.of(item).any()
-        except _Unknown:
+            return not self.value(item).any()
+        except Unknown:
             return False
-
-    def _argument(self, is_tensor: bool, item: Any) -> Any:
-        if isinstance(item, Value):
-            found = self.of(item)
-            return found if is_tensor else found.item()
-        if isinstance(item, Size):
-            raise _Unknown
-        if isinstance(item, tuple):
-            return [self._argument(is_tensor, part) for part in item]  # pyright: ignore[reportUnknownVariableType]
-        return item
 
 
 def _types(op: Op) -> list[TensorType]:
@@ -142,7 +167,7 @@ def _shape(type: TensorType) -> list[int]:
     """The shape with which a tensor is evaluated."""
     shape = [dim if isinstance(dim, int) else 1 for dim in type.shape]
     if math.prod(shape) > MOST_ELEMENTS:
-        raise _Unknown
+        raise Unknown
     return shape
 
 
