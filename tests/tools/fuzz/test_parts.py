@@ -153,7 +153,9 @@ def test_command() -> None:
     assert "unknown part 'nothing'" in found.output
 
 
-@pytest.mark.parametrize(("part", "count"), [("operators", 12), ("sizes", 6), ("modules", 6)])
+@pytest.mark.parametrize(
+    ("part", "count"), [("operators", 12), ("operator-sizes", 6), ("modules", 6)]
+)
 def test_a_sample_of_torchs_databases(part: str, count: int) -> None:
     """All of them are tried by `make fuzz`."""
     settings = Settings(count=count, seed=1, machines=("interpreter",), per_entry=2)
@@ -164,7 +166,7 @@ def test_a_sample_of_torchs_databases(part: str, count: int) -> None:
 
 
 def test_parts() -> None:
-    assert {"functions", "operators", "special", "sizes", "modules", "exportdb"} <= set(PARTS)
+    assert {"functions", "operators", "special", "sizes", "operator-sizes"} <= set(PARTS)
 
 
 def test_the_command_knows_all_names():

@@ -27,6 +27,7 @@ from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.reduce import reduce_source
 from stretto.tools.fuzz.report import PartReport
 from stretto.tools.fuzz.sanitizers import sanitizers
+from stretto.tools.fuzz.sizes import random_sizes, sized_source
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.trial import Note, try_program
 from stretto.tools.fuzz.workers import Job, Workers, run_all
@@ -70,6 +71,12 @@ def special_job(settings: Settings) -> Job[Any]:
 
 
 def sizes_job(settings: Settings) -> Job[Any]:
+    return random_sizes(
+        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
+    )
+
+
+def operator_sizes_job(settings: Settings) -> Job[Any]:
     samples = sampled(sized_samples(max(1, settings.per_entry // 3)), settings)
     return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
 
@@ -102,11 +109,15 @@ def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
 DATABASES = ("operators", "modules", "exportdb")
 """The parts whose refusals are listed."""
 
+WRITTEN = ("functions", "sizes")
+"""The parts whose cases are Python text, which is cut down where it fails."""
+
 PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "functions": functions_job,
     "operators": operators_job,
     "special": special_job,
     "sizes": sizes_job,
+    "operator-sizes": operator_sizes_job,
     "modules": modules_job,
     "exportdb": exportdb_job,
     "sanitizers": sanitizers_job,
@@ -131,8 +142,8 @@ def run_part(
             journal.add(part, outcome)
         progress(len(found), len(known))
     report = report_of(part, found)
-    if settings.reduce and part == "functions":
-        report.reduced = reduced(report.failures, settings)
+    if settings.reduce and part in WRITTEN:
+        report.reduced = reduced(part, report.failures, settings)
     return report
 
 
@@ -147,7 +158,7 @@ def report_of(part: str, outcomes: Iterable[Outcome]) -> PartReport:
     return report
 
 
-def reduced(failures: Sequence[Outcome], settings: Settings) -> dict[str, str]:
+def reduced(part: str, failures: Sequence[Outcome], settings: Settings) -> dict[str, str]:
     """The smallest source for each reason, by verdict, reason and name."""
     first: dict[tuple[str, str], Outcome] = {}
     for outcome in failures:
@@ -156,11 +167,11 @@ def reduced(failures: Sequence[Outcome], settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for outcome in list(first.values())[:MOST_REDUCED]:
         title = f"{outcome.name}, {outcome.backend}, {outcome.verdict}: {outcome.reason}"
-        found[title] = reduced_source(outcome, settings.seconds)
+        found[title] = reduced_source(part, outcome, settings.seconds)
     return found
 
 
-def reduced_source(outcome: Outcome, limit: float, seconds: float = 240.0) -> str:
+def reduced_source(part: str, outcome: Outcome, limit: float, seconds: float = 240.0) -> str:
     """The source of a failure, cut down while it fails so on the backend that it failed on."""
     seed = int(outcome.name.split()[-1])
     limit = limit if outcome.verdict != "hang" else min(limit, 10.0)
@@ -170,6 +181,8 @@ def reduced_source(outcome: Outcome, limit: float, seconds: float = 240.0) -> st
 
         def fails(text: str) -> bool:
             source = Source(outcome.name, text, seed, (outcome.backend,))
+            if part == "sizes":
+                source = sized_source(seed, (outcome.backend,), text)
             (again,) = workers.run([source])
             same = again.verdict == outcome.verdict
             return same and (again.reason == outcome.reason or outcome.verdict == "hang")

@@ -29,6 +29,10 @@ MOST_OPERATORS = 30_000
 """Operators of one run after which a program is taken to be endless."""
 
 
+MOST_ELEMENTS = 1 << 22
+"""Elements of a tensor after which a program is taken to grow without end."""
+
+
 class EndlessError(Exception):
     """Eager did not come to an end."""
 
@@ -52,7 +56,10 @@ class Counting(TorchDispatchMode):
         self.count += 1
         if self.count > MOST_OPERATORS:
             raise EndlessError
-        return self.run(func, args, kwargs or {})
+        result = self.run(func, args, kwargs or {})
+        if isinstance(result, torch.Tensor) and result.numel() > MOST_ELEMENTS:
+            raise EndlessError
+        return result
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)

@@ -25,9 +25,13 @@ class Source:
     text: str
     seed: int = 0
     machines: tuple[str, ...] = STANDARD
+    dynamic: bool | None = None
+    goes_on: bool = False
 
     def program(self) -> Program:
-        return Program(self.name, self.make, self.seed, self.machines)
+        return Program(
+            self.name, self.make, self.seed, self.machines, self.dynamic, goes_on=self.goes_on
+        )
 
     def make(self, folder: Path) -> Made:
         module = load(self.text, folder)

@@ -38,6 +38,11 @@ Note = Callable[[str], None]
 class RefusedCall(Exception):
     """The compiler refused a call; `__cause__` says why."""
 
+    def __init__(self, done: Sequence[Call]) -> None:
+        super().__init__()
+        self.done = done
+        """The calls before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -51,17 +56,20 @@ class Made:
 @dataclass(frozen=True, slots=True)
 class Program:
     """How to make a program. `make` may write files into the folder it is given. dynamic: as
-    `stretto.compile` takes it."""
+    `stretto.compile` takes it. goes_on: calls share nothing, so that those behind one that raises
+    are made, too."""
 
     name: str
     make: Callable[[Path], Made]
     seed: int = 0
     machines: tuple[str, ...] = STANDARD
     dynamic: bool | None = None
+    goes_on: bool = False
 
 
-def run_calls(made: Made, function: Callable[..., Any]) -> list[Call]:
-    """All calls, one after the other; an exception ends them. Raises RefusedCall."""
+def run_calls(made: Made, function: Callable[..., Any], *, goes_on: bool = False) -> list[Call]:
+    """All calls, one after the other; an exception ends them if they do not go on. Raises
+    RefusedCall."""
     done: list[Call] = []
     for args, kwargs in made.calls:
         result, error = None, None
@@ -70,12 +78,12 @@ def run_calls(made: Made, function: Callable[..., Any]) -> list[Call]:
         except EndlessError:
             raise
         except REFUSALS as caught:
-            raise RefusedCall from caught
+            raise RefusedCall(done) from caught
         except Exception as caught:  # eager raises it as well, or it is an internal error
             error = caught
         state = observe(args), observe(dict(kwargs)), observe_globals(made.namespace)
         done.append(Call(observe(result), error, state))
-        if error is not None:
+        if error is not None and not goes_on:
             break
     return done
 
@@ -103,7 +111,7 @@ class _Trial:
     def eager(self, mode: Counting) -> list[Call]:
         def run() -> list[Call]:
             made = self.program.make(self.folder)
-            return run_calls(made, made.function)
+            return run_calls(made, made.function, goes_on=self.program.goes_on)
 
         return run_in(mode, run)
 
@@ -128,17 +136,22 @@ class _Trial:
                 cache = str(self.folder / "cache")
                 seed, dynamic = self.program.seed, self.program.dynamic
                 compiled = machine.compile(made.function, seed, cache, dynamic)
-                found = run_calls(made, compiled)
+                found = run_calls(made, compiled, goes_on=self.program.goes_on)
         except RefusedCall as refused:
             assert refused.__cause__ is not None
-            return outcome_of_error(self.name, machine.name, refused.__cause__)
+            before = self.compare(machine, refused.done)
+            refusal = outcome_of_error(self.name, machine.name, refused.__cause__)
+            return worst([before, refusal])
         return self.compare(machine, found)
 
     def compare(self, machine: TrialMachine, found: Sequence[Call]) -> Outcome:
         """Call by call; after one that rounding decides, the state is no longer the same."""
         for number, (one, wanted) in enumerate(zip(found, self.narrow, strict=False)):
             if one.error is not None or wanted.error is not None:
-                return self.compare_errors(machine, number, one, wanted)
+                outcome = self.compare_errors(machine, number, one, wanted)
+                if outcome.verdict != "equal" or not self.program.goes_on:
+                    return outcome
+                continue
             what = next(differences(one.result, wanted.result), None) or next(
                 differences(one.state, wanted.state, place="state"), None
             )
