@@ -46,6 +46,27 @@ def test_every_size_gives_what_eager_gives(function: Callable[[Tensor], object])
     assert len(compiled.signatures) < len(SHAPES)
 
 
+DIVISIONS: tuple[Callable[[Tensor, int], object], ...] = (
+    lambda x, n: x.select(-1, n % x.shape[-1]),
+    lambda x, n: x[n // 2 % len(x)],
+    lambda x, n: x * (2 if len(x) % n == 0 else 3),
+    lambda x, n: x[: len(x) // n],
+)
+
+
+@pytest.mark.parametrize("function", DIVISIONS)
+def test_a_size_that_divides_may_be_zero(function: Callable[[Tensor, int], object]) -> None:
+    compiled = stretto.compile(function, backend="interpreter", dynamic=True)
+    for size, n in ((5, 3), (3, 7), (0, 5), (1, 0), (4, 4), (8, 2)):
+        x = torch.randn(size)
+        found = outcome(lambda t, n=n: compiled(t, n), x)
+        expected = outcome(lambda t, n=n: function(t, n), x)
+        if isinstance(expected, type):
+            assert isinstance(found, type) and issubclass(found, expected)
+        else:
+            assert_same(found, expected)
+
+
 def test_printed_code_never_looks_for_the_largest_of_nothing() -> None:
     """It would read a row that has no elements."""
 

@@ -17,7 +17,7 @@ from stretto.tools.fuzz.worlds import Worlds
 from tests.sampling import sampled
 
 
-@pytest.mark.parametrize("seed", sampled(range(24), range(8)))
+@pytest.mark.parametrize("seed", sampled(range(24), (0, 3, 4, 5, 7, 9)))
 def test_random_functions_over_sizes(seed: int) -> None:
     """The same as `stretto fuzz --part sizes`, which tries many more, and native code."""
     job = random_sizes(seed, 1, ("interpreter",), 60.0)

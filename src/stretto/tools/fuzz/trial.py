@@ -149,8 +149,9 @@ class _Trial:
         for number, (one, wanted) in enumerate(zip(found, self.narrow, strict=False)):
             if one.error is not None or wanted.error is not None:
                 outcome = self.compare_errors(machine, number, one, wanted)
-                if outcome.verdict != "equal" or not self.program.goes_on:
-                    return outcome
+                same = next(differences(one.state[2], wanted.state[2]), None) is None
+                if outcome.verdict != "equal" or not self.program.goes_on or not same:
+                    return outcome  # eager has written to globals before it raised
                 continue
             what = next(differences(one.result, wanted.result), None) or next(
                 differences(one.state, wanted.state, place="state"), None

@@ -386,7 +386,11 @@ class Sizes:
 
 
 def _is_false(guard: Any, expression: Any, size: int) -> bool:
-    return guard.xreplace({expression: sympy.Integer(size)}) is sympy.false
+    """Whether a size is not one of this program: also where a guard divides by it and it is 0."""
+    try:
+        return guard.xreplace({expression: sympy.Integer(size)}) is sympy.false
+    except ZeroDivisionError:
+        return True
 
 
 def _has_no_zero(expression: Any, guard: Any) -> bool:
