@@ -33,7 +33,7 @@ from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
 from stretto.progress import stage as timed_stage
 from stretto.remarks import Remarks
-from stretto.runtime.constants import Copy
+from stretto.runtime.constants import CopiesAhead, Copy
 from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import Report
@@ -99,7 +99,7 @@ class Stages:
 
     passes: those to run. program: after all of them. lowered, selected, scheduled: as operators, as
     kernels, as what each unit does. proof: what was verified of that. product: what the machine
-    itself made of that, of a type of its own.
+    itself made of that, of a type of its own. copies: of constants, under way.
     """
 
     captured: Program
@@ -117,6 +117,7 @@ class Stages:
     report: Report | None = None
     proof: Proof | None = None
     product: object = None
+    copies: CopiesAhead | None = None
     executable: Executable | None = None
 
     @property

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import (
     _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
 )
@@ -31,7 +30,7 @@ from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import INDEX, Dim, DType, TensorType
 from stretto.ir.verifier import RULES
-from stretto.ops.symints import backed_symint, comparisons, from_sympy, on_fakes, to_symint
+from stretto.ops.symints import SizeEnv, backed_symint, comparisons, from_sympy, on_fakes, to_symint
 
 Abstract = Any
 """An argument whose Values are replaced by their TensorTypes."""
@@ -317,7 +316,7 @@ class _Symbols:
         # By the sympy symbols that stand for them. torch may later find what one of them equals,
         # and would from then on give that for it; its relations still name the symbol.
         self.ours: dict[Any, Symbol] = {}
-        self.env = ShapeEnv() if symbols else None
+        self.env = SizeEnv() if symbols else None
         self.seen: set[str] = set()
         self.mode: AbstractContextManager[Any] = FakeTensorMode(shape_env=self.env)
 
@@ -366,12 +365,12 @@ class _BackedSymbols(_Symbols):
 
     def __init__(self, symbols: tuple[Symbol, ...], sizes: tuple[int, ...]) -> None:
         super().__init__(symbols)
-        self.env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self.env = SizeEnv(specialize_zero_one=False, duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
         self.backing = dict(zip(symbols, sizes, strict=True))
 
     def create(self) -> None:
-        assert isinstance(self.env, ShapeEnv)
+        assert isinstance(self.env, SizeEnv)
         for symbol, size in self.backing.items():
             made: Any = backed_symint(self.env, symbol.name, size, symbol.low, symbol.high)
             self.ours[made.node.expr] = symbol

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 from torch._dynamo.source import ConstantSource
+from torch._guards import SLoc
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.torch_version import TorchVersion
 from torch.utils._sympy.numbers import int_oo
@@ -21,6 +22,16 @@ from stretto.ops.elements import require_elements
 
 _KEYS: Any = torch._C.DispatchKey  # pyright: ignore
 _CHECK: Any = torch._check  # pyright: ignore
+
+
+class SizeEnv(ShapeEnv):
+    """What torch knows of sizes, without the places in Python that made it ask. To find one, it
+    walks the frames for each fact, and imports its own compiler and exporter to skip theirs."""
+
+    def _get_stack_summary(
+        self, is_debug: bool = False, framework_loc: str | None = None
+    ) -> tuple[SLoc, str]:
+        return SLoc(framework_loc or "", None), ""
 
 
 def to_symint(dim: Dim, values: Mapping[Symbol, torch.SymInt]) -> int | torch.SymInt:

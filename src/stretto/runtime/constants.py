@@ -7,6 +7,7 @@ when the memory that it was made from has changed.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
@@ -15,8 +16,10 @@ import torch
 
 from stretto.device.expr import Buffer
 from stretto.device.forms import Packing, ProgramInterface
+from stretto.options import Options
 from stretto.runtime.large_pages import LARGE_PAGES
 from stretto.runtime.memory_watch import Look, Region, regions_of
+from stretto.runtime.memory_watch import load as load_memory_watch
 from stretto.runtime.packing import pack
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
@@ -107,6 +110,39 @@ class ConstantTable:
         copies = {b: copy_of(sources[b], packed.get(b), regions.get(b)) for b in copied}
         self.tensors = {b: copies[b].tensor if b in copies else sources[b].detach() for b in wanted}
         self.copies = tuple(copies.values())
+
+
+class CopiesAhead:
+    """The packed constants of a program that is still being compiled: they are copied in a thread
+    of their own, beside stages that keep one core busy at most. Copies are shared, so the
+    program's own table finds these as long as this exists.
+
+    The thread is one that the process waits for when it ends: it is inside of torch.
+    """
+
+    def __init__(self, interface: ProgramInterface, options: Options) -> None:
+        self._interface = interface
+        self._options = options
+        self._table: ConstantTable | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._copy, name="stretto packs constants")
+        if interface.packings:
+            self._thread.start()
+
+    def _copy(self) -> None:
+        buffers = [packing.buffer for packing in self._interface.packings]
+        try:
+            load_memory_watch(self._options)
+            self._table = ConstantTable(self._interface, buffers, native=True)
+        except Exception as error:  # raised where the copies are waited for
+            self._error = error
+
+    def wait(self) -> None:
+        """Waits until all are copied. Raises what copying raised."""
+        if self._interface.packings:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
 
 
 class Weights:

@@ -6,7 +6,6 @@
 // small memory a copy is kept.
 // All functions are called with the GIL held, so that no two run at once.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -52,6 +51,8 @@ uint64_t hash(const uint8_t* bytes, uint64_t count) {
   for (int i = 0; i < 16; ++i) sum = step(step(sum, lanes[i]), last[i]);
   return sum;
 }
+
+uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 // ---- regions ------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ struct System {
   // themselves. Nothing is protected here, so that pages between them may be anything.
   void mark_unsure(Region* const* first, Region* const* last) {
     uint64_t place = (*first)->first, end = place;
-    for (auto region = first; region != last; ++region) end = std::max(end, (*region)->last);
+    for (auto region = first; region != last; ++region) end = later(end, (*region)->last);
     Found found[32];
     while (place < end) {
       Scan scan{};
@@ -286,7 +287,7 @@ void look(Region* const* watched, int64_t count) {
     uint64_t reach = (*first)->last;
     Region* const* last = first;
     for (; last != end && (*last)->first <= reach + kNear && (*last)->bytes < kLarge; ++last) {
-      reach = std::max(reach, (*last)->last);
+      reach = later(reach, (*last)->last);
       (*last)->unsure = false;
     }
     if (first == last) (*last++)->unsure = true;

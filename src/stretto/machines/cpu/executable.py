@@ -19,7 +19,7 @@ from stretto.machines.cpu.printer.program import Source
 from stretto.machines.machine import Executable, TaskEvent
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
-from stretto.runtime.constants import ConstantTable
+from stretto.runtime.constants import ConstantTable, CopiesAhead
 from stretto.runtime.large_pages import LARGE_RESULT, advise_large
 from stretto.runtime.library import LibraryTable
 from stretto.runtime.memory import usable_memory
@@ -77,7 +77,7 @@ class CpuExecutable(Executable):
     """Runs a DeviceProgram that was printed as C++. Safe to call from several threads at once.
 
     A program with symbolic sizes is run by the same code: its sizes stand before the addresses of
-    its buffers in the words of a call.
+    its buffers in the words of a call. copies: of constants, which were begun before.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class CpuExecutable(Executable):
         source: Source,
         interface: ProgramInterface,
         options: Options,
+        copies: CopiesAhead | None = None,
     ) -> None:
         self.source = source
         self.kernels = source.kernels
@@ -99,6 +100,8 @@ class CpuExecutable(Executable):
         )
         load_memory_watch(options)
         load_probes(options)
+        if copies is not None:
+            copies.wait()
         constants = [buffer for buffer in source.arguments if buffer.kind == "constant"]
         self.constants = ConstantTable(interface, constants, native=True)
         self.copies = self.constants.copies

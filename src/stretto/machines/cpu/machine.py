@@ -25,10 +25,11 @@ from stretto.machines.machine import (
     Stages,
     Trial,
 )
-from stretto.machines.stages import TO_SCHEDULE
+from stretto.machines.stages import SELECT, TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
+from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.support import begin
 
 
@@ -36,6 +37,13 @@ def source_of(stages: Stages) -> Source:
     """The printed program."""
     assert isinstance(stages.product, Source)
     return stages.product
+
+
+def _pack(stages: Stages) -> None:
+    """Begins to copy constants, beside the stages that follow. These are
+    Python on one core, and a large model has hundreds of megabytes of weights."""
+    assert stages.selected is not None
+    stages.copies = CopiesAhead(stages.selected.interface, stages.options)
 
 
 def _print(stages: Stages) -> None:
@@ -49,7 +57,8 @@ def _compile(stages: Stages) -> None:
 
 def _executable(stages: Stages, options: Options) -> CpuExecutable:
     program, interface = stages.runnable()
-    return CpuExecutable(program, source_of(stages), interface, options)
+    copies, stages.copies = stages.copies, None
+    return CpuExecutable(program, source_of(stages), interface, options, copies)
 
 
 CPP = Form("text", "program.cpp", lambda stages: [source_of(stages).text])
@@ -73,7 +82,9 @@ class CpuMachine(Machine):
 
     @property
     def stages(self) -> tuple[BuildStage, ...]:
-        return (*TO_SCHEDULE, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
+        front = list(TO_SCHEDULE)
+        front.insert(front.index(SELECT) + 1, BuildStage("pack", _pack))
+        return (*front, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
 
     def prepare(self, options: Options) -> None:
         begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)

@@ -1,16 +1,13 @@
 // The worker threads that run the units of a launch. One pool per process, built and loaded once
 // (machines/cpu/pool.py). Python is reached through a table of function pointers, so that this file
-// needs no Python headers and one build serves every interpreter.
+// needs no Python headers and one build serves every interpreter. Locks are those of pthread: each
+// cache builds this once, and reading <mutex> and <condition_variable> takes longer than compiling it.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "abi.h"
@@ -280,11 +277,18 @@ struct Crowd {  // changed by whoever has the pool
 
 struct Pool;
 
+struct Lock {
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    void take() { pthread_mutex_lock(&mutex); }
+    bool try_to_take() { return pthread_mutex_trylock(&mutex) == 0; }
+    void release() { pthread_mutex_unlock(&mutex); }
+};
+
 struct alignas(128) Worker {
     std::atomic<uint64_t> ticket{0};  // grows by one per job
     std::atomic<bool> asleep{false};
-    std::mutex mutex;
-    std::condition_variable wake;
+    Lock lock;
+    pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
     Pool* pool = nullptr;
     int unit = 0;
     size_t stack_bytes = 0;
@@ -294,8 +298,9 @@ struct alignas(128) Worker {
     void notify() {  // sequentially consistent, as is `next`: one of the two sees the other
         ticket.fetch_add(1);
         if (!asleep.load()) return;
-        std::lock_guard<std::mutex> lock(mutex);
-        wake.notify_one();
+        lock.take();
+        pthread_cond_signal(&wake);
+        lock.release();
     }
 
     void next(uint64_t seen, int64_t spin_ns) {  // returns when the ticket is not `seen`
@@ -304,22 +309,40 @@ struct alignas(128) Worker {
                 if (ticket.load(std::memory_order_acquire) != seen) return;
                 stretto::cpu_pause();
             }
-        std::unique_lock<std::mutex> lock(mutex);
+        lock.take();
         asleep.store(true);
-        while (ticket.load() == seen) wake.wait(lock);
+        while (ticket.load() == seen) pthread_cond_wait(&wake, &lock.mutex);
         asleep.store(false);
+        lock.release();
+    }
+};
+
+// How long launches of a program take on threads. Two programs that share a place forget each other:
+// then a launch is given up no sooner than the first one of a program.
+struct Usual {
+    struct Place {
+        Entry entry;
+        int64_t ns;
+    };
+    Place places[1024] = {};
+
+    int64_t& of(Entry entry) {
+        uint64_t mixed = uint64_t(reinterpret_cast<uintptr_t>(entry)) * 0x9E3779B97F4A7C15u;
+        Place& place = places[mixed >> 54];
+        if (place.entry != entry) place = {entry, FIRST_USUAL_NS};
+        return place.ns;
     }
 };
 
 struct Pool {
-    std::mutex busy;
-    std::vector<std::unique_ptr<Worker>> workers;  // worker i runs unit i + 1
+    Lock busy;
+    std::vector<Worker*> workers;  // worker i runs unit i + 1
     Entry entry = nullptr;
     Context* ctx = nullptr;
     int callers_core = -1;
     int64_t start = 0;
     int64_t tolerated = 0;  // ns that a unit may lose in this launch
-    std::unordered_map<Entry, int64_t> usual;  // ns that launches on threads took, on average
+    Usual usual;            // ns that launches on threads took, on average
     clockid_t callers_clock{};
     Crowd crowd;
     alignas(128) std::atomic<int> running{0};
@@ -367,7 +390,8 @@ bool has_core(Context* ctx, int, int unit, int64_t wait) {
     watched.wait = wait;
     watched.at = now;
     watched.used = used;
-    return watched.lost <= std::max((now - watched.launch) / LOST_SHARE, shared_pool->tolerated);
+    int64_t share = (now - watched.launch) / LOST_SHARE, tolerated = shared_pool->tolerated;
+    return watched.lost <= (share > tolerated ? share : tolerated);
 }
 
 void run_unit_0(Entry entry, Context* ctx) {
@@ -415,12 +439,13 @@ bool start_thread(Worker* worker) {
 
 bool Pool::grow(int count) {
     while (int(workers.size()) < count) {
-        auto worker = std::make_unique<Worker>();
+        auto* worker = new Worker;
         worker->pool = this;
         worker->unit = int(workers.size()) + 1;
-        workers.push_back(std::move(worker));
-        if (start_thread(workers.back().get())) continue;
+        workers.push_back(worker);
+        if (start_thread(worker)) continue;
         workers.pop_back();
+        delete worker;
         return false;
     }
     return true;
@@ -435,8 +460,8 @@ void Pool::run(Entry job, Context* job_ctx) {
     ctx = job_ctx;
     callers_core = current_core();
     callers_clock = clock_of(pthread_self());
-    int64_t& took = usual.try_emplace(job, FIRST_USUAL_NS).first->second;
-    tolerated = std::max(took, LOST_NS);
+    int64_t& took = usual.of(job);
+    tolerated = took > LOST_NS ? took : LOST_NS;
     start = stretto::now_ns();
     ctx->has_core = has_core;
     running.store(ctx->units - 1, std::memory_order_relaxed);
@@ -501,9 +526,9 @@ void run_units(Entry entry, Context* ctx) {
     Pool* pool = shared_pool;
     bool small = ctx->is_small != nullptr && ctx->is_small(ctx) != 0;
     bool room = !small && ctx->units <= cores && launches == 1 && !pool->crowd.now();
-    if (room && pool->busy.try_lock()) {
+    if (room && pool->busy.try_to_take()) {
         pool->run(entry, ctx);
-        pool->busy.unlock();
+        pool->busy.release();
         if (ctx->status.load(__ATOMIC_RELAXED) != stretto::CROWDED) return;
         reset(ctx);
     }

@@ -32,7 +32,7 @@ from stretto.frontends.python.tracing.locations import user_location
 from stretto.ir.size_bounds import bounds, substitute_symbols
 from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim
-from stretto.ops.symints import ASKS_NO_SIZES, backed_symint, from_sympy, to_symint
+from stretto.ops.symints import ASKS_NO_SIZES, SizeEnv, backed_symint, from_sympy, to_symint
 
 torch_config: Any = _config
 _MOST_EXCLUDED = 1000
@@ -171,7 +171,7 @@ class Sizes:
 
     def __init__(self, plan: SizePlan | None = None) -> None:
         self.plan = plan or SizePlan()
-        self.env = ShapeEnv(specialize_zero_one=not self.plan.symbols, duck_shape=False)
+        self.env = SizeEnv(specialize_zero_one=not self.plan.symbols, duck_shape=False)
         self.guards = _LocatedGuards()
         self.env.guards = self.guards
         self.symints: dict[int, torch.SymInt] = {}
