@@ -320,7 +320,7 @@ def test_a_function_that_cannot_be_captured_is_tried_once_with_symbols(
     def refused(x: torch.Tensor) -> Any:
         return x * 2 if x.shape[0] == 5 else [0] * int(x.sum())
 
-    monkeypatch.setattr("stretto.api.capture", counted)
+    monkeypatch.setattr("stretto.compiler.capture", counted)
     compiled = stretto.compile(refused, backend="interpreter")
     compiled(torch.ones(5))
     for size in (6, 7, 8):

@@ -37,13 +37,18 @@ TOP: tuple[str, ...] = (
     "__main__",
     "api",
     "build",
+    "compiler",
     "dynamo",
+    "eager",
     "entry",
     "fallback",
     "families",
     "keys",
+    "notices",
     "placement",
+    "programs",
     "saving",
+    "structures",
 )
 
 # The parts of `frontends.python`, from the bottom up: each imports only those before it.

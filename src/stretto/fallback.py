@@ -38,7 +38,7 @@ MOST_SIGNATURES = 32
 """A segment that was compiled so often runs in Python from then on."""
 
 
-class Compiler(Protocol):
+class PieceCompiler(Protocol):
     """Compiles a function or module that a function in Python calls, or a segment of one."""
 
     def __call__(self, function: Callable[..., Any], *, segment: bool) -> Compiled: ...
@@ -58,7 +58,7 @@ class Pieces:
     """What one compiled function and all that it calls consist of: functions and modules by
     identity, segments, and the statements that run in Python. ends: where segments end."""
 
-    compiler: Compiler
+    compiler: PieceCompiler
     parts: dict[Hashable, Compiled] = field(default_factory=dict[Hashable, "Compiled"])
     segments: dict[Hashable, Compiled] = field(default_factory=dict[Hashable, "Compiled"])
     cuts: dict[ast.stmt, Cut] = field(default_factory=dict[ast.stmt, Cut])

@@ -5,11 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+
+from stretto.frontends.python.results.signature import key_of
+from stretto.frontends.python.tracing.admission import foreign_input
 
 Key = tuple[Any, ...]
 
 BY_STRUCTURE = object()
 """Begins the keys of signatures in which objects among the arguments may be any of their class."""
+
+
+def key_of_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Key, list[torch.Tensor], str | None]:
+    """The key of any call, the tensors in it, and a reason to run eager."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    why = foreign_input(leaves)
+    if why is not None:
+        return (), tensors, why
+    return (spec, *(key_of(leaf) for leaf in leaves)), tensors, None
 
 
 def is_by_structure(key: Any) -> bool:

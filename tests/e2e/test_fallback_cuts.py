@@ -533,7 +533,7 @@ def test_a_stage_that_fails_is_not_hidden(
         y.numpy()
         return y * 3
 
-    monkeypatch.setattr(stretto.api, "build", fail)
+    monkeypatch.setattr("stretto.compiler.build", fail)
     for function in (cut, torch.tanh) if fallback else (torch.tanh,):
         with pytest.raises(kind, match="a defect"):
             stretto.compile(function, backend="interpreter", fallback=fallback)(X)

@@ -50,9 +50,8 @@ def explain(compiled: Compiled) -> str:
         out.write(f"{name}: nothing compiled yet; call it once, or give stretto.compile its inputs")
         return out.text()
     out.write(f"{name}: {counted(len(entries), 'signature')} compiled")
-    for family in compiled._families.values():  # pyright: ignore[reportPrivateUsage]
-        if family.refused is not None:
-            out.write(f"each size has its own program: {family.refused}")
+    for reason in compiled._programs.refused:  # pyright: ignore[reportPrivateUsage]
+        out.write(f"each size has its own program: {reason}")
     for number, entry in enumerate(entries, 1):
         out.write()
         out.write(

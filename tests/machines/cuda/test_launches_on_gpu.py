@@ -67,7 +67,7 @@ def weights() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def executable(fast: object) -> CudaExecutable:
-    found = fast._last.executable  # pyright: ignore
+    found = fast._programs.last.executable  # pyright: ignore
     assert isinstance(found, CudaExecutable)
     return found
 

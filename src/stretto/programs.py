@@ -1,0 +1,371 @@
+"""The programs of one compiled function: which is right for a call, found by keys.
+
+A call's key says what its program depends on: dtypes, devices and sizes of tensors, values of
+everything else. A program for many sizes is found by its guards instead (`families.py`), one for
+any objects of some classes by these (`structures.py`). Where a program depends on more, on what
+objects hold, on inputs that share memory, or on conditions that choose among programs, further ones
+have longer keys: pairs of what differs and of the key before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from stretto.compiler import Call, Compiler
+from stretto.eager import RunsEager, check_gradients, check_held_gradients
+from stretto.entry import Entry
+from stretto.errors import (
+    BuildError,
+    CaptureError,
+    CodegenError,
+    OtherProgram,
+    RunError,
+    ScheduleError,
+    VerifyError,
+)
+from stretto.families import (
+    CallForm,
+    Family,
+    SizeKey,
+    check_ranks,
+    is_size_key,
+    matching,
+    size_key,
+)
+from stretto.frontends.python import ArgumentsChange, Reading, capturing
+from stretto.keys import Key, is_by_structure, key_of_call
+from stretto.locks import ForkSafeLock
+from stretto.notices import Notices
+from stretto.placement import choose_machine
+from stretto.progress import LOG, compiling, stage
+from stretto.structures import Structures
+
+_TENSORS_ONLY = {torch.Tensor}
+
+_REFUSALS = (BuildError, CodegenError, ScheduleError, VerifyError)
+"""What building raises where a program cannot be made, or not be proved, for all sizes. Any other
+error of a stage is a defect, and is raised."""
+
+_ROUNDS = 20
+"""How often a call looks again at objects that other threads change meanwhile."""
+
+Found = tuple[Entry, Sequence[torch.Tensor], Reading | None]
+"""The entry for a call, the tensors that it takes, and what objects hold."""
+
+
+class Programs:
+    """The entries of a compiled function, and those that calls add to them.
+
+    dynamic: as `stretto.compile` has it. last: the entry of the last call.
+    """
+
+    def __init__(self, compiler: Compiler, dynamic: bool | None, notices: Notices) -> None:
+        function = compiler.function
+        self._module = function if isinstance(function, torch.nn.Module) else None
+        self._compiler = compiler
+        self._dynamic = dynamic
+        self._notices = notices
+        self._entries: dict[Key, Entry] = {}
+        self._families: dict[Key, Family] = {}
+        self._structures = Structures()
+        self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
+        """Programs for many sizes, by functions that say whether a key of tensors is theirs."""
+        self._lock = ForkSafeLock()
+        self.last: Entry | None = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, oldest first."""
+        return tuple(self._entries.values())
+
+    @property
+    def refused(self) -> Iterable[str]:
+        """Why sizes have a program each, where they do."""
+        families = self._families.values()
+        return [family.refused for family in families if family.refused is not None]
+
+    def key(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Key, Sequence[torch.Tensor]]:
+        """The key of a call, and the tensors among its arguments. Raises RunsEager for a call that
+        no program can be for."""
+        key: Key
+        tensors: Sequence[torch.Tensor] = args
+        if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
+            key = tuple([(a.shape, a.dtype, a.device) for a in args])
+        else:
+            key, tensors, why = key_of_call(args, kwargs)
+            if why is not None:
+                raise RunsEager(why)
+        if torch.is_grad_enabled():
+            check_gradients(self._module, tensors)
+        if self._module is not None:
+            key = (self._module.training, key)
+        return key, tensors
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        """The entry for a call, compiled if there is none. Raises RunsEager."""
+        key, tensors = self.key(args, kwargs)
+        call = Call(args, kwargs, tensors)
+        if tensors is not args and key not in self._entries:
+            wide = self._wide_key(call)
+            if wide is not None and self._structures.shares(wide):
+                try:
+                    return self._found(wide, call)
+                except CaptureError:
+                    self._structures.share(wide, can=False)
+        try:
+            return self._found(key, call)
+        except ArgumentsChange:
+            self._entries.pop(key, None)
+            wide = self._wide_key(call)
+            assert wide is not None
+            self._structures.share(wide, can=True)
+        return self.find(args, kwargs)
+
+    def run(self, found: Found, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an entry, or, where its run finds out that it is not the one for this call, the one
+        that is: where a condition that chooses a program goes another way, that for this way, which
+        agrees with one condition more; where a slice reaches beyond its dim, one that cuts it."""
+        while True:
+            entry, tensors, reading = found
+            try:
+                return entry(tensors, reading)
+            except OtherProgram as error:
+                key = ((OtherProgram.__name__, error.message), entry.key)
+            except RunError as error:
+                if not self._compiler.learn(entry, error):
+                    raise
+                key = None
+            found = self.find(args, kwargs) if key is None else self._other(key, args, kwargs)
+
+    def _other(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        """The entry of a key that a run has shown to be the call's."""
+        general, tensors, _ = key_of_call(args, kwargs)
+        call, form = Call(args, kwargs, tensors), CallForm.of(general)
+        entry = self._current(key) or self._compile(key, call)
+        call = call._replace(tensors=entry.with_ints(tensors, form.ints))
+        entry, reading = self._varying(entry, key, call, form)
+        self.last = entry
+        return entry, call.tensors, reading
+
+    def _found(self, key: Key, call: Call) -> Found:
+        """The entry of a key."""
+        entry, form = self._entries.get(key), None
+        tensors = call.tensors
+        if entry is None and tensors is call.args:
+            entry = next((found for matches, found in self._quick if matches(key)), None)
+            key = key if entry is None else entry.key
+        if entry is None and self._dynamic is not False:
+            form = CallForm.of(key)
+            key, entry = self._by_sizes(key, form, call)
+        if entry is None or not entry.is_current():
+            entry = self._compile(key, call)
+            self._remember_state(form, entry)
+        if form is not None and entry.takes_ints:
+            tensors = entry.with_ints(tensors, form.ints)
+        reading = None
+        if entry.varies:
+            entry, reading = self._varying(entry, key, call._replace(tensors=tensors), form)
+        self.last = entry
+        return entry, tensors, reading
+
+    # ---- objects -----------------------------------------------------------------------------
+    def _wide_key(self, call: Call) -> Key | None:
+        """The key for any objects of the classes of those among the arguments."""
+        mode = self._module is not None and self._module.training
+        return self._structures.key(call.args, call.kwargs, mode)
+
+    def _varying(
+        self, found: Entry | None, key: Key, call: Call, form: CallForm | None
+    ) -> tuple[Entry, Reading | None]:
+        """The entry for what objects hold, and for the inputs that share memory; what they hold.
+
+        Entries for other contents and other shared memory are found by longer keys; `found` is that
+        of `key`.
+        """
+        first = key
+        for _ in range(_ROUNDS):
+            entry, found = found, None
+            if entry is None:
+                entry = self._current(key)
+                if entry is None:
+                    entry = self._compile(key, call)
+                    self._remember_state(form, entry)
+            if (
+                entry.fits_sizes is not None
+                and not entry.takes_held_sizes
+                and form is not None
+                and not entry.fits_sizes(form.shapes, form.ints, ())
+            ):
+                key = ("sizes", key)
+                continue
+            reading = entry.read(call.tensors, call.args, call.kwargs)
+            if reading is not None and reading.is_traced:
+                with capturing():  # another thread captures
+                    key = first
+                continue
+            if reading is not None and torch.is_grad_enabled():
+                check_held_gradients(reading.tensors)
+            if not entry.fits(reading, form):
+                assert reading is not None
+                key = ((reading.key, reading.shapes), key)
+                if self._dynamic is not False:
+                    form = form or CallForm.of(first)
+                    held = form.holding(reading.key, reading.shapes)
+                    if held.family in self._families:
+                        key, found = self._by_sizes(key, held, call)
+                continue
+            if not entry.checks_inputs:
+                return entry, reading
+            variant = entry.variant(call.tensors, reading)
+            if variant == entry.compiled_variant:
+                return entry, reading
+            key = (variant, key)
+        raise CaptureError(
+            "objects that the compiled function changes are changed by another thread",
+            remedy="let one thread at a time call it, or give each its own objects",
+        )
+
+    def _remember_state(self, form: CallForm | None, entry: Entry) -> None:
+        """Lets later calls find programs for other sizes of what objects held in this one."""
+        state = entry.captured.objects
+        outer = None if form is None else self._families.get(form.family)
+        if not state or not state.shapes or form is None or form.held:
+            return
+        if outer is not None:
+            made = form.holding(state.key, state.shapes)
+            if made.family not in self._families:
+                self._families[made.family] = found = Family(made, state, outer)
+                outer.inner.append(found)
+
+    # ---- sizes -------------------------------------------------------------------------------
+    def _by_sizes(self, key: Key, form: CallForm, call: Call) -> tuple[Any, Entry | None]:
+        """The key and the entry of a program for many sizes, where there is one or may be one.
+
+        Where none can be made, each size has its own program, as it has in the first call.
+        """
+        family = self._families.get(form.family)
+        if family is None:
+            check_ranks(form, self._families.values())
+            family = self._families[form.family] = Family(form)
+        found: Any = family.find(form)
+        if found is not None:
+            return found, self._entries.get(found)
+        longer, entry = self._by_held_sizes(family, key, form, call)
+        if entry is not None:
+            return longer, entry
+        family.check_declared(form)
+        if family.refused is not None:
+            return key, None
+        plan = family.plan(form, call.tensors, self._dynamic)
+        if not plan.symbols:
+            return key, None
+        if not choose_machine(self._compiler.backend, call.tensors).takes_symbols:
+            family.refused = "the machine runs programs of fixed sizes only"
+            if self._dynamic or family.declared:
+                raise BuildError(family.refused, remedy="compile with dynamic=False")
+            return key, None
+        return self._for_many_sizes(key, SizeKey(family, plan), form, call)
+
+    def _for_many_sizes(
+        self, key: Key, sizes: SizeKey, form: CallForm, call: Call
+    ) -> tuple[Any, Entry]:
+        """A new program for many sizes; else, unless the user asked for one, that of `key`."""
+        family = sizes.family
+        wanted: Any = sizes
+        try:
+            entry = self._compile(wanted, call)
+        except Exception as error:
+            if error is not family.uncaptured and not isinstance(error, _REFUSALS):
+                raise
+            if self._dynamic or family.declared:
+                if isinstance(error, VerifyError):
+                    raise BuildError(
+                        f"no program for all sizes can be made: {error.message}",
+                        location=error.location,
+                        remedy="compile with dynamic=None or dynamic=False",
+                    ) from error
+                raise
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            try:
+                entry = self._compile(key, call)
+            except CaptureError:
+                family.refused = reason
+                raise
+            family.refused = reason
+            LOG.info("%s has a program for each size: %s", self._compiler.name, reason)
+            return key, entry
+        self._remember_state(form, entry)
+        if sizes in family.programs:
+            return wanted, entry
+        self._entries[key] = self._entries.pop(wanted)
+        return key, entry
+
+    def _by_held_sizes(
+        self, family: Family, key: Key, form: CallForm, call: Call
+    ) -> tuple[Any, Entry | None]:
+        """The key and the entry of a program for many sizes of what objects hold, or nothing."""
+        for inner in family.inner:
+            assert inner.state is not None
+            reading = inner.state.read(call.tensors, (call.args, call.kwargs))
+            if reading.key == inner.state.key and not reading.is_traced:
+                longer = ((reading.key, reading.shapes), key)
+                held = form.holding(reading.key, reading.shapes)
+                return self._by_sizes(longer, held, call)
+        return key, None
+
+    # ---- new entries -------------------------------------------------------------------------
+    def _current(self, key: Key) -> Entry | None:
+        """The entry of a key, if it is still right."""
+        entry = self._entries.get(key)
+        return entry if entry is not None and entry.is_current() else None
+
+    def _compile(self, key: Key, call: Call) -> Entry:
+        compiler = self._compiler
+        with self._lock, compiling(compiler.name):
+            found = self._current(key)
+            if found is not None:
+                return found
+            start = time.perf_counter()
+            machine = compiler.machine(call.tensors)
+            base = size_key(key)
+            with stage("capture"), capturing():
+                found = self._current(key)  # what objects hold may have been another capture's
+                if found is not None:
+                    return found
+                share: bool | None = is_by_structure(
+                    key if base is None else base.family.first.family
+                )
+                if not share:
+                    wide = self._wide_key(call)
+                    share = None if wide is not None and self._structures.may_share(wide) else False
+                captured, reading = compiler.capture(machine, call, base, share)
+            entry = compiler.build(machine, captured, reading, call, key, base, start)
+            self._enter(entry, base)
+            return entry
+
+    def _enter(self, entry: Entry, base: SizeKey | None) -> None:
+        key = entry.key
+        stale = self._entries.get(key)
+        self._entries[key] = entry
+        if base is not None and entry.fits_sizes is not None and is_size_key(key):
+            base.family.enter(base, entry.fits_sizes, entry.captured.objects)
+            self._find_quickly(entry, base.family)
+        if stale is not None:
+            entry.builds += stale.builds
+            changed = stale.watch.changed() or "the content of a tensor"
+            self._notices.compiled_again(entry, changed)
+        self._notices.compiled(self._entries)
+
+    def _find_quickly(self, entry: Entry, family: Family) -> None:
+        """Lets calls with tensors only find the entry without a key of their own."""
+        self._quick = [item for item in self._quick if item[1].key is not entry.key]
+        assert entry.captured.sizes is not None
+        matches = matching(family.first.family, entry.captured.sizes)
+        if matches is not None and not entry.varies:
+            self._quick.append((matches, entry))
