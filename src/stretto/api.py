@@ -14,21 +14,11 @@ from torch.utils import _pytree as pytree
 from stretto.compiler import Compiler
 from stretto.eager import RunsEager
 from stretto.entry import Entry
-from stretto.errors import (
-    BuildError,
-    CaptureError,
-    RunError,
-    StrettoError,
-)
+from stretto.errors import BuildError, CaptureError, RunError, StrettoError
 from stretto.fallback import Fallback, NotNative, Pieces
-from stretto.frontends.python import (
-    Surroundings,
-)
+from stretto.frontends.python import Surroundings
 from stretto.frontends.python.control.settled import is_settled
-from stretto.frontends.python.tracing.admission import (
-    active_transformation,
-    check_inputs,
-)
+from stretto.frontends.python.tracing.admission import active_transformation, check_inputs
 from stretto.notices import Notices
 from stretto.options import Options
 from stretto.placement import AUTO, require_backend

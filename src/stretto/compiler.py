@@ -100,11 +100,11 @@ class Compiler:
         sizes are symbols. by_structure: as `capture` has it."""
         with nullcontext() if base is None else base.family.capturing():
             captured = self._captured(machine, call, base, by_structure)
-        reading = None
-        if captured.objects is not None:
-            reading = captured.objects.read(call.tensors, (call.args, call.kwargs))
-            check_inputs(reading.tensors)
-        check_dense(captured, [*call.tensors, *(() if reading is None else reading.tensors)])
+            reading = None
+            if captured.objects is not None:
+                reading = captured.objects.read(call.tensors, (call.args, call.kwargs))
+                check_inputs(reading.tensors)
+            check_dense(captured, [*call.tensors, *(() if reading is None else reading.tensors)])
         return captured, reading
 
     def _captured(

@@ -36,6 +36,10 @@ _QUANTIFIERS = {"aten.all.default": True, "aten.any.default": False}
 """What each of these is of no elements, and so also of any number of elements that are this."""
 
 
+OPERATOR_ERRORS = (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError)
+"""What operators raise that refuse their arguments."""
+
+
 class Unknown(Exception):
     """The value is not known: what it depends on is not there, or is too much."""
 
@@ -85,7 +89,7 @@ def evaluated(value: Value, most_ops: int = MOST_OPS) -> torch.Tensor | None:
             return _OfAnyCall(state, most_ops).value(value)
     except Unknown:
         return None
-    except (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError):
+    except OPERATOR_ERRORS:
         return None  # an operator that fails: it does so in the program, when it is reached
 
 

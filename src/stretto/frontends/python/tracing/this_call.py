@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.tracing.evaluate import Evaluation, Unknown, literal
+from stretto.frontends.python.tracing.evaluate import (
+    OPERATOR_ERRORS,
+    Evaluation,
+    Unknown,
+    literal,
+)
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
@@ -29,7 +34,7 @@ def in_this_call(value: Value) -> torch.Tensor | None:
             return _OfThisCall(state, made_by).after_operands(value)
     except Unknown:
         return None
-    except (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError):
+    except OPERATOR_ERRORS:
         return None  # an operator that fails: it does so in the program, when it is reached
 
 
