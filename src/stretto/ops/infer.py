@@ -30,7 +30,15 @@ from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import INDEX, Dim, DType, TensorType
 from stretto.ir.verifier import RULES
-from stretto.ops.symints import SizeEnv, backed_symint, comparisons, from_sympy, on_fakes, to_symint
+from stretto.ops.symints import (
+    SizeEnv,
+    backed_symint,
+    comparisons,
+    from_sympy,
+    on_fakes,
+    to_symint,
+    without_cache,
+)
 
 Abstract = Any
 """An argument whose Values are replaced by their TensorTypes."""
@@ -318,7 +326,8 @@ class _Symbols:
         self.ours: dict[Any, Symbol] = {}
         self.env = SizeEnv() if symbols else None
         self.seen: set[str] = set()
-        self.mode: AbstractContextManager[Any] = FakeTensorMode(shape_env=self.env)
+        mode = FakeTensorMode(shape_env=self.env)
+        self.mode: AbstractContextManager[Any] = without_cache(mode) if symbols else mode
 
     @staticmethod
     def of(items: Sequence[_Frozen]) -> _Symbols:
@@ -366,7 +375,7 @@ class _BackedSymbols(_Symbols):
     def __init__(self, symbols: tuple[Symbol, ...], sizes: tuple[int, ...]) -> None:
         super().__init__(symbols)
         self.env = SizeEnv(specialize_zero_one=False, duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=self.env)
+        self.mode = without_cache(FakeTensorMode(shape_env=self.env))
         self.backing = dict(zip(symbols, sizes, strict=True))
 
     def create(self) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._dynamo.source import ConstantSource
 from torch._guards import SLoc
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.torch_version import TorchVersion
 from torch.utils._sympy.numbers import int_oo
@@ -32,6 +33,13 @@ class SizeEnv(ShapeEnv):
         self, is_debug: bool = False, framework_loc: str | None = None
     ) -> tuple[SLoc, str]:
         return SLoc(framework_loc or "", None), ""
+
+
+def without_cache(mode: FakeTensorMode) -> FakeTensorMode:
+    """The mode, which does not remember what operators gave. Of symbolic sizes, torch makes each
+    result once more to see whether it may, and to make one from memory takes it half as long."""
+    mode.cache_enabled = False
+    return mode
 
 
 def to_symint(dim: Dim, values: Mapping[Symbol, torch.SymInt]) -> int | torch.SymInt:

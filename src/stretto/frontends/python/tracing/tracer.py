@@ -47,7 +47,7 @@ from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import INDEX, Dim, DType, TensorType, Type
-from stretto.ops.symints import from_sympy, to_symint
+from stretto.ops.symints import from_sympy, to_symint, without_cache
 from stretto.options import Options
 
 
@@ -175,6 +175,8 @@ class Tracer:
         self.fake_mode = FakeTensorMode(
             shape_env=self.sizes.env, allow_non_fake_inputs=True, static_shapes=True
         )
+        if self.sizes.plan.symbols:
+            without_cache(self.fake_mode)
 
     @contextmanager
     def faking(self) -> Generator[None]:
