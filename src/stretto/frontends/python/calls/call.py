@@ -276,7 +276,7 @@ def _call_function(
     if inspect.isgeneratorfunction(function):
         return _generated(function, args, kwargs)
     if not is_rewritten(function):
-        tracer().traced.setdefault(function.__code__, function)
+        tracer().note_traced(function)
         tracer().heap.add((function,))
     try:
         with tracer().executed.paused():
@@ -291,7 +291,7 @@ def _generated(
     function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Generated:
     """A call of a generator function, which runs when somebody consumes it."""
-    tracer().traced.setdefault(function.__code__, function)
+    tracer().note_traced(function)
     tracer().heap.add((function,))
     try:
         staged: Any = rewritten(function)

@@ -8,6 +8,7 @@ the arguments are compared by what they hold, and also by identity.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -138,17 +139,38 @@ def _may_recurse(code: CodeType) -> bool:
 
 
 def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActiveCall:
-    cells = tuple(id(cell) for cell in function.__closure__ or ())
     given = (args, tuple(sorted(kwargs.items())))
-    code = function.__code__
+    same = _identity(function)
     return ActiveCall(
-        code,
-        (code, cells, _abstract(given, by_identity=False)),
-        (code, cells, "identity", _abstract(given, by_identity=True)),
+        function.__code__,
+        (same, _abstract(given, by_identity=False)),
+        (same, "identity", _abstract(given, by_identity=True)),
         function.__closure__ or (),
         sum(not region.is_transaction for region in tracer().regions),
         _kinds(given),
     )
+
+
+def _identity(function: FunctionType) -> Hashable:
+    """What two functions have in common if calls of them with equal arguments do the same. Code
+    objects that were made of equal texts are equal, in whatever namespace they run; one code object
+    may have several namespaces and defaults."""
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    held = (function.__code__, function.__globals__, *(function.__closure__ or ()), *defaults)
+    return tuple(map(_Same, held))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """An object that equals itself only, kept so that no other one gets its id."""
+
+    item: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.item is self.item
+
+    def __hash__(self) -> int:
+        return id(self.item)
 
 
 def _kinds(given: Any) -> tuple[Kind | None, ...]:

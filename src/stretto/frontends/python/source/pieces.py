@@ -48,6 +48,7 @@ from stretto.frontends.python.source.syntax import (
     staged,
     thunk,
 )
+from stretto.frontends.python.tracing.locations import code_key
 
 RUN_BLOCK = "__stretto_block"
 
@@ -288,12 +289,13 @@ def _mark(statement: ast.stmt, number: int) -> ast.stmt:
 def body_of(code: CodeType) -> Body | None:
     """The pieces of the function with this code. None where they cannot be told apart: its source
     is not found, it is a generator, or it looks at its own variables by name."""
-    if code not in _BODIES:
-        _BODIES[code] = _made(code)
-    return _BODIES[code]
+    key = code_key(code)
+    if key not in _BODIES:
+        _BODIES[key] = _made(code)
+    return _BODIES[key]
 
 
-_BODIES: dict[CodeType, Body | None] = {}
+_BODIES: dict[tuple[CodeType, str], Body | None] = {}
 
 
 def _made(code: CodeType) -> Body | None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from stretto.frontends.python.source.control_flow import lower_function, parameters
 from stretto.frontends.python.source.syntax import STAGING, at, definition
-from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.locations import code_key, is_user_file
 from stretto.frontends.python.tracing.tensor import Hooks
 
 _MARK = "__stretto_rewritten__"
-_CACHE: dict[types.CodeType, types.CodeType | None] = {}
+_CACHE: dict[tuple[types.CodeType, str], types.CodeType | None] = {}
 
 
 class NoSource(Exception):
@@ -47,9 +47,10 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
     if is_rewritten(function):
         return function
     code = function.__code__
-    if code not in _CACHE:
-        _CACHE[code] = _rewrite(code)
-    lowered = _CACHE[code]
+    key = code_key(code)
+    if key not in _CACHE:
+        _CACHE[key] = _rewrite(code)
+    lowered = _CACHE[key]
     if lowered is None:
         raise NoSource(code.co_qualname)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
@@ -83,7 +84,7 @@ def definition_of(code: types.CodeType) -> ast.FunctionDef | None:
 
 def is_rewritten_to(code: types.CodeType, lowered: types.CodeType) -> None:
     """From now on the staged form of `code` is `lowered`."""
-    _CACHE[code] = lowered
+    _CACHE[code_key(code)] = lowered
 
 
 def module_of(code: types.CodeType) -> ast.Module | None:

@@ -108,16 +108,26 @@ def place_of_trace(trace: str | None) -> SourceLocation | None:
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-@cache
+def code_key(code: CodeType) -> tuple[CodeType, str]:
+    """What tells code objects apart where it matters in which file they are: those that were made
+    of equal texts are equal."""
+    return code, code.co_filename
+
+
 def located(code: CodeType, instruction: int) -> SourceLocation:
     """The place of an instruction."""
+    return _located(*code_key(code), instruction)
+
+
+@cache
+def _located(code: CodeType, file: str, instruction: int) -> SourceLocation:
     line, end_line, column, end_column = next(
         islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
     )
     if end_line != line:
         end_column = None
     return SourceLocation(
-        code.co_filename,
+        file,
         line or code.co_firstlineno,
         column,
         end_column,

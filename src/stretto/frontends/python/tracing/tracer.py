@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -129,7 +129,7 @@ class Tracer:
         self.constant_tensors: dict[str, torch.Tensor] = {}
         self.read_values: dict[int, torch.Tensor] = {}
         self.owners: dict[int, Owner] = {}
-        self.traced: dict[CodeType, FunctionType] = {}
+        self.traced: dict[tuple[int, int], FunctionType] = {}
         self.names_read: set[str] = set()
         self.fast_path = False  # whether eager PyTorch takes its fused kernels for transformers
         self.masks_to_nan = False  # what they make of a row of which all keys are masked
@@ -573,6 +573,10 @@ class Tracer:
     def loop_of(self, source: object) -> int:
         """A number that names a loop."""
         return self.loop_numbers.setdefault(id(source), (len(self.loop_numbers), source))[0]
+
+    def note_traced(self, function: FunctionType) -> None:
+        """A function was traced: of those with one code object and one namespace, the first."""
+        self.traced.setdefault((id(function.__code__), id(function.__globals__)), function)
 
     def note(self, text: str) -> None:
         """A line for `explain()`, with the user's line; each text once."""
