@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import stretto
@@ -345,6 +346,18 @@ def a_queue(i: Tensor) -> Any:
         q = q[1:]
         q = q[q != 1]
     return tot
+
+
+@case(rows, count)
+def padded(x: Tensor, n: Tensor) -> Any:
+    k = int(n % 6) - 2
+    return (
+        F.pad(x, (0, k)),
+        F.pad(x, (k, 1), value=3),
+        F.pad(x, (-k, 2 * k + 1, k, -k), value=-1.5),
+        F.pad(x[x[:, 0] > 0], (1, 0, 3 + k, 0)),
+        F.pad(n.long().repeat(3), (k + 2, k), "constant", 2),
+    )
 
 
 BOTH = {str(item): item for item in CASES}

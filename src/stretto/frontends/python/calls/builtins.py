@@ -242,7 +242,8 @@ def _sum(items: Any, start: Any = 0) -> Any:
     length = operations.traced_length(items)
     if not isinstance(length, TracedTensor) and not length:
         return start
-    total = operations.stack(items).sum(0)
+    least = 0 if items.numbers else 1
+    total = operations.stack(items, least=least).sum(0)
     return (cast_number(total, _NUMBERS[total.dtype]) if items.numbers else total) + start
 
 
@@ -549,6 +550,8 @@ _LIST_METHODS: dict[str, BuiltinRule] = {
     "reverse": operations.reverse,
     "clear": operations.clear,
     "copy": operations.copied,
+    "count": operations.count,
+    "index": operations.index,
 }
 
 
@@ -603,3 +606,4 @@ Hooks.list_method = traced_list_attribute
 Hooks.list_operator = operations.operator
 Hooks.list_items = operations.to_python
 Hooks.list_length = operations.known_length
+Hooks.numbers = operations.numbers

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from stretto.frontends.python.lists import parts
 from stretto.frontends.python.lists.sources import Indexed
-from stretto.frontends.python.tracing.signals import Abort, abort
+from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
@@ -221,12 +222,60 @@ def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = Tru
     return torch.return_types.topk((values[part], places[part]))  # pyright: ignore
 
 
+def pad(input: Any, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
+    """F.pad by amounts that the run tells; negative ones cut."""
+    is_decided_in_run = any(is_integer(amount) or is_decided(amount) for amount in pad)
+    if not is_decided_in_run or len(pad) % 2 or len(pad) > 2 * input.dim():
+        return NotImplemented
+    if mode != "constant":
+        fail(
+            f"a tensor is padded in mode '{mode}' by an amount that depends on a tensor",
+            "pad by a constant value, or by a number that Python knows",
+        )
+    amounts, x = list(map(plain, pad)), input
+    for number, pair in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
+        if not all(isinstance(amount, int) and amount == 0 for amount in pair):
+            x = _padded(x, input.dim() - 1 - number, *pair, 0 if value is None else value)
+    return x
+
+
+def _padded(x: Any, dim: int, before: Any, after: Any, value: float) -> Any:
+    """A tensor that is padded in one dim."""
+    size: Any = plain(x.shape[dim])
+    first = _at_least_zero(-before)
+    last = size - _at_least_zero(-after)
+    is_inside = (last >= first) & (first <= size)
+    check(is_inside, "RuntimeError", "narrow(): length must be non-negative.")
+    every: list[Any] = [slice(None)] * dim
+
+    def filled(amount: Any) -> list[Any]:
+        amount = _at_least_zero(amount)
+        if isinstance(amount, int) and not amount:
+            return []
+        length: Any = bounded_dim(to_number(amount)) if not isinstance(amount, int) else amount
+        shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
+        return [torch.full(shape, value, dtype=x.dtype, device=x.device)]
+
+    kept = (
+        x
+        if isinstance(first, int) and first == 0 and last is size
+        else x[(*every, slice(first, last))]
+    )
+    pieces = [*filled(before), kept, *filled(after)]
+    return torch.cat(pieces, dim) if len(pieces) > 1 else kept.clone()
+
+
+def _at_least_zero(amount: Any) -> Any:
+    return max(amount, 0) if isinstance(amount, int) else torch.clamp(amount, min=0)
+
+
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {
     torch.arange: arange,
     torch.narrow: narrow,
     torch.topk: topk,
     torch.split: split,
+    F.pad: pad,
 }
 METHODS: dict[str, Rule] = {"narrow": narrow, "topk": topk, "split": split}
 """Methods of tensors, which take the tensor first."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stretto.frontends.python.lists.operations import stack
 from stretto.frontends.python.operators import views
 from stretto.frontends.python.operators.functional import overwrite
 from stretto.frontends.python.tracing.locations import user_location
@@ -15,6 +16,7 @@ from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.tracing.tries import caught
 from stretto.frontends.python.values.scalars import concrete, known_value, linear_of, to_number
 from stretto.frontends.python.values.sizes import bounded_dim, plain
+from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
 from stretto.ir.sizes import symbols_in
 from stretto.ir.types import DType
@@ -40,10 +42,11 @@ def has_position(index: Any) -> bool:
 
 
 def has_size(index: Any) -> bool:
-    """Whether a position of an index is a size, which torch's own indexing would make a number."""
+    """Whether an index has what torch's own indexing would make numbers: sizes, and lists of the
+    Program."""
     if isinstance(index, tuple):
         return any(has_size(part) for part in index)
-    return isinstance(index, torch.SymInt)
+    return isinstance(index, torch.SymInt | TracedList)
 
 
 def _is_flag(index: Any) -> bool:
@@ -58,6 +61,8 @@ def _plain(index: Any) -> Any:
         return tuple(map(_plain, index))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, slice):
         return slice(plain(index.start), plain(index.stop), plain(index.step))
+    if isinstance(index, TracedList) and index.numbers:
+        return stack(index, least=0)
     return plain(index)
 
 

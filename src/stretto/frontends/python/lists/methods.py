@@ -111,6 +111,48 @@ def contains(items: Any, number: Any) -> Any:
     return found
 
 
+def equal(items: Any, others: Any) -> Any:
+    """`items == others`, of lists of numbers."""
+    same = len(items) == len(others)
+    if same:
+        for position in range(len(items)):
+            if items[position] != others[position]:
+                same = False
+    return same
+
+
+def compared(items: Any, others: Any, compare: Any) -> Any:
+    """Whether lists of numbers are in the order that `compare` asks for: the first items that
+    differ decide, and the lengths where none do."""
+    length, other_length = len(items), len(others)
+    outcome = compare(length, other_length)
+    shorter = length if length < other_length else other_length
+    for position in range(shorter - 1, -1, -1):
+        if items[position] != others[position]:
+            outcome = compare(items[position], others[position])
+    return outcome
+
+
+def count(items: Any, number: Any) -> Any:
+    """`items.count(number)`, of a list of numbers."""
+    found = 0
+    for position in range(len(items)):
+        if items[position] == number:
+            found = found + 1
+    return found
+
+
+def index(items: Any, number: Any, start: Any, stop: Any) -> Any:
+    """`items.index(number, start, stop)`, of a list of numbers."""
+    found = -1
+    for position in range(stop - 1, start - 1, -1):
+        if items[position] == number:
+            found = position
+    if found < 0:
+        raise ValueError("list.index(x): x not in list")
+    return found
+
+
 def any_of(items: Any, found: bool) -> Any:
     """Whether the truth of one of the items is `found`."""
     outcome = False

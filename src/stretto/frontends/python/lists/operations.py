@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import ge, gt, le, lt
 from typing import Any
 
 import torch
@@ -12,20 +13,47 @@ from stretto.frontends.python.lists import methods
 from stretto.frontends.python.objects.stand_ins import check_change
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import ListLength, TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, ListLength, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.leaves import fake_of_type, kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import Kind, concrete, number_kind, unify
+from stretto.frontends.python.values.leaves import (
+    fake_of_type,
+    kind_of,
+    materialize,
+    to_traced_list,
+    wrap,
+)
+from stretto.frontends.python.values.scalars import Kind, as_numbers, concrete, number_kind, unify
+from stretto.frontends.python.values.sizes import is_decided
 from stretto.frontends.python.values.state import TracedList, describe
 from stretto.ir.core import Op, Value
-from stretto.ir.ops import ListGetOp, ListNewOp, ListPopOp, ListPushOp, ListSetOp, ListStackOp
-from stretto.ir.types import INDEX, Dim, TensorType, Type
+from stretto.ir.ops import (
+    ListExtendOp,
+    ListGetOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+    ListStackOp,
+)
+from stretto.ir.types import INDEX, Dim, ListType, TensorType, Type
 
 
 def element_kind(items: TracedList) -> Kind:
     base = items.memory.state.base
     assert isinstance(base, Value)
     return Kind(base.list.element, items.numbers)
+
+
+def numbers(tensor: TracedTensor) -> Any:
+    """`tensor.tolist()` of one dim whose size data decide."""
+    if tensor.dim() != 1 or not is_decided(tensor.shape[0]):
+        return NotImplemented
+    state = tracer()
+    rows = state.read(as_numbers(tensor))
+    kind = Kind(ListType(TensorType(rows.tensor.dtype)), True)
+    (empty,) = state.emit(ListNewOp(()), (kind.type,))
+    (made,) = state.emit(ListExtendOp(empty, rows), (kind.type,))
+    return wrap(made, kind, device=tensor.device)
 
 
 def _length(items: TracedList) -> ListLength:
@@ -143,8 +171,7 @@ def _slice(items: TracedList, index: slice) -> Any:
         bound if bound is None else _method(methods.bounded, items, bound, step)
         for bound in (index.start, index.stop)
     ]
-    made = copied(items)
-    clear(made)
+    made = _without_items(items)
     _method(methods.part, items, *bounds, step, made)
     return made
 
@@ -205,23 +232,44 @@ def copied(items: TracedList) -> TracedList:
 
 def contains(items: TracedList, item: Any) -> Any:
     """`item in items`."""
+    return _may_have(items, item) and _method(methods.contains, items, item)
+
+
+def count(items: TracedList, item: Any) -> Any:
+    """`items.count(item)`."""
+    return _method(methods.count, items, item) if _may_have(items, item) else 0
+
+
+def index(items: TracedList, item: Any, start: Any = 0, stop: Any = None) -> Any:
+    """`items.index(item, start, stop)`."""
+    if not _may_have(items, item):
+        raise ValueError(f"{item!r} is not in list")
+    stop = traced_length(items) if stop is None else _method(methods.bounded, items, stop, 1)
+    return _method(methods.index, items, item, _method(methods.bounded, items, start, 1), stop)
+
+
+def _may_have(items: TracedList, item: Any) -> bool:
+    """Whether a number may be in a list; what is no number is not in a list of numbers."""
     kind = number_kind(item)
-    is_tensor = kind is None and isinstance(item, torch.Tensor | TracedList)
+    is_tensor = kind is None and _is_tensor(item)
     if is_tensor or (kind is not None and not items.numbers):
         fail(
             "a list that grows in a traced branch or loop is searched for a tensor or list",
             "keep numbers in the list, or compare what you need in a loop",
         )
-    return kind is not None and _method(methods.contains, items, item)
+    return kind is not None
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, torch.Tensor | TracedList)
 
 
 def operator(items: TracedList, symbol: str, operand: Any) -> Any:
     """A binary operator of Python's lists."""
     match symbol:
         case "+" | "r+" if isinstance(operand, list | TracedList):
-            made = copied(items)
+            made = _without_items(items) if symbol == "r+" else copied(items)
             if symbol == "r+":
-                clear(made)
                 extend(made, operand)
             extend(made, items if symbol == "r+" else operand)
             return made
@@ -233,17 +281,53 @@ def operator(items: TracedList, symbol: str, operand: Any) -> Any:
         case "+":
             kind = getattr(number_kind(operand), "__name__", type(operand).__name__)
             raise TypeError(f'can only concatenate list (not "{kind}") to list')
-        case "==" | "<" if isinstance(operand, list | TracedList):
-            fail(
-                "a list that grows in a traced branch or loop is compared with another one",
-                "compare their lengths, and their items in a loop",
-            )
+        case "==" | "!=" | "<" | "<=" | ">" | ">=" if isinstance(operand, list | TracedList):
+            return _compared(items, symbol, operand)
         case _:
             return NotImplemented
 
 
-def stack(items: TracedList, dim: int = 0) -> Any:
-    """`torch.stack(items, dim)`; the leading dim is a symbol when the length is not known."""
+_ORDERS = {"<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def _compared(items: TracedList, symbol: str, others: Any) -> Any:
+    """A comparison of two lists of integers or flags."""
+    if symbol == "!=":
+        return Hooks.staging.not_(_compared(items, "==", others))
+    if isinstance(others, list):
+        kinds = {*map(number_kind, others)}  # pyright: ignore[reportUnknownArgumentType]
+        if None in kinds and symbol == "==" and items.numbers and not any(map(_is_tensor, others)):  # pyright: ignore[reportUnknownArgumentType]
+            return False
+        if len(kinds) > 1 and not kinds & {None, float}:
+            others = [Hooks.call(int, one) for one in others]  # pyright: ignore[reportUnknownVariableType]
+        others = to_traced_list(others) if others else _without_items(items)
+    if not (_is_of_integers(items) and _is_of_integers(others)):
+        fail(
+            "a list that grows in a traced branch or loop is compared with another one, and items "
+            "are not all integers or flags",
+            "compare their lengths, and their items in a loop",
+        )
+    if symbol == "==":
+        return _method(methods.equal, items, others)
+    return _method(methods.compared, items, others, _ORDERS[symbol])
+
+
+def _is_of_integers(items: TracedList) -> bool:
+    """Whether the items are numbers that are surely equal to themselves."""
+    type = element_kind(items).type
+    return items.numbers and isinstance(type, TensorType) and not type.dtype.is_float
+
+
+def _without_items(items: TracedList) -> TracedList:
+    """An empty list of the same kind."""
+    made = copied(items)
+    clear(made)
+    return made
+
+
+def stack(items: TracedList, dim: int = 0, *, least: int = 1) -> Any:
+    """`torch.stack(items, dim)`; the leading dim is a symbol when the length is not known. least:
+    0 where there may be no items, for which torch.stack raises."""
     state = tracer()
     element = element_kind(items).type
     assert isinstance(element, TensorType)
@@ -251,10 +335,10 @@ def stack(items: TracedList, dim: int = 0) -> Any:
     length = _length(items)
     lead: Dim
     if length.base is not None:
-        lead = state.dim(state.new_symbol(state.list_length(current), low=1))
+        lead = state.dim(state.new_symbol(state.list_length(current), low=least))
     else:
         lead = length.offset
-        if state.symbolic_dim(lead) < 1:
+        if least and state.symbolic_dim(lead) < 1:
             raise RuntimeError("stack expects a non-empty TensorList")
     type = TensorType(element.dtype, (lead, *element.shape))
     value = state.emit(ListStackOp(current), (type,))[0]

@@ -271,6 +271,7 @@ class Hooks:
     list_operator: Hook
     list_items: Hook
     list_length: Hook
+    numbers: Hook
     written: Hook
     arithmetic: Hook
     call: Hook
@@ -413,7 +414,8 @@ class TracedTensor(torch.Tensor):
     def tolist(self) -> Any:
         if not self.shape:
             return Hooks.item(self)
-        return [row.tolist() for row in self]
+        found = Hooks.numbers(self)
+        return [row.tolist() for row in self] if found is NotImplemented else found
 
     def __bool__(self) -> bool:
         return bool(Hooks.concrete(self, "bool"))

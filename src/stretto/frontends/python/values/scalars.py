@@ -100,12 +100,15 @@ def to_number(tensor: TracedTensor) -> TracedTensor:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
     state = tracer()
     flat: Any = tensor.reshape(()) if tensor.dim() else tensor
-    dtype = DType.from_torch(flat.dtype)
+    return state.number(state.read(as_numbers(flat)))
+
+
+def as_numbers(tensor: Any) -> Any:
+    """A tensor with the dtype that its elements have as numbers of Python."""
+    dtype = DType.from_torch(tensor.dtype)
     if dtype.is_integer and dtype is not DType.I64:
-        flat = flat.to(torch.int64)
-    elif dtype in (DType.F16, DType.BF16):
-        flat = flat.to(torch.float32)
-    return state.number(state.read(flat))
+        return tensor.to(torch.int64)
+    return tensor.to(torch.float32) if dtype in (DType.F16, DType.BF16) else tensor
 
 
 def cast_number(value: Any, kind: type) -> Any:

@@ -68,6 +68,9 @@ class TracedList:
     def __eq__(self, other: object) -> bool:
         return other is self or Hooks.list_operator(self, "==", other)
 
+    def __ne__(self, other: object) -> bool:
+        return other is not self and Hooks.list_operator(self, "!=", other)
+
     __hash__ = object.__hash__
 
 
@@ -80,8 +83,8 @@ def _operator(symbol: str) -> Callable[[TracedList, Any], Any]:
 
 for _name, _symbol in {"add": "+", "radd": "r+", "mul": "*", "rmul": "*", "imul": "*="}.items():
     setattr(TracedList, f"__{_name}__", _operator(_symbol))
-for _name in ("lt", "le", "gt", "ge"):
-    setattr(TracedList, f"__{_name}__", _operator("<"))
+for _name, _symbol in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(TracedList, f"__{_name}__", _operator(_symbol))
 
 
 def is_box(value: Any) -> bool:
