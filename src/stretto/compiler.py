@@ -21,6 +21,7 @@ from stretto.families import SizeKey, fitting
 from stretto.frontends.python import Captured, Reading, Surroundings, capture
 from stretto.frontends.python.tracing.admission import check_inputs
 from stretto.frontends.python.tracing.locations import definition
+from stretto.frontends.python.tracing.settling import Settling
 from stretto.keys import Key
 from stretto.machines.machine import Machine
 from stretto.options import Options
@@ -57,7 +58,7 @@ class Compiler:
     surroundings: Surroundings
     cut: bool
     windows: frozenset[SourceLocation] = frozenset()
-    settling: set[SourceLocation] = field(default_factory=set[SourceLocation])
+    settling: Settling = field(default_factory=Settling)
 
     @property
     def name(self) -> str:

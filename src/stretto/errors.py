@@ -103,6 +103,11 @@ class OtherProgram(RunError):
     captured for. A compiled function then runs the program for that way."""
 
 
+class NotCaptured(CaptureError, RunError):
+    """A run comes to an arm of a branch that its program does not have, since that could not be
+    captured. What could not, and where, is in the message."""
+
+
 class SaveError(StrettoError):
     """A compiled function holds what a file cannot, or the file cannot be written."""
 

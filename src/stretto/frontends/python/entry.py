@@ -51,6 +51,7 @@ from stretto.frontends.python.results.sizes import provable, settled_sizes
 from stretto.frontends.python.tracing.evaluate import OPERATOR_ERRORS
 from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.hints import Hints
+from stretto.frontends.python.tracing.settling import Settling
 from stretto.frontends.python.tracing.signals import (
     Abort,
     ArgumentsChange,
@@ -109,7 +110,7 @@ def capture(
     by_structure: bool | None = False,
     sizes: SizePlan | None = None,
     cuts: Collection[SourceLocation] = (),
-    settling: set[SourceLocation] | None = None,
+    settling: Settling | None = None,
     surroundings: Surroundings = Surroundings.COMPILED,
     state: ObjectState | None = None,
 ) -> Captured:
@@ -142,8 +143,8 @@ def capture(
                 tracer.surroundings, tracer.settling = surroundings, settling
                 try:
                     captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
-                except CaptureError:
-                    if not settles_more(tracer):
+                except CaptureError as error:
+                    if not settles_more(tracer, error):
                         raise
                     continue
                 if merged is None and captured is not None:

@@ -9,10 +9,16 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.control.join import ArmEnd, Joiner
-from stretto.frontends.python.control.settled import note_divided, settled
+from stretto.frontends.python.control.settled import is_left_out, note_divided, settled
 from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame
-from stretto.frontends.python.tracing.signals import UnknownResult, fail
+from stretto.frontends.python.tracing.signals import (
+    Abort,
+    NeedsPeel,
+    NeedsUnroll,
+    UnknownResult,
+    fail,
+)
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, active, tracer
 from stretto.frontends.python.values.either import Either
@@ -112,7 +118,7 @@ def stage_if(
     frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
-    condition = _settled(plain(condition))
+    condition = in_every_run(plain(condition))
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
         return
@@ -132,8 +138,16 @@ def branch(
     if taken is not None:
         return then() if taken else orelse()
     base = Snapshot.take()
-    arms = ((then, True), (orelse, False))
-    outcomes = [_arm(base, arm, flag, taken) for arm, taken in arms]
+    outcomes = list[ArmEnd | RaisingArm | UnknownResult]()
+    for arm, other, taken in ((then, orelse, True), (orelse, then, False)):
+        try:
+            outcomes.append(_arm(base, arm, flag, taken))
+        except (Abort, NeedsPeel, NeedsUnroll) as stop:
+            if not is_left_out(flag, taken, stop.abort.error):
+                raise
+            base.restore()
+            with assuming(flag, not taken):
+                return other()
     base.restore()
     for outcome, when in zip(outcomes, (True, False), strict=True):
         if isinstance(outcome, RaisingArm):
@@ -193,14 +207,14 @@ def _arm(
 
 def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
     """`then() if condition else orelse()`."""
-    condition = _settled(plain(condition))
+    condition = in_every_run(plain(condition))
     if active() is None or not is_traced(condition):
         return then() if truth(condition) else orelse()
     return branch(condition, then, orelse)
 
 
-def _settled(condition: Any) -> Any:
-    """The condition of an `if`: a bool where a tensor has the same value in every run."""
+def in_every_run(condition: Any) -> Any:
+    """A condition: a bool where a tensor has the same value in every run."""
     if active() is None or not isinstance(condition, TracedTensor) or condition.numel() != 1:
         return condition
     found = evaluated(tracer().read(condition), _MOST_OPS_EVALUATED)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from stretto.frontends.python.control.branches import (
     branch,
     condition_of,
+    in_every_run,
     is_traced,
     stage_not,
     truth,
@@ -92,9 +94,12 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
     with state.transaction() as rollback:
         condition = test()
         if is_traced(condition):
+            known = in_every_run(condition)
+            if known is False:
+                return True
             rollback()
             start.restore()
-            return False
+            return known is True and _runs_just_once(loop, test)
         if not truth(condition):
             return True
         place = place_of(loop.code)
@@ -119,6 +124,25 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
         if not truth(condition):
             return True
         loop.body(None)
+    return False
+
+
+def _runs_just_once(loop: UserLoop, test: Test) -> bool:
+    """Runs a round, before which the test holds in every run. Returns whether the test fails in
+    every run behind it; if not, nothing has happened."""
+    state, start, place = tracer(), Snapshot.take(), place_of(loop.code)
+    if place in state.repeats:
+        return False
+    with state.transaction() as rollback:
+        with suppress(Abort, NeedsPeel, NeedsUnroll, UnknownResult, Exception):
+            test()
+            loop.body(None)
+            after = in_every_run(test())
+            if not is_traced(after) and not truth(after):
+                return True
+        rollback()
+        start.restore()
+    state.repeats.add(place)
     return False
 
 

@@ -4,14 +4,17 @@
 both; where that is refused, the function is captured again with this branch *settled*: the program
 has the arm that the call takes, and a check in front of it that stops the run where the condition
 goes the other way. Then a program that was captured for such a call runs instead.
+
+An arm that cannot be captured at all is *left out*: the program has the other arm, and a check that
+raises, in a run that would take this one, why it could not be captured.
 """
 
 from __future__ import annotations
 
-from stretto.errors import OtherProgram
+from stretto.errors import CaptureError, NotCaptured, OtherProgram
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.this_call import in_this_call
-from stretto.frontends.python.tracing.tracer import Tracer, tracer
+from stretto.frontends.python.tracing.tracer import Surroundings, Tracer, tracer
 from stretto.frontends.python.values.flags import logical
 from stretto.ir.core import Program, Value
 from stretto.ir.failure import Failure
@@ -19,12 +22,15 @@ from stretto.ir.ops import CheckOp
 
 _MOST = 8
 """How many branches of a function are settled at most."""
+_MOST_ARMS = 4
+"""How many arms are left out at most: each takes another try of the capture."""
 
 
 def settled(flag: Value) -> bool | None:
     """Which way the branch on `flag` that is traced now is settled to go; None if it is not."""
     state = tracer()
-    if not state.settling or user_location() not in state.settling or not _is_outermost():
+    divided = state.settling.divided if state.settling else ()
+    if user_location() not in divided or not _is_outermost():
         return None
     found = in_this_call(flag)
     if found is None:
@@ -49,15 +55,48 @@ def note_divided() -> None:
         state.divided.append(place)
 
 
-def settles_more(state: Tracer) -> bool:
-    """Settles the first branch that a failed capture has found to be divided. Returns whether there
-    is one."""
-    if state.settling is None or len(state.settling) >= _MOST:
+def is_left_out(flag: Value, taken: bool, error: CaptureError) -> bool:
+    """Whether the arm of the branch on `flag` that is traced now, for flags that are `taken`, is
+    left out because of an error: then the program has the check for it."""
+    state, place = tracer(), user_location()
+    is_cut = state.surroundings is not Surroundings.COMPILED
+    if state.settling is None or is_cut or place is None:
         return False
-    place = next((place for place in state.divided if place not in state.settling), None)
-    if place is not None:
-        state.settling.add(place)
-    return place is not None
+    arm = place, taken
+    if arm not in state.settling.arms:
+        state.broken_arms.setdefault(error, []).append(arm)
+        return False
+    found = in_this_call(flag)
+    if found is not None and bool(found) is taken:
+        return False
+    reason = f"{error.message} ({error.remedy})" if error.remedy else error.message
+    failure = Failure(
+        NotCaptured.__name__, f"the call comes to code that could not be captured: {reason}"
+    )
+    check = CheckOp(logical("not", flag) if taken else flag, failure)
+    state.emit(check, ())
+    check.location = error.location
+    state.note(f"an arm of a branch is left out, and a call that takes it raises: {reason}")
+    return True
+
+
+def settles_more(state: Tracer, error: CaptureError) -> bool:
+    """Settles the first branch that a failed capture has found to be divided, or leaves out the
+    innermost arm in which it failed. Returns whether there is one."""
+    settling = state.settling
+    if settling is None:
+        return False
+    place = next((place for place in state.divided if place not in settling.divided), None)
+    if place is not None and len(settling.divided) < _MOST:
+        settling.divided.add(place)
+        return True
+    arms = state.broken_arms.get(error, [])
+    arm = next((arm for arm in arms if arm not in settling.arms), None)
+    calls_itself = len(arms) > len(set(arms))
+    if arm is None or calls_itself or len(settling.arms) >= _MOST_ARMS:
+        return False
+    settling.arms.add(arm)
+    return True
 
 
 def is_settled(program: Program) -> bool:

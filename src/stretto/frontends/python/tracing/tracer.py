@@ -10,7 +10,7 @@ Exactly one tracer is active per thread. It knows nothing of Python control flow
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -28,6 +28,7 @@ from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, wi
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.locations import user_location
+from stretto.frontends.python.tracing.settling import Arm, Settling
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
 from stretto.frontends.python.tracing.tensor import (
@@ -113,9 +114,11 @@ class Tracer:
         self.options = options
         # Slices `x[i:i + 3]` that may end behind the dim, and those that are taken not to.
         self.cuts, self.windows = cuts, set[SourceLocation]()
-        # Branches of which the program has one arm, and those whose arms are found to differ much.
-        self.settling: set[SourceLocation] | None = None
+        # Branches of which the program has one arm, those whose arms are found to differ much, and
+        # the arms in which the capture failed, the innermost first.
+        self.settling: Settling | None = None
         self.divided = list[SourceLocation]()
+        self.broken_arms: dict[CaptureError, list[Arm]] = {}
         self.given: dict[Value, torch.Tensor] = {}  # the inputs, in the call that is captured
         self.not_negative = set[Value]()  # indices of loops
         self.sizes = Sizes(plan)
@@ -154,6 +157,8 @@ class Tracer:
         self.calls: list[Any] = []
         self.outlines: dict[Any, Any] = {}
         self.learned: dict[Any, Any] = {}
+        # Loops that surely begin, and of which it is not known that they end behind one round.
+        self.repeats = set[Hashable]()
         self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.sized_loops = set[int]()
         """The loops whose number of iterations is a size: to unroll one settles that size."""
