@@ -290,6 +290,11 @@ def index_parts(index: Index) -> list[Expr]:
     return found
 
 
+def checks(found: Iterable[Expr]) -> set[Expr]:
+    """Those of some expressions that are checked in the run whenever they are computed."""
+    return {part for part in found if isinstance(part, Apply) and part.function == "checked"}
+
+
 def loads(expr: Expr) -> Iterator[Load]:
     """All loads, those inside dynamic positions included."""
     return (part for part in parts(expr) if isinstance(part, Load))

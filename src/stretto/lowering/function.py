@@ -24,11 +24,13 @@ from stretto.device.expr import (
     Index,
     Position,
     Reg,
+    checks,
     dynamic_index,
     is_known,
     known_size,
     limit_register,
     loads,
+    parts,
 )
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Combine, Operator
@@ -455,10 +457,18 @@ class Lowering:
                 and self.uses.total.get(value, 0) > 1
             ):
                 lazy = register_value(self.let(lazy.expr, value.hint))
-        elif not lazy.is_stored and self.should_store(value, lazy):
+        elif self._checks_more_than_is_read(value, lazy) or (
+            not lazy.is_stored and self.should_store(value, lazy)
+        ):
             lazy = self.store(lazy, self.output(value), value.hint or "map")
         self.env[value] = lazy
         return lazy
+
+    def _checks_more_than_is_read(self, value: Value, lazy: Lazy) -> bool:
+        """Whether positions must be in range of which those who read the value may not come to
+        compute all: another part of the tensor, or on another path of control."""
+        is_partial = value in self.uses.partly or value in self.uses.below
+        return is_partial and bool(checks(parts(lazy.expr)))
 
     def should_store(self, value: Value, lazy: Lazy) -> bool:
         applies = count_applies(lazy.expr)

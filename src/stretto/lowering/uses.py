@@ -11,7 +11,30 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from stretto.ir.core import Block, Value
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import TensorOp
+from stretto.ops.properties import properties
+
+_CHOOSING = ("aten.where.", "aten.masked_fill.")
+"""Elementwise operators that do not look at each element of each operand."""
+
+_WHOLE = (
+    *("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.", "aten.mv.", "aten.linear."),
+    *("aten.sum.", "aten.mean.", "aten.amax.", "aten.amin.", "aten._softmax.", "aten.cumsum."),
+    *("aten.native_layer_norm.", "aten.cat.", "aten.stack.", "aten.clone.", "aten._to_copy."),
+    *("aten.view.", "aten.reshape.", "aten._unsafe_view.", "aten.permute.", "aten.transpose."),
+    *("aten.t.", "aten.unsqueeze.", "aten.squeeze.", "aten.expand.", "aten.alias.", "aten.flip."),
+)
+"""Other operators that look at each element of each operand."""
+
+
+def reads_whole(op: Op) -> bool:
+    """Whether an op is known to look at each element of its operands."""
+    if not isinstance(op, TensorOp):
+        return False
+    if op.target.startswith(_WHOLE):
+        return True
+    return properties(op.target).elementwise and not op.target.startswith(_CHOOSING)
 
 
 @dataclass(slots=True)
@@ -19,11 +42,13 @@ class Uses:
     """Uses of the values of one function.
 
     total: reads in the whole text. below: values that are read in a block other than their own.
-    home: the block that defines a value. later: reads that are still to come.
+    home: the block that defines a value. later: reads that are still to come. partly: values of
+    which an op may read some elements only.
     """
 
     total: dict[Value, int] = field(default_factory=dict[Value, int])
     below: set[Value] = field(default_factory=set[Value])
+    partly: set[Value] = field(default_factory=set[Value])
     home: dict[Value, Block] = field(default_factory=dict[Value, Block])
     later: dict[Value, int] = field(default_factory=dict[Value, int])
 
@@ -35,6 +60,8 @@ class Uses:
             for value in op.results:
                 self.home[value] = block
             self._read(op.operands, block)
+            if not reads_whole(op):
+                self.partly.update(op.operands)
             for inner in op.blocks:
                 self.count(inner)
         self._read(block.yields, block)

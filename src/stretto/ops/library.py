@@ -30,7 +30,7 @@ _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
 )
 _library.define(
-    "check_positions(Tensor positions, int size, int length, str operator, int dim, bool wraps)"
+    "check_positions(Tensor positions, SymInt size, int length, str operator, int dim, bool wraps)"
     " -> ()"
 )
 _library.define(

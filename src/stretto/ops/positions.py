@@ -9,6 +9,8 @@ from typing import Any
 
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ListGetOp, ListPopOp, ListSetOp, TensorOp
+from stretto.ir.sizes import Size
+from stretto.ir.types import Dim
 from stretto.ops.effects import is_effect
 from stretto.ops.infer import named_arguments
 from stretto.ops.table import PositionArgument, Reach, entry
@@ -22,14 +24,14 @@ class Positions:
     from the end, if it `wraps`. `operator` is what raises where they do not."""
 
     values: Value
-    size: int
+    size: Dim
     length: int
     operator: str
     dim: int
     wraps: bool
 
     @property
-    def key(self) -> tuple[Value, int, int, bool]:
+    def key(self) -> tuple[Value, Dim, int, bool]:
         """Equal for positions that are in range together."""
         return self.values, self.size, self.length, self.wraps
 
@@ -43,7 +45,7 @@ Named = dict[str, Any]
 
 
 def positions_of(op: TensorOp) -> Iterator[Positions]:
-    """All positions that an op checks whose range is known."""
+    """All positions that an op checks."""
     if op.target == CHECK:
         values, size, length, operator, dim, wraps = op.args
         yield Positions(values, size, length, operator, dim, wraps)  # type: ignore[arg-type]
@@ -53,7 +55,7 @@ def positions_of(op: TensorOp) -> Iterator[Positions]:
         return
     named = {item.name: value for item, value in named_arguments(op.target, op.args, op.kwargs)}
     for values, size, length, dim in _ranges(known, named):
-        if isinstance(values, Value) and values.tensor.dtype.is_integer and isinstance(size, int):
+        if isinstance(values, Value) and values.tensor.dtype.is_integer:
             yield Positions(values, size, length, op.target, dim, known.wraps)
 
 
@@ -86,8 +88,7 @@ def _ranges(known: PositionArgument, named: Named) -> Iterator[Range]:
             if isinstance(length, int):
                 yield values, size, length, dim
         case Reach.FLAT:
-            if all(isinstance(size, int) for size in shape):
-                yield values, math.prod(shape), 1, 0
+            yield values, math.prod(shape, start=Size(const=1)).dim, 1, 0
         case Reach.TABLES:
             yield from _tables(values, shape)
 

@@ -33,12 +33,13 @@ from stretto.ir.ops import (
     ListSetOp,
     TensorOp,
 )
-from stretto.ir.types import FLAG, INDEX, TensorType
+from stretto.ir.size_bounds import at_most
+from stretto.ir.types import FLAG, INDEX, Dim, TensorType
 from stretto.ops.effects import checking_functions, effectful
 from stretto.ops.positions import CHECK, Positions, positions_of
 from stretto.passes.dce import live_values
 
-Key = tuple[Value, int, int, bool]
+Key = tuple[Value, Dim, int, bool]
 Bounds = dict[Value, tuple[int, int]]
 """The first and the last index of loops around a block."""
 
@@ -127,7 +128,7 @@ def _is_needed(positions: Positions, known: set[Key], bounds: Bounds) -> bool:
     if positions.key in known:
         return False
     first, last = bounds.get(positions.values, (-1, -1))
-    return first < 0 or last > positions.size - positions.length
+    return first < 0 or not at_most(last + positions.length, positions.size)
 
 
 def _bounds_inside(op: Op, bounds: Bounds) -> Bounds:

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.device.expr import Apply, Const, Expr, Extent, Index, Position, dynamic_index
+from stretto.device.expr import (
+    Apply,
+    Const,
+    Expr,
+    Extent,
+    Index,
+    Position,
+    checks,
+    dynamic_index,
+    index_parts,
+    parts,
+)
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
 from stretto.ir.types import DType
@@ -53,7 +64,7 @@ def _check_positions(call: Call) -> tuple[Lazy, ...]:
     if not all(size == 1 for size in call.tensor("positions").shape):
         raise Decline("a table of positions")
     operator, dim = str(call.arguments["operator"]), call.integer("dim")
-    size, length = call.integer("size"), call.integer("length")
+    size, length = call.dim("size"), call.integer("length")
     failure = position_failure(operator, size, length, dim)
     call.low.position(argument, size, failure, length, wraps=call.flag("wraps"))
     return ()
@@ -69,7 +80,17 @@ def _embedding(call: Call) -> Lazy:
     positions = _positions(call, "indices", 0, call.tensor("weight").shape[0])
     weight = call.tensor("weight")
     *lead, column = variables(call.shape)
-    return weight.view(call.shape, as_index(positions, *lead), column)
+    return _elements(weight, call.shape, as_index(positions, *lead), column)
+
+
+def _elements(source: Lazy, shape: tuple[Extent, ...], *indices: Index) -> Lazy:
+    """The elements of a tensor at `indices`. Declines where they are the same for all positions in
+    a dim, one of size 1 or an expanded one: nothing would compute and check these."""
+    found = source.view(shape, *indices)
+    asked = checks(part for index in indices for part in index_parts(index))
+    if not asked <= checks(parts(found.expr)):
+        raise Decline("no element depends on the positions")
+    return found
 
 
 def _empty(call: Call) -> Lazy:
@@ -91,7 +112,7 @@ def _index_select(call: Call) -> Lazy:
     positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *((indices[dim],) if positions.rank else ()))
-    return call.cheap("self").view(call.shape, *indices)
+    return _elements(call.cheap("self"), call.shape, *indices)
 
 
 @rule("gather")
@@ -106,7 +127,7 @@ def _gather(call: Call) -> Lazy:
     positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *indices)
-    return call.cheap("self").view(call.shape, *indices)
+    return _elements(call.cheap("self"), call.shape, *indices)
 
 
 @rule("take")
@@ -116,7 +137,7 @@ def _take(call: Call) -> Lazy:
         raise Decline("a dynamic size")
     positions = _positions(call, "index", 0, size)
     flat = reshape(call.cheap("self"), (size,))
-    return flat.view(call.shape, as_index(positions, *variables(call.shape)))
+    return _elements(flat, call.shape, as_index(positions, *variables(call.shape)))
 
 
 # ---- advanced indexing -----------------------------------------------------------------------
@@ -137,7 +158,7 @@ def _index(call: Call) -> Lazy:
     if 0 in call.shape:
         return _empty(call)
     selection = selected(call, lazy.shape)
-    return call.cheap("self").view(selection.shape, *selection.indices)
+    return _elements(call.cheap("self"), selection.shape, *selection.indices)
 
 
 def selected(call: Call, shape: tuple[Extent, ...]) -> Selection:

@@ -115,6 +115,11 @@ class Call:
     def integer(self, name: str) -> int:
         return _integer(name, self.arguments[name])
 
+    def dim(self, name: str) -> Extent:
+        """The size of a dim, which may be known only at run time."""
+        argument = self.arguments[name]
+        return self.low.extent(argument) if isinstance(argument, Size) else self.integer(name)
+
     def integers(self, name: str, length: int | None = None) -> tuple[int, ...]:
         """A tuple of ints; a single one is repeated to `length`."""
         argument = self.arguments[name]

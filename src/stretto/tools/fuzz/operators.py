@@ -1,9 +1,9 @@
-"""The parts "operators", "special", "sizes" and "modules": torch's own sample inputs.
+"""The parts "operators", "special", "operator-sizes" and "modules": torch's own sample inputs.
 
 Each sample of each operator, in several dtypes, and each module of `torch.nn` with its sample
 inputs, compiled and compared with eager. In "special" infinities, NaN, signed zeros and the
-ends of each dtype's range are among the floats of the samples. In "sizes" an operator is compiled
-once for all sizes, and called with those of the sample and two other ones.
+ends of each dtype's range are among the floats of the samples. In "operator-sizes" an operator is
+compiled once for all sizes, and called with those of the sample and two other ones.
 """
 
 from __future__ import annotations

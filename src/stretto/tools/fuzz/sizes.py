@@ -226,7 +226,7 @@ def _written(draw: random.Random) -> str:
         "\n".join([f"def f({', '.join(names)}):", *writer.lines, f"    return {last}", ""])
     )
     lines = "".join(writer.lines)
-    small, large = (SMALL[:7], SMALL[7:9]) if "r(" in lines else (SMALL, LARGE)
+    small, large = (SMALL[:7], SMALL[7:9]) if "r(" in lines or "while " in lines else (SMALL, LARGE)
     calls = _calls(draw, kinds, small, large[:1] if "for " in lines else large)
     return "\n\n".join([*parts, calls])
 
@@ -238,7 +238,7 @@ def _recursive(draw: random.Random, worlds: Worlds) -> str:
         one=one, row=draw.choice(("0.5", "U", "x[0].sigmoid()"))
     )
     exec(text, worlds.globals)
-    worlds.helpers = ("r({f})", "r(torch.zeros({n}, 4) + {c})")
+    worlds.helpers = ("r({f}[:9])", "r(torch.zeros({n} % 7, 4) + {c})")
     return text
 
 
