@@ -338,6 +338,23 @@ def _embedding_bag(packet: Any) -> Callable[..., Any]:
     return rule
 
 
+def _reshaping_in_place(view: Any) -> Callable[..., Any]:
+    """In-place forms of a view, for what the last operator has made: torch's own kernels use them
+    so, as those of a product with a vector within vmap. Of an older tensor the shape would have to
+    be restored wherever tracing returns to a state before."""
+
+    def rule(x: Any, *dims: Any) -> Any:
+        last, memory = tracer().last_op(), x.memory
+        if last is None or memory.made is not memory.state.base or memory.made not in last.results:
+            _reshape_inplace()
+        made = view(x, *dims)
+        x.data = made
+        x.fake, x.steps, x.cached = made.fake, made.steps, made.cached
+        return x
+
+    return rule
+
+
 def _shift(packet: Any) -> Callable[..., Any]:
     """A shift, which like Python's operator takes flags together with a number. torch's
     decomposition does not."""
@@ -354,6 +371,8 @@ def _shift(packet: Any) -> Callable[..., Any]:
 
 
 def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    if not isinstance(x, torch.Tensor):  # as torch hands over numbers within vmap
+        return torch.tensor(x, dtype=dtype)
     if dtype is None or dtype == x.dtype:
         return _clone(x)
     return NotImplemented
@@ -411,7 +430,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._to_copy.default: _to_copy,
     aten.softmax.int: _softmax(aten._softmax.default),
     aten.log_softmax.int: _softmax(aten._log_softmax.default),
-    **_each(_reshape_inplace, "unsqueeze_", "squeeze_", "t_", "transpose_", "resize_"),
+    **_each(_reshape_inplace, "t_", "transpose_", "resize_"),
+    **_each(_reshaping_in_place(aten.squeeze), "squeeze_"),
+    **_each(_reshaping_in_place(aten.unsqueeze), "unsqueeze_"),
     **_each(_reshape_inplace, "swapaxes_", "swapdims_"),
     aten.as_strided_.default: _as_strided_in_place,
     aten.set_.source_Tensor: _reshape_inplace,

@@ -104,18 +104,23 @@ class StorageState:
 class Storage:
     """Memory shared by aliases. `fake` is the base tensor's shape (None for a list).
 
-    `any_layout`: the strides depend on the run. `aliases` says what the other fields mean. `parts`
-    has an order, as that decides the order of operators, which must not depend on addresses.
+    `made`: what it held at first. `any_layout`: the strides depend on the run. `aliases` says what
+    the other fields mean. `parts` has an order, as that decides the order of operators, which must
+    not depend on addresses.
     """
 
     state: StorageState
     scope: BlockScope
     fake: torch.Tensor | None = None
+    made: Value | str = field(init=False)
     any_layout: bool = False
     sources: tuple[MemorySource, ...] = ()
     parts: WeakKeyDictionary[Storage, None] | None = None
     links: WeakSet[Storage] | None = None
     same_list: WeakSet[Storage] | None = None
+
+    def __post_init__(self) -> None:
+        self.made = self.state.base
 
 
 @dataclass(frozen=True, slots=True, eq=False)
