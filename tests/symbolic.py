@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from torch.torch_version import TorchVersion
 
 from stretto.ir.core import Program
 from stretto.ir.sizes import Size, Symbol
@@ -79,7 +78,7 @@ def _scan(x: torch.Tensor) -> torch.Tensor:
     return h
 
 
-_ALL = (
+EXAMPLES = (
     Example(
         "elementwise",
         """
@@ -313,9 +312,3 @@ _ALL = (
         lambda x, t: torch.cat((x, x)) * 0.5 ** int(t),
     ),
 )
-
-INFERS_LESS = TorchVersion(torch.__version__) < "2.13"
-"""torch 2.11 refuses to infer some operators of sizes that only the run knows; so stretto does.
-Tried with 2.11 and 2.13 only."""
-
-EXAMPLES = tuple(one for one in _ALL if not (INFERS_LESS and one.name == "tail"))

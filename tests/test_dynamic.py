@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo import mark_dynamic, mark_static, maybe_mark_dynamic
-from torch.torch_version import TorchVersion
 
 import stretto
 from stretto import BuildError, CaptureError
@@ -20,10 +20,6 @@ from stretto.frontends.python import capture
 from stretto.ir.core import Program
 from stretto.machines.interpreter.machine import InterpreterMachine
 from tests.frontends.python.checks import assert_same
-
-ASKS_MORE = TorchVersion(torch.__version__) < "2.13"
-"""Earlier versions of torch ask whether a size is 0 or 1 where it does not matter, so that such
-sizes get programs of their own."""
 
 BACKENDS = ("interpreter", "emulator", "cpu", "cuda-emulated")
 _WEIGHT = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -41,7 +37,7 @@ def check(
     compiled = stretto.compile(function, backend=backend, dynamic=dynamic)
     for args in calls:
         assert_same(compiled(*copy.deepcopy(args)), function(*copy.deepcopy(args)))
-    if programs is not None and not ASKS_MORE:
+    if programs is not None:
         assert len(compiled.signatures) == programs, compiled.explain()
     return compiled
 
@@ -162,6 +158,33 @@ def test_an_int_that_is_a_dim_is_settled() -> None:
         return x.sum(dim)
 
     check(summed, [(torch.randn(3, 4), dim) for dim in (0, 1, -1, 0)], programs=3)
+
+
+IN_FLOATS: tuple[Callable[[int], bool], ...] = (
+    lambda n: math.sqrt(n) > 2,
+    lambda n: n**0.5 > 2,
+    lambda n: float(n) * 1.5 > 6,
+    lambda n: n / 3 > 1.5,
+    lambda n: int(n * 0.3) > 1,
+    lambda n: math.ceil(n / 2 + 0.5) > 2,
+)
+
+
+@pytest.mark.parametrize("condition", IN_FLOATS)
+def test_conditions_on_floats_that_sizes_make(
+    condition: Callable[[int], bool], tmp_path: Path
+) -> None:
+    """They are compared at each call, with Python's own functions, also in a saved program."""
+
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if condition(x.shape[0]) else x + 1
+
+    fast = check(chosen, rows(2, 3, 4, 5, 6, 9, 0, 1), dynamic=True)
+    assert len(fast.signatures) <= 3, fast.explain()
+    fast.save(tmp_path / "chosen")
+    again = stretto.load(tmp_path / "chosen")
+    for (x,) in rows(3, 8, 17):
+        assert_same(again(x), chosen(x))
 
 
 def test_sizes_that_must_fit_each_other() -> None:

@@ -16,7 +16,7 @@ from stretto.ir.verifier import verify
 from stretto.ops.infer import infer, relations, tensor_op
 from tests.ops.test_infer import value
 from tests.support import program_of
-from tests.symbolic import EXAMPLES, INFERS_LESS, Example
+from tests.symbolic import EXAMPLES, Example
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
@@ -107,7 +107,6 @@ def test_ranges_decide_what_is_inferred() -> None:
     assert str(type) == "f32[s0 - 1]"
 
 
-@pytest.mark.skipif(INFERS_LESS, reason="this torch refuses a convolution of such sizes")
 @pytest.mark.parametrize(("low", "known"), [(0, False), (1, True)])
 def test_what_ranges_tell_is_not_asked_for(low: int, known: bool) -> None:
     """A convolution needs images with pixels."""

@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
 import stretto
@@ -162,10 +161,6 @@ def rows(x: Tensor, n: int, *, by: Tensor) -> Any:
     return x.sum(0) * by.shape[0], n
 
 
-@pytest.mark.skipif(
-    TorchVersion(torch.__version__) < "2.13",
-    reason="earlier versions write an even size as twice its half, which gets a program of its own",
-)
 def test_programs_for_many_sizes(tmp_path: Path) -> None:
     fast = interpreted(rows)
     for size, n in ((4, 3), (6, 5)):

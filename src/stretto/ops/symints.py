@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -10,8 +11,15 @@ import torch
 from torch._decomp import decomposition_table
 from torch._dynamo.source import ConstantSource
 from torch._guards import SLoc
+from torch._meta_registrations import calc_conv_nd_return_shape
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    guard_or_false,
+    statically_known_true,
+    sym_and,
+)
 from torch.torch_version import TorchVersion
 from torch.utils._sympy.numbers import int_oo
 
@@ -79,8 +87,8 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     has in Python for it does not.
     """
     require_elements(overload, args, kwargs)
-    formula = None if ASKS_NO_SIZES else _FORMULAS.get(overload)
-    if formula is not None and any(map(_has_unknown_size, args)):
+    formula = _formula(overload, args)
+    if formula is not None:
         return formula(*args, **kwargs)
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
     if is_made_of_others and not overload.is_view:
@@ -92,28 +100,57 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 def sliced(
     x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> torch.Tensor:
-    """The view `x[start:end:step]` in a dim, whose size is a formula of the bounds."""
-    size = x.shape[dim]
-    first = _inside(0 if start is None else start, size)
-    last = torch.sym_max(_inside(size if end is None else end, size), first)
-    shape, strides = list(x.shape), list(x.stride())
+    """The view `x[start:end:step]` in a dim, whose size is a formula of the bounds, as torch has it
+    from 2.12 on."""
+    if not x.dim() or step <= 0:
+        return torch.ops.aten.slice.Tensor(x, dim, start, end, step)  # raises
+    size: Any = x.shape[dim]
+    is_whole = end is None or statically_known_true(end == sys.maxsize)
+    first = 0 if start is None else _inside(start, size)
+    last = size if is_whole else _inside(end, size)
+    if first is None or last is None:
+        return torch.ops.aten.slice.Tensor(x, dim, start, end, step)
+    if guard_or_false(last >= first):
+        length: Any = last - first
+    elif guard_or_false(first >= last):
+        length = 0
+    else:
+        length = torch.sym_max(last - first, 0)
+    shape, strides = list[Any](x.shape), list(x.stride())
     offset = x.storage_offset() + first * strides[dim]
-    shape[dim] = (last - first + (step - 1)) // step
+    shape[dim] = (length + (step - 1)) // step
     strides[dim] = strides[dim] * step
     return x.as_strided(shape, strides, offset)
 
 
-def _has_unknown_size(item: Any) -> bool:
-    """Whether an argument has, or is, a size that torch cannot ask for."""
-    sizes = item.shape if isinstance(item, torch.Tensor) else (item,)
-    return any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in sizes)
+def _formula(overload: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] | None:
+    """What says the result of an operator in place of torch."""
+    sizes = [
+        size
+        for item in args
+        for size in (item.shape if isinstance(item, torch.Tensor) else (item,))
+        if isinstance(size, torch.SymInt)
+    ]
+    found = _OF_SIZES.get(overload) if sizes else None
+    if ASKS_MORE and any(not size.node.has_hint() for size in sizes):
+        found = _OF_UNKNOWN_SIZES.get(overload, found)
+    return found
 
 
 def _inside(place: Any, size: Any) -> Any:
-    """A place in a dim, from the end if it is a negative number, no further than the dim goes."""
-    if isinstance(place, int) and place < 0:
-        return torch.sym_max(size + place, 0)
-    return torch.sym_min(place, size)
+    """A place in a dim, from the end if it is a negative number, no further than the dim goes. None
+    where its sign is unknown."""
+    if guard_or_false(sym_and(place >= 0, place <= size)):
+        return place
+    if guard_or_false(sym_and(place < 0, place >= -size)):
+        return place + size
+    if guard_or_false(place < -size):
+        return 0
+    if guard_or_false(place > size):
+        return size
+    if guard_or_false(place >= 0):
+        return torch.sym_min(place, size)
+    return torch.sym_max(place + size, 0) if guard_or_false(place < 0) else None
 
 
 def _attended(
@@ -124,14 +161,45 @@ def _attended(
     return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
 
-ASKS_NO_SIZES = TorchVersion(torch.__version__) >= "2.13"
-"""Whether torch infers shapes without asking whether a size is 0 or 1, where that does not matter.
-Earlier versions give a slice a size of its own then."""
-_FORMULAS: Mapping[Any, Callable[..., torch.Tensor]] = {
-    torch.ops.aten.slice.Tensor: sliced,
+def _convolved(
+    image: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> torch.Tensor:
+    lengths = image.shape[2:]
+    every = (_each(item, len(lengths)) for item in (weight.shape[2:], padding, dilation))
+    for length, kernel, pad, step in zip(lengths, *every, strict=True):
+        _CHECK(transposed or length + 2 * pad > step * (kernel - 1))
+    more = output_padding if transposed else None
+    shape = calc_conv_nd_return_shape(
+        image, weight, stride, padding, dilation, transposed, groups, more
+    )
+    if guard_or_false(image.shape[1] == 0):
+        shape[1] = 0
+    return image.new_empty(shape)
+
+
+def _each(items: Any, count: int) -> list[Any]:
+    """One for each dim, where there may be one for all."""
+    return list(items) * count if len(items) == 1 else list(items)
+
+
+ASKS_MORE = TorchVersion(torch.__version__) < "2.13"
+"""Whether torch asks for sizes of which nothing is known where its later versions do not."""
+_OF_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {torch.ops.aten.slice.Tensor: sliced}
+"""Operators with symbolic sizes whose result we say ourselves: torch 2.11 gives a slice a size of
+its own, where it may not ask whether a size is 0 or 1."""
+_OF_UNKNOWN_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.scaled_dot_product_attention.default: _attended,
+    torch.ops.aten.convolution.default: _convolved,
 }
-"""Shapes of operators for which earlier versions ask."""
+"""Operators that ask so."""
 
 
 def comparisons(condition: Any) -> Iterator[Any]:

@@ -82,13 +82,14 @@ _ARITHMETIC = (
     ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.IfExp, ast.Load,
 )  # fmt: skip
 _FUNCTIONS = frozenset(
-    ("abs", "bool", "float", "int", "max", "min", "round", "math.ceil", "math.floor", "math.trunc")
-)
+    ("abs", "bool", "float", "int", "max", "min", "round", "math.ceil", "math.floor", "math.pow",
+     "math.sqrt", "math.trunc")
+)  # fmt: skip
 
 
 def check_condition(text: str, names: Collection[str]) -> None:
     """Raises LoadError for a condition on sizes that is more than arithmetic with these names: it
-    is run as Python. There are no powers, which may take forever."""
+    is run as Python. There are no powers of ints, which may take forever."""
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

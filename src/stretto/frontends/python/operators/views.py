@@ -336,7 +336,12 @@ def _unbind(x: TracedTensor, dim: int = 0) -> tuple[TracedTensor, ...]:
 def _pieces(func: Any) -> ViewRule:
     def rule(x: TracedTensor, sizes: Any, *axes: int, dim: int | None = None) -> Any:
         axis = (axes[0] if axes else 0) if dim is None else dim
-        pieces = _fake_view(func, x, sizes, axis)
+        length: Any = x.shape[axis] if x.dim() else None
+        is_empty = type(length) is type(sizes) is int and 0 == length <= sizes
+        if is_empty and func is aten.split.Tensor:  # torch 2.11 cannot say what it gives
+            pieces = _fake_view(aten.split_with_sizes.default, x, [0], axis)
+        else:
+            pieces = _fake_view(func, x, sizes, axis)
         if not x.dim():
             raise RuntimeError("split expects at least a 1-dimensional tensor")
         if any(is_decided(piece.shape[axis]) for piece in pieces):

@@ -32,7 +32,7 @@ from stretto.frontends.python.tracing.locations import user_location
 from stretto.ir.size_bounds import bounds, substitute_symbols
 from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim
-from stretto.ops.symints import ASKS_NO_SIZES, SizeEnv, backed_symint, from_sympy, to_symint
+from stretto.ops.symints import SizeEnv, backed_symint, from_sympy, to_symint
 
 torch_config: Any = _config
 _MOST_EXCLUDED = 1000
@@ -191,13 +191,13 @@ class Sizes:
         if not self.are_symbolic:
             yield
             return
-        with torch_config.patch(backed_size_oblivious=ASKS_NO_SIZES), _numbers_for_users():
+        with torch_config.patch(backed_size_oblivious=True), _numbers_for_users():
             yield
 
     @contextmanager
     def deciding(self) -> Generator[None]:
         """Lets torch ask for what the shapes at hand are like, where formulas would be long."""
-        if not (ASKS_NO_SIZES and self.are_symbolic):
+        if not self.are_symbolic:
             yield
             return
         with torch_config.patch(backed_size_oblivious=False):
@@ -373,7 +373,7 @@ class Sizes:
         for guard, location in asked:
             guard = self.env.replace(guard)
             if guard.free_symbols and guard.free_symbols <= names.keys():
-                text = PythonPrinter().doprint(guard.xreplace(names))
+                text = _GuardPrinter().doprint(guard.xreplace(names))
                 found.setdefault(text, SizeCondition(text, location))
         return tuple(found.values())
 
@@ -383,6 +383,19 @@ class Sizes:
         for deferred in self.env.deferred_runtime_asserts.values():
             for one in deferred:
                 yield one.expr, None
+
+
+class _GuardPrinter(PythonPrinter):
+    """Conditions on numbers, with Python's functions where torch's would take symbols too."""
+
+    def _print_ToFloat(self, expr: Any) -> str:
+        return f"float({self._print(expr.args[0])})"
+
+    def _print_FloatPow(self, expr: Any) -> str:
+        return f"math.pow({', '.join(map(self._print, expr.args))})"
+
+    def _helper_sqrt(self, expr: Any) -> str:
+        return f"math.sqrt({self._print(expr)})"
 
 
 def _is_false(guard: Any, expression: Any, size: int) -> bool:
