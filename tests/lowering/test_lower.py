@@ -202,6 +202,15 @@ def test_a_library_call_on_a_dynamic_dim_that_is_not_the_first() -> None:
         lowered(text)
 
 
+def test_scores_of_which_data_decide_two_dims_have_no_buffer() -> None:
+    text = DYNAMIC.replace("f32[3, s0], list", "f32[s0, 3], list").replace(
+        "%e = aten.exp.default(%t) : f32[3, s0]",
+        "%e = aten.scaled_dot_product_attention.default(%s, %s, %s) : f32[s0, 3]",
+    )
+    (call,) = (item for item in items_of(lowered(text)) if isinstance(item, LibraryCall))
+    assert call.reason == "these arguments have no native lowering"
+
+
 def test_functions_that_main_does_not_reach_are_left_out() -> None:
     result = lowered("""
         func @main(%x: f32[4]) -> (f32[4]) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
-from stretto.device.expr import Apply, Const, Expr, Extent, Index, Position
+from stretto.device.expr import Apply, Const, Expr, Extent, Index, Position, Reg
 from stretto.device.operator import ATTEND, Combine
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, broadcast, cast, constant, variables
@@ -84,6 +84,8 @@ def _operator(
 ) -> Lazy:
     """The operator over dims (batch, rows, columns), keys and depth."""
     (rows, depth), (keys, columns) = query.shape[-2:], value.shape[-2:]
+    if sum(isinstance(dim, Reg) for dim in (*batch, rows, keys)) > 1:
+        raise Decline("scores of which data decide two dims")  # nothing tells the room they take
     dims = (*batch, rows, columns)
     row, column = (index_of(d, len(batch) + n) for n, d in enumerate((rows, columns)))
     place, inner = (index_of(d, len(dims) + n) for n, d in enumerate((keys, depth)))
