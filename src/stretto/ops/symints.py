@@ -175,7 +175,7 @@ def _convolved(
     lengths = image.shape[2:]
     every = (_each(item, len(lengths)) for item in (weight.shape[2:], padding, dilation))
     for length, kernel, pad, step in zip(lengths, *every, strict=True):
-        _CHECK(transposed or length + 2 * pad > step * (kernel - 1))
+        _CHECK(transposed or length + 2 * pad >= step * (kernel - 1) + 1)
     more = output_padding if transposed else None
     shape = calc_conv_nd_return_shape(
         image, weight, stride, padding, dilation, transposed, groups, more
