@@ -321,7 +321,7 @@ STRIDED = pair("{left} by {right}", INTEGER, INTEGER)
 PACKING = record(
     Packing,
     "packing {buffer} of {source} from {start} outer {outer} columns {columns} depth {depth} "
-    "lanes {lanes}",
+    "lanes {lanes}[ tile {tile}]",
     outer=items(STRIDED),
     columns=STRIDED,
     depth=items(STRIDED),

@@ -62,6 +62,21 @@ class Packings:
             self.found[key] = Packing(buffer, source, layout.start, outer, columns, depth, lanes)
         return self.found[key].buffer
 
+    def add_filters(self, source: Buffer, lanes: int) -> Buffer:
+        """Weights [out, in, 3, 3] as panels [16, out / lanes, in, lanes], transformed for tiles of
+        2 x 2 pixels."""
+        channels, inner = static(source.shape[0]), static(source.shape[1])
+        key = (source.slot, "filters", lanes)
+        if key not in self.found:
+            shape = (16, -(-channels // lanes), inner, lanes)
+            name = f"{source.name}.packed{len(self.found)}"
+            buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
+            self.externals.append(buffer)
+            self.found[key] = Packing(
+                buffer, source, 0, ((16, 1),), (channels, inner * 16), ((inner, 16),), lanes, 2
+            )
+        return self.found[key].buffer
+
 
 def static(extent: Extent) -> int:
     if not isinstance(extent, int):
@@ -202,13 +217,18 @@ class PanelRead:
 
 @dataclass(frozen=True, slots=True)
 class PackedTemplate(Template):
-    """A template that reads `panels` in place of a constant factor of a product."""
+    """A template that reads `panels`, which are made from a constant."""
 
     panels: Buffer
 
     @property
     def packed(self) -> Buffer:
         return self.panels
+
+
+@dataclass(frozen=True, slots=True)
+class PanelTemplate(PackedTemplate):
+    """A template that reads panels in place of a constant factor of a product."""
 
     @abstractmethod
     def read(self, operator: Operator) -> PanelRead:

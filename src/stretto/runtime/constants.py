@@ -87,7 +87,9 @@ def _contiguous(source: torch.Tensor) -> torch.Tensor:
 def _identity(packing: Packing | None) -> Hashable:
     if packing is None:
         return None
-    return packing.start, packing.outer, packing.columns, packing.depth, packing.lanes
+    return (
+        packing.start, packing.outer, packing.columns, packing.depth, packing.lanes, packing.tile
+    )  # fmt: skip
 
 
 class ConstantTable:

@@ -21,7 +21,8 @@ def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> 
     depth = prod(size for size, _ in packing.depth)
     count, lanes = packing.columns[0], packing.lanes
     dims = [*packing.outer, *packing.depth, packing.columns]
-    view = _strided(source.detach().resolve_neg().contiguous(), packing.start, dims)
+    plain = source.detach().resolve_neg().contiguous()
+    view = _strided(filtered(plain) if packing.tile else plain, packing.start, dims)
     columns = view.reshape(batch, depth, count)
     whole, rest = divmod(count, lanes)
     shape = batch, -(-count // lanes), depth, lanes
@@ -32,6 +33,15 @@ def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> 
         packed[:, whole, :, rest:] = 0
         packed[:, whole, :, :rest] = columns[:, :, whole * lanes :]
     return packed.view(packed_shape(packing))
+
+
+def filtered(weights: torch.Tensor) -> torch.Tensor:
+    """G w G' of weights [out, in, 3, 3], for tiles of 2 x 2 pixels: [out, in, 4, 4], rounded once
+    (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1).
+    """
+    rows = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]]
+    factor = torch.tensor(rows, dtype=torch.float64)
+    return (factor @ weights.double() @ factor.T).to(weights.dtype)
 
 
 def _strided(tensor: torch.Tensor, start: int, dims: list[tuple[int, int]]) -> torch.Tensor:

@@ -33,8 +33,8 @@ Python python;
 
 // ---- large stacks -----------------------------------------------------------------------------
 constexpr size_t STACK_BYTES = size_t(256) << 20;  // reserved; only pages that are touched exist
-constexpr size_t SMALLEST_STACK = size_t(1) << 20;
-constexpr size_t STACK_MARGIN = size_t(512) << 10;  // for one kernel's locals and the guard page
+constexpr size_t SMALLEST_STACK = size_t(2) << 20;
+constexpr size_t STACK_MARGIN = size_t(1) << 20;  // for one kernel's locals and the guard page
 
 struct Stack {
     char* base = nullptr;

@@ -17,7 +17,7 @@ from stretto.device.operator import Operator, Stage
 from stretto.ir.sizes import Size
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
-from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
+from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
 from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
@@ -37,7 +37,7 @@ LARGE_ROW, DEEP = 1 << 12, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Packed(PackedTemplate, CpuTemplate):
+class Packed(PanelTemplate, CpuTemplate):
     """The right operand is a constant, laid out as panels of `columns` columns."""
 
     name: ClassVar[str] = "packed"

@@ -20,7 +20,7 @@ from stretto.kernels.contraction import (
     stride,
 )
 from stretto.kernels.groups import Member
-from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
+from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
@@ -42,7 +42,7 @@ PIXEL, CHANNEL, GROUP, FIRST, LAST, SCRATCH, GEOMETRY = map(
 
 
 @dataclass(frozen=True, slots=True)
-class Conv(PackedTemplate, CpuTemplate):
+class Conv(PanelTemplate, CpuTemplate):
     """Products of slabs of `rows` channels of packed weights and patches of `columns` pixels."""
 
     name: ClassVar[str] = "conv"

@@ -10,7 +10,7 @@ from stretto.device.expr import Access, Index, Var
 from stretto.device.operator import Operator, Stage
 from stretto.kernels.channels_last import pixel_convolution_of
 from stretto.kernels.contraction import Convolution, image_start, loads_of, stride
-from stretto.kernels.panels import PackedTemplate, PanelRead, constant_layout, static
+from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, Strip
@@ -39,7 +39,7 @@ GROUP, GEOMETRY = variable("g"), variable("s")
 
 
 @dataclass(frozen=True, slots=True)
-class _OnPixels(PackedTemplate, CpuTemplate):
+class _OnPixels(PanelTemplate, CpuTemplate):
     """What templates share whose images have contiguous channels."""
 
     header: ClassVar[str] = "pixels.h"
@@ -92,7 +92,7 @@ class Pixels(_OnPixels):
     macro: ClassVar[str] = "STRETTO_SHARED_PIXELS"
 
     def write(self, nest: NestPrinter) -> None:
-        conv, place = self.convolution, _Place.of(nest, self.convolution, self.panel)
+        conv, place = self.convolution, Place.of(nest, self.convolution, self.panel)
         weights = self.weights(nest)
         depth = conv.in_channels * conv.kernel[0] * conv.kernel[1]
         first, last = place.channels
@@ -122,7 +122,7 @@ class DepthwisePixels(_OnPixels):
     macro: ClassVar[str] = "STRETTO_SHARED_DEPTHWISE"
 
     def write(self, nest: NestPrinter) -> None:
-        place = _Place.of(nest, self.convolution, self.panel)
+        place = Place.of(nest, self.convolution, self.panel)
         weights = self.weights(nest)
         first, last = place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
@@ -145,7 +145,7 @@ class GroupPixels(_OnPixels):
         return (str(self.convolution.in_channels),)
 
     def write(self, nest: NestPrinter) -> None:
-        place = _Place.of(nest, self.convolution, self.panel)
+        place = Place.of(nest, self.convolution, self.panel)
         weights, (first, last) = self.weights(nest), place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("group_pixels", place.image, weights, first, last, first, *self.constants)
@@ -202,15 +202,15 @@ def _choice(conv: Convolution, pixels: int, units: int) -> tuple[type[_OnPixels]
     if conv.is_depthwise:
         return DepthwisePixels, VECTOR, conv.out_channels
     if conv.groups == 1:
-        panel = _panel(conv.out_channels, pixels, units)
+        panel = panel_width(conv.out_channels, pixels, units)
         panels = -(-conv.out_channels // panel)
         return Pixels, VECTOR if pixels == 1 or panels % units else panel, panel
     if conv.in_channels == conv.per_group in GROUPED and conv.out_channels % VECTOR == 0:
         return GroupPixels, VECTOR, VECTOR
-    return Pixels, conv.per_group, _panel(conv.per_group, pixels, 1)
+    return Pixels, conv.per_group, panel_width(conv.per_group, pixels, 1)
 
 
-def _panel(channels: int, pixels: int, units: int) -> int:
+def panel_width(channels: int, pixels: int, units: int) -> int:
     """Output channels per panel, so that few lanes are left over and each unit has whole ones."""
     whole = -(-channels // VECTOR) * VECTOR
     if whole <= PANELS[0]:
@@ -227,7 +227,7 @@ FAMILY = Family((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """What a task computes of an image. image: where it begins. pixels, channels: bounds (first,
     last) of its part of the result."""
 
@@ -237,7 +237,7 @@ class _Place:
     channels: tuple[Term, Term]
 
     @staticmethod
-    def of(nest: NestPrinter, conv: Convolution, panel: int) -> _Place:
+    def of(nest: NestPrinter, conv: Convolution, panel: int) -> Place:
         operator, box = nest.operator, nest.stage.box
         *spatial, width = operator.dims[1:-1]
         column = len(operator.dims) - 2
@@ -248,7 +248,7 @@ class _Place:
         first = image_start(operator)
         image = nest.names.buffer(first.buffer) + nest.index(first.offset)
         _declare(nest, conv, column, panel)
-        return _Place(nest, image, pixels, nest.bounds(box[-1]))
+        return Place(nest, image, pixels, nest.bounds(box[-1]))
 
     def call(
         self,
