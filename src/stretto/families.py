@@ -19,6 +19,7 @@ from stretto.errors import CaptureError
 from stretto.frontends.python import (
     CallSizes,
     ObjectState,
+    SeenSizes,
     SizePlan,
     SizeRange,
     SizeSource,
@@ -120,7 +121,8 @@ class Family:
     """What is known of the sizes of a family, and its programs for many of them.
 
     first: the sizes of the first call. varying: those that have differed, or are declared. fixed:
-    which numbers guards said that a size has to be. refused: why there can be no such program.
+    which numbers guards said that a size has to be. seen: the calls that programs were captured
+    for. refused: why there can be no such program.
     state: what objects hold, as a program found it, where their sizes are some of the family's;
     then `outer` is the family of the same calls whatever objects hold. inner: such families.
     """
@@ -134,6 +136,7 @@ class Family:
     programs: dict[SizeKey, Fits] = field(default_factory=dict["SizeKey", Fits])
     ranges: dict[SizeSource, SizeRange] = field(default_factory=dict[SizeSource, SizeRange])
     """Those that are declared."""
+    seen: SeenSizes = field(default_factory=SeenSizes)
     refused: str | None = None
     uncaptured: Exception | None = None
     """What the last capture with symbols raised: torch and the user's function may raise anything
@@ -194,7 +197,9 @@ class Family:
         }
         sources = set(form.sources())
         found = {s: limits for s, limits in chosen.items() if s in sources}
-        return SizePlan.of(found, self._alike(found, form))
+        for call in (self.first, form):
+            self.seen.add({source: call.value(source) for source in call.sources()})
+        return SizePlan.of(found, self._alike(found, form), self.seen)
 
     def _alike(self, sources: Iterable[SizeSource], form: CallForm) -> dict[SizeSource, SizeSource]:
         """Sizes that objects hold and that were equal in the first call and are in this one, as

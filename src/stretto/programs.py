@@ -283,6 +283,9 @@ class Programs:
         except Exception as error:
             if error is not family.uncaptured and not isinstance(error, _REFUSALS):
                 raise
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            if family.seen.keep_guards(reason):  # without branches on sizes there may be one
+                return self._for_many_sizes(key, sizes, form, call)
             if self._dynamic or family.declared:
                 if isinstance(error, VerifyError):
                     raise BuildError(
@@ -291,7 +294,6 @@ class Programs:
                         remedy="compile with dynamic=None or dynamic=False",
                     ) from error
                 raise
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
             try:
                 entry = self._compile(key, call)
             except CaptureError:

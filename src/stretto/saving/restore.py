@@ -218,6 +218,7 @@ def _program(found: Json, supply: Supply) -> Program:
     names: dict[str, str] = dict(found["constants"])
     constants = {key: supply.tensors[name] for key, name in names.items()}
     program = parse_program(supply.texts[found["text"]], constants)
+    program.is_guarded = found["conditions"] is not None
     check_program(program, supply.namespaces)
     places = [place and SourceLocation(*_place(place)) for place in found["places"]]
     numbers = integers(found["of operators"])

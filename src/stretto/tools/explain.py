@@ -210,6 +210,9 @@ def _sizes(out: Writer, subject: Subject) -> None:
     rows = [(text, "", "") for text in lines]
     for condition in sizes.conditions:
         rows.append((condition.text, *_source_line(condition.location)))
+    for condition in sizes.branches:
+        text = f"either, a branch decides: {condition.text}"
+        rows.append((text, *_source_line(condition.location)))
     for source, fixed in sizes.fixed.items():
         what = f"dim {source.dim} of {_name(subject, source.number)}"
         if source.dim is None:

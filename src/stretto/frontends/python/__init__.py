@@ -36,6 +36,7 @@ from stretto.frontends.python.results.captured import (
     build_output,
 )
 from stretto.frontends.python.results.watch import Watch
+from stretto.frontends.python.tracing.seen import SeenSizes
 from stretto.frontends.python.tracing.signals import ArgumentsChange
 from stretto.frontends.python.tracing.sizes import (
     CallSizes,
@@ -69,6 +70,7 @@ __all__ = [
     "Reading",
     "Refused",
     "ResultLeaf",
+    "SeenSizes",
     "SizeCondition",
     "SizePlan",
     "SizeRange",

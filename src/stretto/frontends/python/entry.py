@@ -143,8 +143,11 @@ def capture(
                 tracer.surroundings, tracer.settling = surroundings, settling
                 try:
                     captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
-                except CaptureError as error:
-                    if not settles_more(tracer, error):
+                except Exception as error:
+                    reason = next(iter(str(error).splitlines()), type(error).__name__)
+                    if tracer.sizes.calls.keep_guards(reason):
+                        continue
+                    if not isinstance(error, CaptureError) or not settles_more(tracer, error):
                         raise
                     continue
                 if merged is None and captured is not None:
@@ -182,6 +185,8 @@ def _try_sizes(
     merged = tracer.sizes.merged()
     if merged is None and captured is not None and tracer.sizes.are_symbolic:
         merged = provable(tracer.sizes, captured.program)
+        if merged is not None and tracer.sizes.calls.keep_guards("a size in it may be negative"):
+            return None, tracer.sizes.plan
     return captured, merged
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stretto.frontends.python.control import size_branches
 from stretto.frontends.python.control.join import ArmEnd, Joiner
 from stretto.frontends.python.control.settled import is_left_out, note_divided, settled
 from stretto.frontends.python.tracing.evaluate import evaluated
@@ -23,7 +24,7 @@ from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, active, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.flags import assuming, derive, logical, negation, possible
-from stretto.frontends.python.values.raises import RaisingArm, leave, raises, stop_at
+from stretto.frontends.python.values.raises import RaisingArm, is_of_user, leave, raises, stop_at
 from stretto.frontends.python.values.scalars import cast_number, flag_of, known_value
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import Snapshot, TracedList
@@ -50,6 +51,7 @@ def use(
         )
     if not rest:
         return operation(option)
+    size_branches.refuse_division(flag)
     other = Either(*zip(*rest, strict=True))
     return branch(
         flag,
@@ -118,7 +120,7 @@ def stage_if(
     frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
-    condition = in_every_run(plain(condition))
+    condition = in_every_run(size_branches.staged(plain(condition)))
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
         return
@@ -137,13 +139,26 @@ def branch(
     taken = settled(flag)
     if taken is not None:
         return then() if taken else orelse()
+    with size_branches.branching(flag) as is_of_sizes:
+        return _both_arms(flag, then, orelse, frame, live, is_of_sizes=is_of_sizes)
+
+
+def _both_arms(
+    flag: Value,
+    then: Thunk,
+    orelse: Thunk,
+    frame: CallFrame | None,
+    live: frozenset[str],
+    *,
+    is_of_sizes: bool,
+) -> Any:
     base = Snapshot.take()
     outcomes = list[ArmEnd | RaisingArm | UnknownResult]()
     for arm, other, taken in ((then, orelse, True), (orelse, then, False)):
         try:
             outcomes.append(_arm(base, arm, flag, taken))
         except (Abort, NeedsPeel, NeedsUnroll) as stop:
-            if not is_left_out(flag, taken, stop.abort.error):
+            if is_of_sizes or not is_left_out(flag, taken, stop.abort.error):
                 raise
             base.restore()
             with assuming(flag, not taken):
@@ -191,11 +206,16 @@ def _arm(
     known yet is left out."""
     base.restore()
     try:
-        with tracer().region() as region, assuming(flag, taken):
+        with (
+            tracer().region() as region,
+            assuming(flag, taken),
+            size_branches.arm(flag, taken) as decides_by_sizes,
+        ):
             try:
                 result = arm()
             except Exception as error:
-                if not raises(error):
+                # torch's errors name the sizes that they are about: those of one call
+                if not raises(error) or (decides_by_sizes and not is_of_user(error)):
                     raise
                 return stop_at(region, error)
             after = Snapshot.take((result,))
@@ -207,7 +227,7 @@ def _arm(
 
 def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
     """`then() if condition else orelse()`."""
-    condition = in_every_run(plain(condition))
+    condition = in_every_run(size_branches.staged(plain(condition)))
     if active() is None or not is_traced(condition):
         return then() if truth(condition) else orelse()
     return branch(condition, then, orelse)
@@ -223,6 +243,9 @@ def in_every_run(condition: Any) -> Any:
 
 def stage_not(value: Any) -> Any:
     value = plain(value)
+    of_sizes = size_branches.divided(value)
+    if of_sizes is not None:
+        return torch.sym_not(of_sizes)
     if active() is None or not is_traced(value):
         return not truth(value)
     return negation(condition_of(value))
@@ -240,6 +263,11 @@ def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
     if not rest:
         return first
     first = plain(first)
+    if isinstance(first, torch.SymBool) and size_branches.divided(first) is not None:
+        both = size_branches.joint(is_and, first, lambda: _logical(is_and, rest[0](), rest[1:]))
+        if both is not None:
+            return both
+        first = size_branches.staged(first)
     if active() is None or not is_traced(first):
         if truth(first) == is_and:
             return _logical(is_and, rest[0](), rest[1:])

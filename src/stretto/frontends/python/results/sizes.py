@@ -45,7 +45,7 @@ def settled_sizes(
         elif isinstance(binding, Fetched) and binding.is_tensor:
             held[binding.index] = value.tensor.shape
     conditions = sizes.conditions(final, writes=writes)
-    program.is_guarded = bool(conditions)
+    program.is_guarded = bool(conditions or sizes.plan.seen.branches)
     symbols = symbols_in(final.values())
     return CallSizes(
         tuple(shape for _, shape in sorted(shapes.items())),
@@ -54,6 +54,7 @@ def settled_sizes(
         conditions,
         sizes.plan.fixed,
         tuple(shape for _, shape in sorted(held.items())),
+        sizes.branches(final),
     )
 
 

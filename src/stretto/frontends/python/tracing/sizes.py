@@ -23,12 +23,18 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental import _config
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 
 from stretto.errors import SourceLocation, VerifyError
 from stretto.frontends.python.tracing.locations import user_location
+from stretto.frontends.python.tracing.seen import (
+    LocatedGuard,
+    SeenCalls,
+    SeenSizes,
+    forget_answers,
+    standing_in,
+)
 from stretto.ir.size_bounds import bounds, substitute_symbols
 from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim
@@ -75,24 +81,47 @@ class SizePlan:
     """Which sizes of the arguments are symbols. Several sources with one symbol have one size.
 
     symbols: by source, the number of its symbol. ranges: of the symbols, by number. fixed: sources
-    that would have been symbols, if a guard did not say which number they are.
+    that would have been symbols, if a guard did not say which number they are. seen: the sizes of
+    other calls, by which conditions become branches.
     """
 
     symbols: Mapping[SizeSource, int] = field(default_factory=dict[SizeSource, int])
     ranges: Mapping[int, SizeRange] = field(default_factory=dict[int, SizeRange])
     fixed: Mapping[SizeSource, FixedSize] = field(default_factory=dict["SizeSource", "FixedSize"])
+    seen: SeenSizes = field(default_factory=SeenSizes, compare=False)
 
     @staticmethod
     def of(
         sources: Mapping[SizeSource, SizeRange],
         alike: Mapping[SizeSource, SizeSource] | None = None,
+        seen: SeenSizes | None = None,
     ) -> SizePlan:
         """Each source with a symbol of its own, or with that of one that it is alike."""
         same = alike or {}
         own = [source for source in sources if same.get(source, source) == source]
         numbers = {source: number for number, source in enumerate(own)}
         symbols = {source: numbers[same.get(source, source)] for source in sources}
-        return SizePlan(symbols, {numbers[source]: sources[source] for source in own})
+        ranges = {numbers[source]: sources[source] for source in own}
+        return SizePlan(symbols, ranges, seen=seen or SeenSizes())
+
+    def calls(self) -> list[dict[int, int]]:
+        """The sizes of the call that is captured, and of each other one that the program may be
+        for, by the numbers of their symbols."""
+        found = list[dict[int, int]]()
+        here = self.seen.calls[-1] if self.seen.calls else {}
+        for call in reversed(self.seen.calls):
+            sizes = dict[int, int]()
+            fits = all(sizes.setdefault(n, call[s]) == call[s] for s, n in self.symbols.items())
+            fits = fits and all(
+                call[s] == size for s, size in here.items() if s not in self.symbols
+            )
+            if fits and all(map(self._allows, sizes, sizes.values())):
+                found.append(sizes)
+        return found
+
+    def _allows(self, number: int, size: int) -> bool:
+        limits = self.ranges[number]
+        return limits.low <= size and (limits.high is None or size <= limits.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +139,8 @@ class CallSizes:
 
     shapes: of the tensors among the arguments, in order. ints: those among the arguments that are
     symbols, by number. Every symbol is one of these dims by itself. fixed: what could not be one.
-    held: the shapes of the tensors that objects hold, in the order of the reading.
+    held: the shapes of the tensors that objects hold, in the order of the reading. branches: the
+    conditions by which branches of the program decide.
     """
 
     shapes: tuple[tuple[Dim, ...], ...]
@@ -119,9 +149,7 @@ class CallSizes:
     conditions: tuple[SizeCondition, ...]
     fixed: Mapping[SizeSource, FixedSize]
     held: tuple[tuple[Dim, ...], ...] = ()
-
-
-LocatedGuard = tuple[Any, SourceLocation | None]
+    branches: tuple[SizeCondition, ...] = ()
 
 
 class _LocatedGuards(list[Any]):
@@ -135,31 +163,35 @@ class _LocatedGuards(list[Any]):
         super().__init__()
         self.locations: list[SourceLocation | None] = []
         self.small: list[LocatedGuard] | None = None
-        self.is_small = False
+        self.is_apart = False
 
     def append(self, guard: Any) -> None:
-        if not self.is_small:
+        if not self.is_apart:
             self.locations.append(user_location())
             super().append(guard)
 
-    def watch(self, env: Any) -> None:
-        """Sees each guard before the ShapeEnv learns anything from it."""
+    def watch(self, env: Any, calls: SeenCalls) -> None:
+        """Sees each guard before the ShapeEnv learns anything from it. Nothing is learned from one
+        that is asked for in an arm of a branch on sizes."""
         log, relate, imply = env._log_guard, env._maybe_guard_rel, env.get_implications
 
         def logged(prefix: str, guard: Any, forcing_spec: bool) -> None:
-            self.is_small = self.small is not None and prefix == "eval" and _needs_small(guard)
-            if self.is_small and self.small is not None:
+            is_guard = prefix == "eval"
+            self.is_apart = self.small is not None and is_guard and _needs_small(guard)
+            if self.is_apart and self.small is not None:
                 self.small.append((guard, user_location()))
-            else:
+                return
+            self.is_apart = is_guard and calls.ask(guard, user_location())
+            if not self.is_apart:
                 log(prefix, guard, forcing_spec=forcing_spec)
 
         def related(guard: Any) -> None:
-            if not self.is_small:
+            if not self.is_apart:
                 relate(guard)
 
         def implied(guard: Any) -> Any:
-            if self.is_small:  # it is the last thing that is done with a guard
-                self.is_small = False
+            if self.is_apart:  # it is the last thing that is done with a guard
+                self.is_apart = False
                 return ()
             return imply(guard)
 
@@ -179,7 +211,8 @@ class Sizes:
         self.values: dict[Symbol, torch.SymInt] = {}
         self.of_views: list[LocatedGuard] = []
         self.of_small: list[LocatedGuard] = []
-        self.guards.watch(self.env)
+        self.calls = SeenCalls(self.env, self.plan.seen, self.plan.calls())
+        self.guards.watch(self.env, self.calls)
 
     @property
     def are_symbolic(self) -> bool:
@@ -191,7 +224,11 @@ class Sizes:
         if not self.are_symbolic:
             yield
             return
-        with torch_config.patch(backed_size_oblivious=True), _numbers_for_users():
+        with (
+            torch_config.patch(backed_size_oblivious=True),
+            _numbers_for_users(),
+            standing_in(self.calls),
+        ):
             yield
 
     @contextmanager
@@ -215,7 +252,7 @@ class Sizes:
         finally:
             self.guards.small = before
             if len(self.of_small) + len(self.of_views) > known:
-                _forget_answers()
+                forget_answers()
 
     def size(self, source: SizeSource, value: int) -> int | torch.SymInt:
         """What the user's code sees in the place of `value`."""
@@ -232,6 +269,7 @@ class Sizes:
         symbol = Symbol(f"s{number}", limits.low, limits.high)
         self.known[made.node.expr] = symbol
         self.values[symbol] = made
+        self.calls.enter(number, made.node.expr)
         return made
 
     def dim(self, expression: Any) -> Dim | None:
@@ -289,7 +327,7 @@ class Sizes:
                 symbols[source] = other
                 ranges[other] = _common(ranges[other], ranges[number])
         used = set(symbols.values())
-        return SizePlan(symbols, {number: ranges[number] for number in used}, fixed)
+        return SizePlan(symbols, {n: ranges[n] for n in used}, fixed, self.plan.seen)
 
     def _determined(self, numbers: Mapping[Any, int]) -> dict[int, int | FixedSize]:
         """The symbols of which alone an equation is, as `(n - 1) // 2 == 85`, or that have a range
@@ -325,7 +363,8 @@ class Sizes:
         left = {s: n for s, n in self.plan.symbols.items() if n != number}
         gone = (source for source, n in self.plan.symbols.items() if n == number)
         fixed = {**self.plan.fixed, **{source: FixedSize(hint(made), None) for source in gone}}
-        return SizePlan(left, {n: self.plan.ranges[n] for n in set(left.values())}, fixed)
+        ranges = {n: self.plan.ranges[n] for n in set(left.values())}
+        return SizePlan(left, ranges, fixed, self.plan.seen)
 
     def _settled_at(self, expression: Any) -> SourceLocation | None:
         """Where an equation came up that has the symbol in it, the last such place."""
@@ -364,12 +403,20 @@ class Sizes:
 
     def conditions(self, final: Mapping[Symbol, Dim], *, writes: bool) -> tuple[SizeCondition, ...]:
         """The guards, in the final symbols. writes: so it matters what is a view."""
+        return self._printed([*self._asked(), *(self.of_views if writes else ())], final)
+
+    def branches(self, final: Mapping[Symbol, Dim]) -> tuple[SizeCondition, ...]:
+        """The conditions by which branches of the program decide, in the final symbols."""
+        return self._printed(self.calls.branches, final)
+
+    def _printed(
+        self, asked: Iterable[LocatedGuard], final: Mapping[Symbol, Dim]
+    ) -> tuple[SizeCondition, ...]:
         names = {
             expression: sympy.Symbol(str(final[symbol]), integer=True)
             for expression, symbol in self.known.items()
         }
         found = dict[str, SizeCondition]()
-        asked = [*self._asked(), *(self.of_views if writes else ())]
         for guard, location in asked:
             guard = self.env.replace(guard)
             if guard.free_symbols and guard.free_symbols <= names.keys():
@@ -380,6 +427,7 @@ class Sizes:
     def _asked(self) -> Iterable[LocatedGuard]:
         for guard, location in zip(self.guards, self.guards.locations, strict=True):
             yield guard.expr, location
+        yield from self.calls.conditional
         for deferred in self.env.deferred_runtime_asserts.values():
             for one in deferred:
                 yield one.expr, None
@@ -424,12 +472,6 @@ def _needs_small(guard: Any) -> bool:
     left, right = (side.xreplace(large) for side in guard.args)
     difference: Any = sympy.expand(left - right)
     return bool(difference.is_positive or difference.is_negative)
-
-
-def _forget_answers() -> None:
-    """torch remembers what it answered, with or without a guard."""
-    asked: Any = getattr(ShapeEnv, "_inner_evaluate_expr", ShapeEnv.evaluate_expr)
-    asked.cache_clear()
 
 
 _REMAINDERS = ("Mod", "PythonMod")

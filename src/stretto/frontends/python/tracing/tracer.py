@@ -147,6 +147,8 @@ class Tracer:
         self.symbol_values: dict[Symbol, Value] = {}
         self.sizes_of: dict[Value, torch.SymInt] = {}
         self.size_values: dict[Size, Value] = {}
+        # Flags of conditions on sizes: what of torch's they are, and the lines that ask.
+        self.size_flags: dict[Value, tuple[Any, SourceLocation]] = {}
         self.sizes_read: dict[Value, Size] = {}
         self.chosen: dict[Value, Any] = {}
         self.slices: dict[Any, Any] = {}

@@ -73,7 +73,7 @@ def logical(operator: str, *flags: Value) -> Value:
 def assuming(flag: Value, holds: bool) -> Generator[None]:
     """States that what is traced inside runs only where `flag` is as given."""
     state = tracer()
-    before, state.facts = state.facts, {**state.facts, **_implied(flag, holds)}
+    before, state.facts = state.facts, {**state.facts, **implied(flag, holds)}
     try:
         yield
     finally:
@@ -93,15 +93,15 @@ def negation(flag: Value) -> TracedTensor:
     return tracer().number(opposite)
 
 
-def _implied(flag: Value, holds: bool) -> dict[Value, bool]:
+def implied(flag: Value, holds: bool) -> dict[Value, bool]:
     found = {flag: holds}
     is_and, others = tracer().derived.get(flag, (True, ()))
     if not is_and:
         for other in others:
-            found |= _implied(other, not holds)
+            found |= implied(other, not holds)
     elif holds:
         for other in others:
-            found |= _implied(other, True)
+            found |= implied(other, True)
     return found
 
 

@@ -108,16 +108,19 @@ def leave(flag: Value, when: bool, raised: RaisingArm) -> None:
     tracer().place(IfOp(flag, *arms), ())
 
 
+def is_of_user(error: Exception) -> bool:
+    """Whether the user's code raises the error, and no operator does."""
+    code = _innermost(error)
+    return code is not None and (is_user_file(code.co_filename) or code.co_name == "fails")
+
+
 def _failure(error: Exception) -> Failure:
     if any(isinstance(item, torch.Tensor) for item in error.args):
         fail(
             "an exception that depends on a tensor holds a tensor",
             "pass it a message, or return the tensor",
         )
-    code = _innermost(error)
-    by_user = code is not None and is_user_file(code.co_filename)
-    by_user = by_user or (code is not None and code.co_name == "fails")
-    if not by_user and eager_class(type(error).__name__) is type(error):
+    if not is_of_user(error) and eager_class(type(error).__name__) is type(error):
         return Failure(type(error).__name__, str(error))
     return Failure.of(error.with_traceback(None))
 
