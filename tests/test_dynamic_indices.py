@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -90,3 +91,36 @@ def test_slices_that_end_early(function: Callable[[Tensor], Tensor], rows: int) 
     compiled = stretto.compile(function, dynamic=True)
     for x in (torch.randn(7, 4), torch.randn(rows, 4), torch.randn(4, rows)):
         assert_same(compiled(x), function(x))
+
+
+def unused(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x[int(i)]
+    return x * 2
+
+
+def unused_in_an_arm(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    if i > 2:
+        x[int(i)].sum()
+    return x + 1
+
+
+def unused_in_a_loop(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    for k in range(x.shape[0] - 1):
+        x[k + int(i)]
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [unused, unused_in_an_arm, unused_in_a_loop])
+@pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
+def test_a_position_that_nobody_reads_is_checked(function: Any, backend: str) -> None:
+    fast = stretto.compile(function, backend=backend, dynamic=True)
+    for size, position in ((5, 2), (5, -5), (5, -6), (7, 6), (7, 7), (3, 4), (1, 1), (0, 0)):
+        x, i = torch.randn(size, 4), torch.tensor(position)
+        try:
+            wanted = function(x, i)
+        except IndexError:
+            with pytest.raises(IndexError):
+                fast(x, i)
+        else:
+            torch.testing.assert_close(fast(x, i), wanted)
+    assert len(fast.signatures) == 1

@@ -215,8 +215,7 @@ def _check(position: Value, tensor: TracedTensor, dim: int, length: int, operato
     """Raise where the position is out of range, although nobody may read the view."""
     state = tracer()
     size = state.dim(tensor.shape[dim])
-    if isinstance(size, int):
-        state.emit(Positions(state.use(position), size, length, operator, dim, True).check(), ())
+    state.emit(Positions(state.use(position), size, length, operator, dim, True).check(), ())
 
 
 def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
