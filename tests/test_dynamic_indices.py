@@ -100,8 +100,12 @@ def unused(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
 
 def unused_in_an_arm(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
     if i > 2:
-        x[int(i)].sum()
+        x.select(0, int(i))
     return x + 1
+
+
+def selected(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    return x.select(0, int(i)) + torch.select(x.t(), -1, i.item())
 
 
 def unused_in_a_loop(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
@@ -110,7 +114,7 @@ def unused_in_a_loop(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-@pytest.mark.parametrize("function", [unused, unused_in_an_arm, unused_in_a_loop])
+@pytest.mark.parametrize("function", [unused, unused_in_an_arm, unused_in_a_loop, selected])
 @pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
 def test_a_position_that_nobody_reads_is_checked(function: Any, backend: str) -> None:
     fast = stretto.compile(function, backend=backend, dynamic=True)

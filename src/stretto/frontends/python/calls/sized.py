@@ -269,13 +269,24 @@ def _at_least_zero(amount: Any) -> Any:
     return max(amount, 0) if isinstance(amount, int) else torch.clamp(amount, min=0)
 
 
+def select(x: Any, dim: Any, index: Any) -> Any:
+    """Tensor.select at a position that is known in the run."""
+    if not isinstance(index, TracedTensor) or not isinstance(dim, int):
+        return NotImplemented
+    if not -x.dim() <= dim < x.dim():
+        return NotImplemented  # the call itself says why
+    every = (slice(None),) * (dim % x.dim())
+    return x[(*every, index)]
+
+
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {
     torch.arange: arange,
     torch.narrow: narrow,
+    torch.select: select,
     torch.topk: topk,
     torch.split: split,
     F.pad: pad,
 }
-METHODS: dict[str, Rule] = {"narrow": narrow, "topk": topk, "split": split}
+METHODS: dict[str, Rule] = {"narrow": narrow, "select": select, "topk": topk, "split": split}
 """Methods of tensors, which take the tensor first."""
