@@ -7,6 +7,7 @@ wrong argument of stretto's public functions.
 
 import linecache
 from dataclasses import dataclass
+from typing import Any
 
 from stretto.text import Writer, caret
 
@@ -106,6 +107,10 @@ class OtherProgram(RunError):
 class NotCaptured(CaptureError, RunError):
     """A run comes to an arm of a branch that its program does not have, since that could not be
     captured. What could not, and where, is in the message."""
+
+    def __init__(self, message: str, *, remedy: str | None = None, **known: Any) -> None:
+        usual = "change the code there, or compile with fallback=True, which runs it in Python"
+        super().__init__(message, remedy=remedy or usual, **known)
 
 
 class SaveError(StrettoError):

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 from stretto.device.expr import (
     Apply,
+    Atom,
     Const,
     Expr,
     Extent,
     Index,
+    Load,
     Position,
-    checks,
+    Var,
     dynamic_index,
-    index_parts,
     parts,
 )
 from stretto.ir.core import Value
@@ -77,20 +78,27 @@ def as_index(lazy: Lazy, *indices: Index) -> Index:
 
 @rule("embedding")
 def _embedding(call: Call) -> Lazy:
-    positions = _positions(call, "indices", 0, call.tensor("weight").shape[0])
     weight = call.tensor("weight")
+    _require_dependence(weight, 0)
+    positions = _positions(call, "indices", 0, weight.shape[0])
     *lead, column = variables(call.shape)
-    return _elements(weight, call.shape, as_index(positions, *lead), column)
+    return weight.view(call.shape, as_index(positions, *lead), column)
 
 
-def _elements(source: Lazy, shape: tuple[Extent, ...], *indices: Index) -> Lazy:
-    """The elements of a tensor at `indices`. Declines where they are the same for all positions in
-    a dim, one of size 1 or an expanded one: nothing would compute and check these."""
-    found = source.view(shape, *indices)
-    asked = checks(part for index in indices for part in index_parts(index))
-    if not asked <= checks(parts(found.expr)):
+def _require_dependence(source: Lazy, *dims: int) -> None:
+    """Declines where elements are the same at all positions in a dim, one of size 1 or an expanded
+    one: nothing would compute and check these. It is asked before anything is emitted."""
+    read = set[Atom]()
+    for part in parts(source.expr):
+        match part:
+            case Load(access):
+                read.update(atom for index in access.index for atom in index.atoms())
+            case Position(index):
+                read.update(index.atoms())
+            case _:
+                pass
+    if any(Var(dim) not in read for dim in dims):
         raise Decline("no element depends on the positions")
-    return found
 
 
 def _empty(call: Call) -> Lazy:
@@ -109,10 +117,11 @@ def _index_select(call: Call) -> Lazy:
         _positions(call, "index", 0, 1)  # there is one, and it is checked
         return lazy
     dim = call.axis(lazy.rank)
+    _require_dependence(lazy, dim)
     positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *((indices[dim],) if positions.rank else ()))
-    return _elements(call.cheap("self"), call.shape, *indices)
+    return call.cheap("self").view(call.shape, *indices)
 
 
 @rule("gather")
@@ -124,10 +133,11 @@ def _gather(call: Call) -> Lazy:
     if lazy.rank == 0 or call.tensor("index").rank == 0:
         raise Decline("no dims")
     dim = call.axis(lazy.rank)
+    _require_dependence(lazy, dim)
     positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *indices)
-    return _elements(call.cheap("self"), call.shape, *indices)
+    return call.cheap("self").view(call.shape, *indices)
 
 
 @rule("take")
@@ -135,9 +145,10 @@ def _take(call: Call) -> Lazy:
     size = static_size(call.tensor("self").shape)
     if size is None:
         raise Decline("a dynamic size")
+    _require_dependence(reshape(call.tensor("self"), (size,)), 0)
     positions = _positions(call, "index", 0, size)
     flat = reshape(call.cheap("self"), (size,))
-    return _elements(flat, call.shape, as_index(positions, *variables(call.shape)))
+    return flat.view(call.shape, as_index(positions, *variables(call.shape)))
 
 
 # ---- advanced indexing -----------------------------------------------------------------------
@@ -157,8 +168,11 @@ def _index(call: Call) -> Lazy:
     lazy = call.tensor("self")
     if 0 in call.shape:
         return _empty(call)
+    arguments = call.arguments["indices"]
+    assert isinstance(arguments, tuple)
+    _require_dependence(lazy, *(dim for dim, item in enumerate(arguments) if item is not None))
     selection = selected(call, lazy.shape)
-    return _elements(call.cheap("self"), selection.shape, *selection.indices)
+    return call.cheap("self").view(selection.shape, *selection.indices)
 
 
 def selected(call: Call, shape: tuple[Extent, ...]) -> Selection:

@@ -65,8 +65,9 @@ def _added(first: Any, second: Any) -> Any:
 def _settling(name: str) -> Callable[..., Any]:
     method = getattr(str, name)
 
-    def settling(self: SizeText, *args: Any, **kwargs: Any) -> Any:
-        return method(self.settled(), *args, **kwargs)
+    def settling(self: str, *args: Any, **kwargs: Any) -> Any:
+        text = self.settled() if isinstance(self, SizeText) else self  # a call has settled it
+        return method(text, *args, **kwargs)
 
     return settling
 
