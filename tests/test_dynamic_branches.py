@@ -178,9 +178,9 @@ CASES: list[tuple[Function, Sequence[Any], int | None]] = [
     (assigned, rows(*SIZES), 2),
     (returns_early, rows(*SIZES), 2),
     (of_other_ranks, rows(*SIZES), 2),
-    (is_true_of_a_size, rows(3, 0, 1, 9), 2),
+    (is_true_of_a_size, rows(3, 0, 1, 9), None),  # torch asks in the arm whether there are rows
     (one_size, rows(5, 8, 0, 1, 9, 8), 2),
-    (views, rows(*SIZES), 2),
+    (views, rows(*SIZES), None),  # the view asks for an even size
     (sums_of_slices, rows(*SIZES), 2),
     (none_or_tensor, rows(5, 12, 1, 8, 9, 2, 30), None),
     (in_a_loop, rows(*SIZES), None),
@@ -212,9 +212,7 @@ BY_NAME = dict(zip(IDS, CASES, strict=True))
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
-@pytest.mark.parametrize(
-    "name", sampled(IDS, ["returns_early", "views", "sums_of_slices", "equal"])
-)
+@pytest.mark.parametrize("name", sampled(IDS, ["returns_early", "sums_of_slices", "equal"]))
 def test_branches_on_all_machines(name: str, backend: str) -> None:
     function, calls, programs = BY_NAME[name]
     check(function, list(calls[:5]), programs=programs, backend=backend)
@@ -338,3 +336,73 @@ def test_random_conditions(seed: int) -> None:
         return space["f"](x, y, x.shape[0], y.shape[0])
 
     check(called, pairs(*sizes), dynamic=dice.choice((None, True)))
+
+
+def divides_in_an_arm(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    y = x[:2].sum(0)
+    if n > 0:
+        if 10 % n == 0:
+            return y + 2
+        return y * 3 + 7
+    return y - 1
+
+
+def divides_behind_and(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    return x + 1 if n > 0 and 10 % n == 0 else x - 1
+
+
+def divides_by_another(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    n, m = x.shape[0], y.shape[0]
+    if n > 0 and m > 0:
+        if n % m == 0:
+            return x.sum(0) + 1
+        return x.sum(0) * y.sum(0)
+    return x.sum(0) - y.sum(0)
+
+
+def joined_in_an_arm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == 1:
+        return torch.broadcast_tensors(x, y[:3])[0].sum(0)
+    return x.sum(0)
+
+
+SQUEEZES: list[Function] = [
+    lambda x: x.squeeze(0),
+    lambda x: x.squeeze(),
+    lambda x: x.squeeze((0, 1)),
+    lambda x: x.unsqueeze(0).squeeze(1),
+    lambda x: x.t().contiguous().squeeze(),
+    lambda x: torch.bmm(x[None], torch.ones(1, 4, 4)).squeeze(1),
+    lambda x: x.reshape(-1, 2, 2).squeeze(0),
+    lambda x: x.expand(3, -1),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [divides_in_an_arm, divides_behind_and])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_arm_that_divides_by_a_size(function: Function, backend: str, dynamic: Any) -> None:
+    for sizes in ((4, 0, 5, 3, 0, 10), (0, 4, 1, 20, 0), (3, 5, 0, 0, 7)):
+        check(function, rows(*sizes), backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("function", [divides_by_another, joined_in_an_arm])
+def test_an_arm_that_asks_about_two_sizes(function: Function) -> None:
+    check(function, pairs((3, 3), (0, 2), (2, 0), (1, 5), (4, 2), (1, 3), (5, 4), (0, 0), (1, 9)))
+    check(function, pairs((1, 4), (2, 0), (1, 3), (4, 2), (3, 5)), dynamic=True)
+
+
+@pytest.mark.parametrize("use", SQUEEZES)
+def test_an_arm_that_relies_on_what_it_is_about(use: Function) -> None:
+    def equal(x: torch.Tensor) -> torch.Tensor:
+        return use(x) * 2 if x.shape[0] == 1 else x.sum()
+
+    def between(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        return use(x) * 2 if n < 2 and n > 0 else x.sum()
+
+    for function in (equal, between):
+        check(function, rows(3, 1, 2, 1, 0, 5, 1))
+        check(function, rows(1, 3, 1, 0), dynamic=True)

@@ -280,6 +280,7 @@ class Programs:
         wanted: Any = sizes
         try:
             entry = self._compile(wanted, call)
+            self._check_fits(sizes, entry, form)
         except Exception as error:
             if error is not family.uncaptured and not isinstance(error, _REFUSALS):
                 raise
@@ -307,6 +308,17 @@ class Programs:
             return wanted, entry
         self._entries[key] = self._entries.pop(wanted)
         return key, entry
+
+    def _check_fits(self, sizes: SizeKey, entry: Entry, form: CallForm) -> None:
+        """A program is for the call that it was captured for, whatever guards it has."""
+        fits = entry.fits_sizes
+        if fits is None or entry.takes_held_sizes or fits(form.shapes, form.ints, ()):
+            return
+        key: Any = sizes
+        self._entries.pop(key, None)
+        sizes.family.programs.pop(sizes, None)
+        self._quick = [item for item in self._quick if item[1] is not entry]
+        raise VerifyError("the program for many sizes is not one for the sizes of this call")
 
     def _by_held_sizes(
         self, family: Family, key: Key, form: CallForm, call: Call

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -117,6 +119,47 @@ def test_values_that_are_not_finite_reach_their_neighbours_only(special: float) 
         with torch.no_grad():
             torch.testing.assert_close(fast(x), net(x), equal_nan=True, rtol=1e-4, atol=1e-4)
     assert "stage winograd(" in templates_of(fast)
+
+
+@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite(special: float) -> None:
+    torch.manual_seed(0)
+    net = Chain().eval()
+    with torch.no_grad():
+        net.taps.weight[3, 5, 1, 1] = special
+    fast = stretto.compile(net.taps, options=Options(threads=2))
+    whole = stretto.compile(net, options=Options(threads=2))
+    x = torch.randn(1, 4, 12, 12)
+    with torch.no_grad():
+        hidden = torch.relu(net.first(x))
+        tolerance = {"rtol": 1e-4, "atol": 1e-4}
+        torch.testing.assert_close(fast(hidden), net.taps(hidden), equal_nan=True, **tolerance)
+        torch.testing.assert_close(whole(x), net(x), equal_nan=True, **tolerance)
+    assert "stage winograd(" in templates_of(whole)
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_thread_of_the_caller_with_a_small_stack(units: int) -> None:
+    torch.manual_seed(0)
+    net, x = Chain(64, 64).eval(), torch.randn(1, 4, 40, 40)
+    fast = stretto.compile(net, options=Options(threads=units))
+    found = list[Tensor]()
+    with torch.no_grad():
+        fast(x)
+        before = threading.stack_size(256 << 10)
+        try:
+            thread = threading.Thread(target=lambda: found.append(_no_grad(fast, x)))
+            thread.start()
+        finally:
+            threading.stack_size(before)
+        thread.join()
+        torch.testing.assert_close(found[0], net(x), rtol=1e-4, atol=1e-4)
+    assert "stage winograd(" in templates_of(fast)
+
+
+def _no_grad(function: stretto.api.Compiled, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return function(x)
 
 
 def test_weights_that_change_are_transformed_again() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import fail
@@ -115,10 +116,15 @@ def joint(is_and: bool, first: Any, following: Callable[[], Any]) -> Any:
     where the second is another kind of value, or more than that has to be computed for it."""
     state = tracer()
     expression = first.node.expr if is_and else sympy.Not(first.node.expr)
-    with state.transaction() as rollback, state.sizes.calls.under(expression) as was_seen:
+    calls = state.sizes.calls
+    with (
+        state.transaction() as rollback,
+        calls.under(expression) as was_seen,
+        calls.trial() as was_asked,
+    ):
         last = state.last_op()
         second = following() if was_seen else None
-        is_pure = state.last_op() is last
+        is_pure = state.last_op() is last and not was_asked()
         rollback()
     if not is_pure or not isinstance(second, bool | torch.SymBool):
         return None
@@ -126,4 +132,15 @@ def joint(is_and: bool, first: Any, following: Callable[[], Any]) -> Any:
         return None
     if isinstance(second, bool):
         return first if second is is_and else second
+    if _divides(second.node.expr):  # where the first decides, it may not be computed
+        return None
     return first & second if is_and else first | second
+
+
+def _divides(expression: Any) -> bool:
+    """Whether an expression divides by a size, which may be 0."""
+    return any(
+        not part.args[1].is_number
+        for part in sympy.preorder_traversal(expression)
+        if isinstance(part, FloorDiv | Mod | PythonMod)
+    )

@@ -2,8 +2,8 @@
 
 A condition on sizes that all calls seen so far answer alike becomes a guard. One that they answer
 differently may become a branch of the program (`control/size_branches.py`). Then each arm is traced
-for the calls that take it: one of them stands for all, and what torch decides by its sizes is a
-guard of the calls that take this arm only.
+for the calls that take it: one of them stands for all. An arm in which torch decides anything by
+its sizes cannot be one: a guard would hold for the calls that take the arm only.
 """
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
@@ -11,7 +11,7 @@ guard of the calls that take this arm only.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from stretto.errors import SourceLocation
+from stretto.frontends.python.tracing.signals import fail
 
 LocatedGuard = tuple[Any, SourceLocation | None]
 
@@ -73,7 +74,7 @@ class SeenCalls:
         self.stands = 0
         """The call whose sizes torch decides by."""
         self.has_moved = False
-        self.conditional: list[LocatedGuard] = []
+        self.is_trial = self.was_asked = False
         self.branches: list[LocatedGuard] = []
         self.open: list[SourceLocation] = []
         self.blamed: SourceLocation | None = None
@@ -166,15 +167,32 @@ class SeenCalls:
         excluded = {call for call in self.left if self.answer(call, guard) is sympy.false}
         self.left -= excluded
 
-    def ask(self, guard: Any, place: SourceLocation | None) -> bool:
-        """Takes a guard that was asked for in an arm: it is one for the calls that come there.
-        Returns False outside of all arms."""
-        self.learn(sympy.Or(sympy.Not(self.path), guard))
+    def ask(self, guard: Any) -> bool:
+        """Takes a guard that is asked for. Returns False outside of all arms, where it is one of
+        the program. In an arm nothing may be asked but what the arm is about: a guard would hold
+        for some calls only, and torch would rely on what it does not learn."""
         if self.path is sympy.true:
+            self.learn(guard)
             return False
-        if guard not in sympy.And.make_args(self.path):
-            self.conditional.append((sympy.Or(sympy.Not(self.path), guard), place))
+        is_known = guard in sympy.And.make_args(self.path) and not isinstance(guard, sympy.Eq)
+        if self.is_trial:
+            self.was_asked |= not is_known
+        elif not is_known:
+            fail(
+                f"in an arm of a branch on sizes it matters whether {guard}",
+                "decide it outside of the branch",
+            )
         return True
+
+    @contextmanager
+    def trial(self) -> Generator[Callable[[], bool]]:
+        """Around what is traced to see whether it asks anything of sizes."""
+        before = self.is_trial, self.was_asked
+        self.is_trial, self.was_asked = True, False
+        try:
+            yield lambda: self.was_asked
+        finally:
+            self.is_trial, self.was_asked = before
 
     def hint(self, node: Any) -> Any:
         """The value of a size in the call that torch decides by."""

@@ -181,7 +181,7 @@ class _LocatedGuards(list[Any]):
             if self.is_apart and self.small is not None:
                 self.small.append((guard, user_location()))
                 return
-            self.is_apart = is_guard and calls.ask(guard, user_location())
+            self.is_apart = is_guard and calls.ask(guard)
             if not self.is_apart:
                 log(prefix, guard, forcing_spec=forcing_spec)
 
@@ -427,7 +427,6 @@ class Sizes:
     def _asked(self) -> Iterable[LocatedGuard]:
         for guard, location in zip(self.guards, self.guards.locations, strict=True):
             yield guard.expr, location
-        yield from self.calls.conditional
         for deferred in self.env.deferred_runtime_asserts.values():
             for one in deferred:
                 yield one.expr, None

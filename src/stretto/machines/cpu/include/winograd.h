@@ -9,8 +9,8 @@
 // loaded. A block of tiles is transformed at once, and multiplied with a panel of each of the 16
 // positions while its pixels are in the second-level cache.
 //
-// A NaN, or an infinity, would spread to all pixels of a tile. So tiles with values that are not
-// finite are computed again from the weights as they are.
+// A NaN, or an infinity, of the image or of the weights would spread to all pixels of a tile. So tiles
+// of which a result is not finite are computed again from the weights as they are.
 #pragma once
 
 #include "pixels.h"
@@ -38,11 +38,10 @@ struct TileRows {
   int64_t row, position;
 };
 
-// B' d B of a tile of 4 x 4 pixels, W channels of each. Adds a NaN to `finite` where it finds
-// anything that is not finite, otherwise zeros.
+// B' d B of a tile of 4 x 4 pixels, W channels of each.
 template <class T, int W>
 STRETTO_INLINE void transform_tile(const T* const (&pixels)[kPositions], int c, T* to,
-                                   int64_t apart, Vector<T, W> (&finite)[4]) {
+                                   int64_t apart) {
   Vector<T, W> t[4][4];
   STRETTO_UNROLL
   for (int x = 0; x < 4; x++) {
@@ -56,17 +55,15 @@ STRETTO_INLINE void transform_tile(const T* const (&pixels)[kPositions], int c, 
     const Vector<T, W> v[4] = {t[y][0] - t[y][2], t[y][1] + t[y][2], t[y][2] - t[y][1],
                                t[y][1] - t[y][3]};
     STRETTO_UNROLL
-    for (int x = 0; x < 4; x++, to += apart) {
-      store<T, W>(to, v[x]);
-      finite[x] += v[x] * T(0);
-    }
+    for (int x = 0; x < 4; x++, to += apart) store<T, W>(to, v[x]);
   }
 }
 
-// A' m A of W sums of a tile: 2 x 2 pixels, of which `height` by `width` are written.
+// A' m A of W sums of a tile: 2 x 2 pixels, of which `height` by `width` are written. Returns zeros,
+// with a NaN for each channel with a result that is not finite.
 template <class T, int W>
-STRETTO_INLINE void transform_sums(const T* from, int64_t apart, T* out, int64_t row,
-                                   int64_t pixel, int height, int width) {
+STRETTO_INLINE Vector<T, W> transform_sums(const T* from, int64_t apart, T* out, int64_t row,
+                                           int64_t pixel, int height, int width) {
   Vector<T, W> s[2][4];
   STRETTO_UNROLL
   for (int x = 0; x < 4; x++) {
@@ -75,12 +72,16 @@ STRETTO_INLINE void transform_sums(const T* from, int64_t apart, T* out, int64_t
     for (int y = 0; y < 4; y++) m[y] = load<T, W>(from + (4 * y + x) * apart);
     s[0][x] = m[0] + m[1] + m[2], s[1][x] = m[1] - m[2] - m[3];
   }
+  Vector<T, W> finite = {};
   STRETTO_UNROLL
   for (int y = 0; y < 2; y++, out += row) {
     if (y >= height) break;
-    store<T, W>(out, s[y][0] + s[y][1] + s[y][2]);
-    if (width > 1) store<T, W>(out + pixel, s[y][1] - s[y][2] - s[y][3]);
+    const Vector<T, W> left = s[y][0] + s[y][1] + s[y][2], right = s[y][1] - s[y][2] - s[y][3];
+    store<T, W>(out, left);
+    if (width > 1) store<T, W>(out + pixel, right);
+    finite += left * T(0) + right * T(0);
   }
+  return finite;
 }
 
 // The tiles of a task: rows top .. bottom - 1 of an image, `across` tiles in a row of them.
@@ -99,35 +100,34 @@ STRETTO_INLINE void find_tile(const Pixels& s, const T* x, int64_t y, int64_t le
   }
 }
 
-// Transforms the tiles t .. t + count - 1; which of them are finite.
+// Transforms the tiles t .. t + count - 1.
 template <class T>
 static void transform_tiles(const Pixels& s, Tiling tiling, const T* x, int64_t t, int count,
-                            const T* zeros, T* to, TileRows rows, bool* are_finite) {
+                            const T* zeros, T* to, TileRows rows) {
   constexpr int W = kLanes<T>;
   for (int i = 0; i < count; i++, t++, to += rows.row) {
     const T* pixels[kPositions];
     find_tile<T>(s, x, tiling.top + t / tiling.across * 2 - s.PH, t % tiling.across * 2 - s.PW,
                  zeros, pixels);
-    Vector<T, W> finite[4] = {};
-    for (int c = 0; c < int(s.C); c += W)
-      transform_tile<T, W>(pixels, c, to + c, rows.position, finite);
-    const Vector<T, W> all = finite[0] + finite[1] + finite[2] + finite[3];
-    are_finite[i] = true;
-    for (int lane = 0; lane < W; lane++) are_finite[i] &= all[lane] == 0;
+    for (int c = 0; c < int(s.C); c += W) transform_tile<T, W>(pixels, c, to + c, rows.position);
   }
 }
 
-// Writes `columns` channels of the tiles t .. t + count - 1.
+// Writes `columns` channels of the tiles t .. t + count - 1, and clears the flags of those with a
+// result that is not finite.
 template <class T>
 static void transform_back(const Pixels& s, Tiling tiling, const T* sums, TileRows rows, int64_t t,
-                           int count, T* out, int columns) {
+                           int count, T* out, int columns, bool* are_finite) {
   constexpr int W = kLanes<T>;
   for (int i = 0; i < count; i++, t++, sums += rows.row) {
     const int64_t y = tiling.top + t / tiling.across * 2, x = t % tiling.across * 2;
     T* to = out + (y * s.OW + x) * s.ldc;
     const int height = y + 1 < tiling.bottom ? 2 : 1, width = x + 1 < s.OW ? 2 : 1;
+    Vector<T, W> finite = {};
     for (int c = 0; c < columns; c += W)
-      transform_sums<T, W>(sums + c, rows.position, to + c, s.OW * s.ldc, s.ldc, height, width);
+      finite += transform_sums<T, W>(sums + c, rows.position, to + c, s.OW * s.ldc, s.ldc, height,
+                                     width);
+    for (int lane = 0; lane < W; lane++) are_finite[i] &= finite[lane] == 0;
   }
 }
 
@@ -187,8 +187,9 @@ STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T*
                                     int64_t last, int64_t channel, int channels) {
   constexpr int sum_columns = kSumBytes / int(sizeof(T)), held = kTileBytes / int(sizeof(T));
   alignas(64) static const T zeros[kZeros] = {};
-  alignas(64) T tiles[held];
-  alignas(64) T sums[kPositions * (kBlockTiles * sum_columns + kApart)];
+  // Not on the stack, which a thread of the caller may have little of.
+  alignas(64) static thread_local T tiles[held];
+  alignas(64) static thread_local T sums[kPositions * (kBlockTiles * sum_columns + kApart)];
   const T* pointers[kPositions * kBlockTiles];
   bool are_finite[kBlockTiles];
   const Tiling tiling = {first / s.OW, last / s.OW, (s.OW + 1) / 2};
@@ -201,7 +202,8 @@ STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T*
     const int count = int(all * (block + 1) / blocks - t);
     const TileRows rows = {row, count * row + kApart};
     const TileRows summed = {sum_columns, count * sum_columns + kApart};
-    transform_tiles<T>(s, tiling, x, t, count, zeros, tiles, rows, are_finite);
+    transform_tiles<T>(s, tiling, x, t, count, zeros, tiles, rows);
+    for (int i = 0; i < count; i++) are_finite[i] = true;
     for (int n = 0; n < kPositions; n++)
       for (int i = 0; i < count; i++) pointers[n * count + i] = tiles + n * rows.position + i * row;
     for (int c = 0, columns; c < channels; c += columns) {
@@ -210,7 +212,7 @@ STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T*
       columns = first_columns<T>(columns, sum_columns);
       const T* panel = filters.panels + (channel + c - skipped) * s.C + skipped;
       multiply_tiles<T>(s, pointers, count, panel, filters.apart, sums, summed, columns);
-      transform_back<T>(s, tiling, sums, summed, t, count, out + c, columns);
+      transform_back<T>(s, tiling, sums, summed, t, count, out + c, columns, are_finite);
     }
     for (int i = 0; i < count; i++)
       if (!are_finite[i])
