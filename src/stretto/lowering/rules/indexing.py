@@ -7,6 +7,7 @@ register, so that the access stays affine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stretto.device.expr import (
@@ -49,7 +50,7 @@ def position_of(call: Call, argument: Argument, lazy: Lazy, dim: int, size: Exte
         raise Decline("positions must be integers")
     known = properties(call.op.target).positions
     wraps = known is None or known.wraps
-    if all(dim == 1 for dim in lazy.shape) and isinstance(argument, Value):
+    if _is_single(lazy) and isinstance(argument, Value):
         failure = out_of_range(call.op.target, dim, size)
         index = call.low.position(argument, size, failure, wraps=wraps)
         return Lazy(DType.I64, lazy.shape, Position(index))
@@ -62,7 +63,7 @@ def position_of(call: Call, argument: Argument, lazy: Lazy, dim: int, size: Exte
 def _check_positions(call: Call) -> tuple[Lazy, ...]:
     """One position is checked where control is; of a table, the operator itself checks all."""
     argument = call.arguments["positions"]
-    if not all(size == 1 for size in call.tensor("positions").shape):
+    if not _is_single(call.tensor("positions")):
         raise Decline("a table of positions")
     operator, dim = str(call.arguments["operator"]), call.integer("dim")
     size, length = call.dim("size"), call.integer("length")
@@ -79,15 +80,17 @@ def as_index(lazy: Lazy, *indices: Index) -> Index:
 @rule("embedding")
 def _embedding(call: Call) -> Lazy:
     weight = call.tensor("weight")
-    _require_dependence(weight, 0)
+    _require_dependence(weight, {0: call.tensor("indices")})
     positions = _positions(call, "indices", 0, weight.shape[0])
     *lead, column = variables(call.shape)
     return weight.view(call.shape, as_index(positions, *lead), column)
 
 
-def _require_dependence(source: Lazy, *dims: int) -> None:
+def _require_dependence(source: Lazy, tables: Mapping[int, Lazy]) -> None:
     """Declines where elements are the same at all positions in a dim, one of size 1 or an expanded
-    one: nothing would compute and check these. It is asked before anything is emitted."""
+    one: nothing would compute and check these. It is asked before anything is emitted.
+
+    tables: the positions, by dim. A single one is checked where control is."""
     read = set[Atom]()
     for part in parts(source.expr):
         match part:
@@ -97,8 +100,12 @@ def _require_dependence(source: Lazy, *dims: int) -> None:
                 read.update(index.atoms())
             case _:
                 pass
-    if any(Var(dim) not in read for dim in dims):
+    if any(Var(dim) not in read for dim, table in tables.items() if not _is_single(table)):
         raise Decline("no element depends on the positions")
+
+
+def _is_single(positions: Lazy) -> bool:
+    return all(size == 1 for size in positions.shape)
 
 
 def _empty(call: Call) -> Lazy:
@@ -117,7 +124,7 @@ def _index_select(call: Call) -> Lazy:
         _positions(call, "index", 0, 1)  # there is one, and it is checked
         return lazy
     dim = call.axis(lazy.rank)
-    _require_dependence(lazy, dim)
+    _require_dependence(lazy, {dim: call.tensor("index")})
     positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *((indices[dim],) if positions.rank else ()))
@@ -133,7 +140,7 @@ def _gather(call: Call) -> Lazy:
     if lazy.rank == 0 or call.tensor("index").rank == 0:
         raise Decline("no dims")
     dim = call.axis(lazy.rank)
-    _require_dependence(lazy, dim)
+    _require_dependence(lazy, {dim: call.tensor("index")})
     positions = _positions(call, "index", dim, lazy.shape[dim])
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *indices)
@@ -145,7 +152,7 @@ def _take(call: Call) -> Lazy:
     size = static_size(call.tensor("self").shape)
     if size is None:
         raise Decline("a dynamic size")
-    _require_dependence(reshape(call.tensor("self"), (size,)), 0)
+    _require_dependence(reshape(call.tensor("self"), (size,)), {0: call.tensor("index")})
     positions = _positions(call, "index", 0, size)
     flat = reshape(call.cheap("self"), (size,))
     return flat.view(call.shape, as_index(positions, *variables(call.shape)))
@@ -170,7 +177,8 @@ def _index(call: Call) -> Lazy:
         return _empty(call)
     arguments = call.arguments["indices"]
     assert isinstance(arguments, tuple)
-    _require_dependence(lazy, *(dim for dim, item in enumerate(arguments) if item is not None))
+    tables = {n: call.low.tensor(item) for n, item in enumerate(arguments) if item is not None}
+    _require_dependence(lazy, tables)
     selection = selected(call, lazy.shape)
     return call.cheap("self").view(selection.shape, *selection.indices)
 
