@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.sizes import Size
 from stretto.ir.types import Dim
 from stretto.ops.infer import tensor_op
 
@@ -95,5 +96,5 @@ or VerifyError where torch refuses the batched op."""
 
 
 def times(first: Dim, second: Dim) -> Dim:
-    """The size of two dims that become one; -1, which `view` works out, where it is symbolic."""
-    return first * second if isinstance(first, int) and isinstance(second, int) else -1
+    """The size of two dims that become one."""
+    return (Size.of(first) * second).dim

@@ -8,11 +8,14 @@ contractions do in `contractions`. An operator that cannot be batched stays in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+
+import torch
 
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp, argument_values
+from stretto.ir.types import DType, TensorType
 from stretto.ops.arguments import argument, value_argument, with_arguments
 from stretto.ops.infer import named_arguments, parameters
 from stretto.ops.properties import properties
@@ -71,7 +74,39 @@ def _element_by_element(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
         if not isinstance(item, Value):
             raise Stays("a list of tensors differs from iteration to iteration")
         changed[parameter.name] = batch.aligned(item, rank)
-    return rebuilt(batch, op, changed)
+    return rebuilt(batch, op, _promoted(batch, op, changed))
+
+
+def _promoted(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[str, Argument]:
+    """The arguments in the dtype in which the op computes. A tensor without dims gives way to the
+    dtype of one with dims; its twin has dims, and would not."""
+    before, after = list[TensorType](), list[TensorType]()
+    for parameter, item in named_arguments(op.target, op.args, op.kwargs):
+        if parameter.is_tensor and isinstance(item, Value):
+            twin = changed.get(parameter.name, item)
+            assert isinstance(twin, Value)
+            before.append(item.tensor)
+            after.append(twin.tensor)
+    dtype = _common_dtype(before)
+    if dtype is _common_dtype(after):
+        return changed
+    return {
+        name: item
+        if not isinstance(item, Value) or item.tensor.dtype in (DType.BOOL, dtype)
+        else batch.emit("aten._to_copy.default", item, dtype=dtype.torch)
+        for name, item in changed.items()
+    }
+
+
+def _common_dtype(types: Sequence[TensorType]) -> DType:
+    """The dtype to which an operator promotes operands of these types."""
+    kinds = ([t for t in types if t.rank], [t for t in types if not t.rank])
+    found = [
+        torch.empty((1,) * (place == 0), dtype=reduce(torch.promote_types, dtypes), device="meta")
+        for place, kind in enumerate(kinds)
+        if (dtypes := [type.dtype.torch for type in kind])
+    ]
+    return DType.from_torch(torch.result_type(found[0], found[-1]))
 
 
 def rebuilt(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> tuple[Value, ...]:

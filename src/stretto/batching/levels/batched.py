@@ -1,0 +1,201 @@
+"""A block for many instances: each op for n rows at once, by the rules of `passes.batching`.
+
+What has no rule, or cannot be batched with its arguments, runs in a loop over the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import stretto.passes.batching.contractions as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from stretto.batching.levels.capture import CapturedBlock
+from stretto.errors import CaptureError, SourceLocation, VerifyError
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import Argument, ConstantOp, ForOp, LiteralOp, SizeOp, TensorOp
+from stretto.ir.rewrite import clone_block, clone_op, free_values_of_op
+from stretto.ir.sizes import Size
+from stretto.ir.symbols import Renaming, rename_symbols, symbols_of_op
+from stretto.ir.types import INDEX, TensorType
+from stretto.ops.infer import tensor_op
+from stretto.ops.properties import is_random, stop_reason
+from stretto.passes.batching.batch import Batch, Stays
+from stretto.passes.batching.rules import rule_for
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """An operator that runs once per row, and why."""
+
+    target: str
+    reason: str
+    location: SourceLocation | None
+
+
+@dataclass(slots=True)
+class Prologue:
+    """What is the same for all rows of all steps, and comes before the first of them."""
+
+    ops: list[Op] = field(default_factory=list[Op])
+    constants: dict[str, Value] = field(default_factory=dict[str, Value])
+
+    def constant(self, key: str, type_: TensorType) -> Value:
+        if key not in self.constants:
+            self.constants[key] = Value(type_, key)
+            self.ops.append(ConstantOp(key, results=(self.constants[key],)))
+        return self.constants[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """ops compute `outputs`, each [n, ...], from the operands that they were made for."""
+
+    ops: tuple[Op, ...]
+    outputs: tuple[Value, ...]
+    loops: tuple[Loop, ...]
+
+
+def batched_block(
+    captured: CapturedBlock,
+    operands: Sequence[Value],
+    length: Size,
+    lengths: Renaming,
+    keys: dict[str, str],
+    prologue: Prologue,
+) -> Batched:
+    """The block for `length` rows.
+
+    operands: a tensor [n, ...] for each input. lengths: the sizes of inputs that are rows, by those
+    of the block's Program. keys: the names of its constants in the program that is being made.
+    """
+    body = clone_block(captured.program.main.body, {})
+    rename_symbols(body, lengths)
+    maker = _Maker(Batch(length), keys, prologue)
+    maker.batch.twins.update(zip(body.params, operands, strict=True))
+    for op in body.ops:
+        maker.visit(op)
+    outputs = tuple(maker.batch.expanded(value) for value in body.yields)
+    return Batched(tuple(maker.batch.ops), outputs, tuple(maker.loops))
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Goes through a block in order. Each value has a twin or is the same for all rows."""
+
+    batch: Batch
+    keys: dict[str, str]
+    prologue: Prologue
+    loops: list[Loop] = field(default_factory=list[Loop])
+
+    def visit(self, op: Op) -> None:
+        known = len(self.batch.ops)
+        if isinstance(op, SizeOp) or not all(isinstance(v.type, TensorType) for v in op.results):
+            raise CaptureError(
+                "a size that the content of a tensor decides, or a list of tensors, is used in "
+                "the middle of a block",
+                location=op.location,
+                remedy="decide with bool(), int() or .item() of a tensor of one element",
+            )
+        if isinstance(op, ConstantOp):
+            found = self.prologue.constant(self.keys[op.key], op.result.tensor)
+            self.batch.invariants[op.result] = found
+        elif self.is_invariant(op):
+            self.copy(op)
+        else:
+            self.compute(op)
+        for made in self.batch.ops[known:]:
+            made.location = op.location
+
+    def is_invariant(self, op: Op) -> bool:
+        if isinstance(op, LiteralOp):
+            return True
+        if not isinstance(op, TensorOp) or not op.results or is_random(op):
+            return False
+        if stop_reason(op) is not None:
+            return False
+        return not any(value in self.batch.twins for value in op.operands)
+
+    def copy(self, op: Op) -> None:
+        """Computes a value that all rows share, before the first step if that is possible."""
+        copy = clone_op(op, dict(self.batch.invariants))
+        ops = self.batch.ops if symbols_of_op(op) else self.prologue.ops
+        if not all(self.is_early(value) for value in op.operands):
+            ops = self.batch.ops
+        ops.append(copy)
+        self.batch.invariants.update(zip(op.results, copy.results, strict=True))
+
+    def is_early(self, value: Value) -> bool:
+        made = {item for op in self.batch.ops for item in op.results}
+        return self.batch.invariants.get(value) not in made
+
+    def compute(self, op: Op) -> None:
+        known = len(self.batch.ops)
+        try:
+            twins = self.twins(op)
+        except (Stays, VerifyError) as reason:
+            del self.batch.ops[known:]
+            text = reason.message if isinstance(reason, VerifyError) else str(reason)
+            name = op.target if isinstance(op, TensorOp) else op.name
+            self.loops.append(Loop(name, text, op.location))
+            twins = self.loop(op)
+        self.batch.twins.update(zip(op.results, twins, strict=True))
+
+    def twins(self, op: Op) -> tuple[Value, ...]:
+        """The results for all rows at once."""
+        if not isinstance(op, TensorOp):
+            raise Stays("it has no batched form")
+        if is_random(op):
+            raise Stays("it draws random numbers")
+        rule = rule_for(op.target)
+        if rule is None:
+            raise Stays("it has no batched form")
+        if not any(self.batch.is_batched(value) for value in op.operands):
+            raise Stays("it may stop the run")
+        twins = rule(self.batch, op)
+        for value, twin in zip(op.results, twins, strict=True):
+            expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
+            if twin.type != expected:
+                raise Stays(f"the batched result would be {twin.type}, not {expected}")
+            twin.hint = twin.hint or value.hint
+        return twins
+
+    def loop(self, op: Op) -> tuple[Value, ...]:
+        """The results, made row by row."""
+        length = self.batch.length
+        inits = tuple(
+            self.batch.emit(
+                "aten.full.default",
+                (length, *value.tensor.shape),
+                _zero(value.tensor),
+                dtype=value.tensor.dtype.torch,
+            )
+            for value in op.results
+        )
+        index = Value(INDEX, "row")
+        carried = tuple(Value(init.type) for init in inits)
+        ops: list[Op] = []
+
+        def emit(target: str, *args: Argument) -> Value:
+            made = tensor_op(target, *args)
+            made.location = op.location
+            ops.append(made)
+            return made.result
+
+        mapping = dict(self.batch.invariants)
+        for value in free_values_of_op(op):
+            if self.batch.is_batched(value):
+                mapping[value] = emit("aten.select.int", self.batch.twins[value], 0, index)
+        row = clone_op(op, mapping)
+        ops.append(row)
+        yields = tuple(
+            emit("aten.select_scatter.default", whole, part, 0, index)
+            for whole, part in zip(carried, row.results, strict=True)
+        )
+        results = tuple(Value(init.type) for init in inits)
+        block = Block((index, *carried), ops, yields)
+        self.batch.add(ForOp(0, length, 1, inits, block, results=results))
+        return results
+
+
+def _zero(type_: TensorType) -> bool | int | float:
+    return False if type_.dtype.value == "bool" else 0.0 if type_.dtype.is_float else 0

@@ -1,0 +1,111 @@
+"""The verifier of tables: what a level program takes for granted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from stretto.batching.levels.tables import (
+    BASES,
+    BLOCK,
+    INDICES,
+    NUMBERS,
+    ROWS,
+    Layout,
+    Tables,
+    output_types,
+    row_type,
+    rows_inputs,
+)
+from stretto.batching.types import RowsType, Scalar
+from stretto.errors import VerifyError
+
+
+def check_tables(
+    layout: Layout, tables: Tables, capacities: Sequence[int], known: Sequence[int | torch.Tensor]
+) -> None:
+    """Raises VerifyError where the tables are not in form, or a step reads rows that nobody has
+    written before, or writes rows that have been read or written.
+
+    capacities: the rows of each pool. known: the rows of each pool that hold a tensor before the
+    launch: how many, from the first one on, or which ones as a bool tensor [capacity].
+    """
+    if tables.steps.dim() != 2 or tables.steps.shape[1] != layout.width:
+        found = list(tables.steps.shape)
+        raise VerifyError(f"the steps have shape {found}, and should have {layout.width} columns")
+    written = [_flags(count, rows) for count, rows in zip(capacities, known, strict=True)]
+    checker = _Checker(layout, tables, written)
+    for number, step in enumerate(tables.steps.tolist()):
+        checker.step(number, step)
+
+
+def _flags(capacity: int, known: int | torch.Tensor) -> torch.Tensor:
+    if isinstance(known, torch.Tensor):
+        return known.clone()
+    return torch.arange(capacity) < known
+
+
+class _Checker:
+    """written: per pool, which rows hold a tensor."""
+
+    def __init__(self, layout: Layout, tables: Tables, written: list[torch.Tensor]) -> None:
+        self.layout = layout
+        self.tables = tables
+        self.written = written
+
+    def step(self, number: int, step: list[int]) -> None:
+        if not 0 <= step[BLOCK] < len(self.layout.blocks):
+            raise VerifyError(f"step {number}: there is no block {step[BLOCK]}")
+        n, block = step[ROWS], self.layout.blocks[step[BLOCK]]
+        where = f"step {number} of block {block.name}"
+        if not 0 <= n <= self.tables.largest:
+            raise VerifyError(
+                f"{where}: {n} rows, and at most {self.tables.largest} were announced"
+            )
+        lengths = dict(zip(rows_inputs(block), step[self.layout.lengths :], strict=False))
+        at = {False: step[INDICES], True: step[NUMBERS]}
+        for place, type_ in enumerate(block.inputs):
+            is_number = type_ is Scalar.FLOAT
+            table = self.tables.numbers if is_number else self.tables.indices
+            count = n * lengths.get(place, 1)
+            first, at[is_number] = at[is_number], at[is_number] + count
+            if lengths.get(place, 0) < 0 or first < 0 or first + count > len(table):
+                raise VerifyError(f"{where}: operand {place} is not in its table")
+            if not isinstance(type_, Scalar):
+                pool = self.layout.pools.index(row_type(type_))
+                self.reads(where, place, pool, table[first : first + count])
+        for place, type_ in enumerate(output_types(block)):
+            length = self.length(where, type_, lengths)
+            pool = self.layout.pools.index(row_type(type_))
+            self.writes(where, place, pool, step[BASES + place], n * length)
+
+    def length(self, where: str, type_: object, lengths: dict[int, int]) -> int:
+        """The rows of one instance in a result."""
+        if not isinstance(type_, RowsType):
+            return 1
+        if len(set(lengths.values())) != 1:
+            raise VerifyError(f"{where}: the length of a result is not known")
+        return next(iter(lengths.values()))
+
+    def reads(self, where: str, place: int, pool: int, rows: torch.Tensor) -> None:
+        written = self.written[pool]
+        wrong = (rows < 0) | (rows >= len(written))
+        if bool(wrong.any()):
+            row = int(rows[wrong][0])
+            raise VerifyError(f"{where}: operand {place} is row {row} of {len(written)} rows")
+        missing = ~written[rows]
+        if bool(missing.any()):
+            row = int(rows[missing][0])
+            raise VerifyError(f"{where}: operand {place} is row {row}, which nobody wrote before")
+
+    def writes(self, where: str, place: int, pool: int, base: int, count: int) -> None:
+        written = self.written[pool]
+        if not 0 <= base <= len(written) - count:
+            raise VerifyError(
+                f"{where}: result {place} goes to rows {base} to {base + count}, and the pool has "
+                f"{len(written)}"
+            )
+        if bool(written[base : base + count].any()):
+            raise VerifyError(f"{where}: result {place} is written over rows that hold a tensor")
+        written[base : base + count] = True

@@ -1,0 +1,63 @@
+"""A level program that is built for a machine, ready to be called with tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from stretto.batching.levels.program import LevelCode, level_code
+from stretto.batching.levels.tables import Layout, Tables
+from stretto.batching.program import Block
+from stretto.batching.types import TensorType
+from stretto.build import build
+from stretto.machines.machine import HOST, Stages
+from stretto.machines.registry import find_machine
+from stretto.options import Options
+
+
+class LevelProgram:
+    """All blocks of an instance program as one program of a machine.
+
+    code: its Program, and which operators run once per row. stages: what the machine made of it.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        pools: Sequence[TensorType] = (),
+        options: Options | None = None,
+        backend: str = "cpu",
+        device: torch.device = HOST,
+    ) -> None:
+        """pools: the types of pools that come first, in this order; types that are only in blocks
+        follow. Raises CaptureError, with the user's line, for a block that cannot be captured, and
+        the error of the stage that fails."""
+        options = options or Options()
+        machine = find_machine(backend)
+        machine.require_ready()
+        machine.prepare(options)
+        self.code: LevelCode = level_code(blocks, options, pools)
+        self.stages: Stages = build(self.code.program, machine, options, device)
+        assert self.stages.executable is not None
+        self._executable = self.stages.executable
+
+    @property
+    def layout(self) -> Layout:
+        return self.code.layout
+
+    def run(self, tables: Tables, pools: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Runs the steps; the pools with the results, in the same order.
+
+        pools: contiguous tensors [capacity, *shape], one for each of `layout.pools`. They may be
+        changed, or new ones be returned in their place.
+        """
+        results = list(pools)
+        if not len(tables.steps):
+            return results
+        largest = torch.empty((tables.largest, 0), dtype=torch.uint8)
+        made = self._executable([tables.steps, tables.indices, tables.numbers, largest, *pools])
+        for number, pool in zip(self.layout.written, made, strict=True):
+            assert isinstance(pool, torch.Tensor)
+            results[number] = pool
+        return results

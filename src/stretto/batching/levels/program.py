@@ -1,0 +1,273 @@
+"""The level program: one Program that runs a table of steps, each a block for n rows of pools.
+
+main(steps, indices, numbers, largest, *pools):
+    for s in range(steps.shape[0]):
+        block, n, first, ... = steps[s]
+        if block < 2:                                 # a balanced tree of branches
+            if block < 1:
+                rows = indices[first : first + n]     # gathers, then the block for n rows
+                ...
+                pool[base : base + n] = result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from stretto.batching.levels.batched import Loop, Prologue, batched_block
+from stretto.batching.levels.capture import CapturedBlock, capture_block, naming
+from stretto.batching.levels.tables import (
+    BASES,
+    BLOCK,
+    INDICES,
+    NUMBERS,
+    ROWS,
+    Layout,
+    output_types,
+    pool_types,
+    row_type,
+)
+from stretto.batching.program import Block
+from stretto.batching.types import RowsType, Scalar, TensorType
+from stretto.frontends.python import ConstantSource
+from stretto.ir import core
+from stretto.ir.core import Function, Op, Program, Value
+from stretto.ir.ops import Argument, ForOp, IfOp, SizeOp
+from stretto.ir.sizes import Size, Symbol
+from stretto.ir.symbols import Renaming, symbols_of_types
+from stretto.ir.types import DType
+from stretto.ir.types import TensorType as Type
+from stretto.ir.verifier import verify
+from stretto.ops.infer import tensor_op
+from stretto.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class LevelCode:
+    """The Program of some blocks. loops: by block, the operators that run once per row. sources:
+    the tensors that it relies on."""
+
+    layout: Layout
+    program: Program
+    loops: tuple[tuple[Loop, ...], ...]
+    sources: tuple[ConstantSource, ...]
+
+
+def level_code(
+    blocks: Sequence[Block], options: Options, pools: Sequence[TensorType] = ()
+) -> LevelCode:
+    """The level program of some blocks. pools: types whose pools come first, in this order; those
+    of other types that blocks read or write follow. Raises CaptureError, with the user's line, for
+    what cannot be captured or batched."""
+    types = tuple(dict.fromkeys((*pools, *pool_types(blocks))))
+    layout = Layout(tuple(blocks), types)
+    builder = _Builder(layout, [capture_block(block, options) for block in blocks])
+    program = builder.build()
+    verify(program)
+    sources = {id(s.tensor): s for item in builder.captured for s in item.sources}
+    return LevelCode(layout, program, tuple(builder.loops), tuple(sources.values()))
+
+
+@dataclass(slots=True)
+class _Builder:
+    layout: Layout
+    captured: list[CapturedBlock]
+    constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    names: dict[int, str] = field(default_factory=dict[int, str])
+    """The key of each constant, by the identity of the tensor."""
+    prologue: Prologue = field(default_factory=Prologue)
+    loops: list[tuple[Loop, ...]] = field(default_factory=list[tuple[Loop, ...]])
+
+    def build(self) -> Program:
+        steps = Value(Type(DType.I64, (_size("steps"), self.layout.width)), "steps")
+        indices = Value(Type(DType.I64, (_size("indices"),)), "indices")
+        numbers = Value(Type(DType.F64, (_size("numbers"),)), "numbers")
+        largest = Value(Type(DType.U8, (_size("largest"), 0)), "largest")
+        pools = tuple(
+            Value(Type(type_.dtype, (_size(f"pool{n}"), *type_.shape)), f"pool{n}")
+            for n, type_ in enumerate(self.layout.pools)
+        )
+        written = self.layout.written
+        carried = tuple(Value(pools[n].type, pools[n].hint) for n in written)
+        index = Value(Type(DType.I64), "step")
+        env = dict(enumerate(pools)) | dict(zip(written, carried, strict=True))
+        emitter = _Emitter()
+        row = emitter.emit("aten.select.int", steps, 0, index)
+        tables = _Tables(emitter.column(row, BLOCK), row, indices, numbers, largest)
+        after = self.tree(emitter, tables, 0, len(self.captured), env)
+        body = core.Block((index, *carried), emitter.ops, tuple(after[n] for n in written))
+        results = tuple(Value(value.type, value.hint) for value in carried)
+        inits = tuple(pools[n] for n in written)
+        loop = ForOp(0, steps.tensor.shape[0], 1, inits, body, results=results)
+        ends = dict(enumerate(pools)) | dict(zip(written, results, strict=True))
+        main = core.Block(
+            (steps, indices, numbers, largest, *pools),
+            [*self.prologue.ops, loop],
+            tuple(ends[n] for n in written),
+        )
+        return Program({"main": Function("main", main)}, self.constants)
+
+    def tree(
+        self, emitter: _Emitter, tables: _Tables, first: int, last: int, env: dict[int, Value]
+    ) -> dict[int, Value]:
+        """The pools after the block of a step, which is one from `first` to before `last`."""
+        if last - first == 1:
+            return self.block(emitter, tables, first, env)
+        middle = (first + last) // 2
+        condition = emitter.emit("aten.lt.Scalar", tables.block, middle)
+        arms = [_Emitter(), _Emitter()]
+        ends = [
+            self.tree(arms[0], tables, first, middle, env),
+            self.tree(arms[1], tables, middle, last, env),
+        ]
+        changed = [n for n in env if any(end[n] is not env[n] for end in ends)]
+        then, orelse = (
+            core.Block((), arm.ops, tuple(end[n] for n in changed))
+            for arm, end in zip(arms, ends, strict=True)
+        )
+        results = tuple(Value(env[n].type, env[n].hint) for n in changed)
+        emitter.ops.append(IfOp(condition, then, orelse, results=results))
+        return env | dict(zip(changed, results, strict=True))
+
+    def block(
+        self, emitter: _Emitter, tables: _Tables, number: int, env: dict[int, Value]
+    ) -> dict[int, Value]:
+        """Gathers the operands, computes the block for n rows, and writes its results."""
+        captured = self.captured[number]
+        block = captured.block
+        n = Size.of(Symbol(f"n{number}", 0))
+        most = Size.of(tables.largest.tensor.shape[0])
+        count = emitter.size(tables.row, ROWS, n, most)
+        gather = _Gather(self.layout, number, emitter, tables, env, n, count)
+        operands = [gather.operand(type_) for type_ in block.inputs]
+        lengths: Renaming = {}
+        for param, value in zip(captured.program.main.params, operands, strict=True):
+            if symbols_of_types((param.type,)):
+                lengths[Size.of(param.tensor.shape[0])] = value.tensor.shape[1]
+        with naming(block):
+            keys = self.keys(captured.program)
+            batched = batched_block(captured, operands, n, lengths, keys, self.prologue)
+        self.loops.append(batched.loops)
+        emitter.ops.extend(batched.ops)
+        after = dict(env)
+        for place, (type_, value) in enumerate(
+            zip(output_types(block), batched.outputs, strict=True)
+        ):
+            pool = self.layout.pools.index(row_type(type_))
+            base = emitter.column(tables.row, BASES + place)
+            shape = value.tensor.shape
+            if isinstance(type_, RowsType):
+                rows = (Size.of(shape[0]) * shape[1]).dim
+                value = emitter.emit("aten.view.default", value, (rows, *shape[2:]))
+            after[pool] = emitter.emit("stretto.narrow_scatter", after[pool], value, 0, base)
+        return after
+
+    def keys(self, program: Program) -> dict[str, str]:
+        """The names of a block's constants; a tensor that several blocks use has one name."""
+        found: dict[str, str] = {}
+        for key, tensor in program.constants.items():
+            if id(tensor) not in self.names:
+                name, number = key, 1
+                while name in self.constants:
+                    name, number = f"{key}_{number}", number + 1
+                self.names[id(tensor)] = name
+                self.constants[name] = tensor
+            found[key] = self.names[id(tensor)]
+        return found
+
+
+def _size(name: str, low: int = 0) -> Size:
+    return Size.of(Symbol(name, low))
+
+
+@dataclass(slots=True)
+class _Emitter:
+    """Ops of one block of the level program, in order."""
+
+    ops: list[Op] = field(default_factory=list[Op])
+
+    def emit(self, target: str, *args: Argument) -> Value:
+        op = tensor_op(target, *args)
+        self.ops.append(op)
+        return op.result
+
+    def column(self, row: Value, number: int) -> Value:
+        return self.emit("aten.select.int", row, 0, number)
+
+    def size(self, row: Value, number: int, size: Size, most: Size | None = None) -> Value:
+        """Binds a size to a column of a step."""
+        column = self.column(row, number)
+        op = SizeOp(column, size, most, results=(Value(Type(DType.I64)),))
+        self.ops.append(op)
+        return op.result
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What a step of the loop has at hand: its block number, its row, and the other tables."""
+
+    block: Value
+    row: Value
+    indices: Value
+    numbers: Value
+    largest: Value
+
+
+@dataclass(slots=True)
+class _Gather:
+    """Reads the operands of one block, one after the other. n: rows of the step; count: the same
+    as a number in the run."""
+
+    layout: Layout
+    number: int
+    emitter: _Emitter
+    tables: _Tables
+    env: dict[int, Value]
+    n: Size
+    count: Value
+    next_index: Value | None = None
+    next_number: Value | None = None
+    lengths: int = 0
+
+    def operand(self, type_: TensorType | RowsType | Scalar) -> Value:
+        emit = self.emitter.emit
+        match type_:
+            case Scalar.FLOAT:
+                self.next_number = self.next_number or self.column(NUMBERS)
+                found = self.part(self.tables.numbers, self.next_number, self.n)
+                self.next_number = emit("aten.add.Tensor", self.next_number, self.count)
+                return found
+            case TensorType():
+                return self.rows(type_, self.values(self.n, self.count))
+            case RowsType():
+                column = self.layout.lengths + self.lengths
+                size = Size.of(Symbol(f"rows{self.number}_{self.lengths}", 0))
+                self.lengths += 1
+                length = self.emitter.size(self.tables.row, column, size)
+                flat = emit("aten.mul.Tensor", self.count, length)
+                indices = self.values(self.n * size, flat)
+                return self.rows(type_.row, emit("aten.view.default", indices, (self.n, size)))
+            case Scalar.BOOL:
+                return emit("aten.ne.Scalar", self.values(self.n, self.count), 0)
+            case _:
+                return self.values(self.n, self.count)
+
+    def rows(self, type_: TensorType, indices: Value) -> Value:
+        pool = self.env[self.layout.pools.index(type_)]
+        return self.emitter.emit("aten.index.Tensor", pool, (indices,))
+
+    def values(self, size: Size, count: Value) -> Value:
+        """The next values of `indices`."""
+        self.next_index = self.next_index or self.column(INDICES)
+        found = self.part(self.tables.indices, self.next_index, size)
+        self.next_index = self.emitter.emit("aten.add.Tensor", self.next_index, count)
+        return found
+
+    def column(self, number: int) -> Value:
+        return self.emitter.column(self.tables.row, number)
+
+    def part(self, table: Value, first: Value, size: Size) -> Value:
+        return self.emitter.emit("stretto.narrow", table, 0, first, size)
