@@ -113,6 +113,14 @@ class NotCaptured(CaptureError, RunError):
         super().__init__(message, remedy=remedy or usual, **known)
 
 
+class StreamFull(RunError):
+    """A stream of requests has no room for another one."""
+
+
+class StreamClosed(RunError):
+    """A request for a stream that has been closed, or was closed before it took the request."""
+
+
 class SaveError(StrettoError):
     """A compiled function holds what a file cannot, or the file cannot be written."""
 

@@ -1,0 +1,28 @@
+"""Requests that come one by one, from many threads, answered in batches.
+
+    submit ----> Waiting ----> Worker ----> run(calls) ----> Future
+    (any thread)  (a bound)    (its thread)  (the batcher)
+
+`calls.py` is the interface to the batcher: a function from calls to outcomes. `stream.py` is what
+users hold, and the mixin that gives a batcher its `submit`. `waiting.py` decides which requests
+make the next batch, without threads or clocks; `worker.py` has the thread that runs batches, and
+all that threads share; `requests.py` one request and its future; `isolation.py` finds the requests
+that fail when a whole run raises; `metrics.py` counts.
+"""
+
+from stretto.batching.serving.calls import Call, Failure, Outcome, Run, Value
+from stretto.batching.serving.metrics import Histogram, Metrics
+from stretto.batching.serving.stream import Stream, Streaming, StreamOptions
+
+__all__ = [
+    "Call",
+    "Failure",
+    "Histogram",
+    "Metrics",
+    "Outcome",
+    "Run",
+    "Stream",
+    "StreamOptions",
+    "Streaming",
+    "Value",
+]
