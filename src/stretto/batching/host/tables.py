@@ -1,0 +1,239 @@
+"""What the host program and the level program agree on: pools, and how a block is written down.
+
+A *pool* holds the tensors of one type: a torch tensor `[capacity, *shape]`, a row per tensor. Its
+first rows are permanent: tensors that all instances share and that are operands of blocks. Then
+follow the tensors of the instances, then what blocks make. `Layout` says which pool has which
+number, and what the columns of the tables mean:
+
+- `steps`: i64 `[S, width]`. Columns: block number; number of rows n; first position in `indices`;
+  first position in `numbers`; for each output of the block the first row in its pool
+  (`max_outputs` columns; n consecutive rows, for rows of length L n * L); for each RowsType input
+  its length L (`max_rows` columns), which is the same for all n instances of a step.
+- `indices`: i64. Of a step, for each input but floats, in order: n row numbers, n * L row numbers
+  (RowsType, those of an instance together), or n values (ints and bools).
+- `numbers`: f64. Of a step, for each float input, in order: n values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from stretto.batching.program import Assign, Block, InstanceProgram, walk
+from stretto.batching.types import (
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    alternatives,
+)
+from stretto.errors import CodegenError
+from stretto.ir.types import DType
+
+FIRST_COLUMNS = 4
+"""Block, rows, position in indices, position in numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOutput:
+    """pool: where it is written. length_of: for rows, the number of the input (of the block) that
+    has as many rows; None for a tensor."""
+
+    pool: int
+    length_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """How operands and results of a block are written down.
+
+    pools: of each input, the number of its pool; None for a scalar. rows: the numbers of those
+    inputs that are rows.
+    """
+
+    inputs: tuple[TensorType | RowsType | Scalar, ...]
+    pools: tuple[int | None, ...]
+    rows: tuple[int, ...]
+    outputs: tuple[BlockOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRow:
+    """A tensor that all instances share, and its permanent row."""
+
+    tensor: torch.Tensor
+    pool: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """pools: the type of each pool, by number. shared: in the order of their first use; the
+    permanent rows of a pool are 0, 1, ... in this order."""
+
+    pools: tuple[TensorType, ...]
+    blocks: tuple[BlockLayout, ...]
+    shared: tuple[SharedRow, ...]
+    max_outputs: int
+    max_rows: int
+
+    @property
+    def width(self) -> int:
+        """Columns of `steps`."""
+        return FIRST_COLUMNS + self.max_outputs + self.max_rows
+
+    @property
+    def permanent(self) -> tuple[int, ...]:
+        """The number of permanent rows of each pool."""
+        counts = [0] * len(self.pools)
+        for item in self.shared:
+            counts[item.pool] += 1
+        return tuple(counts)
+
+    def pool(self, type_: TensorType) -> int | None:
+        """The number of the pool of a type; None where no tensor has that type."""
+        return self.pools.index(type_) if type_ in self.pools else None
+
+
+def layout(program: InstanceProgram) -> Layout:
+    """Numbers the pools of a program whose operators are in blocks.
+
+    Raises CodegenError: the number of rows that a block makes is not that of one of its inputs.
+    """
+    shared = _shared_tensors(program)
+    found = dict.fromkeys(tensor_type(tensor) for tensor in shared)
+    found |= dict.fromkeys(_tensor_types(program))
+    numbers = {type_: number for number, type_ in enumerate(found)}
+    rows = list[SharedRow]()
+    used = [0] * len(numbers)
+    for tensor in shared:
+        pool = numbers[tensor_type(tensor)]
+        rows.append(SharedRow(tensor, pool, used[pool]))
+        used[pool] += 1
+    blocks = tuple(_block_layout(block, numbers) for block in program.blocks)
+    return Layout(
+        tuple(numbers),
+        blocks,
+        tuple(rows),
+        max((len(block.outputs) for block in blocks), default=0),
+        max((len(block.rows) for block in blocks), default=0),
+    )
+
+
+def tensor_type(tensor: torch.Tensor) -> TensorType:
+    """The type of a tensor; KeyError for a dtype that a program cannot carry."""
+    return TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+
+
+def _shared_tensors(program: InstanceProgram) -> list[torch.Tensor]:
+    """The tensors of `shared` assignments, each once, by identity."""
+    found: dict[int, torch.Tensor] = {}
+    for function in program.functions:
+        for statement in walk(function.body):
+            if isinstance(statement, Assign) and statement.op == "shared":
+                found.setdefault(id(statement.detail), statement.detail)
+    return list(found.values())
+
+
+def _tensor_types(program: InstanceProgram) -> Iterator[TensorType]:
+    """The types of tensors in instances, and of those that blocks read and write."""
+    for parameter in program.functions[0].parameters:
+        yield from _parts(parameter.type)
+    for cell in program.cells:
+        yield from _parts(cell)
+    for block in program.blocks:
+        types = block.types
+        for type_ in (*block.inputs, *(types[number] for number in block.outputs)):
+            yield from _parts(type_)
+
+
+def _parts(type_: Type) -> Iterator[TensorType]:
+    """The tensor types in a type, in an order that does not depend on hashes."""
+    for item in sorted(alternatives(type_), key=str):
+        match item:
+            case TensorType():
+                yield item
+            case RowsType(row):
+                yield row
+            case TupleType(items):
+                for part in items:
+                    yield from _parts(part)
+            case _:
+                pass
+
+
+def _block_layout(block: Block, numbers: dict[TensorType, int]) -> BlockLayout:
+    types = block.types
+    pools = tuple(None if isinstance(x, Scalar) else numbers[_row(x)] for x in block.inputs)
+    rows = tuple(n for n, x in enumerate(block.inputs) if isinstance(x, RowsType))
+    lengths = _lengths(block, rows)
+    outputs = list[BlockOutput]()
+    for number, length_of in zip(block.outputs, lengths, strict=True):
+        type_ = types[number]
+        assert not isinstance(type_, Scalar)
+        outputs.append(BlockOutput(numbers[_row(type_)], length_of))
+    return BlockLayout(block.inputs, pools, rows, tuple(outputs))
+
+
+def _row(type_: TensorType | RowsType) -> TensorType:
+    return type_.row if isinstance(type_, RowsType) else type_
+
+
+_TRIED_LENGTHS = ((101, 103, 107, 109, 113, 127), (151, 139, 149, 137, 131, 157))
+
+
+def _lengths(block: Block, rows: tuple[int, ...]) -> tuple[int | None, ...]:
+    """For each output that is rows, the input that has as many rows. It is found by trying the
+    block on fake tensors with two sets of lengths."""
+    types = block.types
+    wanted = [isinstance(types[number], RowsType) for number in block.outputs]
+    if not any(wanted):
+        return (None,) * len(wanted)
+    if len(rows) == 1:
+        known = rows[0]
+        candidates = [{known} if is_rows else set[int]() for is_rows in wanted]
+    else:
+        candidates = [set(rows) if is_rows else set[int]() for is_rows in wanted]
+    for tried in _TRIED_LENGTHS:
+        lengths = {
+            place: tried[n % len(tried)] + 1000 * (n // len(tried)) for n, place in enumerate(rows)
+        }
+        for possible, found in zip(candidates, _tried(block, lengths), strict=True):
+            possible -= {place for place in possible if lengths[place] != found.shape[0]}
+    for is_rows, possible in zip(wanted, candidates, strict=True):
+        if is_rows and not possible:
+            location = block.steps[-1].operation.location
+            raise CodegenError(
+                f"block `{block.name}` makes rows, as many as none of its operands has",
+                location=location,
+                remedy="give the result as many rows as one of the operands has",
+            )
+    return tuple(min(possible) if possible else None for possible in candidates)
+
+
+def _tried(block: Block, lengths: dict[int, int]) -> tuple[Any, ...]:
+    """What a block makes of fake tensors whose rows are so many."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        given = [_example(type_, lengths.get(n, 0)) for n, type_ in enumerate(block.inputs)]
+        made = block(*given)
+    assert all(isinstance(item, FakeTensor) for item in made)
+    return made
+
+
+def _example(type_: TensorType | RowsType | Scalar, length: int) -> Any:
+    match type_:
+        case TensorType(dtype, shape):
+            return torch.empty(shape, dtype=dtype.torch)
+        case RowsType(row):
+            return torch.empty((length, *row.shape), dtype=row.dtype.torch)
+        case Scalar.FLOAT:
+            return 1.0
+        case Scalar.BOOL:
+            return True
+        case _:
+            return 1

@@ -1,0 +1,62 @@
+"""The layout of tables: what the host program and the level program agree on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stretto.batching.host.tables import BlockOutput, layout
+from stretto.batching.program import Assign, Function, InstanceProgram, Return, Variable
+from stretto.batching.types import NEVER, RowsType, Scalar
+from stretto.errors import CodegenError
+from tests.batching.programs import block, f32, tree_lstm
+
+
+def test_pools_of_a_tree_lstm() -> None:
+    made = layout(tree_lstm(4))
+    assert made.pools == (f32(4),)
+    assert made.blocks[0].pools == (None,)
+    assert made.blocks[1].outputs == (BlockOutput(0), BlockOutput(0))
+    assert (made.max_outputs, made.max_rows, made.width) == (2, 0, 6)
+
+
+def test_shared_tensors_have_permanent_rows() -> None:
+    first, second, other = torch.ones(3), torch.zeros(3), torch.ones(2)
+    x, y = Variable("x", f32(3)), Variable("y", f32(2))
+    tensors = ((x, first), (y, other), (x, second), (x, first))
+    body = [Assign(variable, "shared", (), tensor) for variable, tensor in tensors]
+    program = InstanceProgram(functions=[Function("f", (), NEVER, (*body, Return(x)))])
+    made = layout(program)
+    assert made.pools == (f32(3), f32(2))
+    assert [(item.tensor is second, item.pool, item.row) for item in made.shared] == [
+        (False, 0, 0),
+        (False, 1, 0),
+        (True, 0, 1),
+    ]
+    assert made.permanent == (2, 1)
+
+
+def test_rows_have_the_length_of_an_operand() -> None:
+    rows = RowsType(f32(3))
+    blocks = [
+        block(torch.tanh, (rows,), rows),
+        block(lambda x, y: (y + 1, x * 2), (rows, rows), rows, rows),
+        block(lambda x, n: x[0] * n, (rows, Scalar.INT), f32(3)),
+    ]
+    made = layout(InstanceProgram(functions=[Function("f", (), NEVER, ())], blocks=blocks))
+    assert [item.outputs for item in made.blocks] == [
+        (BlockOutput(0, 0),),
+        (BlockOutput(0, 1), BlockOutput(0, 0)),
+        (BlockOutput(0),),
+    ]
+    assert made.blocks[2].rows == (0,)
+    assert (made.max_outputs, made.max_rows) == (2, 2)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_rows_that_no_operand_has(count: int) -> None:
+    rows = RowsType(f32(3))
+    bad = block(lambda *x: torch.cat([*x, x[0]]), (rows,) * count, rows)
+    program = InstanceProgram(functions=[Function("f", (), NEVER, ())], blocks=[bad])
+    with pytest.raises(CodegenError, match="makes rows, as many as none of its operands has"):
+        layout(program)
