@@ -18,7 +18,7 @@ from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.calls import lower_call
 from stretto.lowering.function import Lowering
 from stretto.lowering.in_place import updated_in_place
-from stretto.lowering.lazy import cast
+from stretto.lowering.lazy import cast, whole_buffer
 from stretto.lowering.lists.ops import copied, lower_list_op, others_need
 from stretto.lowering.targets import (
     LateTarget,
@@ -86,12 +86,19 @@ def _lower_if(low: Lowering, op: IfOp) -> None:
             case TensorType() as kind if is_register(kind):
                 targets.append(low.new_reg(value.hint or "s", kind.dtype))
             case _:
-                targets.append(low.output(value))
+                targets.append(_changed_in_arms(low, op, value) or low.output(value))
     with low.uses.without(op.orelse):
         then, chosen = region(low, op.then, tuple(targets))
     orelse, chosen = region(low, op.orelse, chosen)
     low.emit_node(If(condition, then, orelse))
     bind_all(low, op.results, list(chosen))
+
+
+def _changed_in_arms(low: Lowering, op: IfOp, result: Value) -> Buffer | None:
+    """The buffer of a carried tensor that the arms update in place, or leave as it is."""
+    base = low.joined.get(result)
+    buffer = None if base is None else whole_buffer(low.tensor(base))
+    return buffer if buffer is not None and {*op.blocks} <= low.mutable.get(buffer, set()) else None
 
 
 # ---- loops -----------------------------------------------------------------------------------
@@ -129,8 +136,10 @@ def _carry_tensor(
     offset = len(body.params) - len(body.yields)
     if body.yields[number] is body.params[number + offset]:
         return current, current
-    if updated_in_place(body, number, offset):
-        low.mutable[current] = body
+    updates = updated_in_place(body, number, offset)
+    if updates is not None:
+        low.mutable[current] = updates.blocks
+        low.joined |= updates.joined
         return current, current
     if current.kind != "local":
         return current, LateTarget(current)

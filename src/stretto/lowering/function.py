@@ -91,8 +91,9 @@ class Lowering:
         stacks that this function uses.
     outer: the enclosing blocks that are being lowered, with the items emitted at their end.
     joints: the tensors that are parts of others. begun: where those lie that are put together.
-    created: the block at whose level a buffer was made. mutable: buffers of carried values that
-        the given block updates in place. positions: what has been checked where control is now.
+    created: the block at whose level a buffer was made. mutable: buffers of carried values, and
+        the blocks that update them in place. joined: the results of branches whose arms do, and
+        what these update. positions: what has been checked where control is now.
     """
 
     program: Program
@@ -121,7 +122,8 @@ class Lowering:
         default_factory=dict[tuple[Index, Extent, Extent, bool], Index]
     )
     created: dict[Buffer, Block] = field(default_factory=dict[Buffer, Block])
-    mutable: dict[Buffer, Block] = field(default_factory=dict[Buffer, Block])
+    mutable: dict[Buffer, set[Block]] = field(default_factory=dict[Buffer, set[Block]])
+    joined: dict[Value, Value] = field(default_factory=dict[Value, Value])
     block: Block = field(default_factory=Block)
     operands: tuple[Value, ...] = ()
     location: SourceLocation | None = None
@@ -540,7 +542,7 @@ class Lowering:
     def _may_change(self, buffer: Buffer, result: Value) -> bool:
         """True when only this iteration of the block at hand knows the buffer."""
         if buffer in self.mutable:
-            return self.mutable[buffer] is self.block
+            return self.block in self.mutable[buffer]
         return self.created.get(buffer) is self.block and result not in self.destinations
 
     def protect(self, buffer: Buffer, base: Value | None = None) -> None:

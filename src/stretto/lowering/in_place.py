@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
-from stretto.ir.core import Block, Value
-from stretto.ir.ops import TensorOp
+from dataclasses import dataclass, field
+
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import IfOp, TensorOp
 from stretto.lowering.uses import block_reads
 from stretto.ops.properties import properties
 
 
-def updated_in_place(body: Block, number: int, offset: int) -> bool:
-    """True when yield `number` comes from the carried value by updates alone.
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """How a carried tensor is updated. blocks: the body and the arms that change it. joined: the
+    results of branches that are the tensor after an arm has changed it, or has not; and what it was
+    before."""
 
-    Each update must be the last use of its base. `offset`: parameters before the carried ones.
+    blocks: set[Block] = field(default_factory=set[Block])
+    joined: dict[Value, Value] = field(default_factory=dict[Value, Value])
+
+
+def updated_in_place(body: Block, number: int, offset: int) -> Updates | None:
+    """How yield `number` comes from the carried value, if it does by updates alone, also in the
+    arms of branches. Each update must be the last use of its base.
+
+    `offset`: parameters before the carried ones.
     """
-    producers = {
-        op.result: (place, op)
-        for place, op in enumerate(body.ops)
-        if isinstance(op, TensorOp) and len(op.results) == 1
-    }
-    last_use = _last_uses(body)
-    value = body.yields[number]
-    if body.yields.count(value) > 1:
-        return False
-    while value is not body.params[number + offset]:
-        place, op = producers.get(value, (-1, None))
-        if op is None or not properties(op.target).updates:
-            return False
-        base = op.args[0]
-        if not isinstance(base, Value) or last_use.get(base) != place or base in body.yields:
-            return False
-        if op.operands.count(base) > 1:
-            return False
+    found = Updates()
+    base = _base(body, number, found)
+    return found if base is body.params[number + offset] else None
+
+
+def _base(block: Block, number: int, found: Updates) -> Value | None:
+    """The value from outside of the block's ops that yield `number` comes from by updates."""
+    value = block.yields[number]
+    if block.yields.count(value) > 1:
+        return None
+    found.blocks.add(block)
+    producers = {result: (place, op) for place, op in enumerate(block.ops) for result in op.results}
+    last_use = _last_uses(block)
+    while value in producers:
+        place, op = producers[value]
+        base = _before(op, value, found)
+        if base is None or last_use.get(base) != place or base in block.yields:
+            return None
         value = base
-    return True
+    return value
+
+
+def _before(op: Op, result: Value, found: Updates) -> Value | None:
+    """What an op updates in place into its result; None where it does not."""
+    match op:
+        case TensorOp():
+            if len(op.results) != 1 or not properties(op.target).updates:
+                return None
+            base = op.args[0]
+            return base if isinstance(base, Value) and op.operands.count(base) == 1 else None
+        case IfOp():
+            number = op.results.index(result)
+            base = _base(op.then, number, found)
+            if base is None or base is not _base(op.orelse, number, found):
+                return None
+            found.joined[result] = base
+            return base
+        case _:
+            return None
 
 
 def _last_uses(body: Block) -> dict[Value, int]:
