@@ -1,0 +1,75 @@
+"""The front end of batching: from a Python function for one instance to an InstanceProgram.
+
+`evaluate` evaluates the user's source on types. What is the same for all instances is computed
+meanwhile; the rest becomes statements. `observe` finds the types of instances, `frame` and
+`builder` hold an activation of a function and the statements it makes, `joins` and `loops` are
+control flow, `expressions`, `statements`, `patterns` the syntax, `data`, `arithmetic`, `builtins`,
+`methods` the values of Python, `operators` those of torch, `calls` the functions of the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stretto.batching.frontend import calls, patterns, statements
+from stretto.batching.frontend.builder import Draft, PathEnds, finished
+from stretto.batching.frontend.dispatch import apply
+from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.observe import Observer
+from stretto.batching.frontend.values import Dynamic, Static, Value
+from stretto.batching.program import InstanceProgram, Return, Variable
+from stretto.batching.types import NEVER, Type
+from stretto.errors import CaptureError
+
+__all__ = ["Evaluation", "Observer", "evaluate"]
+
+_REGISTERED = (calls, patterns, statements)
+
+
+def evaluate(
+    function: Callable[..., Any],
+    parameters: Sequence[tuple[str, Type]],
+    evaluation: Evaluation,
+    keywords: Sequence[tuple[str, Type]] = (),
+    static: dict[str, Any] | None = None,
+) -> InstanceProgram:
+    """The program of a function for one instance.
+
+    parameters: names and types of its positional arguments. keywords: those of its keyword
+    arguments that are numbers or tensors; `static` are the others. They follow the positional ones
+    as parameters of function 0. Raises CaptureError with the user's line.
+    """
+
+    def body() -> None:
+        made, _ = evaluation.outline("main", "main", None)
+        frame = Frame(
+            evaluation, made.builder, "main", "", {}, None, {}, "main", ("main",), {}, frozenset()
+        )
+        frame.result_key = "main"
+        variables = [made.builder.variable(name, type_) for name, type_ in parameters]
+        named = [made.builder.variable(name, type_) for name, type_ in keywords]
+        draft: Draft = []
+        with made.builder.into(draft):
+            try:
+                kwargs: dict[str, Value] = {n: Static(v) for n, v in (static or {}).items()}
+                kwargs |= {v.name: _argument(v) for v in named}
+                found = apply(frame, Static(function), [_argument(v) for v in variables], kwargs)
+                given = frame.dynamic(found)
+                frame.builder.emit(Return(given.operand))
+                frame.returned(given.type)
+            except PathEnds:
+                pass
+        made.function.parameters = (*variables, *named)
+        made.function.body = finished(draft)
+        made.function.result = evaluation.results.get("main", NEVER)
+
+    program = evaluation.run(body)
+    if not any(True for _ in program.functions):
+        raise CaptureError("the function has no way that ends")
+    return program
+
+
+def _argument(variable: Variable) -> Dynamic:
+    return Dynamic(variable, variable.type)

@@ -1,0 +1,153 @@
+"""Where several ways through a function meet: branches, and the ends of inlined functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stretto.batching.frontend.builder import Draft, Gap, PathEnds
+from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.values import (
+    Closure,
+    Dynamic,
+    Method,
+    Native,
+    Static,
+    TupleValue,
+    Unbound,
+    Value,
+    is_scalar,
+)
+from stretto.batching.program import Assign, If, Operand
+from stretto.batching.types import NEVER, Scalar, TupleType, union
+
+
+def same(first: Value, second: Value) -> bool:
+    """Whether two values are surely the same."""
+    match first, second:
+        case Static(a), Static(b):
+            return a is b or (is_scalar(first) and type(a) is type(b) and a == b)
+        case Dynamic(a, kind), Dynamic(b, other):
+            return kind == other and (a is b or a == b)
+        case TupleValue(a, x), TupleValue(b, y):
+            return x == y and len(a) == len(b) and all(map(same, a, b))
+        case Method(f, a), Method(g, b):
+            return f is g and same(a, b)
+        case Closure(), Closure():
+            return first is second
+        case Native(a), Native(b):
+            return a == b
+        case Unbound(), Unbound():
+            return True
+        case _:
+            return first is second
+
+
+def merge(frame: Frame, exits: Sequence[Exit]) -> Value | None:
+    """Goes on where the ways meet: sets the frame's locals, and returns the joined value of the
+    exits, if they have one. Raises PathEnds where no way comes here."""
+    if not exits:
+        raise PathEnds
+    names = dict.fromkeys(name for item in exits for name in item.locals)
+    gaps = [item.gap for item in exits]
+    frame.locals = {
+        name: join(frame, gaps, [item.locals.get(name, Unbound()) for item in exits], name)
+        for name in names
+    }
+    values = [item.value for item in exits if item.value is not None]
+    return join(frame, gaps, values, "result") if len(values) == len(exits) else None
+
+
+def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) -> Value:
+    """What is one of several values, by the way that was taken; each gap assigns its own."""
+    first = values[0]
+    if all(same(first, value) for value in values[1:]):
+        return first
+    if any(isinstance(value, Unbound) for value in values):
+        return Unbound()
+    if all(isinstance(value, TupleValue) for value in values):
+        tuples = [value for value in values if isinstance(value, TupleValue)]
+        if len({(len(value.items), value.is_list) for value in tuples}) == 1:
+            columns = zip(*(value.items for value in tuples), strict=True)
+            items = tuple(join(frame, gaps, column, name) for column in columns)
+            return TupleValue(items, tuples[0].is_list)
+    unpacked = _unpacked(frame, gaps, values)
+    if unpacked is not None:
+        return join(frame, gaps, unpacked, name)
+    target = frame.builder.variable(name, NEVER)
+    for gap, value in zip(gaps, values, strict=True):
+        draft: Draft = gap.statements
+        with frame.builder.into(draft):
+            made = frame.dynamic(value)
+            target.type = union((target.type, made.type))
+            frame.builder.emit(Assign(target, "copy", (made.operand,)))
+    return Dynamic(target, target.type)
+
+
+def _unpacked(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value]) -> list[Value] | None:
+    """Where tuples that are known item by item meet such of data: the latter item by item."""
+    lengths = {
+        len(value.items)
+        if isinstance(value, TupleValue) and not value.is_list
+        else len(value.type.items)
+        if isinstance(value, Dynamic) and isinstance(value.type, TupleType)
+        else -1
+        for value in values
+    }
+    if len(lengths) != 1 or -1 in lengths:
+        return None
+    if not any(isinstance(value, TupleValue) for value in values):
+        return None
+    found: list[Value] = []
+    for gap, value in zip(gaps, values, strict=True):
+        if isinstance(value, Dynamic):
+            assert isinstance(value.type, TupleType)
+            with frame.builder.into(gap.statements):
+                value = TupleValue(
+                    tuple(
+                        frame.assign("item", type_, value.operand, detail=position)
+                        for position, type_ in enumerate(value.type.items)
+                    )
+                )
+        found.append(value)
+    return found
+
+
+def branch(
+    frame: Frame, condition: Operand, arms: Sequence[Callable[[], Value | None]]
+) -> Value | None:
+    """Evaluates both arms, and goes on where they meet. An arm returns the value that the branch
+    has in it; statements have none."""
+    before = frame.locals
+    exits: list[Exit] = []
+    drafts: list[Draft] = []
+    for arm in arms:
+        frame.locals = dict(before)
+        draft: Draft = []
+        drafts.append(draft)
+        with frame.builder.into(draft):
+            try:
+                value = arm()
+                exits.append(Exit(frame.builder.gap(), frame.locals, value))
+            except PathEnds:
+                pass
+    frame.locals = before
+    frame.builder.pend(lambda then, orelse: (If(condition, then, orelse),), *drafts)
+    return merge(frame, exits)
+
+
+def truth_of_constant(value: Value) -> bool | None:
+    """The truth of a value where it is known."""
+    match value:
+        case Static(item):
+            try:
+                return bool(item)
+            except Exception:
+                return None
+        case TupleValue(items):
+            return bool(items)
+        case Closure() | Method() | Native():
+            return True
+        case Dynamic(_, type_) if type_ is Scalar.NONE:
+            return False
+        case _:
+            return None

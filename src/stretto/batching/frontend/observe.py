@@ -1,0 +1,215 @@
+"""Types of instances: what kinds of Python data a program is called with.
+
+Each class gets a cell per field, each field that holds lists a cell for their items, and so on:
+what is found in one place in any instance is one type. What classes say by annotations is added,
+so that a kind of data which is annotated need not be in the first instances.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.frontend.frame import tensor_type
+from stretto.batching.frontend.values import scalar_type
+from stretto.batching.types import (
+    NEVER,
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    Type,
+    alternatives,
+    union,
+)
+from stretto.errors import CaptureError
+
+
+class Observer:
+    """Adds the types of instances to an evaluation."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._seen: dict[tuple[int, Hashable], Any] = {}
+        """Objects by identity and place, kept so that identities stay theirs."""
+        self._pending: list[tuple[Any, Hashable, int, str]] = []
+
+    def observe(self, column: Sequence[Any], place: Hashable, title: str) -> Type:
+        """The type of a parameter, from its values in several instances."""
+        cell = self._evaluation.cell(("parameter", place))
+        for number, value in enumerate(column):
+            self._pending.append((value, place, cell, f"{title}[{number}]"))
+        self._drain()
+        return self._evaluation.cells[cell]
+
+    def _drain(self) -> None:
+        while self._pending:
+            value, place, cell, path = self._pending.pop()
+            key = (id(value), (place, cell))
+            if key in self._seen and not isinstance(value, int | float | str | bool):
+                continue
+            self._seen[key] = value
+            self._evaluation.cells[cell] = self._joined(
+                self._evaluation.cells[cell], self._type(value, place, path)
+            )
+
+    def _joined(self, known: Type, new: Type) -> Type:
+        """Tensors of one place that differ in their first dim alone are rows."""
+        kinds = set(alternatives(known)) | set(alternatives(new))
+        tensors = [kind for kind in kinds if isinstance(kind, TensorType | RowsType)]
+        if len(tensors) > 1:
+            rows = {_row(kind) for kind in tensors}
+            if len(rows) == 1 and None not in rows:
+                kinds -= set(tensors)
+                kinds.add(RowsType(next(row for row in rows if row is not None)))
+        return union(kinds)
+
+    def _type(self, value: Any, place: Hashable, path: str) -> Type:
+        kind = scalar_type(value)
+        if kind is not None:
+            return kind
+        if isinstance(value, torch.Tensor):
+            try:
+                return tensor_type(value)
+            except KeyError:
+                raise CaptureError(f"{path} is a tensor of dtype {value.dtype}") from None
+        if isinstance(value, list):
+            return self._list(value, place, path, is_tuple=False)
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return self._tuple(value, place, path)
+        if isinstance(value, dict):
+            return self._dict(value, place, path)
+        return self._record(value, path)
+
+    def _list(self, value: Sequence[Any], place: Hashable, path: str, is_tuple: bool) -> Type:
+        inner = (place, "items")
+        cell = self._evaluation.cell(inner)
+        for number, item in enumerate(value):
+            self._pending.append((item, inner, cell, f"{path}[{number}]"))
+        return ListType(cell, is_tuple)
+
+    def _tuple(self, value: tuple[Any, ...], place: Hashable, path: str) -> Type:
+        """A tuple of any length: the same place may hold tuples of several lengths."""
+        return self._list(value, place, path, is_tuple=True)
+
+    def _dict(self, value: dict[Any, Any], place: Hashable, path: str) -> Type:
+        if value and all(type(key) is str for key in value):
+            number = self._evaluation.class_number(dict, "dict", tuple(value))
+            return self._fields(number, value, path, lambda name: f"{path}[{name!r}]")
+        kinds = {scalar_type(key) for key in value} or {Scalar.INT}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is None or kind in (Scalar.NONE, Scalar.FLOAT):
+            raise CaptureError(
+                f"{path} is a dict whose keys are not all strings, or all ints",
+                remedy="use strings or ints as keys",
+            )
+        inner = (place, "values")
+        cell = self._evaluation.cell(inner)
+        for key, item in value.items():
+            self._pending.append((item, inner, cell, f"{path}[{key!r}]"))
+        return DictType(kind, cell)
+
+    def _record(self, value: Any, path: str) -> Type:
+        python = type(value)
+        values = _fields_of(value)
+        if values is None:
+            raise CaptureError(
+                f"{path} is an object of class {python.__name__}, which is no data that a batch "
+                "understands",
+                remedy="instances may hold numbers, strings, None, tensors, and tuples, lists, "
+                "dicts, dataclasses and objects with attributes",
+            )
+        kind = "namedtuple" if isinstance(value, tuple) else "object"
+        new = self._evaluation.classes.find(python) is None
+        number = self._evaluation.class_number(python, kind, tuple(values))
+        if new:
+            self._annotations(number, python)
+        return self._fields(number, values, path, lambda name: f"{path}.{name}")
+
+    def _fields(self, number: int, values: dict[str, Any], path: str, shown: Any) -> Type:
+        type_ = RecordType(number)
+        for name, item in values.items():
+            cell = self._evaluation.field_cell(type_, name)
+            assert cell is not None
+            self._pending.append((item, ("field", number, name), cell, shown(name)))
+        return type_
+
+    # ---- annotations
+
+    def _annotations(self, number: int, python: type) -> None:
+        """Adds what the annotations of a class say of its fields, where they say it plainly."""
+        try:
+            hints = typing.get_type_hints(python)
+        except Exception:  # names that are not defined where the class is
+            return
+        type_ = RecordType(number)
+        for name, hint in hints.items():
+            cell = self._evaluation.field_cell(type_, name)
+            if cell is None:
+                continue
+            known = self._evaluation.cells[cell]
+            said = self._annotated(hint, ("field", number, name))
+            self._evaluation.cells[cell] = union((known, said))
+
+    def _annotated(self, hint: Any, place: Hashable) -> Type:
+        """The types that an annotation allows; NEVER where that is not known from it alone."""
+        origin = typing.get_origin(hint)
+        if origin in (typing.Union, types.UnionType):
+            return union(self._annotated(part, place) for part in typing.get_args(hint))
+        if hint is None or hint is type(None):
+            return Scalar.NONE
+        if hint in (bool, int, float, str):
+            return {
+                bool: Scalar.BOOL, int: Scalar.INT, float: Scalar.FLOAT, str: Scalar.STR
+            }[hint]  # fmt: skip
+        if origin is list:
+            inner = (place, "items")
+            cell = self._evaluation.cell(inner)
+            (item,) = typing.get_args(hint) or (Any,)
+            said = union((self._evaluation.cells[cell], self._annotated(item, inner)))
+            self._evaluation.cells[cell] = said
+            return ListType(cell)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            return self._class(hint)
+        return NEVER
+
+    def _class(self, python: type) -> Type:
+        new = self._evaluation.classes.find(python) is None
+        names = tuple(item.name for item in dataclasses.fields(python))
+        number = self._evaluation.class_number(python, "object", names)
+        if new:
+            self._annotations(number, python)
+        return RecordType(number)
+
+
+def _row(kind: TensorType | RowsType) -> TensorType | None:
+    if isinstance(kind, RowsType):
+        return kind.row
+    return TensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
+
+
+def _fields_of(value: Any) -> dict[str, Any] | None:
+    """The fields of an object that is data; None for any other object."""
+    if isinstance(value, tuple):
+        return value._asdict()  # type: ignore[attr-defined]
+    if isinstance(value, torch.nn.Module | type | types.ModuleType) or callable(value):
+        return None
+    if dataclasses.is_dataclass(value):
+        names = [item.name for item in dataclasses.fields(value)]
+        found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+        return found | {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in found}
+    if hasattr(value, "__dict__"):
+        return dict(vars(value))
+    slots = getattr(type(value), "__slots__", None)
+    if slots is None:
+        return None
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}

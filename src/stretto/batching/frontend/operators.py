@@ -1,0 +1,341 @@
+"""Tensor operators: what a call of a torch function gives, and its `Operate` statement.
+
+The function is called on fake tensors. What it is called with becomes the static arguments of an
+`Operation`, with an `Input` for each operand that the instance decides.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.values import (
+    Dynamic,
+    SliceValue,
+    Static,
+    TupleValue,
+    Value,
+)
+from stretto.batching.program import Input, Literal, Operand, Operate, Operation
+from stretto.batching.types import (
+    RowsType,
+    Scalar,
+    TensorType,
+    Type,
+    alternatives,
+)
+from stretto.errors import CaptureError
+from stretto.ir.types import DType
+
+NUMBERS = (Scalar.INT, Scalar.FLOAT, Scalar.BOOL)
+
+
+class NotStatic(CaptureError):
+    """A torch function needs the value of a tensor to say what it returns."""
+
+
+@dataclass(slots=True)
+class Arguments:
+    """The arguments of an operation, and its operands in order."""
+
+    operands: list[Dynamic] = field(default_factory=list[Dynamic])
+
+    def add(self, value: Dynamic) -> Input:
+        for number, other in enumerate(self.operands):
+            if other.operand is value.operand and other.type == value.type:
+                return Input(number)
+        self.operands.append(value)
+        return Input(len(self.operands) - 1)
+
+
+class _Draws(TorchDispatchMode):
+    """Finds operators that draw random numbers, or write what all instances share."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise CaptureError(f"{func} draws random numbers, which a batch does not do")
+        return func(*args, **(kwargs or {}))
+
+
+def is_tensor_like(value: Value) -> bool:
+    """Whether an instance decides a tensor in the value."""
+    match value:
+        case Dynamic(_, type_):
+            return any(isinstance(x, TensorType | RowsType) for x in alternatives(type_))
+        case TupleValue(items):
+            return any(map(is_tensor_like, items))
+        case SliceValue(start, stop, step):
+            return any(map(is_tensor_like, (start, stop, step)))
+        case _:
+            return False
+
+
+def is_static(value: Value) -> bool:
+    """Whether a value is the same for all instances, with all that it is made of."""
+    match value:
+        case Static():
+            return True
+        case TupleValue(items):
+            return all(map(is_static, items))
+        case SliceValue(start, stop, step):
+            return is_static(start) and is_static(stop) and is_static(step)
+        case Dynamic(Literal(), _):
+            return True
+        case _:
+            return False
+
+
+def python_of(value: Value) -> Any:
+    """The Python object of a static value."""
+    match value:
+        case Static(item) | Dynamic(Literal(item), _):
+            return item
+        case TupleValue(items, is_list):
+            made = map(python_of, items)
+            return list(made) if is_list else tuple(made)
+        case SliceValue(start, stop, step):
+            return slice(python_of(start), python_of(stop), python_of(step))
+        case _:
+            raise TypeError(value)
+
+
+def call_torch(
+    frame: Frame, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """The value of a call of a torch function (or of a module of torch) on tensors of the
+    instance. Raises NotStatic where its result depends on the content of tensors."""
+    arguments = Arguments()
+    given = tuple(_argument(frame, value, arguments) for value in args)
+    named = tuple((name, _argument(frame, value, arguments)) for name, value in kwargs.items())
+    made = _made(frame, function, given, named, arguments)
+    return _emit(frame, function, given, named, arguments, made)
+
+
+def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
+    match value:
+        case Static(item):
+            return item
+        case Dynamic(Literal(item), _):
+            return item
+        case TupleValue(items, is_list):
+            made = [_argument(frame, item, arguments) for item in items]
+            return made if is_list else tuple(made)
+        case SliceValue(start, stop, step):
+            return slice(*(_argument(frame, item, arguments) for item in (start, stop, step)))
+        case Dynamic(_, type_):
+            kinds = list(alternatives(type_))
+            if len(kinds) == 1 and (isinstance(type_, TensorType | RowsType) or type_ in NUMBERS):
+                return arguments.add(value)
+            wanted = [k for k in kinds if isinstance(k, TensorType | RowsType) or k in NUMBERS]
+            if len(wanted) == 1:
+                what = "an operand of a tensor operator must be a tensor or a number"
+                return arguments.add(frame.expect(value, tuple(wanted), what))
+            frame.refuse(
+                f"an operand of a tensor operator is {frame.show(type_)}",
+                "its tensors have several shapes, or it may be something else: keep one shape in "
+                "one place",
+            )
+        case _:
+            frame.refuse("a function is handed to a tensor operator")
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a function returns: its structure, with types for tensors and objects for the rest."""
+
+    leaves: tuple[Any, ...]
+    structure: Any
+    error: BaseException | None = None
+
+
+def _made(
+    frame: Frame,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    arguments: Arguments,
+) -> _Made:
+    types = tuple(operand.type for operand in arguments.operands)
+    key = (_identity(function, frame), _key(args, frame), _key(kwargs, frame), types)
+    memo = frame.evaluation.operations
+    if key not in memo:
+        memo[key] = _tried(function, args, kwargs, types)
+    made: _Made = memo[key]
+    if made.error is not None:
+        _raise(frame, function, made.error)
+    return made
+
+
+def _tried(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    types: tuple[Type, ...],
+) -> _Made:
+    """Calls the function with two values for each number that the instance decides: what it
+    returns may not depend on them."""
+    try:
+        made = _called(function, args, kwargs, types, 0)
+        if any(type_ in NUMBERS for type_ in types):
+            try:
+                other = _called(function, args, kwargs, types, 1)
+            except IndexError:
+                other = made  # the only position of a dim of size 1
+            if other.leaves != made.leaves:
+                raise CaptureError(
+                    "the size of a tensor depends on a number of the instance",
+                    remedy="keep such a tensor as a list of its rows",
+                )
+    except Exception as error:
+        return _Made((), None, error)
+    return made
+
+
+def _called(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    types: tuple[Type, ...],
+    number: int,
+) -> _Made:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = [_stand_in(type_, mode, number) for type_ in types]
+    operation = Operation(function, args, kwargs, ())
+    from stretto.batching.program import call_operation
+
+    before = [item._version for item in given if isinstance(item, torch.Tensor)]
+    with torch.no_grad(), mode, _Draws():
+        result = call_operation(operation, given)
+    if before != [item._version for item in given if isinstance(item, torch.Tensor)]:
+        raise CaptureError(
+            "an operator changes a tensor in place",
+            remedy="use the operator that returns a new tensor",
+        )
+    leaves, structure = pytree.tree_flatten(result)
+    return _Made(tuple(map(_leaf, leaves)), structure)
+
+
+def _stand_in(type_: Type, mode: FakeTensorMode, number: int) -> Any:
+    match type_:
+        case TensorType(dtype, shape):
+            with mode:
+                return torch.empty(shape, dtype=dtype.torch)
+        case RowsType():
+            raise CaptureError(
+                "a tensor whose first size differs from instance to instance is used as a whole",
+                remedy="go through its rows in a loop",
+            )
+        case Scalar.INT:
+            return number
+        case Scalar.BOOL:
+            return bool(number)
+        case _:
+            return float(number)
+
+
+def _leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        try:
+            dtype = DType.from_torch(leaf.dtype)
+        except KeyError:
+            raise CaptureError(f"a tensor of dtype {leaf.dtype} cannot be batched") from None
+        return TensorType(dtype, tuple(int(dim) for dim in leaf.shape))
+    return leaf
+
+
+def _emit(
+    frame: Frame,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    arguments: Arguments,
+    made: _Made,
+) -> Value:
+    types = tuple(leaf for leaf in made.leaves if isinstance(leaf, TensorType))
+    operation = Operation(function, args, kwargs, types, frame.location)
+    operands: tuple[Operand, ...] = tuple(value.operand for value in arguments.operands)
+    name = getattr(function, "__name__", type(function).__name__).strip("_").lower()
+    targets = tuple(frame.builder.variable(name, type_) for type_ in types)
+    if targets:
+        frame.builder.emit(Operate(targets, operation, operands))
+    found = iter(targets)
+    leaves: list[Value] = [
+        Dynamic(next(found), leaf) if isinstance(leaf, TensorType) else Static(leaf)
+        for leaf in made.leaves
+    ]
+    return _structured(frame, leaves, made.structure)
+
+
+def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
+    """The leaves in the tuples and lists that the function returned them in."""
+    if structure.is_leaf():
+        return leaves.pop(0)
+    children = structure.children() if callable(structure.children) else structure.children_specs
+    parts = tuple(_structured(frame, leaves, child) for child in children)
+    kind = structure.type
+    if kind is tuple or (isinstance(kind, type) and issubclass(kind, tuple)):
+        return TupleValue(parts)
+    if kind is list:
+        return TupleValue(parts, is_list=True)
+    return frame.refuse(f"a tensor operator returns a {kind.__name__}")
+
+
+def _raise(frame: Frame, function: Callable[..., Any], error: BaseException) -> None:
+    name = getattr(function, "__qualname__", type(function).__name__)
+    kind = type(error).__name__
+    if isinstance(error, CaptureError):
+        frame.refuse(error.message, error.remedy)
+    if "DataDependent" in kind or "DynamicOutputShape" in kind or "GuardOnData" in kind:
+        raise NotStatic(
+            f"what {name} returns depends on the content of a tensor",
+            location=frame.location,
+            remedy="decide with bool(), int() or .item() of a tensor of one element",
+        ) from error
+    frame.refuse(f"{name} refuses its arguments: {kind}: {str(error).splitlines()[0]}")
+
+
+def _identity(item: Any, frame: Frame) -> Hashable:
+    """An object by its identity; it is kept, so that no other one gets the same."""
+    if isinstance(item, int | float | str | bool | type(None)):
+        return (type(item), item)
+    frame.evaluation.kept.append(item)
+    return id(item)
+
+
+def _key(item: Any, frame: Frame) -> Hashable:
+    match item:
+        case tuple() | list():
+            return (type(item), *(_key(part, frame) for part in item))
+        case Input():
+            return item
+        case slice():
+            return ("slice", *(_key(x, frame) for x in (item.start, item.stop, item.step)))
+        case torch.dtype() | torch.device():
+            return item
+        case _:
+            return _identity(item, frame)
+
+
+def call_static(frame: Frame, function: Callable[..., Any], args: Any, kwargs: Any) -> Value:
+    """A call with static arguments alone, done while the function is evaluated."""
+    try:
+        with torch.no_grad(), _Draws():
+            return Static(function(*args, **kwargs))
+    except CaptureError as error:
+        frame.refuse(error.message, error.remedy)
+    except Exception as error:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        frame.refuse(f"{name} raises {type(error).__name__}: {error}")
+
+
+def getitem(frame: Frame, value: Value, index: Value) -> Value:
+    """value[index], where one of them has tensors of the instance."""
+    return call_torch(frame, operator.getitem, [value, index], {})

@@ -1,0 +1,74 @@
+"""Which local variables alone hold a tensor, so that `x += y` may be taken for `x = x + y`."""
+
+from __future__ import annotations
+
+import ast
+
+_CREATES = frozenset(
+    (
+        "zeros", "ones", "full", "empty", "tensor", "zeros_like", "ones_like", "full_like",
+        "new_zeros", "new_ones", "new_full", "clone", "stack", "cat",
+    )
+)  # fmt: skip
+
+
+def owned_names(function: ast.FunctionDef) -> frozenset[str]:
+    """Local names that are only bound to new tensors, and read only where nothing keeps them: as
+    operands of operators, of functions of torch, and in `return`."""
+    parents: dict[ast.AST, ast.AST] = {}
+    for node in ast.walk(function):
+        for child in ast.iter_child_nodes(node):
+            parents[child] = node
+    refused = {arg.arg for arg in ast.walk(function) if isinstance(arg, ast.arg)}
+    bound: set[str] = set()
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Name):
+            continue
+        parent = parents[node]
+        if isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+            if not _is_new(node, parent):
+                refused.add(node.id)
+        elif not _keeps_nothing(node, parent):
+            refused.add(node.id)
+    return frozenset(bound - refused)
+
+
+def _is_new(node: ast.Name, parent: ast.AST) -> bool:
+    match parent:
+        case ast.AugAssign():
+            return True
+        case ast.Assign([target], value) if target is node:
+            return _makes_new(value)
+        case ast.AnnAssign(value=value) if value is not None:
+            return _makes_new(value)
+        case _:
+            return False
+
+
+def _makes_new(value: ast.expr) -> bool:
+    match value:
+        case ast.BinOp() | ast.Constant():
+            return True
+        case ast.Call(ast.Attribute(_, name)):
+            return name in _CREATES
+        case _:
+            return False
+
+
+def _keeps_nothing(node: ast.Name, parent: ast.AST) -> bool:
+    match parent:
+        case ast.BinOp() | ast.Compare() | ast.UnaryOp() | ast.AugAssign() | ast.Return():
+            return True
+        case ast.Call(ast.Attribute(ast.Name("torch" | "F"), name)) if node in parent.args:
+            return name in _READS
+        case _:
+            return False
+
+
+_READS = frozenset(
+    (
+        "tanh", "sigmoid", "relu", "softmax", "log_softmax", "exp", "log", "sqrt", "sum", "mean",
+        "cat", "stack", "linear", "matmul", "mm", "mv", "dot", "where",
+    )
+)  # fmt: skip

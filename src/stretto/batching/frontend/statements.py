@@ -1,0 +1,354 @@
+"""Statements of the user's source."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend.builder import PathEnds
+from stretto.batching.frontend.data import attribute, set_attribute, set_item, subscript, text_parts
+from stretto.batching.frontend.dispatch import (
+    assign_to,
+    assigns,
+    evaluate,
+    execute,
+    executes,
+)
+from stretto.batching.frontend.expressions import (
+    argument,
+    binary_operator,
+    closure,
+    listed,
+    truth,
+)
+from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.iteration import loop_over, plan_of
+from stretto.batching.frontend.joins import branch
+from stretto.batching.frontend.loops import dynamic_loop, nothing
+from stretto.batching.frontend.narrowing import narrow
+from stretto.batching.frontend.operators import is_tensor_like
+from stretto.batching.frontend.values import (
+    NONE,
+    Dynamic,
+    Static,
+    Value,
+)
+from stretto.batching.program import Break, Continue, Leave, Return
+from stretto.batching.types import ListType, Scalar, TupleType, alternatives
+from stretto.frontends.python.source.liveness import stores
+
+# ---- assignments -----------------------------------------------------------------------------
+
+
+@executes(ast.Assign)
+def _assign(frame: Frame, node: ast.Assign) -> None:
+    value = evaluate(frame, node.value)
+    for target in node.targets:
+        assign_to(frame, target, value)
+
+
+@executes(ast.AnnAssign)
+def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        assign_to(frame, node.target, evaluate(frame, node.value))
+
+
+@assigns
+def _bind(frame: Frame, target: ast.expr, value: Value) -> None:
+    match target:
+        case ast.Name(name):
+            frame.locals[name] = value
+        case ast.Tuple(elts) | ast.List(elts):
+            _unpack(frame, elts, value)
+        case ast.Attribute(owner, name):
+            set_attribute(frame, evaluate(frame, owner), name, value)
+        case ast.Subscript(owner, index):
+            set_item(frame, evaluate(frame, owner), evaluate(frame, index), value)
+        case ast.Starred():
+            frame.refuse("a starred target here")
+        case _:
+            frame.refuse(f"{type(target).__name__} as the target of an assignment")
+
+
+def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
+    starred = [i for i, target in enumerate(targets) if isinstance(target, ast.Starred)]
+    items = _known_parts(frame, value)
+    if items is None:
+        _unpack_list(frame, targets, value, bool(starred))
+        return
+    if starred:
+        before, after = starred[0], len(targets) - starred[0] - 1
+        if len(items) < before + after:
+            _wrong_length(frame, len(items), before + after, at_least=True)
+        middle = items[before : len(items) - after]
+        parts = [*items[:before], listed(frame, list(middle)), *items[len(items) - after :]]
+        targets = [t.value if isinstance(t, ast.Starred) else t for t in targets]
+    else:
+        if len(items) != len(targets):
+            _wrong_length(frame, len(items), len(targets))
+        parts = list(items)
+    for target, part in zip(targets, parts, strict=True):
+        assign_to(frame, target, part)
+
+
+def _known_parts(frame: Frame, value: Value) -> tuple[Value, ...] | None:
+    """What is unpacked, where it is known item by item."""
+    if isinstance(value, Dynamic) and not isinstance(value.type, TupleType):
+        kinds = list(alternatives(value.type))
+        if any(isinstance(kind, ListType) for kind in kinds) and len(kinds) == 1:
+            return None
+        tuples = [kind for kind in kinds if isinstance(kind, TupleType)]
+        if len(tuples) == 1 and Scalar.NONE in kinds and len(kinds) == 2:
+            message = "cannot unpack non-iterable NoneType object"
+            value = frame.assign("expect", tuples[0], value.operand, detail=(tuples[0], message))
+    return plan_of(frame, value).known
+
+
+def _wrong_length(frame: Frame, given: int, wanted: int, at_least: bool = False) -> None:
+    if given < wanted:
+        expected = f"expected {'at least ' if at_least else ''}{wanted}, got {given}"
+        frame.fail(ValueError, f"not enough values to unpack ({expected})")
+    else:
+        frame.fail(ValueError, f"too many values to unpack (expected {wanted})")
+    raise PathEnds
+
+
+def _unpack_list(frame: Frame, targets: list[ast.expr], value: Value, starred: bool) -> None:
+    """A list whose length the instance decides."""
+    if starred:
+        frame.refuse("a starred target for a list whose length the instance decides")
+    given = frame.dynamic(value)
+    length = frame.assign("len", Scalar.INT, given.operand)
+    wrong = frame.assign("ne", Scalar.BOOL, length.operand, frame.operand(Static(len(targets))))
+
+    def fails() -> Value:
+        frame.fail(ValueError, f"the list to unpack has not {len(targets)} items")
+        raise PathEnds
+
+    branch(frame, wrong.operand, (fails, lambda: None))
+    parts = [subscript(frame, given, Static(i)) for i in range(len(targets))]
+    for target, part in zip(targets, parts, strict=True):
+        assign_to(frame, target, part)
+
+
+@executes(ast.AugAssign)
+def _augmented(frame: Frame, node: ast.AugAssign) -> None:
+    match node.target:
+        case ast.Name():
+            load = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
+            old = evaluate(frame, load)
+            _check_in_place(frame, old, node)
+            new = _in_place(frame, node.op, old, node.value)
+            assign_to(frame, node.target, new)
+        case ast.Attribute(owner_node, name):
+            owner = evaluate(frame, owner_node)
+            old = attribute(frame, owner, name)
+            _check_in_place(frame, old, node)
+            set_attribute(frame, owner, name, _in_place(frame, node.op, old, node.value))
+        case ast.Subscript(owner_node, index_node):
+            owner, index = evaluate(frame, owner_node), evaluate(frame, index_node)
+            old = subscript(frame, owner, index)
+            _check_in_place(frame, old, node)
+            set_item(frame, owner, index, _in_place(frame, node.op, old, node.value))
+
+
+def _in_place(frame: Frame, op: ast.operator, old: Value, node: ast.expr) -> Value:
+    if isinstance(old, Dynamic) and isinstance(op, ast.Add):
+        kinds = list(alternatives(old.type))
+        if all(isinstance(kind, ListType) and not kind.is_tuple for kind in kinds):
+            other = frame.dynamic(evaluate(frame, node))
+            for kind in kinds:
+                for theirs in alternatives(other.type):
+                    if isinstance(kind, ListType) and isinstance(theirs, ListType):
+                        frame.evaluation.grow(kind.cell, frame.evaluation.item_type(theirs))
+            frame.do("extend", old.operand, other.operand)
+            return old
+    return binary_operator(frame, op, old, evaluate(frame, node))
+
+
+def _check_in_place(frame: Frame, old: Value, node: ast.AugAssign) -> None:
+    """`x += y` changes a tensor that others may hold. It is taken for `x = x + y` only where this
+    variable alone can hold it."""
+    is_static_tensor = isinstance(old, Static) and isinstance(old.value, torch.Tensor)
+    if not is_tensor_like(old) and not is_static_tensor:
+        return
+    target = node.target
+    if isinstance(target, ast.Name) and target.id in frame.owned:
+        return
+    shown = ast.unparse(target)
+    frame.refuse(
+        f"{shown} is a tensor that is changed in place, and may be held elsewhere",
+        f"write {shown} = {shown} {_SYMBOLS[type(node.op)]} ...",
+    )
+
+
+_SYMBOLS: dict[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**",
+    ast.FloorDiv: "//", ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
+    ast.LShift: "<<", ast.RShift: ">>",
+}  # fmt: skip
+
+
+# ---- control ---------------------------------------------------------------------------------
+
+
+@executes(ast.Expr)
+def _expression(frame: Frame, node: ast.Expr) -> None:
+    if not isinstance(node.value, ast.Constant):
+        evaluate(frame, node.value)
+
+
+@executes(ast.Pass, ast.Import, ast.ImportFrom)
+def _pass(frame: Frame, node: ast.stmt) -> None:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        space: dict[str, Any] = {}
+        code = compile(ast.Module([node], []), frame.file, "exec")
+        exec(code, dict(frame.globals), space)  # the user's own import
+        frame.locals |= {name: Static(value) for name, value in space.items()}
+
+
+@executes(ast.If)
+def _if(frame: Frame, node: ast.If) -> None:
+    condition = truth(frame, evaluate(frame, node.test))
+    if isinstance(condition, bool):
+        execute(frame, node.body if condition else node.orelse)
+        return
+
+    def arm(statements: list[ast.stmt], holds: bool) -> None:
+        narrow(frame, node.test, holds)
+        execute(frame, statements)
+
+    branch(frame, condition, (lambda: arm(node.body, True), lambda: arm(node.orelse, False)))
+
+
+@executes(ast.While)
+def _while(frame: Frame, node: ast.While) -> None:
+    def head() -> Any:
+        return truth(frame, evaluate(frame, node.test))
+
+    def body() -> None:
+        narrow(frame, node.test, True)
+        execute(frame, node.body)
+
+    orelse = (lambda: execute(frame, node.orelse)) if node.orelse else nothing
+    dynamic_loop(frame, stores([node]), head, body, orelse)
+
+
+@executes(ast.For)
+def _for(frame: Frame, node: ast.For) -> None:
+    plan = plan_of(frame, argument(frame, node.iter))
+
+    def step(item: Value) -> None:
+        assign_to(frame, node.target, item)
+        execute(frame, node.body)
+
+    orelse = (lambda: execute(frame, node.orelse)) if node.orelse else nothing
+    loop_over(frame, plan, stores([node]), step, orelse)
+
+
+@executes(ast.Break)
+def _break(frame: Frame, node: ast.Break) -> None:
+    loop = frame.loops[-1]
+    loop.breaks.append(Exit(frame.builder.gap(), frame.locals))
+    frame.builder.emit(Break() if loop.break_label is None else Leave(loop.break_label))
+    raise PathEnds
+
+
+@executes(ast.Continue)
+def _continue(frame: Frame, node: ast.Continue) -> None:
+    loop = frame.loops[-1]
+    loop.continues.append(Exit(frame.builder.gap(), frame.locals))
+    frame.builder.emit(Continue() if loop.continue_label is None else Leave(loop.continue_label))
+    raise PathEnds
+
+
+@executes(ast.Return)
+def _return(frame: Frame, node: ast.Return) -> None:
+    value = NONE if node.value is None else evaluate(frame, node.value)
+    leave(frame, value)
+
+
+def leave(frame: Frame, value: Value) -> None:
+    """Ends a function with a value."""
+    if frame.return_label is None:
+        made = frame.dynamic(value)
+        frame.builder.emit(Return(made.operand))
+        frame.returned(made.type)
+    else:
+        frame.returns.append(Exit(frame.builder.gap(), {}, value))
+        frame.builder.emit(Leave(frame.return_label))
+    raise PathEnds
+
+
+@executes(ast.Raise)
+def _raise(frame: Frame, node: ast.Raise) -> None:
+    if node.exc is None:
+        frame.refuse("raise without an exception")
+    found = node.exc
+    name, args = (found.func, found.args) if isinstance(found, ast.Call) else (found, [])
+    kind = evaluate(frame, name)
+    if not isinstance(kind, Static):
+        frame.refuse("what is raised is no exception that is known before the instance")
+    if isinstance(kind.value, BaseException):
+        frame.fail(type(kind.value), str(kind.value))
+        raise PathEnds
+    if not (isinstance(kind.value, type) and issubclass(kind.value, BaseException)):
+        frame.fail(TypeError, "exceptions must derive from BaseException")
+        raise PathEnds
+    if len(args) > 1:
+        frame.refuse("an exception with more than one argument")
+    parts = [part for arg in args for part in text_parts(frame, evaluate(frame, arg))]
+    frame.fail(kind.value, *parts)
+    raise PathEnds
+
+
+@executes(ast.Assert)
+def _assert(frame: Frame, node: ast.Assert) -> None:
+    condition = truth(frame, evaluate(frame, node.test))
+
+    def fails() -> None:
+        parts = () if node.msg is None else text_parts(frame, evaluate(frame, node.msg))
+        frame.fail(AssertionError, *parts)
+        raise PathEnds
+
+    if isinstance(condition, bool):
+        if not condition:
+            fails()
+        return
+    branch(frame, condition, (lambda: narrow(frame, node.test, True), fails))
+
+
+@executes(ast.FunctionDef)
+def _definition(frame: Frame, node: ast.FunctionDef) -> None:
+    if node.decorator_list:
+        frame.refuse("a decorator of a function inside of a batched function")
+    frame.locals[node.name] = closure(frame, node)
+
+
+@executes(ast.With)
+def _with(frame: Frame, node: ast.With) -> None:
+    for item in node.items:
+        manager = evaluate(frame, item.context_expr)
+        if not isinstance(manager, Static) or not _is_harmless(manager.value):
+            frame.refuse(
+                "a `with` statement of an instance's program",
+                "torch.no_grad() and torch.inference_mode() are understood",
+            )
+        if item.optional_vars is not None:
+            frame.refuse("`with ... as`")
+    execute(frame, node.body)
+
+
+def _is_harmless(manager: Any) -> bool:
+    """Context managers that change nothing in a batch, which never records gradients."""
+    return isinstance(manager, torch.no_grad | torch.inference_mode)
+
+
+@executes(ast.Delete)
+def _delete(frame: Frame, node: ast.Delete) -> None:
+    for target in node.targets:
+        if not isinstance(target, ast.Name):
+            frame.refuse("del of an item or an attribute")
+        frame.locals.pop(target.id, None)
