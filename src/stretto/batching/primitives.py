@@ -67,18 +67,20 @@ def _is(program: InstanceProgram, value: Any, type_: Type) -> bool:
             return type(value) is dict
 
 
-def make_record(program: InstanceProgram, number: int, values: list[Any]) -> Any:
-    """A new object of a class, with its fields in order."""
+def make_record(
+    program: InstanceProgram, number: int, names: tuple[str, ...], values: list[Any]
+) -> Any:
+    """A new object of a class, with values for some of its fields."""
     info = program.classes[number]
     match info.kind:
         case "dict":
-            return dict(zip(info.fields, values, strict=True))
+            return dict(zip(names, values, strict=True))
         case "namedtuple":
             return tuple.__new__(info.python, values)
         case _:
             python: Any = info.python
             made = python.__new__(python)
-            for name, value in zip(info.fields, values, strict=True):
+            for name, value in zip(names, values, strict=True):
                 object.__setattr__(made, name, value)
             return made
 
@@ -195,10 +197,11 @@ def apply(program: InstanceProgram, op: str, detail: Any, args: list[Any]) -> An
             result = args[0]
         case "expect":
             if not has_type(program, args[0], detail[0]):
-                raise TypeError(detail[1])
+                exception: type[BaseException] = detail[2] if len(detail) > 2 else TypeError
+                raise exception(detail[1])
             result = args[0]
         case "record":
-            result = make_record(program, detail, args)
+            result = make_record(program, *detail, args)
         case "get":
             result = get_field(args[0], detail)
         case "set":

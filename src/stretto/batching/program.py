@@ -86,10 +86,12 @@ PRIMITIVES: dict[str, str] = {
     "truth": "bool(x) of a number, str, list, tuple, dict or None; True for other objects",
     "has_type": "detail: tuple of Types; whether the value is of one of them -> bool",
     "cast": "detail: Type; the same value, known to be of that type (the front end has tested it)",
-    "expect": "detail: (Type, message); as `cast`, but raises TypeError where it is another type",
+    "expect": "detail: (Type, message) or (Type, message, exception class); as `cast`, but raises "
+    "TypeError, or the class, where the value is of another type",
     # -- records; detail of get and set: field name. A value that has no such field raises
     # AttributeError as Python does
-    "record": "detail: class number; args: its fields in order -> a new object",
+    "record": "detail: (class number, names of fields); args: their values -> a new object "
+    "(fields that are not given are missing until they are assigned)",
     "get": "a field of a record",
     "set": "(record, value): assigns a field",
     # -- tuples of known length

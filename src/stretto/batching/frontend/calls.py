@@ -228,7 +228,7 @@ def _source_of_function(frame: Frame, function: FunctionType) -> Source:
         except ValueError:
             continue
     _check_kind(frame, node, function.__qualname__)
-    named = {n: Static(v) for n, v in (function.__kwdefaults__ or {}).items()}
+    named: dict[str, Value] = {n: Static(v) for n, v in (function.__kwdefaults__ or {}).items()}
     return Source(
         node,
         function.__qualname__,
@@ -558,7 +558,7 @@ def _evaluate_outlined(
 
 
 def _around(inner: Frame, source: Source, around: dict[str, Value]) -> Frame:
-    """What a nested function that is outlined sees around it: its captured values are parameters."""
+    """What an outlined nested function sees around it: captured values are its parameters."""
     assert source.outer is not None
     scope = Frame(
         inner.evaluation,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -52,7 +52,7 @@ def applies(handler: Apply) -> Apply:
 
 
 @contextmanager
-def at(frame: Frame, node: ast.AST) -> Iterator[None]:
+def at(frame: Frame, node: ast.AST) -> Generator[None]:
     """What is evaluated within is at a place of the source."""
     outer, frame.place = frame.place, node
     try:

@@ -19,6 +19,7 @@ from stretto.batching.frontend.values import (
     Native,
     SliceValue,
     Static,
+    Text,
     TupleValue,
     Unbound,
     Value,
@@ -190,6 +191,8 @@ class Frame:
                 self.refuse("a local variable is read that is not assigned on every way to here")
             case Iterator_(plan):
                 self.refuse(f"{plan} is kept in data", "make a list of it")
+            case Text():
+                self.refuse("a string that the instance formats is kept", "use it in `raise` only")
             case Closure() | Method() | Native() | SliceValue():
                 self.refuse(
                     "a function becomes data of an instance",

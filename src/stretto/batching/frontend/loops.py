@@ -239,7 +239,7 @@ class _Attempt:
             self._frame.builder.emit(Assign(target, "copy", (made.operand,)))
         return Dynamic(target, type_)
 
-    def closes(self, heads: dict[str, Value], ends: list[Exit], names: set[str]) -> bool:
+    def closes(self, heads: dict[str, Value], ends: list[Exit], names: frozenset[str]) -> bool:
         """Assigns the variables at the ends of iterations; False where types have grown."""
         settled = True
         for end in ends:

@@ -21,7 +21,6 @@ from stretto.batching.program import If, Leave, Operand
 from stretto.batching.types import (
     ListType,
     RecordType,
-    Scalar,
     TupleType,
     Type,
     alternatives,
@@ -281,4 +280,4 @@ def _fits_all(pattern: ast.pattern) -> bool:
 def _is_sequence(frame: Frame, kind: Type) -> bool:
     if isinstance(kind, RecordType):
         return frame.evaluation.info(kind).kind == "namedtuple"
-    return isinstance(kind, ListType | TupleType) and kind is not Scalar.STR
+    return isinstance(kind, ListType | TupleType)
