@@ -13,6 +13,7 @@ from torch import nn
 
 from stretto.batching.frontend import Evaluation, Observer, evaluate
 from stretto.batching.interpreter import interpret
+from stretto.batching.passes.coarsen import Coarsen
 from stretto.errors import CaptureError
 
 
@@ -213,6 +214,10 @@ def check(function: Callable[..., Any], *columns: list[Any]) -> None:
             wanted = function(*args)
             found = interpret(program, args)
             assert same(wanted, found), (wanted, found)
+        Coarsen().apply(program)
+        for args in zip(*columns, strict=True):
+            found = interpret(program, args)
+            assert same(function(*args), found)
 
 
 def _cases() -> dict[str, tuple[Callable[..., Any], list[Any]]]:
