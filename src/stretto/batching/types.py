@@ -24,6 +24,9 @@ class Scalar(Enum):
     FLOAT = "float"
     STR = "str"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:

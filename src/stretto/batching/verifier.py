@@ -1,0 +1,357 @@
+"""The rules of InstancePrograms, checked after the front end and after every pass.
+
+- Every variable is assigned before it is used, on every way that leads to the use.
+- Break and Continue are in a loop, Leave in the scope that it names, and none of these nor a
+  Return leaves a body of a Fork.
+- Operands of operators and blocks are tensors, rows and numbers, of the types that these are
+  made for; targets, arguments and results have types that hold what is assigned to them.
+- What variables, functions, blocks, classes and fields are named exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from stretto.batching.printer import print_function
+from stretto.batching.program import (
+    PRIMITIVES,
+    Assign,
+    Block,
+    Body,
+    Break,
+    Call,
+    Continue,
+    Fork,
+    Function,
+    If,
+    Input,
+    InstanceProgram,
+    Leave,
+    Loop,
+    Operand,
+    Operate,
+    Operation,
+    Phase,
+    Raise,
+    Read,
+    Record,
+    Return,
+    Scope,
+    Statement,
+    Variable,
+)
+from stretto.batching.types import (
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    UnionType,
+    alternatives,
+)
+from stretto.errors import VerifyError
+
+_NUMBERS = (Scalar.BOOL, Scalar.INT, Scalar.FLOAT)
+
+
+def verify(program: InstanceProgram) -> None:
+    """Raises VerifyError for the first rule that a program breaks."""
+    for number, cell in enumerate(program.cells):
+        _check_type(program, cell, f"cell {number}")
+    for number, block in enumerate(program.blocks):
+        _check_block(block, number)
+    for number, function in enumerate(program.functions):
+        _FunctionVerifier(program, number, function).verify()
+
+
+def holds(wide: Type, narrow: Type) -> bool:
+    """Whether every value of type `narrow` is one of type `wide`."""
+    kinds = list(alternatives(wide))
+    return all(any(_holds_one(kind, item) for kind in kinds) for item in alternatives(narrow))
+
+
+def _holds_one(wide: Type, narrow: Type) -> bool:
+    if isinstance(wide, TupleType) and isinstance(narrow, TupleType):
+        pairs = zip(wide.items, narrow.items, strict=False)
+        return len(wide.items) == len(narrow.items) and all(holds(a, b) for a, b in pairs)
+    return wide == narrow
+
+
+def type_of(operand: Operand) -> Type:
+    """The type of an operand."""
+    if isinstance(operand, Variable):
+        return operand.type
+    match operand.value:
+        case None:
+            return Scalar.NONE
+        case bool():
+            return Scalar.BOOL
+        case int():
+            return Scalar.INT
+        case float():
+            return Scalar.FLOAT
+        case str():
+            return Scalar.STR
+        case _:
+            assert_never(operand.value)
+
+
+def _check_type(program: InstanceProgram, type_: Type, what: str) -> None:
+    for item in alternatives(type_):
+        match item:
+            case RecordType(number):
+                ok = number < len(program.classes)
+            case ListType(cell) | DictType(_, cell):
+                ok = cell < len(program.cells)
+            case TupleType(items):
+                for part in items:
+                    _check_type(program, part, what)
+                ok = True
+            case Scalar() | TensorType() | RowsType() | UnionType():
+                ok = True
+            case _:
+                assert_never(item)
+        if not ok:
+            raise VerifyError(f"{what} has type {item}, which the program does not have")
+
+
+def _check_block(block: Block, number: int) -> None:
+    what = f"block {number} {block.name}"
+    types = block.types
+    known = len(block.inputs)
+    for step in block.steps:
+        for operand in step.operands:
+            if not 0 <= operand < known:
+                raise VerifyError(f"{what} uses value {operand} before it is made")
+        _check_operation(step.operation, [types[n] for n in step.operands], what)
+        known += len(step.operation.results)
+    for output in block.outputs:
+        if not len(block.inputs) <= output < known:
+            raise VerifyError(f"{what} returns value {output}, which no step of it makes")
+    if len(set(block.outputs)) != len(block.outputs):
+        raise VerifyError(f"{what} returns a value twice")
+
+
+def _check_operation(operation: Operation, operands: Sequence[Type], what: str) -> None:
+    for type_ in operands:
+        if not isinstance(type_, TensorType | RowsType) and type_ not in _NUMBERS:
+            raise VerifyError(
+                f"{what}: an operand has type {type_}, not a tensor or a number",
+                location=operation.location,
+            )
+    places = set(_inputs((*operation.args, *(value for _, value in operation.kwargs))))
+    if not places <= set(range(len(operands))):
+        raise VerifyError(
+            f"{what}: an operator has places for operands {sorted(places)}, and {len(operands)} "
+            "operands",
+            location=operation.location,
+        )
+
+
+def _inputs(item: object) -> Iterable[int]:
+    match item:
+        case Input(number):
+            yield number
+        case tuple() | list():
+            for part in item:  # pyright: ignore[reportUnknownVariableType]
+                yield from _inputs(part)  # pyright: ignore[reportUnknownArgumentType]
+        case dict():
+            yield from _inputs(list(item.values()))  # pyright: ignore
+        case slice():
+            yield from _inputs((item.start, item.stop, item.step))  # pyright: ignore
+        case _:
+            pass
+
+
+_Assigned = frozenset[Variable]
+
+
+def _meet(ways: Iterable[_Assigned | None]) -> _Assigned | None:
+    """What is assigned where several ways meet; None stands for a way that does not come here."""
+    arriving = [way for way in ways if way is not None]
+    return frozenset.intersection(*arriving) if arriving else None
+
+
+@dataclass(slots=True)
+class _Around:
+    """A loop, scope or fork around a statement, and what is assigned where it is left."""
+
+    kind: str
+    label: int | None = None
+    ends: list[_Assigned | None] = field(default_factory=list["_Assigned | None"])
+
+
+class _FunctionVerifier:
+    def __init__(self, program: InstanceProgram, number: int, function: Function) -> None:
+        self._program = program
+        self._number = number
+        self._function = function
+        self._around: list[_Around] = []
+
+    def verify(self) -> None:
+        for parameter in self._function.parameters:
+            _check_type(self._program, parameter.type, f"parameter {parameter.name}")
+        assigned: _Assigned | None = frozenset(self._function.parameters)
+        assigned = self._body(self._function.body, assigned)
+        if assigned is not None and not holds(self._function.result, Scalar.NONE):
+            raise self._error("a way comes to the end of the function without a Return")
+
+    def _error(self, message: str, statement: Statement | None = None) -> VerifyError:
+        name = f"function {self._number} {self._function.name}"
+        return VerifyError(
+            f"{name}: {message}",
+            location=getattr(statement, "location", None),
+            op=print_function(self._program, self._number),
+        )
+
+    def _body(self, body: Body, assigned: _Assigned | None) -> _Assigned | None:
+        """What is assigned at the end of a body; None where no way comes to its end."""
+        for statement in body:
+            if assigned is not None:
+                assigned = self._statement(statement, assigned)
+        return assigned
+
+    def _statement(self, statement: Statement, assigned: _Assigned) -> _Assigned | None:
+        match statement:
+            case If(condition, then, orelse):
+                self._use((condition,), assigned, statement)
+                self._scalar(condition, (Scalar.BOOL,), statement)
+                return _meet([self._body(then, assigned), self._body(orelse, assigned)])
+            case Loop(inner):
+                around = _Around("loop")
+                self._within(around, inner, assigned)
+                return _meet(around.ends)
+            case Scope(label, inner):
+                around = _Around("scope", label)
+                return _meet([self._within(around, inner, assigned), *around.ends])
+            case Fork(several):
+                ends = [self._within(_Around("fork"), inner, assigned) for inner in several]
+                if any(end is None for end in ends):
+                    raise self._error("a body of a fork does not come to its end", statement)
+                return assigned.union(*(end for end in ends if end is not None))
+            case Break() | Continue() | Leave():
+                self._jump(statement, assigned)
+                return None
+            case Return(value):
+                self._use((value,), assigned, statement)
+                if any(around.kind == "fork" for around in self._around):
+                    raise self._error("Return leaves a body of a fork", statement)
+                self._fits(self._function.result, type_of(value), "the result", statement)
+                return None
+            case Raise(_, parts):
+                self._use((p for p in parts if not isinstance(p, str)), assigned, statement)
+                return None
+            case Phase():
+                return assigned
+            case Assign() | Operate() | Record() | Call() | Read():
+                return self._simple(statement, assigned)
+            case _:
+                assert_never(statement)
+
+    def _within(self, around: _Around, body: Body, assigned: _Assigned) -> _Assigned | None:
+        self._around.append(around)
+        end = self._body(body, assigned)
+        self._around.pop()
+        return end
+
+    def _jump(self, statement: Break | Continue | Leave, assigned: _Assigned) -> None:
+        for around in reversed(self._around):
+            if around.kind == "fork":
+                raise self._error(f"{type(statement).__name__} leaves a body of a fork")
+            if isinstance(statement, Leave):
+                if around.kind == "scope" and around.label == statement.label:
+                    around.ends.append(assigned)
+                    return
+            elif around.kind == "loop":
+                if isinstance(statement, Break):
+                    around.ends.append(assigned)
+                return
+        shown = f" {statement.label}" if isinstance(statement, Leave) else ""
+        raise self._error(f"{type(statement).__name__}{shown} is not in what it ends")
+
+    def _simple(
+        self, statement: Assign | Operate | Record | Call | Read, assigned: _Assigned
+    ) -> _Assigned:
+        match statement:
+            case Assign(target, op, args):
+                if op not in PRIMITIVES:
+                    raise self._error(f"{op!r} is not a primitive", statement)
+                self._use(args, assigned, statement)
+                if op == "copy" and target is not None:
+                    self._fits(target.type, type_of(args[0]), target.name, statement)
+                targets = () if target is None else (target,)
+            case Operate(targets, operation, operands):
+                self._use(operands, assigned, statement)
+                types = [type_of(operand) for operand in operands]
+                _check_operation(operation, types, f"function {self._number}")
+                self._results(targets, operation.results, statement)
+            case Record(targets, number, operands):
+                self._use(operands, assigned, statement)
+                if not 0 <= number < len(self._program.blocks):
+                    raise self._error(f"there is no block {number}", statement)
+                block = self._program.blocks[number]
+                self._operands(block, operands, statement)
+                types = block.types
+                self._results(targets, [types[n] for n in block.outputs], statement)
+            case Call(target, number, args):
+                self._use(args, assigned, statement)
+                if not 0 <= number < len(self._program.functions):
+                    raise self._error(f"there is no function {number}", statement)
+                called = self._program.functions[number]
+                if len(args) != len(called.parameters):
+                    raise self._error(f"{called.name} is called with {len(args)} arguments")
+                for parameter, arg in zip(called.parameters, args, strict=True):
+                    self._fits(parameter.type, type_of(arg), parameter.name, statement)
+                targets = () if target is None else (target,)
+                if target is not None:
+                    self._fits(target.type, called.result, target.name, statement)
+            case Read(target, tensor):
+                self._use((tensor,), assigned, statement)
+                self._scalar(target, _NUMBERS, statement)
+                type_ = type_of(tensor)
+                if not isinstance(type_, TensorType) or any(dim != 1 for dim in type_.shape):
+                    raise self._error(f"read of {type_}, not of one element", statement)
+                targets = (target,)
+            case _:
+                assert_never(statement)
+        return assigned.union(targets)
+
+    # ---- rules
+
+    def _use(self, operands: Iterable[Operand], assigned: _Assigned, statement: Statement) -> None:
+        for operand in operands:
+            if isinstance(operand, Variable) and operand not in assigned:
+                raise self._error(
+                    f"%{operand.name} is used on a way where it is not assigned", statement
+                )
+
+    def _scalar(self, operand: Operand, kinds: Sequence[Scalar], statement: Statement) -> None:
+        type_ = type_of(operand)
+        if type_ not in kinds:
+            wanted = " or ".join(kind.value for kind in kinds)
+            raise self._error(f"{wanted} is needed, not {type_}", statement)
+
+    def _fits(self, wide: Type, narrow: Type, what: str, statement: Statement) -> None:
+        if not holds(wide, narrow):
+            raise self._error(f"{what} of type {wide} gets {narrow}", statement)
+
+    def _results(
+        self, targets: Sequence[Variable], types: Sequence[Type], statement: Statement
+    ) -> None:
+        if len(targets) != len(types):
+            raise self._error(f"{len(targets)} targets for {len(types)} results", statement)
+        for target, type_ in zip(targets, types, strict=True):
+            self._fits(target.type, type_, target.name, statement)
+
+    def _operands(self, block: Block, operands: Sequence[Operand], statement: Statement) -> None:
+        if len(operands) != len(block.inputs):
+            raise self._error(f"{len(operands)} operands for {block.name}", statement)
+        for wanted, operand in zip(block.inputs, operands, strict=True):
+            if type_of(operand) != wanted:
+                found = type_of(operand)
+                raise self._error(f"an operand of {block.name} is {found}, not {wanted}", statement)
