@@ -28,7 +28,7 @@ from .measure import (
     once,
     time_limit,
 )
-from .models import CORE, ZOO, ZooEntry
+from .models import CORE, ZOO, Phase, ZooEntry
 from .models.real import REAL, MissingPackage
 from .peers import DEFAULT, PEERS, Case, Peer, Prepared, Skipped
 from .peers.base import tensors_to_numpy
@@ -58,22 +58,55 @@ def run(
 
     `batch` changes the models that take a batch; the others are left out if it is not 1.
     """
-    _require_known("model", models, zoo)
-    _require_known("peer", peers, systems)
-    protocol = protocol or Protocol()
-    measured = [systems[name] for name in peers]
+    require_known("model", models, zoo)
+    require_known("peer", peers, systems)
     chosen = [zoo[name] for name in models if batch == 1 or zoo[name].batched]
+    subjects = [_subject(entry, preset, batch) for entry in chosen]
+    measured = [systems[name] for name in peers]
+    return measure(subjects, measured, threads, batch, protocol or Protocol(), observe)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What systems are measured on: the case, what eager computes in float64, and the work that
+    no system can avoid."""
+
+    case: Case
+    reference: list[np.ndarray]
+    work: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model in one configuration. `make(threads)` may raise MissingPackage."""
+
+    name: str
+    summary: str
+    preset: str
+    config: Any
+    make: Callable[[int], Problem]
+
+
+def measure(
+    subjects: Sequence[Subject],
+    peers: Sequence[Peer],
+    threads: int,
+    batch: int,
+    protocol: Protocol,
+    observe: Observer = lambda text, done: None,
+) -> Record:
+    """Measure `peers` on `subjects`, one after the other."""
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with limit_cpus(threads):
             observe("measuring the physical floor", 0.0)
             before = _rates_or_none(threads, observe)
-            results: list[ModelResult] = []
-            for entry in chosen:
-                tell = partial(_tell, observe, entry.name, len(results) / len(chosen))
-                settings = _Settings(measured, threads, preset, batch, protocol, tell)
-                results.append(_measure_model(entry, settings))
+            results: list[tuple[ModelResult, tuple[Phase, ...]]] = []
+            for subject in subjects:
+                tell = partial(_tell, observe, subject.name, len(results) / len(subjects))
+                settings = _Settings(peers, threads, protocol, tell)
+                results.append(_measure_subject(subject, settings))
             observe("measuring the physical floor again", 1.0)
             rates = before and best_rates(before, measure_rates(threads))
     finally:
@@ -88,7 +121,7 @@ def run(
         protocol=protocol,
         tolerance=TOLERANCE,
         rates=rates,
-        models=tuple(map(partial(_with_floor, rates), chosen, results)),
+        models=tuple(_with_floor(rates, result, work) for result, work in results),
     )
 
 
@@ -98,8 +131,6 @@ class _Settings:
 
     peers: Sequence[Peer]
     threads: int
-    preset: str
-    batch: int
     protocol: Protocol
     tell: Callable[[str], None]
 
@@ -108,35 +139,47 @@ def _tell(observe: Observer, model: str, done: float, step: str) -> None:
     observe(f"{model}: {step}", done)
 
 
-def _with_floor(rates: Rates | None, entry: ZooEntry, result: ModelResult) -> ModelResult:
-    if rates is None:
+def _with_floor(rates: Rates | None, result: ModelResult, work: tuple[Phase, ...]) -> ModelResult:
+    if rates is None or not work:
         return result
-    return replace(result, floor_ms=1e3 * floor_seconds(entry.work(result.config), rates))
+    return replace(result, floor_ms=1e3 * floor_seconds(work, rates))
 
 
-def _measure_model(entry: ZooEntry, settings: _Settings) -> ModelResult:
-    config = _configured(entry, settings.preset, settings.batch)
-    try:
+def _subject(entry: ZooEntry, preset: str, batch: int) -> Subject:
+    config = _configured(entry, preset, batch)
+
+    def make(threads: int) -> Problem:
         module, inputs = entry.make(config, SEED)
+        case = Case(entry.name, config, module, inputs, threads)
+        return Problem(case, reference_outputs(module, inputs), entry.work(config))
+
+    return Subject(entry.name, entry.summary, preset, config, make)
+
+
+def _measure_subject(
+    subject: Subject, settings: _Settings
+) -> tuple[ModelResult, tuple[Phase, ...]]:
+    result = ModelResult(subject.name, subject.summary, subject.preset, subject.config, None, ())
+    settings.tell("computing what is right")
+    try:
+        problem = subject.make(settings.threads)
     except MissingPackage as missing:
         skipped = tuple(SystemResult(p.name, "skipped", str(missing)) for p in settings.peers)
-        return ModelResult(entry.name, entry.summary, settings.preset, config, None, skipped)
-    case = Case(entry.name, config, module, inputs, settings.threads)
+        return replace(result, systems=skipped), ()
     try:
-        systems = _measure_systems(case, settings)
+        systems = _measure_systems(problem, settings)
     finally:
         for peer in settings.peers:
             peer.release()
-    return ModelResult(entry.name, entry.summary, settings.preset, config, None, systems)
+    return replace(result, systems=systems), problem.work
 
 
-def _measure_systems(case: Case, settings: _Settings) -> tuple[SystemResult, ...]:
-    reference = reference_outputs(case.module, case.inputs)
+def _measure_systems(problem: Problem, settings: _Settings) -> tuple[SystemResult, ...]:
     results: dict[str, SystemResult] = {}
     calls: dict[str, Callable[[], object]] = {}
     for peer in settings.peers:
         settings.tell(f"preparing {peer.name}")
-        results[peer.name], prepared = _prepare(peer, case, reference, settings.protocol)
+        results[peer.name], prepared = _prepare(peer, problem, settings.protocol)
         if prepared is not None:
             calls[peer.name] = prepared.call
     timings = interleave(calls, settings.protocol, lambda name: settings.tell(f"timing {name}"))
@@ -149,18 +192,18 @@ def _measure_systems(case: Case, settings: _Settings) -> tuple[SystemResult, ...
 
 
 def _prepare(
-    peer: Peer, case: Case, reference: list[np.ndarray], protocol: Protocol
+    peer: Peer, problem: Problem, protocol: Protocol
 ) -> tuple[SystemResult, Prepared | None]:
     """Prepare and check one system; the second value is None unless it is fit to be timed."""
     try:
         with time_limit(protocol.prepare_limit_s):
             start = time.perf_counter()
-            prepared = peer.prepare(case)
+            prepared = peer.prepare(problem.case)
             outputs = prepared.outputs(prepared.call())
             prepared.call()
             spent = time.perf_counter() - start
             compile_s = max(0.0, spent - 2 * once(prepared.call))
-            error = relative_error(outputs, reference)
+            error = relative_error(outputs, problem.reference)
     except Skipped as reason:
         return SystemResult(peer.name, "skipped", str(reason)), None
     except TimeLimitError as reason:
@@ -207,7 +250,7 @@ def _configured(entry: ZooEntry, preset: str, batch: int) -> Any:
     return replace(config, batch=batch) if batch != 1 else config
 
 
-def _require_known(kind: str, names: Sequence[str], known: Mapping[str, object]) -> None:
+def require_known(kind: str, names: Sequence[str], known: Mapping[str, object]) -> None:
     for name in names:
         if name not in known:
             raise ValueError(f"unknown {kind} {name!r}; known are {', '.join(known)}")

@@ -19,6 +19,9 @@ BAR_COLORS = {
     "script": "#c9a227",
     "onnxruntime": "#4c78a8",
     "jax": "#7b5aa6",
+    "stretto_each": "#8fd0a9",
+    "hand": "#4c78a8",
+    "hand_compile": "#e07a3f",
     "stretto": "#2a9d5c",
 }
 

@@ -16,12 +16,14 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model to prepare: the module in eval mode, its inputs, and what it was made from."""
+    """One model to prepare: the module in eval mode, its inputs, and what it was made from.
+
+    The inputs of a model that is written for one instance are the instances."""
 
     name: str
     config: Any
     module: nn.Module
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Any, ...]
     threads: int
 
 

@@ -6,10 +6,11 @@ Commands import what they run when they run it: torch alone takes a second to im
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -283,7 +284,12 @@ def bench(
         str | None, typer.Option(help="Systems to measure, by commas; default: all.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each system.")] = 2,
-    batch: Annotated[int, typer.Option(min=1, help="Instances per call.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Instances per call; default: 1, with --batched 64.")
+    ] = None,
+    batched: Annotated[
+        bool, typer.Option(help="Models written for one instance, run for a batch.")
+    ] = False,
     small: Annotated[bool, typer.Option(help="The models' small presets.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the speed-ups into this PNG.")] = None,
@@ -293,23 +299,46 @@ def bench(
     from stretto.tools.models import zoo_module
 
     with told():
-        zoo, harness, report = (zoo_module(name) for name in ("models", "harness", "report"))
-        known, measure = zoo_module("peers"), zoo_module("measure")
-        chosen = _expanded(models, zoo.CORE, "real", list(zoo_module("models.real").REAL))
-        systems = peers.split(",") if peers else list(known.DEFAULT)
-        require_known("model", chosen, harness.ALL)
-        require_known("peer", systems, known.PEERS)
+        measure, report = zoo_module("measure"), zoo_module("report")
+        protocol = measure.Protocol.quick() if quick else measure.Protocol()
+        systems = peers.split(",") if peers else None
+        run = _bench_batched if batched else _bench_zoo
+        measured = run(models, systems, small)
         with report.shown_progress(errors) as observe:
-            record = harness.run(
-                chosen,
-                systems,
-                threads,
-                preset="small" if small else "full",
-                batch=batch,
-                protocol=measure.Protocol.quick() if quick else measure.Protocol(),
-                observe=observe,
-            )
+            count = batch or (64 if batched else 1)
+            record = measured(threads=threads, batch=count, protocol=protocol, observe=observe)
         report.publish(record, console, json, plot)
+
+
+def _bench_zoo(
+    models: list[str] | None, peers: list[str] | None, small: bool
+) -> Callable[..., Any]:
+    """What measures the zoo; names are checked."""
+    from stretto.tools.models import zoo_module
+
+    zoo, harness, known = (zoo_module(name) for name in ("models", "harness", "peers"))
+    chosen = _expanded(models, zoo.CORE, "real", list(zoo_module("models.real").REAL))
+    systems = peers or list(known.DEFAULT)
+    require_known("model", chosen, harness.ALL)
+    require_known("peer", systems, known.PEERS)
+    return partial(harness.run, chosen, systems, preset="small" if small else "full")
+
+
+def _bench_batched(
+    models: list[str] | None, peers: list[str] | None, small: bool
+) -> Callable[..., Any]:
+    """What measures models written for one instance; names are checked."""
+    from stretto.tools.models import zoo_module
+
+    batched, known = zoo_module("batched"), zoo_module("peers.instances").INSTANCE_PEERS
+    chosen = models or list(batched.DEFAULT_MODELS)
+    require_known("model", [name.partition(":")[0] for name in chosen], batched.INSTANCE_ZOO)
+    for name in chosen:
+        model, _, size = name.partition(":")
+        if size:
+            require_known("size", [size], batched.INSTANCE_ZOO[model].presets)
+    require_known("peer", peers or (), known)
+    return partial(batched.run, chosen, peers or list(known), small=small)
 
 
 def _expanded(
