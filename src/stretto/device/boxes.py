@@ -62,6 +62,14 @@ class Boxes:
         """The same places of another buffer."""
         return replace(self, buffer=buffer)
 
+    def lasting(self) -> Boxes:
+        """The same places as far as they are known when registers have changed: what a register
+        cuts is then taken whole."""
+        dims = [n for n, cut in enumerate(self.cuts) if cut is not None and cut.is_cut_by_register]
+        if not dims:
+            return self
+        return Boxes.of([region.whole_in(dims) for region in self.regions])
+
     def overlap(self, other: Boxes) -> Mask:
         """[r, s]: may region r and region s of `other` have an element in common?"""
         if self.shape == other.shape:

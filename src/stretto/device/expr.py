@@ -105,11 +105,12 @@ class Dynamic(Quantity):
 class Buffer:
     """A dense row-major block of memory.
 
-    kind: "input", "output", "constant", "list" (grows at run time): external memory, `slot` numbers
-    it in the argument block; "local": lives in the frame of its function; "items": the same for a
-    list, of which the first items are written, as many as the run tells; "param": a pointer that
-    the caller passes. Only the first dim may be a register, and only for "list": it is the
-    capacity, which the runtime chooses. Sizes over symbols may stand anywhere else.
+    kind: "input", "output", "constant", "list" (grows at run time), "updated" (an input that the
+    program changes): external memory, `slot` numbers it in the argument block; "local": lives in
+    the frame of its function; "items": the same for a list, of which the first items are written,
+    as many as the run tells; "param": a pointer that the caller passes. Only the first dim may be a
+    register, and only for "list": it is the capacity, which the runtime chooses. Sizes over symbols
+    may stand anywhere else.
     """
 
     name: str
@@ -117,6 +118,11 @@ class Buffer:
     shape: tuple[Extent, ...]
     kind: str = "local"
     slot: int = -1
+
+    @property
+    def is_input(self) -> bool:
+        """Whether a call gives its memory, with what is in it."""
+        return self.kind in ("input", "updated")
 
     @property
     def is_sized(self) -> bool:

@@ -142,6 +142,10 @@ class TileDim:
     p of P has those of the T tiles from ceil(p*T / P) up to where the next part begins. The numbers
     of tiles differ by at most one, and parts of fewer tiles than there are parts have none. So
     tasks are placed, waits are found and races are excluded for every size at once.
+
+    So may an extent that is a register. Where its parts begin then changes with the register: parts
+    are compared with each other in one execution of a leaf only, in which no kernel that a register
+    cuts may come before an assignment of it.
     """
 
     extent: Extent
@@ -156,6 +160,10 @@ class TileDim:
         if not isinstance(self.extent, int):
             raise TypeError("a dynamic grid dim has no static number of tiles")
         return -(-self.extent // self.tile)
+
+    @property
+    def is_cut_by_register(self) -> bool:
+        return self.parts is not None and isinstance(self.extent, Reg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class DeviceProgram:
     @property
     def symbols(self) -> tuple[Symbol, ...]:
         """The sizes that a call gives, in the order in which it gives them."""
-        return input_symbols(b for b in self.tree.externals if b.kind == "input")
+        return input_symbols(b for b in self.tree.externals if b.is_input)
 
     def kernel(self, name: str) -> Kernel:
         return next(kernel for kernel in self.kernels if kernel.name == name)

@@ -79,6 +79,11 @@ class Region:
         cuts = tuple(part.dim if isinstance(part, Piece) else None for part in self.box)
         return self.buffer.name, self.shape, self.write, cuts
 
+    def whole_in(self, dims: Sequence[int]) -> Region:
+        """The region with some of its dims taken whole."""
+        box = tuple(None if n in dims else part for n, part in enumerate(self.box))
+        return Region(self.buffer, self.shape, box, self.write)
+
     @property
     def span(self) -> Interval | None:
         """The elements from the first to the last one + 1; None when the end is not known."""

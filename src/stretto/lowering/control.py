@@ -121,22 +121,29 @@ def _carry(
             currents.append(reg)
             nexts.append(reg)
         else:
-            current, following = _carry_tensor(low, op.body, number, init, param)
+            current, following = _carry_tensor(low, op, number, init, param)
             currents.append(current)
             nexts.append(following)
     return currents, nexts
 
 
 def _carry_tensor(
-    low: Lowering, body: Block, number: int, init: Value, param: Value
+    low: Lowering, op: ForOp | WhileOp, number: int, init: Value, param: Value
 ) -> tuple[Buffer, Buffer | LateTarget]:
+    body = op.body
     kind = param.tensor
+    offset = len(body.params) - len(body.yields)
+    updates = updated_in_place(body, number, offset)
+    if updates is not None and op.inits.count(init) == 1:
+        own = low.changeable(init)
+        if own is not None:
+            low.mutable[own] = updates.blocks
+            low.joined |= updates.joined
+            return own, own
     current = low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
     low.store(low.tensor(init), current, "init")
-    offset = len(body.params) - len(body.yields)
     if body.yields[number] is body.params[number + offset]:
         return current, current
-    updates = updated_in_place(body, number, offset)
     if updates is not None:
         low.mutable[current] = updates.blocks
         low.joined |= updates.joined
@@ -144,6 +151,13 @@ def _carry_tensor(
     if current.kind != "local":
         return current, LateTarget(current)
     return current, low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
+
+
+def _behind(low: Lowering, op: ForOp | WhileOp, currents: list[Target]) -> None:
+    """What a loop has updated in place may be updated by what follows it."""
+    for target in currents:
+        if isinstance(target, Buffer) and op.body in low.mutable.get(target, ()):
+            low.mutable[target] = {low.block}
 
 
 def _carry_list(low: Lowering, init: Value, carried: list[Target]) -> ListTarget:
@@ -182,6 +196,7 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
         bind(low, op.index, index)
         bind_all(low, op.carried, currents)
         body, _ = region(low, op.body, tuple(nexts))
+    _behind(low, op, currents)
     low.emit_node(For(index, start, stop, op.step, body, _rotations(currents, nexts)))
     bind_all(low, op.results, currents)
 
@@ -222,5 +237,6 @@ def _lower_while(low: Lowering, op: WhileOp) -> None:
             head, _ = region(low, op.condition, (condition,))
         bind_all(low, op.body.params, currents)
         body, _ = region(low, op.body, tuple(nexts))
+    _behind(low, op, currents)
     low.emit_node(While(head, condition, body, _rotations(currents, nexts)))
     bind_all(low, op.results, currents)

@@ -526,24 +526,25 @@ class Lowering:
     # ---- changing in place -------------------------------------------------------------------
     def updatable(self, base: Value, result: Value) -> Buffer:
         """A buffer that holds `base` and may be changed in place into `result`."""
-        lazy = self.tensor(base)
-        buffer = whole_buffer(lazy)
-        if (
-            buffer is not None
-            and not self.uses.is_needed(base)
-            and self._may_change(buffer, result)
-        ):
-            self.protect(buffer, base)
-            return buffer
+        if result not in self.destinations or whole_buffer(self.tensor(base)) in self.mutable:
+            buffer = self.changeable(base)
+            if buffer is not None:
+                return buffer
         fresh = self.output(result)
-        self.store(lazy, fresh, result.hint or "copy")
+        self.store(self.tensor(base), fresh, result.hint or "copy")
         return fresh
 
-    def _may_change(self, buffer: Buffer, result: Value) -> bool:
-        """True when only this iteration of the block at hand knows the buffer."""
-        if buffer in self.mutable:
-            return self.block in self.mutable[buffer]
-        return self.created.get(buffer) is self.block and result not in self.destinations
+    def changeable(self, base: Value) -> Buffer | None:
+        """The buffer that holds `base`, where nothing else needs it as it is: only this iteration
+        of the block at hand knows it."""
+        buffer = whole_buffer(self.tensor(base))
+        if buffer is None or self.uses.is_needed(base):
+            return None
+        known = self.mutable[buffer] if buffer in self.mutable else {self.created.get(buffer)}
+        if self.block not in known:
+            return None
+        self.protect(buffer, base)
+        return buffer
 
     def protect(self, buffer: Buffer, base: Value | None = None) -> None:
         """Before `buffer` changes: lazy values that read it and are still needed are stored.

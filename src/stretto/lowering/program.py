@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.expr import (
@@ -51,6 +51,7 @@ from stretto.lowering.lists.slots import ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
 from stretto.lowering.rules import RULES
 from stretto.lowering.targets import (
+    LateTarget,
     ListTarget,
     bind,
     bind_all,
@@ -58,21 +59,28 @@ from stretto.lowering.targets import (
     finish,
     is_register,
 )
+from stretto.lowering.updates import Updates, check_updates
 from stretto.ops.effects import is_draw
 from stretto.ops.infer import parameters, relations
 
 
-def lower(program: Program, costs: CostModel = HOST_COSTS) -> Lowered:
+def lower(program: Program, costs: CostModel = HOST_COSTS, updates: Updates = ()) -> Lowered:
     """Lowers every function that main reaches.
+
+    updates: the inputs that the program changes where they lie (`lowering.updates`).
 
     Raises CodegenError for what no machine could run.
     """
+    check_updates(program, updates)
+    updated = {result: parameter for parameter, result in updates}
     called = _callees(program, program.main)
     if "main" in called:
         raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
     externals = Externals()
     inputs = tuple(
-        externals.add(f"in{n}", kind.dtype, kind.shape, "input")
+        externals.add(
+            f"in{n}", kind.dtype, kind.shape, "updated" if n in updated.values() else "input"
+        )
         for n, kind in enumerate(value.tensor for value in program.main.params)
     )
     names = [name for name in program.functions if name in called]
@@ -80,7 +88,13 @@ def lower(program: Program, costs: CostModel = HOST_COSTS) -> Lowered:
         externals.draws = externals.add(DRAWS, DType.I64, (1,), "output")
     slots = list_slots(program, names, externals)
     low = _lowering(program, program.main, externals, slots, costs)
-    main, outputs = _lower_main(low, inputs)
+    placed = {number: inputs[parameter] for number, parameter in updated.items()}
+    main, outputs = _lower_main(low, inputs, placed)
+    if updates and any(buffer.kind == "list" for buffer in externals.buffers):
+        raise CodegenError(
+            "a program with a list that may grow runs again from the start, and cannot change its "
+            "inputs where they lie"
+        )
     functions, stacks = [main], {"main": low.bases}
     for name in names:
         low = _lowering(program, program.functions[name], externals, slots, costs)
@@ -164,9 +178,11 @@ def _registers(places: tuple[Passed, ...]) -> tuple[Reg, ...]:
 
 
 def _lower_main(
-    low: Lowering, inputs: tuple[Buffer, ...]
+    low: Lowering, inputs: tuple[Buffer, ...], updated: Mapping[int, Buffer]
 ) -> tuple[TreeFunction[Items], tuple[Output, ...]]:
+    """updated: the memory of results that lie in that of inputs, by their numbers."""
     function = low.function
+    low.mutable |= {buffer: {function.body} for buffer in updated.values()}
     for value, buffer in zip(function.params, inputs, strict=True):
         low.env[value] = stored(buffer)
         if is_register(value.type) and low.uses.is_needed(value):
@@ -175,7 +191,9 @@ def _lower_main(
     for number, value in enumerate(function.body.yields):
         kind = value.type
         buffer = None
-        if isinstance(kind, TensorType) and (shape := low.known_extents(kind)) is not None:
+        if number in updated:
+            pass
+        elif isinstance(kind, TensorType) and (shape := low.known_extents(kind)) is not None:
             buffer = low.externals.add(f"out{number}", kind.dtype, shape, "output")
         buffers.append(buffer)
     claim_destinations(low, function.body, tuple(buffers))
@@ -183,14 +201,19 @@ def _lower_main(
         low.store(constant(0, DType.I64, (1,)), low.externals.draws, DRAWS)
     low.ops(function.body)
     results: list[Reg] = []
-    outputs = tuple(
-        _finish_output(low, value, buffer, results)
-        for value, buffer in zip(function.body.yields, buffers, strict=True)
-    )
+    yields = function.body.yields
+    outputs: dict[int, Output] = {
+        number: _finish_output(low, value, buffers[number], results)
+        for number, value in enumerate(yields)
+        if number not in updated
+    }
+    # Last, for the others may read what is changed here.
+    finish(low, tuple(yields[n] for n in updated), tuple(map(LateTarget, updated.values())))
+    outputs |= {number: OutputTensor(buffer, buffer.shape) for number, buffer in updated.items()}
     low.flush()
     nodes = Seq(tuple(low.nodes))
     main = TreeFunction("main", (), (), (), tuple(results), tuple(low.locals), nodes)
-    return main, outputs
+    return main, tuple(outputs[number] for number in range(len(yields)))
 
 
 def _finish_output(

@@ -28,6 +28,7 @@ from stretto.device.verifier.proof import Proof
 from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program
+from stretto.lowering.updates import Updates
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
@@ -99,7 +100,8 @@ class Stages:
 
     passes: those to run. program: after all of them. lowered, selected, scheduled: as operators, as
     kernels, as what each unit does. proof: what was verified of that. product: what the machine
-    itself made of that, of a type of its own. copies: of constants, under way.
+    itself made of that, of a type of its own. copies: of constants, under way. updates: the inputs
+    that the program changes where they lie (`lowering.updates`).
     """
 
     captured: Program
@@ -119,6 +121,7 @@ class Stages:
     product: object = None
     copies: CopiesAhead | None = None
     executable: Executable | None = None
+    updates: Updates = ()
 
     @property
     def backend(self) -> str:

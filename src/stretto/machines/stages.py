@@ -29,7 +29,7 @@ def _passes(stages: Stages) -> None:
 
 
 def _lower(stages: Stages) -> None:
-    stages.lowered = lower(stages.program, stages.machine.costs)
+    stages.lowered = lower(stages.program, stages.machine.costs, stages.updates)
     if stages.options.verify:
         verify_form(stages.lowered)
 

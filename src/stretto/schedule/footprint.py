@@ -58,6 +58,11 @@ class Footprint:
         pieces = tuple((boxes.under(buffer), owners) for boxes, owners in self.pieces)
         return replace(self, buffer=buffer, pieces=pieces)
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it says the same when registers have changed."""
+        return all(boxes.lasting() is boxes for boxes, _ in self.pieces)
+
 
 class Footprints:
     """Makes footprints, and compares them; remembers both."""
@@ -70,6 +75,7 @@ class Footprints:
         # The footprints are kept with the answer, for their `id` to stay theirs.
         self._met: dict[tuple[int, int], tuple[Footprint, Footprint, Mask]] = {}
         self._bytes: dict[int, tuple[Footprint, Limits, Owners]] = {}
+        self._lasting: dict[int, tuple[Footprint, Footprint]] = {}
 
     def of(self, item: Statement, parts: Parts) -> tuple[Footprint, ...]:
         """One per buffer and kind of access. A register statement is executed by every unit."""
@@ -80,6 +86,17 @@ class Footprints:
         if key not in self._made:
             self._made[key] = self._combined(self._kernel(item, parts))
         return self._made[key]
+
+    def lasting(self, footprint: Footprint) -> Footprint:
+        """What a footprint says behind its leaf, where registers may have changed; the same object
+        each time."""
+        if id(footprint) not in self._lasting:
+            made = footprint
+            if not footprint.is_lasting:
+                pieces = tuple((boxes.lasting(), owners) for boxes, owners in footprint.pieces)
+                made = replace(footprint, pieces=pieces)
+            self._lasting[id(footprint)] = footprint, made
+        return self._lasting[id(footprint)][1]
 
     def meeting(self, a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> Mask:
         """[u, v]: does the order of unit u's part of `a` and unit v's part of `b` matter?

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -152,13 +152,18 @@ class LeafWaits:
         pending: dict[TouchKey, tuple[Touch, Mask]] = {}
         for name, accesses in self._accesses.items():
             for access in accesses if self._keep(name) else ():
-                touch, seen = access.touch, self._seen(access)
+                touch, seen = self._lasting(access.touch), self._seen(access)
                 if seen.all():
                     pending.pop(touch.key, None)
                 else:
                     # The same access of an earlier iteration was over before this one.
                     pending[touch.key] = touch, seen
         return pending
+
+    def _lasting(self, touch: Touch) -> Touch:
+        """The footprint as it is known behind the leaf."""
+        footprint = self._setting.footprints.lasting(touch.footprint)
+        return touch if footprint is touch.footprint else replace(touch, footprint=footprint)
 
     # ---- what is needed ------------------------------------------------------------------------
     def _add(self, access: _Access) -> None:

@@ -144,7 +144,7 @@ def _shared_out(
     ideal = alone / units
     best: ProgramPlan | None = None
     # Where sizes decide how much there is to do, each call finds out whether it wakes other units.
-    sized = alone > 0 and any(b.kind == "input" and b.is_sized for b in tree.externals)
+    sized = alone > 0 and any(b.is_input and b.is_sized for b in tree.externals)
     wake = alone * (1 - MOST_SHARE) if sized else costs.wake_seconds
     if costs.uniform or (units > 1 and ideal + wake <= alone):
         for price, policy in _by_planning(tree, units, costs):

@@ -82,7 +82,8 @@ def tile_text(kernel: Kernel) -> str:
     if not kernel.grid:
         return "whole"
     tile = "x".join(
-        str(dim.tile) if dim.parts is None else f"{dim.extent}/{dim.parts}" for dim in kernel.grid
+        str(dim.tile) if dim.parts is None else f"{_extent(dim.extent)}/{dim.parts}"
+        for dim in kernel.grid
     )
     return f"{tile} of {'x'.join(_extent(dim.extent) for dim in kernel.grid)}"
 

@@ -26,7 +26,7 @@ from stretto.device.expr import (
     parts,
 )
 from stretto.device.operator import ATTEND, SCANS, SORTS, Combine, Kernel, Operator, Stage
-from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.regions import call_buffers
 from stretto.device.tree import (
     Call,
@@ -43,7 +43,6 @@ from stretto.device.tree import (
 from stretto.device.verifier.types import check_operator_types, check_types
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
-from stretto.ir.sizes import Size
 
 Kernels = Mapping[str, Kernel]
 Scope = Mapping[str, Buffer]
@@ -99,7 +98,7 @@ def _check_externals(program: DeviceProgram) -> None:
     if len({b.slot for b in externals}) != len(externals):
         raise VerifyError("two external buffers have one slot")
     for buffer in externals:
-        if buffer.kind not in ("input", "output", "constant", "list"):
+        if buffer.kind not in ("input", "updated", "output", "constant", "list"):
             raise VerifyError(f"external buffer {buffer.name} is of kind {buffer.kind}")
     if program.lists != tuple(b for b in externals if b.kind == "list"):
         raise VerifyError("the lists of the program are not those of its external buffers")
@@ -192,6 +191,8 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
             check_types(expr, "a register statement")
             for load in loads(expr):
                 _check_access(load.access, "a register statement")
+    for items in schedule.units:
+        _check_cuts(items, kernels)
     runs: dict[str, list[Run]] = {}
     for item in (item for items in schedule.units for item in items):
         match item:
@@ -203,6 +204,24 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
                 pass
     for name, found in runs.items():
         _check_runs(kernels[name], found)
+
+
+def _check_cuts(items: Iterable[Item], kernels: Kernels) -> None:
+    """Where a register cuts a dim into parts, it stays the same to the end of the leaf: parts of
+    one leaf are compared with each other by their numbers."""
+    cutting: dict[str, str] = {}
+    for item in items:
+        match item:
+            case Run(kernel=name) if name in kernels:
+                cut = (dim.extent for dim in kernels[name].grid if dim.is_cut_by_register)
+                cutting |= {extent.name: name for extent in cut if isinstance(extent, Reg)}
+            case Let(reg=reg) if reg.name in cutting:
+                raise VerifyError(
+                    f"register {reg.name} is assigned behind kernel {cutting[reg.name]}, which it "
+                    "cuts into parts"
+                )
+            case _:
+                pass
 
 
 def _check_runs(kernel: Kernel, runs: list[Run]) -> None:
@@ -266,7 +285,7 @@ def _check_kernel(kernel: Kernel) -> None:
     for dim in kernel.grid:
         if dim.tile < 1 or (isinstance(dim.extent, int) and dim.extent < 0):
             raise VerifyError(f"the grid of kernel {kernel.name} has a dim of no tiles")
-        if dim.parts is not None and (dim.parts < 1 or not isinstance(dim.extent, Size)):
+        if dim.parts is not None and (dim.parts < 1 or isinstance(dim.extent, int)):
             raise VerifyError(f"kernel {kernel.name} cuts {dim.extent} into {dim.parts} parts")
     if kernel.is_static and kernel.tasks > MOST_TASKS:
         raise VerifyError(f"kernel {kernel.name} has {kernel.tasks} tasks, too many")

@@ -19,7 +19,7 @@ def check_interface(interface: ProgramInterface, program: DeviceProgram) -> None
     externals = set(program.tree.externals)
     results = set(program.tree.main.results)
     for buffer in interface.inputs:
-        if buffer not in externals or buffer.kind != "input":
+        if buffer not in externals or not buffer.is_input:
             raise VerifyError(f"input {buffer.name} is no input buffer of the program")
     for output in interface.outputs:
         _check_output(output, externals, results)

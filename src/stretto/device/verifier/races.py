@@ -66,10 +66,12 @@ Pending = Mapping[tuple[int, str], tuple[Accesses, Mask]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leaf:
-    """done[g][r, v]: how many items of unit v are over when access r of group g begins;
+    """lasting[g]: group g as other leaves see it, where registers may have changed.
+    done[g][r, v]: how many items of unit v are over when access r of group g begins;
     start[g][r, v]: does its unit then know what unit v knew at the start? At the end: by unit."""
 
     groups: tuple[Accesses, ...]
+    lasting: tuple[Accesses, ...]
     done: tuple[NDArray[np.int32], ...]
     start: tuple[Mask, ...]
     end_done: NDArray[np.int32]
@@ -153,6 +155,7 @@ class RaceFinder(Facts[Schedule, Pending]):
         places = [list(zip(g.units.tolist(), g.indices.tolist(), strict=True)) for g in groups]
         return _Leaf(
             groups,
+            tuple(map(_lasting, groups)),
             tuple(np.array([order.before[u][i].done for u, i in rows]) for rows in places),
             tuple(np.array([order.before[u][i].start for u, i in rows]) for rows in places),
             np.array([knowledge.done for knowledge in order.end]),
@@ -185,7 +188,7 @@ class RaceFinder(Facts[Schedule, Pending]):
         for accesses, seen in pending.values():
             if later is None or accesses.name in later:
                 _keep(after, accesses, seen | compose(seen, told))
-        for accesses in leaf.groups:
+        for accesses in leaf.lasting:
             if later is None or accesses.name in later:
                 seen = accesses.indices[:, None] < leaf.end_done[:, accesses.units].T
                 seen[np.arange(len(seen)), accesses.units] = True
@@ -268,6 +271,11 @@ class RaceFinder(Facts[Schedule, Pending]):
             renamed = replace(accesses, boxes=accesses.boxes.under(buffer))
             self._renamed[key] = accesses, renamed
         return self._renamed[key][1]
+
+
+def _lasting(accesses: Accesses) -> Accesses:
+    boxes = accesses.boxes.lasting()
+    return accesses if boxes is accesses.boxes else replace(accesses, boxes=boxes)
 
 
 def _in_order(a: Accesses, b: Accesses, first: Mask, second: Mask) -> Mask:

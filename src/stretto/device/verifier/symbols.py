@@ -30,7 +30,7 @@ from stretto.ir.sizes import Atom, Size, Symbol
 def check_symbols(program: DeviceProgram) -> None:
     """Raises VerifyError for a symbol that has no value where it is used, for a call that gives one
     a value out of its range, and for a buffer whose size may be negative."""
-    inputs = (buffer for buffer in program.tree.externals if buffer.kind == "input")
+    inputs = (buffer for buffer in program.tree.externals if buffer.is_input)
     given = {symbol for b in inputs for dim in b.shape if (symbol := _symbol(dim)) is not None}
     for buffer in program.tree.externals:
         _check_buffer(buffer, given)

@@ -208,7 +208,7 @@ class CpuExecutable(Executable):
             return memory
         registers = self.sizes.registers(sizes)
         for place, buffer in enumerate(self.free):
-            if buffer.kind == "input":
+            if buffer.is_input:
                 memory.append(next(rest))
                 continue
             shape = item_shape(buffer, registers)
@@ -289,4 +289,4 @@ def _memory_of(
     shape, lead = item_shape(buffer), grows(buffer)
     whole = (1, *shape) if lead else shape
     steps = tuple(prod(whole[place + 1 :]) for place in range(len(whole)))
-    return buffer.kind == "input", lead, shape, steps, buffer.dtype.torch
+    return buffer.is_input, lead, shape, steps, buffer.dtype.torch

@@ -6,15 +6,16 @@ or finely (many tasks to balance).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, gcd, prod
 
 from stretto.device.expr import Extent, Reg
-from stretto.device.forms import Lowered, Selected
+from stretto.device.forms import Items, Lowered, Selected
 from stretto.device.operator import Combine, Loops, Operator, TileDim
-from stretto.device.tree import Tree
+from stretto.device.tree import Leaf, Let, Tree, assigns, walk
 from stretto.ir.sizes import Size, Symbol
 from stretto.kernels.attention import plain_attention, plain_steps
 from stretto.kernels.channels_last import channels_last
@@ -45,7 +46,7 @@ def select(
     packed is in the interface.
     """
     packings = Packings(list(lowered.tree.externals))
-    selector = CpuSelector(units, costs, packings)
+    selector = CpuSelector(units, costs, packings, steady_registers(lowered.tree))
     plain = plain_attention(channels_last(lowered.tree), selector.keeps_attention)
     ranges = Ranges(selector, opener(fused, remarks or Remarks()))
     tree = ranges.opened(split_sorts(plain, units, costs))
@@ -59,11 +60,15 @@ MOST_TILE = 4096
 
 @dataclass(frozen=True, slots=True)
 class CpuSelector:
-    """Variants for `units` threads; `packings` takes the constants to be packed."""
+    """Variants for `units` threads; `packings` takes the constants to be packed.
+
+    steady: the registers that keep their values while a leaf runs, whatever it computes with them.
+    """
 
     units: int
     costs: CpuCosts
     packings: Packings
+    steady: frozenset[Reg] = frozenset()
 
     def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
         for member in joined.members:
@@ -96,7 +101,7 @@ class CpuSelector:
 
     def at(self, sizes: Mapping[Symbol, int], *, trial: bool) -> CpuSelector:
         packings = Packings(list(self.packings.externals)) if trial else self.packings
-        return CpuSelector(self.units, self.costs.taking(sizes), packings)
+        return replace(self, costs=self.costs.taking(sizes), packings=packings)
 
     def seconds(self, group: Group, variant: Variant | None = None) -> float:
         found = self._candidates(group)
@@ -113,6 +118,16 @@ class CpuSelector:
         requests = (Request(m, self.units, self.packings, self.costs) for m in group.members)
         return [candidate(request) for request in requests]
 
+    def _cuts(
+        self, group: Group, found: list[Candidate], seconds: float
+    ) -> list[tuple[TileDim, ...]]:
+        """The tilings of a group."""
+        decided = next((n for n, e in enumerate(group.grid) if e in self.steady), None)
+        multiples = _multiples(group, found)
+        if decided is not None and multiples[decided]:
+            return [_decided_cut(group, found, multiples, decided, self.units, self.costs)]
+        return _cuts(group, found, seconds, self.units, self.costs)
+
     def variants(self, group: Group) -> list[Variant]:
         """One template per operator, in several tilings."""
         costs, units = self.costs, self.units
@@ -124,7 +139,7 @@ class CpuSelector:
             for _ in member.boxes
         )
         variants: list[Variant] = []
-        for grid in _cuts(group, found, seconds, units, costs):
+        for grid in self._cuts(group, found, seconds):
             counts = (_usual_tiles(dim, costs) for dim in grid)
             task = seconds / prod(counts, start=1) + costs.start_seconds
             # Efficiencies that differ by less than a percent are equal.
@@ -147,13 +162,21 @@ def _reads_all_weights(member: Member, joined: Group, costs: CpuCosts) -> bool:
 # ---- tiles -----------------------------------------------------------------------------------
 
 
-def _grid_multiples(
-    group: Group, found: list[Candidate], seconds: float, costs: CpuCosts
-) -> list[int]:
-    """What all members ask of each grid dim (0: not to be cut); tiles of sizes that change during
-    the run are as long as they usually should be, and at least so long that starting them does not
-    count.
-    """
+def steady_registers(tree: Tree[Items]) -> frozenset[Reg]:
+    """The registers that one statement, call or loop assigns: where a leaf reads one of them, it
+    has been assigned before, and keeps its value to the end of the leaf."""
+    times: Counter[Reg] = Counter()
+    for function in tree.functions:
+        times.update(function.params)
+        for node in walk(function.body):
+            times.update(assigns(node))
+            if isinstance(node, Leaf):
+                times.update(item.reg for item in node.body if isinstance(item, Let))
+    return frozenset(reg for reg, count in times.items() if count == 1)
+
+
+def _multiples(group: Group, found: list[Candidate]) -> list[int]:
+    """What all members ask of each grid dim; 0: not to be cut."""
     result = [1] * len(group.grid)
     for member, one in zip(group.members, found, strict=True):
         for box in member.boxes:
@@ -164,6 +187,16 @@ def _grid_multiples(
                 result[span.grid] = (
                     0 if 0 in (now, multiple) else now * multiple // gcd(now, multiple)
                 )
+    return result
+
+
+def _grid_multiples(
+    group: Group, found: list[Candidate], seconds: float, costs: CpuCosts
+) -> list[int]:
+    """What all members ask of each grid dim, the whole dim where it is not to be cut; tiles of
+    sizes that change during the run are as long as they usually should be, and at least so long
+    that starting them does not count.
+    """
     usual = costs.unknown_size // costs.unknown_tiles
     if sum(isinstance(extent, Reg) for extent in group.grid) == 1 and seconds:
         usual = max(usual, min(int(costs.unknown_size * costs.whole_seconds / seconds), MOST_TILE))
@@ -171,8 +204,37 @@ def _grid_multiples(
         -(-usual // max(multiple, 1)) * max(multiple, 1)
         if isinstance(extent, Reg)
         else multiple or max(costs.size(extent), 1)
-        for multiple, extent in zip(result, group.grid, strict=True)
+        for multiple, extent in zip(_multiples(group, found), group.grid, strict=True)
     ]
+
+
+def _decided_cut(
+    group: Group,
+    found: list[Candidate],
+    multiples: list[int],
+    decided: int,
+    units: int,
+    costs: CpuCosts,
+) -> tuple[TileDim, ...]:
+    """A part per unit of the dim whose size data decide.
+
+    A unit then has the same rows in all kernels of a leaf, and need not wait for the others between
+    them. With more units than there are tiles in a dim of the size that is assumed, the other dims
+    are cut, too.
+    """
+    parts = max(min(units, costs.unknown_size // costs.unknown_tiles), 1)
+    sizes = [costs.size(extent) for extent in group.grid]
+    asked = [multiple or max(size, 1) for multiple, size in zip(multiples, sizes, strict=True)]
+    rest = [n for n in _cut_order(group, found) if n != decided]
+    tiles = cut_in_order(sizes, asked, rest, max(units // parts, 1))
+    return tuple(
+        TileDim(extent, asked[n], parts)
+        if n == decided
+        else TileDim(extent, tile)
+        if isinstance(extent, int)
+        else TileDim(extent, asked[n], ceil(sizes[n] / tile))
+        for n, (extent, tile) in enumerate(zip(group.grid, tiles, strict=True))
+    )
 
 
 def _cuts(

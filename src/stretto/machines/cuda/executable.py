@@ -390,7 +390,7 @@ class CudaExecutable(Executable):
 
 def _is_fixed(buffer: Buffer) -> bool:
     """A buffer that is made anew for each call, always of one size."""
-    return buffer.kind not in ("input", "list", "constant")
+    return not buffer.is_input and buffer.kind not in ("list", "constant")
 
 
 def _first_sizes(program: DeviceProgram, sources: Sequence[TritonSource]) -> Sizes:

@@ -88,6 +88,6 @@ class EmulatedExecutable(Executable):
 
     def shaped(self, found: Result, buffer: Buffer, sizes: Mapping[str, int]) -> Result:
         """Memory is flat here; a result whose size is known gets its dims."""
-        if isinstance(found, torch.Tensor) and buffer.kind == "output":
+        if isinstance(found, torch.Tensor) and buffer.kind in ("output", "updated"):
             return found.view(item_shape(buffer, sizes))
         return found

@@ -9,6 +9,7 @@ import torch
 
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
+from stretto.lowering.updates import Updates
 from stretto.machines.machine import BuildStage, Executable, Machine, Stages
 from stretto.machines.stages import PASSES
 from stretto.options import Options
@@ -19,16 +20,22 @@ from stretto.runtime.sizes import Values
 class InterpretedExecutable(Executable):
     """Runs a Program op by op in Python."""
 
-    def __init__(self, program: Program, options: Options) -> None:
+    def __init__(self, program: Program, options: Options, updates: Updates = ()) -> None:
         self.program = program
+        self.updates = updates
         self.timeout = options.timeout
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
-        return list(run(self.program, inputs, timeout=self.timeout))
+        results = list(run(self.program, inputs, timeout=self.timeout))
+        for parameter, number in self.updates:
+            found = results[number]
+            assert isinstance(found, torch.Tensor)
+            results[number] = inputs[parameter].copy_(found)
+        return results
 
 
 def _load(stages: Stages) -> None:
-    stages.executable = InterpretedExecutable(stages.program, stages.options)
+    stages.executable = InterpretedExecutable(stages.program, stages.options, stages.updates)
 
 
 @dataclass(frozen=True)

@@ -63,15 +63,16 @@ class LoopPrinter(NestPrinter):
         if inner is not None and operator.dims[inner] != 1:
             dims.remove(inner)
             dims.append(inner)
-        simd = inner is not None and dims[-1:] == [inner] and self.vectorisable()
+        simd = inner is not None and dims[-1:] == [inner] and self.vectorisable(inner)
         if not dims:
             self.store(self.value())
             return
 
         def innermost() -> None:
             first, last = self.bounds(self.stage.box[dims[-1]])
+            known = self.before(dims[-1])
             with self.loop(iteration(dims[-1]), first, last, SIMD if simd else ""):
-                self.store(self.value())
+                self.store(self.value(known))
 
         self.nest(dims[:-1], innermost)
 
@@ -98,7 +99,7 @@ class LoopPrinter(NestPrinter):
         ]
         if any(s == 1 for s in across) or not any(s == 1 for s in along):
             return None
-        return dim if self.vectorisable() else None
+        return dim if self.vectorisable(dim) else None
 
     @property
     def accumulator(self) -> str:
@@ -229,8 +230,9 @@ class LoopPrinter(NestPrinter):
 
     def column_nest(self, var: int, last: int, dim: int, place: Term) -> None:
         if var > last:
+            known = self.before(dim)
             with self.loop(iteration(dim), BLOCK, STOP, SIMD):
-                self.out.add(Store(None, place, self.combined(place, self.value())))
+                self.out.add(Store(None, place, self.combined(place, self.value(known))))
         elif var == last and self.may_be_long():
             self.column_chunks(last, dim, place)
         else:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
-from stretto.device.expr import Access, Apply, Dynamic, Expr, Extent, Index, Load
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Const,
+    Dynamic,
+    Expr,
+    Extent,
+    Index,
+    Load,
+    Position,
+    checks,
+    expr_atoms,
+    parts,
+)
 from stretto.device.operator import Operator, Span, Stage
 from stretto.ir.sizes import Atom, Product, Size, Var
 from stretto.machines.cpu.printer.expr import (
@@ -112,14 +125,36 @@ class NestPrinter:
         """A call of a function template of namespace stretto that does not add to what is there."""
         self.out.add(Do(call(f"stretto::{template}", *arguments, "false", *last)))
 
-    def vectorisable(self) -> bool:
-        """False when iterations of the inner loop may not be done side by side."""
-        return not self.operator.accumulate and not any(
-            apply.function == "checked" for apply in applies(self.operator)
+    def vectorisable(self, inner: int | None = None) -> bool:
+        """False when iterations of the loop over variable `inner` may not be done side by side."""
+        steady = [] if inner is None else self.steady(inner)
+        before = checks(part for value in steady for part in parts(value))
+        return not self.operator.accumulate and all(
+            apply.function != "checked" or apply in before for apply in applies(self.operator)
         )
 
-    def value(self) -> Term:
-        return ScalarPrinter(self.names, self.out).expr(self.operator.value)
+    def steady(self, inner: int) -> list[Expr]:
+        """Positions read from memory that are the same for all iterations of the loop over variable
+        `inner`, and that each of them computes: the row of a table, for the columns of a look-up.
+
+        A loop that may have no iterations would read none of them, so it has none.
+        """
+        if not isinstance((*self.operator.dims, *self.operator.reduce)[inner], int):
+            return []
+        positions = computed_positions(self.operator.value)
+        return [v for v in dict.fromkeys(positions) if Var(inner) not in expr_atoms(v)]
+
+    def before(self, inner: int) -> ScalarPrinter:
+        """Computes these positions; for the values inside of the loop."""
+        printer = ScalarPrinter(self.names, self.out)
+        for value in self.steady(inner):
+            printer.expr(value)
+        return printer
+
+    def value(self, known: ScalarPrinter | None = None) -> Term:
+        """The value of the operator. known: what has been computed before the loop at hand."""
+        names = {} if known is None else dict(known.known)
+        return ScalarPrinter(self.names, self.out, names).expr(self.operator.value)
 
     def store(self, value: Term) -> None:
         """Stores a value at the output position of the current variables."""
@@ -134,6 +169,22 @@ class NestPrinter:
             else:
                 value = call(VALUE_TYPES[dtype], place + value)
         self.out.add(Store(out.buffer, place, stored_term(value, dtype)))
+
+
+def computed_positions(expr: Expr) -> Iterator[Expr]:
+    """The positions of loads that are computed whenever the expression is: not those in an arm of
+    `where`. Those that others are computed from are not listed beside them."""
+    match expr:
+        case Apply("where", (condition, *_), _):
+            yield from computed_positions(condition)
+        case Apply(_, args, _):
+            for arg in args:
+                yield from computed_positions(arg)
+        case Load(access):
+            for index in access.index:
+                yield from (a.value for a, _ in index.terms if isinstance(a, Dynamic))
+        case Position() | Const():
+            pass
 
 
 def applies(operator: Operator) -> list[Apply]:

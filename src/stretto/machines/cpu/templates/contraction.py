@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from stretto.device.expr import Access, Index, Var
 from stretto.device.operator import Operator, Stage
-from stretto.ir.sizes import Size
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
@@ -33,7 +32,7 @@ LARGE = 1 << 18
 LEFT_AGAIN = 8
 """Reading a left operand that no cache holds takes as long as so many columns."""
 LARGE_ROW, DEEP = 1 << 12, 64
-"""The same for each row, where their number is known at the call only, and for each result."""
+"""The same for each row, where the call or the run decides their number, and for each result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Packed(PanelTemplate, CpuTemplate):
         rows = [operator.dims[n] for n in found.rows]
         if depth < DEEP:
             return False
-        if any(isinstance(count, Size) for count in rows):
+        if not all(isinstance(count, int) for count in rows):
             return depth * columns >= LARGE_ROW
         return prod(count for count in rows if isinstance(count, int)) * depth * columns >= LARGE
 
@@ -280,7 +279,7 @@ def _blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]
             block(fixed, 1, first, last)
             return
         begin, end = nest.bounds(box[inner])
-        if not isinstance(operator.dims[inner], Size):
+        if isinstance(operator.dims[inner], int):
             block({**fixed, inner: begin}, call("int", end - begin), first, last)
             return
         # However many there are, the rows at hand stay in the second-level cache.
