@@ -6,7 +6,7 @@ are tensors here. A failing instance raises what the user's code would raise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -42,9 +42,28 @@ from stretto.batching.types import Scalar
 _READ: dict[Scalar, type] = {Scalar.BOOL: bool, Scalar.INT: int, Scalar.FLOAT: float}
 
 
-def interpret(program: InstanceProgram, args: Sequence[Any]) -> Any:
-    """What functions[0] returns for the parameters of one instance."""
-    return _call(program, 0, args)
+def interpret(
+    program: InstanceProgram,
+    args: Sequence[Any],
+    watch: Callable[[Variable, Any], None] | None = None,
+) -> Any:
+    """What functions[0] returns for the parameters of one instance. `watch` is called with each
+    variable and each value that it is assigned."""
+    return _call(_Run(program, watch), 0, args)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    program: InstanceProgram
+    watch: Callable[[Variable, Any], None] | None
+
+    def assign(
+        self, values: dict[Variable, Any], targets: Sequence[Variable], results: Sequence[Any]
+    ) -> None:
+        values.update(zip(targets, results, strict=True))
+        if self.watch is not None:
+            for target, result in zip(targets, results, strict=True):
+                self.watch(target, result)
 
 
 @dataclass(slots=True)
@@ -59,48 +78,49 @@ _End = Break | Continue | Leave | _Returned
 _Values = dict[Variable, Any]
 
 
-def _call(program: InstanceProgram, number: int, args: Sequence[Any]) -> Any:
-    function = program.functions[number]
-    values = dict(zip(function.parameters, args, strict=True))
-    end = _run(program, function.body, values)
+def _call(run: _Run, number: int, args: Sequence[Any]) -> Any:
+    function = run.program.functions[number]
+    values: _Values = {}
+    run.assign(values, function.parameters, args)
+    end = _body(run, function.body, values)
     return end.value if isinstance(end, _Returned) else None
 
 
-def _run(program: InstanceProgram, body: Body, values: _Values) -> _End | None:
+def _body(run: _Run, body: Body, values: _Values) -> _End | None:
     """Runs the statements of a body; None where it came to its end."""
 
     def of(operand: Operand) -> Any:
         return operand.value if isinstance(operand, Literal) else values[operand]
 
     def assign(targets: Sequence[Variable], results: Sequence[Any]) -> None:
-        values.update(zip(targets, results, strict=True))
+        run.assign(values, targets, results)
 
     for statement in body:
         end: _End | None = None
         match statement:
             case Assign(target, op, args, detail):
-                result = apply(program, op, detail, [of(arg) for arg in args])
+                result = apply(run.program, op, detail, [of(arg) for arg in args])
                 if target is not None:
-                    values[target] = result
+                    assign([target], [result])
             case Operate(targets, operation, operands):
                 made = call_operation(operation, [of(operand) for operand in operands])
                 leaves = pytree.tree_leaves(made)
                 assign(targets, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
             case Record(targets, block, operands):
-                assign(targets, program.blocks[block](*map(of, operands)))
+                assign(targets, run.program.blocks[block](*map(of, operands)))
             case Call(target, function, args):
-                result = _call(program, function, [of(arg) for arg in args])
+                result = _call(run, function, [of(arg) for arg in args])
                 if target is not None:
-                    values[target] = result
+                    assign([target], [result])
             case Read(target, tensor):
                 assert isinstance(target.type, Scalar)
-                values[target] = _READ[target.type](of(tensor).item())
+                assign([target], [_READ[target.type](of(tensor).item())])
             case If(condition, then, orelse):
-                end = _run(program, then if of(condition) else orelse, values)
+                end = _body(run, then if of(condition) else orelse, values)
             case Loop(inner):
-                end = _loop(program, inner, values)
+                end = _loop(run, inner, values)
             case Scope(label, inner):
-                end = _run(program, inner, values)
+                end = _body(run, inner, values)
                 if isinstance(end, Leave) and end.label == label:
                     end = None
             case Break() | Continue() | Leave():
@@ -112,7 +132,7 @@ def _run(program: InstanceProgram, body: Body, values: _Values) -> _End | None:
                 raise exception("".join(texts)) if parts else exception()
             case Fork(several):
                 for inner in several:
-                    end = _run(program, inner, values)
+                    end = _body(run, inner, values)
                     assert end is None, "a body of a fork ends at its end"
             case Phase():
                 pass
@@ -123,9 +143,9 @@ def _run(program: InstanceProgram, body: Body, values: _Values) -> _End | None:
     return None
 
 
-def _loop(program: InstanceProgram, body: Body, values: _Values) -> _End | None:
+def _loop(run: _Run, body: Body, values: _Values) -> _End | None:
     while True:
-        end = _run(program, body, values)
+        end = _body(run, body, values)
         if isinstance(end, Break):
             return None
         if isinstance(end, Leave | _Returned):

@@ -9,6 +9,7 @@ control flow, `expressions`, `statements`, `patterns` the syntax, `data`, `arith
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +19,11 @@ from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.observe import Observer
+from stretto.batching.frontend.prune import pruned
 from stretto.batching.frontend.values import Dynamic, Static, Value
 from stretto.batching.program import InstanceProgram, Return, Variable
 from stretto.batching.types import NEVER, Type
-from stretto.errors import CaptureError
+from stretto.errors import CaptureError, SourceLocation
 
 __all__ = ["Evaluation", "Observer", "evaluate"]
 
@@ -48,8 +50,9 @@ def evaluate(
             evaluation, made.builder, "main", "", {}, None, {}, "main", ("main",), {}, frozenset()
         )
         frame.result_key = "main"
-        variables = [made.builder.variable(name, type_) for name, type_ in parameters]
-        named = [made.builder.variable(name, type_) for name, type_ in keywords]
+        now = evaluation.now
+        variables = [made.builder.variable(name, now(type_)) for name, type_ in parameters]
+        named = [made.builder.variable(name, now(type_)) for name, type_ in keywords]
         draft: Draft = []
         with made.builder.into(draft):
             try:
@@ -62,10 +65,17 @@ def evaluate(
             except PathEnds:
                 pass
         made.function.parameters = (*variables, *named)
-        made.function.body = finished(draft)
+        made.function.body = pruned(finished(draft))
         made.function.result = evaluation.results.get("main", NEVER)
 
-    program = evaluation.run(body)
+    try:
+        program = evaluation.run(body)
+    except CaptureError as error:
+        if error.location is not None:
+            raise
+        raise CaptureError(
+            error.message, location=_location(function), remedy=error.remedy
+        ) from error
     if not any(True for _ in program.functions):
         raise CaptureError("the function has no way that ends")
     return program
@@ -73,3 +83,12 @@ def evaluate(
 
 def _argument(variable: Variable) -> Dynamic:
     return Dynamic(variable, variable.type)
+
+
+def _location(function: Callable[..., Any]) -> SourceLocation | None:
+    """The first line of a function, or of a module's `forward`."""
+    found = inspect.unwrap(getattr(function, "forward", function))
+    code = getattr(found, "__code__", None)
+    if code is None:
+        return None
+    return SourceLocation(code.co_filename, code.co_firstlineno, function=code.co_qualname)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.batching.frontend.builder import PathEnds
-from stretto.batching.frontend.data import each_type
+from stretto.batching.frontend.choices import chosen
 from stretto.batching.frontend.frame import Frame, constant
-from stretto.batching.frontend.joins import branch, same
+from stretto.batching.frontend.joins import branch
+from stretto.batching.frontend.kinds import each_type
+from stretto.batching.frontend.narrowing import python_class
 from stretto.batching.frontend.operators import (
     NUMBERS,
     call_static,
@@ -19,7 +21,10 @@ from stretto.batching.frontend.operators import (
     is_tensor_like,
     python_of,
 )
+from stretto.batching.frontend.sameness import same
+from stretto.batching.frontend.tuples import as_list, is_tuple, known_items
 from stretto.batching.frontend.values import (
+    Choice,
     Dynamic,
     Static,
     TupleValue,
@@ -34,6 +39,7 @@ from stretto.batching.types import (
     Scalar,
     TensorType,
     Type,
+    UnionType,
     alternatives,
     union,
 )
@@ -45,16 +51,43 @@ def binary(
     frame: Frame, name: str, function: Callable[[Any, Any], Any], left: Value, right: Value
 ) -> Value:
     """left <op> right"""
+    if isinstance(left, Choice):
+        return chosen(frame, left, lambda one: binary(frame, name, function, one, right))
+    if isinstance(right, Choice):
+        return chosen(frame, right, lambda one: binary(frame, name, function, left, one))
+    if _is_perhaps_tensor(left):
+        return each_type(frame, left, lambda one: binary(frame, name, function, one, right))
+    if _is_perhaps_tensor(right):
+        return each_type(frame, right, lambda one: binary(frame, name, function, left, one))
     if is_static(left) and is_static(right):
         return _both_static(frame, name, function, left, right)
     if is_tensor_like(left) or is_tensor_like(right) or _holds_tensor(left, right):
         return call_torch(frame, function, [left, right], {})
-    if isinstance(left, TupleValue) and isinstance(right, TupleValue) and name == "add":
-        return TupleValue((*left.items, *right.items), left.is_list)
+    if name == "add" and is_tuple(left) and is_tuple(right):
+        return _tuples_together(frame, left, right)
     return each_type(
         frame,
         frame.dynamic(left),
         lambda a: each_type(frame, frame.dynamic(right), lambda b: _single(frame, name, a, b)),
+    )
+
+
+def _is_perhaps_tensor(value: Value) -> bool:
+    """Whether the instance decides if a value is a tensor, or which kind of tensor it is."""
+    return (
+        isinstance(value, Dynamic) and isinstance(value.type, UnionType) and is_tensor_like(value)
+    )
+
+
+def _tuples_together(frame: Frame, left: Value, right: Value) -> Value:
+    parts = [known_items(frame, value) for value in (left, right)]
+    if parts[0] is not None and parts[1] is not None:
+        return TupleValue((*parts[0], *parts[1]))
+    made = [as_list(frame, value, frame.site("tuple", i)) for i, value in enumerate((left, right))]
+    return each_type(
+        frame,
+        made[0],
+        lambda a: each_type(frame, made[1], lambda b: _single(frame, "add", a, b)),
     )
 
 
@@ -86,7 +119,12 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
             return frame.assign(name, type_, left.operand, right.operand)
     if kinds == (Scalar.STR, Scalar.STR) and name == "add":
         return frame.assign("join_str", Scalar.STR, left.operand, right.operand)
-    if isinstance(left.type, ListType) and isinstance(right.type, ListType) and name == "add":
+    if (
+        isinstance(left.type, ListType)
+        and isinstance(right.type, ListType)
+        and left.type.is_tuple == right.type.is_tuple
+        and name == "add"
+    ):
         cell = frame.evaluation.cell(frame.site("concat"))
         for kind in (left.type, right.type):
             frame.evaluation.grow(cell, frame.evaluation.item_type(kind))
@@ -96,7 +134,7 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
         return _repeated(frame, left, right)
     if name == "mul" and isinstance(right.type, ListType) and left.type is Scalar.INT:
         return _repeated(frame, right, left)
-    shown = " and ".join(f"'{frame.show(kind)}'" for kind in kinds)
+    shown = " and ".join(f"'{python_class(frame, kind).__name__}'" for kind in kinds)
     symbol = _SYMBOLS.get(name, name)
     frame.fail(TypeError, f"unsupported operand type(s) for {symbol}: {shown}")
     raise PathEnds
@@ -140,12 +178,17 @@ def number_result(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Typ
 def unary(frame: Frame, name: str, function: Callable[[Any], Any], value: Value) -> Value:
     if is_static(value):
         return call_static(frame, function, [python_of(value)], {})
-    if is_tensor_like(value):
+    if is_tensor_like(value) and not _is_perhaps_tensor(value):
         return call_torch(frame, function, [value], {})
 
     def single(one: Dynamic) -> Value:
+        if is_tensor_like(one):
+            return call_torch(frame, function, [one], {})
         if one.type not in NUMBERS or (name == "invert" and one.type is Scalar.FLOAT):
-            frame.fail(TypeError, f"bad operand type for unary {name}: '{frame.show(one.type)}'")
+            shown = python_class(frame, one.type).__name__
+            symbol = {"neg": "-", "pos": "+", "invert": "~"}.get(name)
+            message = f"bad operand type for {f'unary {symbol}' if symbol else name + '()'}: "
+            frame.fail(TypeError, f"{message}'{shown}'")
             raise PathEnds
         type_ = Scalar.FLOAT if one.type is Scalar.FLOAT else Scalar.INT
         if name == "pos":
@@ -165,7 +208,19 @@ _ORDER: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
 }
 
 
+_ORDER_SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
 def compare(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
+    if isinstance(left, Choice):
+        return chosen(frame, left, lambda one: compare(frame, op, one, right))
+    if isinstance(right, Choice):
+        return chosen(frame, right, lambda one: compare(frame, op, left, one))
+    if not isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
+        if _is_perhaps_tensor(left):
+            return each_type(frame, left, lambda one: compare(frame, op, one, right))
+        if _is_perhaps_tensor(right):
+            return each_type(frame, right, lambda one: compare(frame, op, left, one))
     match op:
         case ast.Is():
             return identical(frame, left, right)
@@ -201,8 +256,11 @@ def _ordered(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
     def single(a: Dynamic, b: Dynamic) -> Value:
         numbers = a.type in NUMBERS and b.type in NUMBERS
         if not numbers and not (a.type is Scalar.STR and b.type is Scalar.STR):
-            kinds = f"'{frame.show(a.type)}' and '{frame.show(b.type)}'"
-            frame.fail(TypeError, f"'{name}' not supported between instances of {kinds}")
+            names = [python_class(frame, one.type).__name__ for one in (a, b)]
+            kinds = " and ".join(map(repr, names))
+            frame.fail(
+                TypeError, f"'{_ORDER_SYMBOLS[name]}' not supported between instances of {kinds}"
+            )
             raise PathEnds
         return frame.assign(name, Scalar.BOOL, a.operand, b.operand)
 

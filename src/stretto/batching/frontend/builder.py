@@ -7,7 +7,7 @@ evaluated, so each way leaves a `Gap` in its body, which is filled then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -71,7 +71,7 @@ class Builder:
         self.current.append(Pending(make, parts))
 
     @contextmanager
-    def into(self, draft: Draft) -> Iterator[Draft]:
+    def into(self, draft: Draft) -> Generator[Draft]:
         """What is emitted within goes into `draft`."""
         outer, self.current = self.current, draft
         try:

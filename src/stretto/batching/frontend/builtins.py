@@ -13,7 +13,7 @@ import torch
 from stretto.batching.frontend import methods
 from stretto.batching.frontend.arithmetic import any_of, binary, has_type, smallest
 from stretto.batching.frontend.builder import PathEnds
-from stretto.batching.frontend.data import attribute, converted, each_type, read_number
+from stretto.batching.frontend.data import attribute, converted, read_number
 from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.expressions import append, new_list, truth
 from stretto.batching.frontend.frame import Frame, constant
@@ -30,6 +30,7 @@ from stretto.batching.frontend.iteration import (
     plan_of,
 )
 from stretto.batching.frontend.joins import branch
+from stretto.batching.frontend.kinds import each_type
 from stretto.batching.frontend.narrowing import is_instance, python_class
 from stretto.batching.frontend.operators import (
     NUMBERS,
@@ -391,7 +392,10 @@ def _as_number(frame: Frame, value: Value) -> Value:
 def _empty(frame: Frame, name: str, kwargs: dict[str, Value]) -> Value:
     if "default" in kwargs:
         return kwargs["default"]
-    frame.fail(ValueError, f"{name}() iterable argument is empty")
+    try:
+        (min if name == "min" else max)([])
+    except ValueError as error:  # its text depends on the version of Python
+        frame.fail(ValueError, str(error))
     raise PathEnds
 
 

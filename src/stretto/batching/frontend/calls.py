@@ -14,6 +14,7 @@ import torch
 
 from stretto.batching.frontend.builder import Draft, PathEnds, finished, scoped
 from stretto.batching.frontend.builtins import BUILTINS, call_method
+from stretto.batching.frontend.choices import chosen
 from stretto.batching.frontend.data import attribute, construct
 from stretto.batching.frontend.dispatch import applies, apply, at, execute, impossible
 from stretto.batching.frontend.evaluation import Again
@@ -26,9 +27,11 @@ from stretto.batching.frontend.operators import (
     python_of,
 )
 from stretto.batching.frontend.ownership import owned_names
+from stretto.batching.frontend.prune import pruned
 from stretto.batching.frontend.statements import leave
 from stretto.batching.frontend.values import (
     NONE,
+    Choice,
     Closure,
     Dynamic,
     Method,
@@ -52,12 +55,16 @@ MOST_INLINED = 60
 @applies
 def _apply(frame: Frame, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     match function:
+        case Choice():
+            return chosen(frame, function, lambda one: apply(frame, one, args, kwargs))
         case Static(item):
             return _apply_static(frame, item, args, kwargs)
         case Closure():
             return call_function(frame, _source_of_closure(frame, function), args, kwargs)
         case Method(str(name), owner):
-            return call_method(frame, name, owner, args, kwargs)
+            return over_choices(
+                frame, args, kwargs, lambda a, k: call_method(frame, name, owner, a, k)
+            )
         case Method(FunctionType() as python, owner):
             return _apply_static(frame, python, [owner, *args], kwargs)
         case Method(Closure() as closure, owner):
@@ -72,9 +79,52 @@ def _apply(frame: Frame, function: Value, args: list[Value], kwargs: dict[str, V
 
 
 def _apply_static(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not _is_of_user(item):
+        return over_choices(frame, args, kwargs, lambda a, k: _apply_foreign(frame, item, a, k))
+    return _apply_own(frame, item, args, kwargs)
+
+
+def over_choices(
+    frame: Frame,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    use: Callable[[list[Value], dict[str, Value]], Value],
+) -> Value:
+    """What `use` makes of arguments none of which is a choice."""
+    several = next((v for v in (*args, *kwargs.values()) if isinstance(v, Choice)), None)
+    if several is None:
+        return use(args, kwargs)
+
+    def once(one: Value) -> Value:
+        given = [one if value is several else value for value in args]
+        named = {name: one if v is several else v for name, v in kwargs.items()}
+        return over_choices(frame, given, named, use)
+
+    return chosen(frame, several, once)
+
+
+def _is_of_user(item: Any) -> bool:
+    """Whether a call evaluates the user's source."""
+    if isinstance(item, MethodType):
+        return _is_of_user(item.__func__)
+    if _builtin(item) is not None:
+        return False
+    is_module = isinstance(item, torch.nn.Module)
+    if is_module and not type(item).__module__.startswith("torch."):
+        return True
+    return isinstance(item, functools.partial) or (
+        isinstance(item, FunctionType) and not _is_of_torch(item)
+    )
+
+
+def _apply_foreign(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     builtin = _builtin(item)
     if builtin is not None:
         return builtin(frame, args, kwargs)
+    return _apply_own(frame, item, args, kwargs)
+
+
+def _apply_own(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     match item:
         case MethodType():
             return _apply_static(frame, item.__func__, [Static(item.__self__), *args], kwargs)
@@ -100,7 +150,7 @@ def _builtin(item: Any) -> Callable[..., Value] | None:
 
 def _apply_other(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values = [*args, *kwargs.values()]
-    if _is_of_torch(item) or isinstance(item, torch._C.ScriptFunction | torch.jit.ScriptModule):
+    if _is_of_torch(item) or isinstance(item, torch.jit.ScriptFunction | torch.jit.ScriptModule):
         return _apply_torch(frame, item, args, kwargs)
     if all(map(is_static, values)):
         named = {name: python_of(value) for name, value in kwargs.items()}
@@ -406,6 +456,10 @@ def run_body(inner: Frame, node: ast.FunctionDef) -> None:
 
 
 def _call_outlined(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
+    return over_choices(frame, [], bound, lambda _, found: _call_with(frame, source, found))
+
+
+def _call_with(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
     evaluation = frame.evaluation
     _widen(frame, source, bound)
     captured = _captured(frame, source)
@@ -553,7 +607,7 @@ def _evaluate_outlined(
         run_body(inner, source.node)
     function: Function = made.function
     function.parameters = tuple(parameters)
-    function.body = finished(draft)
+    function.body = pruned(finished(draft))
     function.result = frame.evaluation.results.get(made.key, NEVER)
 
 

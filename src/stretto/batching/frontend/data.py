@@ -11,13 +11,17 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend.builder import PathEnds
+from stretto.batching.frontend.choices import chosen
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame, constant
 from stretto.batching.frontend.joins import branch
+from stretto.batching.frontend.kinds import each_type, unpacked
 from stretto.batching.frontend.operators import call_torch, getitem, is_static, is_tensor_like
 from stretto.batching.frontend.values import (
+    Choice,
     Dynamic,
     Method,
+    Native,
     SliceValue,
     Static,
     Text,
@@ -42,42 +46,13 @@ from stretto.batching.types import (
 METHOD_OWNERS = (TensorType, RowsType, ListType, TupleType, DictType)
 
 
-def switch(
-    frame: Frame,
-    value: Dynamic,
-    groups: Sequence[Sequence[Type]],
-    handler: Callable[[Dynamic], Value],
-) -> Value:
-    """What `handler` makes of a value, evaluated for each group of types that it may have."""
-    first, *rest = groups
-    if not rest:
-        return handler(frame.cast(value, union(first)))
-    test = frame.assign("has_type", Scalar.BOOL, value.operand, detail=tuple(first))
-    found = branch(
-        frame,
-        test.operand,
-        (
-            lambda: handler(frame.cast(value, union(first))),
-            lambda: switch(frame, value, rest, handler),
-        ),
-    )
-    assert found is not None
-    return found
-
-
-def each_type(frame: Frame, value: Value, handler: Callable[[Dynamic], Value]) -> Value:
-    """What `handler` makes of a value of one type; evaluated for each that the value may have."""
-    given = frame.dynamic(value)
-    impossible(frame, given.type)
-    kinds = sorted(alternatives(given.type), key=str)
-    return switch(frame, given, [[kind] for kind in kinds], handler)
-
-
 # ---- attributes ------------------------------------------------------------------------------
 
 
 def attribute(frame: Frame, value: Value, name: str) -> Value:
     match value:
+        case Choice():
+            return chosen(frame, value, lambda option: attribute(frame, option, name))
         case Static(item):
             return _static_attribute(frame, item, name)
         case TupleValue(items, _, names) if name in names:
@@ -157,6 +132,8 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
         return _field(frame, value, [kind], name)
     if name == "__class__":
         return Static(info.python)
+    if info.kind == "namedtuple" and name == "_replace":
+        return Native(name, lambda f, _, changes: _replaced(f, value, kind, changes))
     try:
         found = inspect.getattr_static(info.python, name)
     except AttributeError:
@@ -172,6 +149,17 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
             return Static(getattr(info.python, name))
         case _:
             return Static(found)
+
+
+def _replaced(frame: Frame, value: Dynamic, kind: RecordType, changes: dict[str, Value]) -> Value:
+    """The named tuple with some fields changed."""
+    python = frame.evaluation.info(kind).python
+    names: tuple[str, ...] = python._fields  # type: ignore[attr-defined]
+    unknown = [name for name in changes if name not in names]
+    if unknown:
+        frame.refuse(f"{python.__name__} has no field {unknown[0]}")
+    items = [changes[n] if n in changes else _field(frame, value, [kind], n) for n in names]
+    return _new_record(frame, python, "namedtuple", names, items)
 
 
 _TENSOR_FACTS = frozenset(
@@ -346,6 +334,16 @@ def _bound(
 
 def subscript(frame: Frame, value: Value, index: Value) -> Value:
     """value[index]"""
+    if isinstance(value, Choice):
+        return chosen(frame, value, lambda option: subscript(frame, option, index))
+    if (
+        isinstance(index, Static)
+        and isinstance(index.value, slice)
+        and not isinstance(value, Static)
+    ):
+        index = SliceValue(*map(Static, (index.value.start, index.value.stop, index.value.step)))
+    if isinstance(index, Choice):
+        return chosen(frame, index, lambda option: subscript(frame, value, option))
     if isinstance(value, TupleValue):
         return _item_of_known(frame, value, index)
     if isinstance(value, Static):
@@ -417,14 +415,6 @@ def _static_by_dynamic(frame: Frame, item: Any, index: Value) -> Value:
     )
 
 
-class Choice:
-    """Which of several static objects an instance chooses: a value whose uses are branches."""
-
-    def __init__(self, options: list[tuple[Any, Any]], index: Dynamic) -> None:
-        self.options = options
-        self.index = index
-
-
 def _chosen(
     frame: Frame, options: list[tuple[Any, Any]], index: Value, error: type, length: int
 ) -> Value:
@@ -444,7 +434,6 @@ def _chosen(
         )
         assert wrapped is not None
         given = frame.dynamic(wrapped)
-    from stretto.batching.frontend.values import Native
 
     def call(inner: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return choose(inner, options, given, error, lambda item: apply(inner, item, args, kwargs))
@@ -481,11 +470,11 @@ def choose(
 
 def _item(frame: Frame, value: Dynamic, index: Value) -> Value:
     match value.type:
-        case TupleType(items) if is_static(index):
-            unpacked = TupleValue(unpack_tuple(frame, value, items))
-            return _item_of_known(frame, unpacked, index)
-        case TupleType(items):
-            listed = TupleValue(unpack_tuple(frame, value, items), is_list=True)
+        case TupleType() as kind if is_static(index):
+            known = TupleValue(unpacked(frame, value, kind))
+            return _item_of_known(frame, known, index)
+        case TupleType() as kind:
+            listed = TupleValue(unpacked(frame, value, kind), is_list=True)
             return subscript(frame, frame.dynamic(listed), index)
         case ListType() | RowsType():
             return _list_item(frame, value, index)
@@ -504,17 +493,9 @@ def _item(frame: Frame, value: Dynamic, index: Value) -> Value:
             raise PathEnds
 
 
-def unpack_tuple(frame: Frame, value: Dynamic, items: tuple[Type, ...]) -> tuple[Value, ...]:
-    return tuple(
-        frame.assign("item", type_, value.operand, detail=position)
-        for position, type_ in enumerate(items)
-    )
-
-
 def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:
     if isinstance(index, SliceValue):
-        parts = [frame.operand(part) for part in _slice_parts(index)]
-        return frame.assign("slice", value.type, value.operand, *parts)
+        return _sliced(frame, value, index)
     if isinstance(value.type, RowsType) and isinstance(index, TupleValue):
         first, *rest = index.items
         row = _list_item(frame, value, first)
@@ -526,6 +507,17 @@ def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:
     found = frame.assign("at", type_, value.operand, position.operand)
     impossible(frame, type_)
     return found
+
+
+def _sliced(frame: Frame, value: Dynamic, index: SliceValue) -> Dynamic:
+    """A slice of a list is a list of its own: it may come to hold other types."""
+    parts = [frame.operand(part) for part in _slice_parts(index)]
+    type_ = value.type
+    if isinstance(type_, ListType) and not type_.is_tuple:
+        cell = frame.evaluation.cell(frame.site("slice"))
+        frame.evaluation.grow(cell, item_type(frame, type_))
+        type_ = ListType(cell)
+    return frame.assign("slice", type_, value.operand, *parts)
 
 
 def item_type(frame: Frame, type_: Type) -> Type:

@@ -11,17 +11,18 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from stretto.batching.frontend.builder import Builder
-from stretto.batching.program import ClassInfo, Function, InstanceProgram, Variable
+from stretto.batching.program import ClassInfo, Function, InstanceProgram
 from stretto.batching.types import (
     NEVER,
+    DictType,
     ListType,
     RecordType,
     Scalar,
     TensorType,
+    TupleType,
     Type,
+    UnionType,
     alternatives,
     union,
 )
@@ -89,7 +90,10 @@ class Evaluation:
     rounds: int = 0
     outlined: dict[Hashable, Outlined] = field(default_factory=dict[Hashable, Outlined])
     functions: list[Function] = field(default_factory=list[Function])
+    keys: dict[int, Scalar] = field(default_factory=dict[int, Scalar])
+    """The type of the keys of the dicts of a cell, as far as it is known."""
     _sites: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    _merged: dict[int, int] = field(default_factory=dict[int, int])
     definitions: dict[Any, Any] = field(default_factory=dict[Any, Any])
     """Syntax trees of functions, by their code or by the node of a lambda."""
     kept: list[Any] = field(default_factory=list[Any])
@@ -101,7 +105,7 @@ class Evaluation:
         """The cell of a place where lists are made, the same in each round."""
         if site not in self._sites:
             self._sites[site] = self.new_cell()
-        return self._sites[site]
+        return self.cell_now(self._sites[site])
 
     def new_cell(self, type_: Type = NEVER) -> int:
         self.cells.append(type_)
@@ -113,6 +117,7 @@ class Evaluation:
         if grown != self.cells[cell]:
             self.cells[cell] = grown
             self.changed = True
+            self.settle(grown)
 
     def class_number(self, python: type, kind: str, fields: Sequence[str]) -> int:
         """The number of a class; fields that it did not have yet are added."""
@@ -140,6 +145,102 @@ class Evaluation:
 
     def item_type(self, type_: ListType) -> Type:
         return self.cells[type_.cell]
+
+    # ---- lists that meet
+
+    def cell_now(self, number: int) -> int:
+        """The cell that has taken the place of one."""
+        while number in self._merged:
+            number = self._merged[number]
+        return number
+
+    def now(self, type_: Type) -> Type:
+        """A type with the cells that have taken the place of its own."""
+        match type_:
+            case ListType(cell, is_tuple):
+                return ListType(self.cell_now(cell), is_tuple)
+            case DictType(_, cell):
+                cell = self.cell_now(cell)
+                return DictType(self.keys.get(cell, type_.key), cell)
+            case TupleType(items):
+                return TupleType(tuple(map(self.now, items)))
+            case UnionType(items):
+                return union(map(self.now, items))
+            case _:
+                return type_
+
+    def settle(self, type_: Type) -> None:
+        """Lists that one variable may hold have one cell, since they cannot be told apart when
+        the program runs; so have dicts. Raises Again where cells are merged for it."""
+        if self.merge_cells(type_):
+            raise Again
+
+    def merge_cells(self, type_: Type) -> bool:
+        """Merges the cells of lists and of dicts that a value of a type may be; whether any were
+        merged."""
+        if isinstance(type_, TupleType):
+            return True in list(map(self.merge_cells, type_.items))
+        if not isinstance(type_, UnionType):
+            return False
+        found: dict[Hashable, set[int]] = {}
+        merged = False
+        for item in type_.items:
+            match item:
+                case ListType(cell, is_tuple):
+                    found.setdefault(is_tuple, set()).add(self.cell_now(cell))
+                case DictType(_, cell):
+                    found.setdefault("dict", set()).add(self.cell_now(cell))
+                case _:
+                    merged |= self.merge_cells(item)
+        for cells in found.values():
+            if len(cells) > 1:
+                self._merge(sorted(cells))
+                merged = True
+        return merged
+
+    def _merge(self, cells: list[int]) -> None:
+        first, *others = cells
+        self._merged |= dict.fromkeys(others, first)
+        kinds = {self.keys[cell] for cell in cells if cell in self.keys}
+        if len(kinds) > 1:
+            raise CaptureError(
+                "a dict with string keys and one with int keys are held in one place",
+                remedy="use keys of one type",
+            )
+        if kinds:
+            self.keys[first] = kinds.pop()
+        self.cells[first] = union(self.cells[cell] for cell in cells)
+        self.cells[:] = map(self.now, self.cells)
+        self.results = {key: self.now(type_) for key, type_ in self.results.items()}
+        self.classes.infos[:] = [
+            ClassInfo(i.python, i.kind, i.fields, tuple(map(self.cell_now, i.cells)))
+            for i in self.classes.infos
+        ]
+        for number, cell in enumerate(self.cells):
+            if number not in self._merged:
+                self.merge_cells(cell)
+
+    # ---- dicts whose keys are not fixed
+
+    def has_keys(self, cell: int, key: Scalar) -> None:
+        """Notes that the dicts of a cell have keys of a type. Raises Again where that was not
+        known, and CaptureError where they have others."""
+        known = self.keys.get(self.cell_now(cell))
+        if known is None:
+            self.keys[self.cell_now(cell)] = key
+            if key is not Scalar.INT:
+                self.cells[:] = map(self.now, self.cells)
+                self.results = {name: self.now(type_) for name, type_ in self.results.items()}
+                raise Again
+        elif known is not key:
+            raise CaptureError(
+                f"a dict has keys of type {known.value} and of type {key.value}",
+                remedy="use keys of one type",
+            )
+
+    def dict_type(self, cell: int) -> DictType:
+        """The type of the dicts of a cell."""
+        return DictType(self.keys.get(self.cell_now(cell), Scalar.INT), self.cell_now(cell))
 
     # ---- static data that is read
 
@@ -196,6 +297,7 @@ class Evaluation:
         if grown != known:
             self.results[key] = grown
             self.changed = True
+            self.settle(grown)
 
 
 def show_type(evaluation: Evaluation, type_: Type) -> str:
@@ -216,16 +318,3 @@ def show_type(evaluation: Evaluation, type_: Type) -> str:
             case _:
                 names.append(str(item))
     return " | ".join(sorted(names)) or "never"
-
-
-def is_native(variable: Variable) -> bool:
-    """Whether a variable is kept in a register: it has one scalar or tensor type."""
-    return isinstance(variable.type, TensorType) or variable.type in (
-        Scalar.BOOL,
-        Scalar.INT,
-        Scalar.FLOAT,
-    )
-
-
-def is_parameter(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)

@@ -6,13 +6,13 @@ import ast
 import builtins
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from stretto.batching.frontend.arithmetic import binary, compare, unary
 from stretto.batching.frontend.builder import PathEnds
+from stretto.batching.frontend.choices import bound, chosen
 from stretto.batching.frontend.data import (
     attribute,
-    each_type,
     new_dict,
     read_number,
     subscript,
@@ -22,10 +22,12 @@ from stretto.batching.frontend.dispatch import apply, assign_to, at, evaluate, e
 from stretto.batching.frontend.frame import Frame, constant
 from stretto.batching.frontend.iteration import Plan, iterate, plan_of
 from stretto.batching.frontend.joins import branch, truth_of_constant
+from stretto.batching.frontend.kinds import each_type
 from stretto.batching.frontend.narrowing import narrow
 from stretto.batching.frontend.operators import is_static
 from stretto.batching.frontend.values import (
     NONE,
+    Choice,
     Closure,
     Dynamic,
     Iterator_,
@@ -81,23 +83,32 @@ def lookup(frame: Frame, name: str) -> Value:
     raise PathEnds
 
 
+def _unbound(frame: Frame, scope: Frame, name: str) -> NoReturn:
+    if scope is frame:
+        message = f"cannot access local variable '{name}' where it is not associated with a value"
+        frame.fail(UnboundLocalError, message)
+    else:
+        message = f"cannot access free variable '{name}' where it is not associated with a value"
+        frame.fail(NameError, f"{message} in enclosing scope")
+    raise PathEnds
+
+
+def _bound(frame: Frame, scope: Frame, name: str, value: Choice) -> Value:
+    return bound(frame, value, lambda: _unbound(frame, scope, name))
+
+
 def _local(frame: Frame, name: str) -> Value | None:
     scope: Frame | None = frame
     while scope is not None:
         if name in scope.locals:
             value = scope.locals[name]
             if isinstance(value, Unbound):
-                frame.refuse(
-                    f"{name} is read, which is not assigned on every way to here",
-                    f"assign {name} before the branch or loop",
-                )
+                _unbound(frame, scope, name)
+            if isinstance(value, Choice):
+                value = scope.locals[name] = _bound(frame, scope, name, value)
             return value
         if name in scope.local_names:
-            frame.fail(
-                UnboundLocalError,
-                f"cannot access local variable '{name}' where it is not associated with a value",
-            )
-            raise PathEnds
+            _unbound(frame, scope, name)
         if scope.outer is None and scope is not frame and name in scope.free:
             return Static(scope.free[name])
         scope = scope.outer
@@ -451,6 +462,9 @@ def truth(frame: Frame, value: Value) -> bool | Operand:
     known = truth_of_constant(value)
     if known is not None:
         return known
+    if isinstance(value, Choice):
+        found = chosen(frame, value, lambda option: _as_bool(truth(frame, option)))
+        return _truth_value(frame, frame.dynamic(found))
     if isinstance(value, Iterator_):
         return True
     if isinstance(value, Static):
@@ -460,6 +474,12 @@ def truth(frame: Frame, value: Value) -> bool | Operand:
         known = constant(given)
         return given.operand if known is ... else bool(known)
     return _truth_value(frame, frame.dynamic(each_type(frame, given, lambda v: _true(frame, v))))
+
+
+def _as_bool(condition: bool | Operand) -> Value:
+    if isinstance(condition, bool):
+        return Static(condition)
+    return Dynamic(condition, Scalar.BOOL)
 
 
 def _truth_value(frame: Frame, value: Dynamic) -> bool | Operand:
@@ -478,12 +498,7 @@ def _true(frame: Frame, value: Dynamic) -> Value:
             for name in ("__bool__", "__len__"):
                 if hasattr(python, name) and not issubclass(python, tuple):
                     found = apply(frame, attribute(frame, value, name), [])
-                    condition = truth(frame, found)
-                    return (
-                        Static(condition)
-                        if isinstance(condition, bool)
-                        else Dynamic(condition, Scalar.BOOL)
-                    )
+                    return _as_bool(truth(frame, found))
             return Static(True)
         case TupleType(items):
             return Static(bool(items))

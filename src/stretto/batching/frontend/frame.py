@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from stretto.batching.frontend.builder import Builder, Draft, Gap
+from stretto.batching.frontend.builder import Builder, Gap
 from stretto.batching.frontend.evaluation import Evaluation, show_type
 from stretto.batching.frontend.values import (
+    Choice,
     Closure,
     Dynamic,
     Iterator_,
@@ -26,7 +27,7 @@ from stretto.batching.frontend.values import (
     literal,
     scalar_type,
 )
-from stretto.batching.program import Assign, Literal, Operand, Raise, Variable
+from stretto.batching.program import Assign, Literal, Operand, Raise
 from stretto.batching.types import (
     NEVER,
     ListType,
@@ -135,6 +136,7 @@ class Frame:
         self, op: str, type_: Type, *args: Operand, detail: Any = None, name: str | None = None
     ) -> Dynamic:
         """A new variable with what a primitive makes."""
+        self.evaluation.settle(type_)
         target = self.builder.variable(name or op, type_)
         self.builder.emit(Assign(target, op, args, detail, self.location))
         return Dynamic(target, type_)
@@ -189,6 +191,11 @@ class Frame:
                 return self._static(item)
             case Unbound():
                 self.refuse("a local variable is read that is not assigned on every way to here")
+            case Choice():
+                self.refuse(
+                    "what is one of several functions or modules becomes data of an instance",
+                    "keep its number, and index a list of functions or modules by it",
+                )
             case Iterator_(plan):
                 self.refuse(f"{plan} is kept in data", "make a list of it")
             case Text():
@@ -264,18 +271,23 @@ def tensor_type(tensor: torch.Tensor) -> TensorType:
     return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
 
 
-def variable_of(value: Dynamic) -> Variable | None:
-    return value.operand if isinstance(value.operand, Variable) else None
-
-
-def is_int(value: Value) -> bool:
+def is_data(value: Value) -> bool:
+    """Whether a value can be kept in a variable of the program."""
     match value:
+        case Dynamic():
+            return True
+        case TupleValue(items):
+            return all(map(is_data, items))
         case Static(item):
-            return type(item) is int
-        case Dynamic(_, type_):
-            return type_ is Scalar.INT
+            return _is_static_data(item)
         case _:
             return False
+
+
+def _is_static_data(item: Any) -> bool:
+    if type(item) in (tuple, list, torch.Size):
+        return all(map(_is_static_data, item))
+    return scalar_type(item) is not None or isinstance(item, torch.Tensor)
 
 
 def constant(value: Value) -> Any:
@@ -287,7 +299,3 @@ def constant(value: Value) -> Any:
             return item
         case _:
             return ...
-
-
-def new_draft() -> Draft:
-    return []

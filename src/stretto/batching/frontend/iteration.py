@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend.data import item_type, subscript, unpack_tuple
+from stretto.batching.frontend.data import item_type, subscript
 from stretto.batching.frontend.frame import Frame, constant
+from stretto.batching.frontend.kinds import unpacked
 from stretto.batching.frontend.loops import dynamic_loop, nothing, unrolled
 from stretto.batching.frontend.operators import getitem, is_static, python_of
 from stretto.batching.frontend.values import (
@@ -282,8 +283,8 @@ def _dynamic_plan(frame: Frame, value: Dynamic, type_: Any) -> Plan:
     if all(isinstance(kind, ListType | RowsType) for kind in kinds):
         return Items(value)
     match type_:
-        case TupleType(items):
-            return Known(unpack_tuple(frame, value, items))
+        case TupleType():
+            return Known(unpacked(frame, value, type_))
         case TensorType(_, shape) if shape:
             return Known([getitem(frame, value, Static(i)) for i in range(shape[0])])
         case DictType(key, _):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stretto.batching.frontend.builder import Draft, Gap, PathEnds
-from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.frame import Exit, Frame, is_data
+from stretto.batching.frontend.options import join_choices
+from stretto.batching.frontend.sameness import same
 from stretto.batching.frontend.values import (
     Closure,
     Dynamic,
@@ -15,31 +17,9 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Unbound,
     Value,
-    is_scalar,
 )
 from stretto.batching.program import Assign, If, Operand
 from stretto.batching.types import NEVER, Scalar, TupleType, union
-
-
-def same(first: Value, second: Value) -> bool:
-    """Whether two values are surely the same."""
-    match first, second:
-        case Static(a), Static(b):
-            return a is b or (is_scalar(first) and type(a) is type(b) and a == b)
-        case Dynamic(a, kind), Dynamic(b, other):
-            return kind == other and (a is b or a == b)
-        case TupleValue(a, x), TupleValue(b, y):
-            return x == y and len(a) == len(b) and all(map(same, a, b))
-        case Method(f, a), Method(g, b):
-            return f is g and same(a, b)
-        case Closure(), Closure():
-            return first is second
-        case Native(a), Native(b):
-            return a == b
-        case Unbound(), Unbound():
-            return True
-        case _:
-            return first is second
 
 
 def merge(frame: Frame, exits: Sequence[Exit]) -> Value | None:
@@ -62,8 +42,6 @@ def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) 
     first = values[0]
     if all(same(first, value) for value in values[1:]):
         return first
-    if any(isinstance(value, Unbound) for value in values):
-        return Unbound()
     if all(isinstance(value, TupleValue) for value in values):
         tuples = [value for value in values if isinstance(value, TupleValue)]
         if len({(len(value.items), value.is_list) for value in tuples}) == 1:
@@ -73,6 +51,8 @@ def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) 
     unpacked = _unpacked(frame, gaps, values)
     if unpacked is not None:
         return join(frame, gaps, unpacked, name)
+    if not all(map(is_data, values)):
+        return join_choices(frame, gaps, values, name)
     target = frame.builder.variable(name, NEVER)
     for gap, value in zip(gaps, values, strict=True):
         draft: Draft = gap.statements
@@ -80,6 +60,7 @@ def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) 
             made = frame.dynamic(value)
             target.type = union((target.type, made.type))
             frame.builder.emit(Assign(target, "copy", (made.operand,)))
+    frame.evaluation.settle(target.type)
     return Dynamic(target, target.type)
 
 

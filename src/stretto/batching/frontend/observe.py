@@ -26,11 +26,18 @@ from stretto.batching.types import (
     RowsType,
     Scalar,
     TensorType,
+    TupleType,
     Type,
     alternatives,
     union,
 )
 from stretto.errors import CaptureError
+
+_LONGEST = 8
+"""A tuple of more items is one of any length."""
+_DEEPEST = 3
+"""Tuples within as many tuples are of any length, as the nodes of a tree may be tuples; a list
+within as many lists is one of them."""
 
 
 class Observer:
@@ -48,7 +55,7 @@ class Observer:
         for number, value in enumerate(column):
             self._pending.append((value, place, cell, f"{title}[{number}]"))
         self._drain()
-        return self._evaluation.cells[cell]
+        return self._evaluation.cells[self._evaluation.cell_now(cell)]
 
     def _drain(self) -> None:
         while self._pending:
@@ -57,9 +64,10 @@ class Observer:
             if key in self._seen and not isinstance(value, int | float | str | bool):
                 continue
             self._seen[key] = value
-            self._evaluation.cells[cell] = self._joined(
-                self._evaluation.cells[cell], self._type(value, place, path)
-            )
+            cell = self._evaluation.cell_now(cell)
+            grown = self._joined(self._evaluation.cells[cell], self._type(value, place, path))
+            self._evaluation.cells[cell] = grown
+            self._evaluation.merge_cells(grown)
 
     def _joined(self, known: Type, new: Type) -> Type:
         """Tensors of one place that differ in their first dim alone are rows."""
@@ -91,14 +99,28 @@ class Observer:
 
     def _list(self, value: Sequence[Any], place: Hashable, path: str, is_tuple: bool) -> Type:
         inner = (place, "items")
+        if _depth(place) >= _DEEPEST:
+            inner = place
         cell = self._evaluation.cell(inner)
         for number, item in enumerate(value):
             self._pending.append((item, inner, cell, f"{path}[{number}]"))
         return ListType(cell, is_tuple)
 
     def _tuple(self, value: tuple[Any, ...], place: Hashable, path: str) -> Type:
-        """A tuple of any length: the same place may hold tuples of several lengths."""
-        return self._list(value, place, path, is_tuple=True)
+        """A short tuple has a type for each item. Long ones and tuples deep in tuples have any
+        length, and one type for all items."""
+        depth = 0
+        around = place
+        while isinstance(around, tuple) and len(around) == 3 and around[1] == "item":
+            around, depth = around[0], depth + 1
+        if len(value) > _LONGEST or depth >= _DEEPEST:
+            return self._list(value, around, path, is_tuple=True)
+        return TupleType(
+            tuple(
+                self._type(item, (place, "item", number), f"{path}[{number}]")
+                for number, item in enumerate(value)
+            )
+        )
 
     def _dict(self, value: dict[Any, Any], place: Hashable, path: str) -> Type:
         if value and all(type(key) is str for key in value):
@@ -113,6 +135,7 @@ class Observer:
             )
         inner = (place, "values")
         cell = self._evaluation.cell(inner)
+        self._evaluation.has_keys(cell, kind)
         for key, item in value.items():
             self._pending.append((item, inner, cell, f"{path}[{key!r}]"))
         return DictType(kind, cell)
@@ -188,6 +211,14 @@ class Observer:
         if new:
             self._annotations(number, python)
         return RecordType(number)
+
+
+def _depth(place: Hashable) -> int:
+    """In how many lists a place is."""
+    depth = 0
+    while isinstance(place, tuple) and len(place) == 2 and place[1] == "items":
+        place, depth = place[0], depth + 1
+    return depth
 
 
 def _row(kind: TensorType | RowsType) -> TensorType | None:

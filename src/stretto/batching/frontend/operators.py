@@ -16,7 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stretto.batching.frontend.builder import PathEnds
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.kinds import each_type, unpacked
 from stretto.batching.frontend.values import (
     Dynamic,
     SliceValue,
@@ -29,7 +31,9 @@ from stretto.batching.types import (
     RowsType,
     Scalar,
     TensorType,
+    TupleType,
     Type,
+    UnionType,
     alternatives,
 )
 from stretto.errors import CaptureError
@@ -112,11 +116,45 @@ def call_torch(
 ) -> Value:
     """The value of a call of a torch function (or of a module of torch) on tensors of the
     instance. Raises NotStatic where its result depends on the content of tensors."""
+    several = next(filter(None, map(_of_several_types, (*args, *kwargs.values()))), None)
+    if several is not None:
+
+        def once(one: Value) -> Value:
+            given = [_replaced(value, several, one) for value in args]
+            named = {name: _replaced(value, several, one) for name, value in kwargs.items()}
+            return call_torch(frame, function, given, named)
+
+        return each_type(frame, several, once)
     arguments = Arguments()
     given = tuple(_argument(frame, value, arguments) for value in args)
     named = tuple((name, _argument(frame, value, arguments)) for name, value in kwargs.items())
     made = _made(frame, function, given, named, arguments)
     return _emit(frame, function, given, named, arguments, made)
+
+
+def _of_several_types(value: Value) -> Dynamic | None:
+    """A value among the parts of an argument that may have one of several types."""
+    match value:
+        case Dynamic(_, UnionType()):
+            return value
+        case TupleValue(items):
+            return next(filter(None, map(_of_several_types, items)), None)
+        case SliceValue(start, stop, step):
+            return next(filter(None, map(_of_several_types, (start, stop, step))), None)
+        case _:
+            return None
+
+
+def _replaced(value: Value, part: Dynamic, new: Value) -> Value:
+    match value:
+        case Dynamic():
+            return new if value is part else value
+        case TupleValue(items, is_list, names):
+            return TupleValue(tuple(_replaced(x, part, new) for x in items), is_list, names)
+        case SliceValue(start, stop, step):
+            return SliceValue(*(_replaced(x, part, new) for x in (start, stop, step)))
+        case _:
+            return value
 
 
 def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
@@ -131,17 +169,17 @@ def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
         case SliceValue(start, stop, step):
             return slice(*(_argument(frame, item, arguments) for item in (start, stop, step)))
         case Dynamic(_, type_):
-            kinds = list(alternatives(type_))
-            if len(kinds) == 1 and (isinstance(type_, TensorType | RowsType) or type_ in NUMBERS):
+            if isinstance(type_, TensorType | RowsType) or type_ in NUMBERS:
                 return arguments.add(value)
-            wanted = [k for k in kinds if isinstance(k, TensorType | RowsType) or k in NUMBERS]
-            if len(wanted) == 1:
-                what = "an operand of a tensor operator must be a tensor or a number"
-                return arguments.add(frame.expect(value, tuple(wanted), what))
+            if type_ is Scalar.NONE:
+                return None
+            if isinstance(type_, TupleType):
+                return tuple(
+                    _argument(frame, item, arguments) for item in unpacked(frame, value, type_)
+                )
             frame.refuse(
                 f"an operand of a tensor operator is {frame.show(type_)}",
-                "its tensors have several shapes, or it may be something else: keep one shape in "
-                "one place",
+                "a tensor operator takes tensors and numbers",
             )
         case _:
             frame.refuse("a function is handed to a tensor operator")
@@ -288,11 +326,18 @@ def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
     return frame.refuse(f"a tensor operator returns a {kind.__name__}")
 
 
+_ERRORS = (TypeError, RuntimeError, IndexError, ValueError)
+"""What torch raises for arguments that do not go together; other errors are of its fake tensors."""
+
+
 def _raise(frame: Frame, function: Callable[..., Any], error: BaseException) -> None:
     name = getattr(function, "__qualname__", type(function).__name__)
     kind = type(error).__name__
     if isinstance(error, CaptureError):
         frame.refuse(error.message, error.remedy)
+    if type(error) in _ERRORS:
+        frame.fail(type(error), str(error))
+        raise PathEnds
     if "DataDependent" in kind or "DynamicOutputShape" in kind or "GuardOnData" in kind:
         raise NotStatic(
             f"what {name} returns depends on the content of a tensor",

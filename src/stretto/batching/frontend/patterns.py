@@ -9,14 +9,15 @@ from collections.abc import Callable
 from stretto.batching.frontend.arithmetic import compare, equal, has_type
 from stretto.batching.frontend.builder import Draft, PathEnds, scoped
 from stretto.batching.frontend.builtins import BUILTINS
-from stretto.batching.frontend.data import attribute, subscript, unpack_tuple
+from stretto.batching.frontend.data import attribute, subscript
 from stretto.batching.frontend.dispatch import at, evaluate, execute, executes
 from stretto.batching.frontend.expressions import listed, truth
 from stretto.batching.frontend.frame import Exit, Frame
 from stretto.batching.frontend.joins import merge
+from stretto.batching.frontend.kinds import unpacked
 from stretto.batching.frontend.narrowing import is_instance
 from stretto.batching.frontend.operators import is_static, python_of
-from stretto.batching.frontend.values import Dynamic, SliceValue, Static, TupleValue, Value
+from stretto.batching.frontend.values import Choice, Dynamic, SliceValue, Static, TupleValue, Value
 from stretto.batching.program import If, Leave, Operand
 from stretto.batching.types import (
     ListType,
@@ -31,6 +32,8 @@ from stretto.batching.types import (
 @executes(ast.Match)
 def _match(frame: Frame, node: ast.Match) -> None:
     subject = evaluate(frame, node.subject)
+    if isinstance(subject, Choice):
+        frame.refuse("match of one of several objects that are no data", "compare them with `is`")
     name = node.subject.id if isinstance(node.subject, ast.Name) else None
     end = frame.builder.label()
     ends: list[Exit] = []
@@ -189,7 +192,7 @@ class _Case:
         stars = [i for i, part in enumerate(patterns) if isinstance(part, ast.MatchStar)]
         subject = self.only(subject, lambda kind: _is_sequence(frame, kind))
         if isinstance(subject, Dynamic) and isinstance(subject.type, TupleType):
-            subject = TupleValue(unpack_tuple(frame, subject, subject.type.items))
+            subject = TupleValue(unpacked(frame, subject, subject.type))
         length = BUILTINS[len](frame, [subject], {})
         wanted = Static(len(patterns) - len(stars))
         op = ast.GtE() if stars else ast.Eq()

@@ -32,10 +32,11 @@ from stretto.batching.frontend.operators import is_tensor_like
 from stretto.batching.frontend.values import (
     NONE,
     Dynamic,
+    SliceValue,
     Static,
     Value,
 )
-from stretto.batching.program import Break, Continue, Leave, Return
+from stretto.batching.program import Break, Continue, Leave, Literal, Return
 from stretto.batching.types import ListType, Scalar, TupleType, alternatives
 from stretto.frontends.python.source.liveness import stores
 
@@ -117,20 +118,40 @@ def _wrong_length(frame: Frame, given: int, wanted: int, at_least: bool = False)
 
 def _unpack_list(frame: Frame, targets: list[ast.expr], value: Value, starred: bool) -> None:
     """A list whose length the instance decides."""
-    if starred:
-        frame.refuse("a starred target for a list whose length the instance decides")
     given = frame.dynamic(value)
     length = frame.assign("len", Scalar.INT, given.operand)
-    wrong = frame.assign("ne", Scalar.BOOL, length.operand, frame.operand(Static(len(targets))))
+    wanted = len(targets) - starred
+    short = frame.assign("lt", Scalar.BOOL, length.operand, Literal(wanted))
 
-    def fails() -> Value:
-        frame.fail(ValueError, f"the list to unpack has not {len(targets)} items")
+    def misses() -> None:
+        least = "at least " if starred else ""
+        text = f"not enough values to unpack (expected {least}{wanted}, got "
+        frame.fail(ValueError, text, length.operand, ")")
         raise PathEnds
 
-    branch(frame, wrong.operand, (fails, lambda: None))
-    parts = [subscript(frame, given, Static(i)) for i in range(len(targets))]
-    for target, part in zip(targets, parts, strict=True):
-        assign_to(frame, target, part)
+    branch(frame, short.operand, (misses, lambda: None))
+    if not starred:
+        long = frame.assign("gt", Scalar.BOOL, length.operand, Literal(wanted))
+
+        def exceeds() -> None:
+            frame.fail(ValueError, f"too many values to unpack (expected {wanted})")
+            raise PathEnds
+
+        branch(frame, long.operand, (exceeds, lambda: None))
+    for number, target in enumerate(targets):
+        behind = any(isinstance(before, ast.Starred) for before in targets[:number])
+        position = number - len(targets) if behind else number
+        if not isinstance(target, ast.Starred):
+            assign_to(frame, target, subscript(frame, given, Static(position)))
+            continue
+        stop = position + 1 - (len(targets) - number) if behind else number + 1 - len(targets)
+        part = SliceValue(Static(number), Static(stop or None), NONE)
+        found = frame.dynamic(subscript(frame, given, part))
+        if isinstance(found.type, ListType) and found.type.is_tuple:
+            cell = frame.evaluation.cell(frame.site("star"))
+            frame.evaluation.grow(cell, frame.evaluation.item_type(found.type))
+            found = frame.assign("to_list", ListType(cell), found.operand, detail=False)
+        assign_to(frame, target.value, found)
 
 
 @executes(ast.AugAssign)

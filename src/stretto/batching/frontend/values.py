@@ -79,7 +79,20 @@ class Iterator_:
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """A local variable that some of the ways to here have not assigned."""
+    """A local variable that is not assigned."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One of several values, by the way that the instance took: `index` has the number of one.
+
+    The options are values that cannot be data (functions, modules, a variable that is not
+    assigned), and at most one that is: its variable has the type `known` where it is chosen.
+    """
+
+    options: tuple[tuple[int, Value], ...]
+    index: Dynamic
+    known: Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,7 @@ Value = (
     | SliceValue
     | Iterator_
     | Unbound
+    | Choice
     | Text
     | Native
 )

@@ -1,0 +1,42 @@
+"""Whether two values of the evaluation are surely the same value of Python."""
+
+from __future__ import annotations
+
+from stretto.batching.frontend.values import (
+    Choice,
+    Closure,
+    Dynamic,
+    Method,
+    Native,
+    Static,
+    TupleValue,
+    Unbound,
+    Value,
+    is_scalar,
+)
+
+
+def same(first: Value, second: Value) -> bool:
+    """Whether two values are surely the same."""
+    match first, second:
+        case Static(a), Static(b):
+            return a is b or (is_scalar(first) and type(a) is type(b) and a == b)
+        case Dynamic(a, kind), Dynamic(b, other):
+            return kind == other and (a is b or a == b)
+        case TupleValue(a, x), TupleValue(b, y):
+            return x == y and len(a) == len(b) and all(map(same, a, b))
+        case Method(f, a), Method(g, b):
+            return f is g and same(a, b)
+        case Closure(), Closure():
+            return first is second
+        case Native(a), Native(b):
+            return a == b
+        case Unbound(), Unbound():
+            return True
+        case Choice(a, i, _), Choice(b, j, _):
+            alike = len(a) == len(b) and same(i, j)
+            return alike and all(
+                x[0] == y[0] and same(x[1], y[1]) for x, y in zip(a, b, strict=True)
+            )
+        case _:
+            return first is second
