@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +31,19 @@ TEXTS = [f"(1 {i % 100} (2 {(3 * i) % 100} (7 4 {i // 4})))" for i in range(200)
 DEADLY = "(99 98 97)"
 
 
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+PORT = _free_port()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     ray.init(num_cpus=6, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    serve.start(http_options={"host": "127.0.0.1", "port": PORT})
     DataContext.get_current().enable_progress_bars = False
     yield
     serve.shutdown()
@@ -118,8 +131,9 @@ def test_the_rest_finishes_where_the_block_of_a_killed_worker_may_be_lost(tmp_pa
     assert DEADLY in lost and 1 <= len(lost) <= 26  # the block of that row, of 8
 
 
-def test_a_service(tmp_path: Path) -> None:
-    handle: Any = serve.run(example.Service.bind(Eager(model())), name="trees", route_prefix=None)
+def test_a_service() -> None:
+    app = example.Service.bind(Eager(model()))
+    handle: Any = serve.run(app, name="trees", route_prefix="/trees")
     replies = [handle.score.remote(text) for text in TEXTS]
     bad = handle.score.remote("(1 500 2)")
     for text, reply in zip(TEXTS, replies, strict=True):
@@ -127,6 +141,9 @@ def test_a_service(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="index 500 is out of bounds"):
         bad.result(timeout_s=60)
     assert max(handle.batch_sizes.remote().result(timeout_s=60)) > 1
+    address = f"http://127.0.0.1:{PORT}/trees"
+    with urllib.request.urlopen(address, TEXTS[0].encode(), timeout=60) as reply:
+        assert json.load(reply)["score"] == pytest.approx(expected(TEXTS[0]), abs=1e-4)
 
 
 def test_a_replica_that_is_killed_is_named_and_others_answer(tmp_path: Path) -> None:
