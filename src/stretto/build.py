@@ -8,7 +8,7 @@ import torch
 
 from stretto.dumps import Dumper
 from stretto.ir.core import Program
-from stretto.lowering.updates import Updates
+from stretto.lowering.updates import NO_UPDATES, Updates
 from stretto.machines.forms import CAPTURED
 from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Form, Machine, Stages
 from stretto.machines.stages import SELECT
@@ -20,15 +20,15 @@ def build(
     machine: Machine,
     options: Options,
     place: torch.device = HOST,
-    updates: Updates = (),
+    updates: Updates = NO_UPDATES,
 ) -> Stages:
     """Takes a Program through all stages of a machine: passes, lowering, selection of kernels,
     scheduling, verification, then what the machine plans, prints, compiles and loads.
 
-    place: the device of the tensors. updates: pairs of a parameter and the result whose memory is
-    the parameter's: the program changes that input where it lies, without copies, and gives back
-    the tensor itself. A run that stops has then written to it, so this is for memory that the
-    caller of the program owns. Raises the error class of the stage that fails.
+    place: the device of the tensors. updates: which results lie in the memory of inputs: the
+    program changes these where they lie, without copies, and gives back the tensors themselves. A
+    run that stops has then written to them, so this is for memory that the caller of the program
+    owns. Raises the error class of the stage that fails.
     """
     stages = begin(program, machine, options, place)
     stages.updates = updates

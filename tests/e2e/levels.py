@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stretto.ir.core import Program
+from stretto.lowering.updates import Updates
 from tests.support import program_of
 
 WIDTH = 24
@@ -69,7 +70,7 @@ func @main[0 <= c, 0 <= n, 1 <= p, 0 <= q, 0 <= t](INPUTS) -> (f32[p, 24], f32[p
 }
 """.replace("INPUTS", "%table: i64[t, 4], %rows: i64[c, 2], %h: f32[p, 24], %k: f32[p, 24]")
 
-UPDATES = ((2, 0), (3, 1))
+UPDATES = Updates(((2, 0), (3, 1)), repeatable=True)
 """The pools are changed where they lie."""
 
 

@@ -74,7 +74,8 @@ class ProgramInterface:
     `stops` what a check raises, by its number.
 
     made: slots of constants that passes computed, which nobody else changes. packings: constants
-    that are laid out anew when the program is loaded.
+    that are laid out anew when the program is loaded. repeatable: whether a run that was given up
+    may begin anew; where it changes inputs, only who made the program knows, and no text says it.
     """
 
     inputs: tuple[Buffer, ...]
@@ -83,6 +84,7 @@ class ProgramInterface:
     stops: tuple[Stop, ...] = ()
     made: frozenset[int] = frozenset()
     packings: tuple[Packing, ...] = ()
+    repeatable: bool = False
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:

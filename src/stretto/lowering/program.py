@@ -59,12 +59,14 @@ from stretto.lowering.targets import (
     finish,
     is_register,
 )
-from stretto.lowering.updates import Updates, check_updates
+from stretto.lowering.updates import NO_UPDATES, Updates, check_updates
 from stretto.ops.effects import is_draw
 from stretto.ops.infer import parameters, relations
 
 
-def lower(program: Program, costs: CostModel = HOST_COSTS, updates: Updates = ()) -> Lowered:
+def lower(
+    program: Program, costs: CostModel = HOST_COSTS, updates: Updates = NO_UPDATES
+) -> Lowered:
     """Lowers every function that main reaches.
 
     updates: the inputs that the program changes where they lie (`lowering.updates`).
@@ -72,7 +74,7 @@ def lower(program: Program, costs: CostModel = HOST_COSTS, updates: Updates = ()
     Raises CodegenError for what no machine could run.
     """
     check_updates(program, updates)
-    updated = {result: parameter for parameter, result in updates}
+    updated = {result: parameter for parameter, result in updates.pairs}
     called = _callees(program, program.main)
     if "main" in called:
         raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
@@ -90,10 +92,11 @@ def lower(program: Program, costs: CostModel = HOST_COSTS, updates: Updates = ()
     low = _lowering(program, program.main, externals, slots, costs)
     placed = {number: inputs[parameter] for number, parameter in updated.items()}
     main, outputs = _lower_main(low, inputs, placed)
-    if updates and any(buffer.kind == "list" for buffer in externals.buffers):
+    begins_anew = names or any(buffer.kind == "list" for buffer in externals.buffers)
+    if updated and begins_anew and not updates.repeatable:
         raise CodegenError(
-            "a program with a list that may grow runs again from the start, and cannot change its "
-            "inputs where they lie"
+            "a program with functions, or with lists that may grow, may have to begin anew, and "
+            "cannot change its inputs where they lie unless it is repeatable"
         )
     functions, stacks = [main], {"main": low.bases}
     for name in names:
@@ -107,7 +110,11 @@ def lower(program: Program, costs: CostModel = HOST_COSTS, updates: Updates = ()
         if tensor.untyped_storage().data_ptr() in program.folded.results
     )
     stops = tuple(externals.stops)
-    return Lowered(tree, ProgramInterface(inputs, outputs, externals.tensors, stops, made))
+    repeatable = not updated or updates.repeatable
+    interface = ProgramInterface(
+        inputs, outputs, externals.tensors, stops, made, repeatable=repeatable
+    )
+    return Lowered(tree, interface)
 
 
 # ---- functions -------------------------------------------------------------------------------

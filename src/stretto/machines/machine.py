@@ -28,7 +28,7 @@ from stretto.device.verifier.proof import Proof
 from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program
-from stretto.lowering.updates import Updates
+from stretto.lowering.updates import NO_UPDATES, Updates
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
@@ -121,7 +121,7 @@ class Stages:
     product: object = None
     copies: CopiesAhead | None = None
     executable: Executable | None = None
-    updates: Updates = ()
+    updates: Updates = NO_UPDATES
 
     @property
     def backend(self) -> str:

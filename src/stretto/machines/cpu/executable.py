@@ -106,6 +106,7 @@ class CpuExecutable(Executable):
         self.constants = ConstantTable(interface, constants, native=True)
         self.copies = self.constants.copies
         self.stops = interface.stops
+        self.repeatable = interface.repeatable
         self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
         places = {buffer.slot: place for place, buffer in enumerate(source.arguments)}
         self.outputs = [ResultPlace(places[o.buffer.slot], o) for o in interface.outputs]
@@ -156,6 +157,7 @@ class CpuExecutable(Executable):
             deep=self.source.recursive,
             arena_limit=min(MOST_ARENA, usable_memory() // 2),
             max_depth=options.max_depth,
+            once=not self.repeatable and any(b.kind == "updated" for b in self.free),
         )
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:

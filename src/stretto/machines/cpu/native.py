@@ -34,7 +34,8 @@ class Interface:
 
     buffers, limits, results, sizes: lengths of those arrays. `arena_bytes` grows, up to
     `arena_limit`, when the program finds it too small. deep: the program recurses on the native
-    stack. wait_limit_ns: a wait that takes longer is an error; 0 is no limit.
+    stack. wait_limit_ns: a wait that takes longer is an error; 0 is no limit. once: a launch that
+    has begun must be finished, for it changes what it reads.
     """
 
     units: int
@@ -47,6 +48,7 @@ class Interface:
     deep: bool = False
     max_depth: int = 100_000
     wait_limit_ns: int = 0
+    once: bool = False
 
 
 class _Event(ctypes.Structure):
@@ -72,6 +74,7 @@ class _Context(ctypes.Structure):
         ("switch_unit", ctypes.c_void_p),
         ("has_core", ctypes.c_void_p),
         ("is_small", ctypes.c_void_p),
+        ("once", ctypes.c_int64),
         ("next_poll", ctypes.c_int64),
         ("deadline", ctypes.c_int64),
         ("max_depth", ctypes.c_int64),
@@ -124,6 +127,7 @@ class _Frame:
             progress=self.progress.address,
             units=interface.units,
             deep=interface.deep,
+            once=interface.once,
             max_depth=interface.max_depth,
             wait_limit_ns=interface.wait_limit_ns,
             event_count=ctypes.addressof(self.event_count),

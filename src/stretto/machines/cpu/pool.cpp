@@ -463,7 +463,7 @@ void Pool::run(Entry job, Context* job_ctx) {
     int64_t& took = usual.of(job);
     tolerated = took > LOST_NS ? took : LOST_NS;
     start = stretto::now_ns();
-    ctx->has_core = has_core;
+    ctx->has_core = ctx->once ? nullptr : has_core;
     running.store(ctx->units - 1, std::memory_order_relaxed);
     for (int i = 0; i < ctx->units - 1; ++i) workers[i]->notify();
     run_unit_0(job, ctx);

@@ -9,7 +9,7 @@ import torch
 
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.lowering.updates import Updates
+from stretto.lowering.updates import NO_UPDATES, Updates
 from stretto.machines.machine import BuildStage, Executable, Machine, Stages
 from stretto.machines.stages import PASSES
 from stretto.options import Options
@@ -20,14 +20,14 @@ from stretto.runtime.sizes import Values
 class InterpretedExecutable(Executable):
     """Runs a Program op by op in Python."""
 
-    def __init__(self, program: Program, options: Options, updates: Updates = ()) -> None:
+    def __init__(self, program: Program, options: Options, updates: Updates = NO_UPDATES) -> None:
         self.program = program
         self.updates = updates
         self.timeout = options.timeout
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
         results = list(run(self.program, inputs, timeout=self.timeout))
-        for parameter, number in self.updates:
+        for parameter, number in self.updates.pairs:
             found = results[number]
             assert isinstance(found, torch.Tensor)
             results[number] = inputs[parameter].copy_(found)

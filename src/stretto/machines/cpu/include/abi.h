@@ -75,6 +75,7 @@ struct Context {
     bool (*has_core)(Context* ctx, int self, int unit, int64_t start);
     // Of the program: is this call too small to wake threads for its units? Null: no call is.
     int32_t (*is_small)(Context* ctx);
+    int64_t once;  // nonzero: it changes its inputs, so that a launch must not be given up (CROWDED)
     int64_t next_poll;              // ns; unit 0 only
     int64_t deadline;               // ns; the run ends in TIMEOUT after it; 0: never
     int64_t max_depth;
