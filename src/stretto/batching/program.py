@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
@@ -153,6 +153,22 @@ class Input:
     """The place of operand number `number` among the arguments of an `Operation`."""
 
     number: int
+
+
+def inputs_of(item: Any) -> Iterator[int]:
+    """The numbers of the operands that have a place in some arguments of an operation."""
+    match item:
+        case Input(number):
+            yield number
+        case tuple() | list():
+            for part in cast("list[Any]", item):
+                yield from inputs_of(part)
+        case dict():
+            yield from inputs_of(list(cast("dict[Any, Any]", item).values()))
+        case slice():
+            yield from inputs_of((item.start, item.stop, item.step))
+        case _:
+            pass
 
 
 @dataclass(frozen=True, slots=True)

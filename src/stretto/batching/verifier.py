@@ -26,7 +26,6 @@ from stretto.batching.program import (
     Fork,
     Function,
     If,
-    Input,
     InstanceProgram,
     Leave,
     Loop,
@@ -41,6 +40,7 @@ from stretto.batching.program import (
     Scope,
     Statement,
     Variable,
+    inputs_of,
 )
 from stretto.batching.types import (
     DictType,
@@ -144,28 +144,13 @@ def _check_operation(operation: Operation, operands: Sequence[Type], what: str) 
                 f"{what}: an operand has type {type_}, not a tensor or a number",
                 location=operation.location,
             )
-    places = set(_inputs((*operation.args, *(value for _, value in operation.kwargs))))
+    places = set(inputs_of((*operation.args, *(value for _, value in operation.kwargs))))
     if not places <= set(range(len(operands))):
         raise VerifyError(
             f"{what}: an operator has places for operands {sorted(places)}, and {len(operands)} "
             "operands",
             location=operation.location,
         )
-
-
-def _inputs(item: object) -> Iterable[int]:
-    match item:
-        case Input(number):
-            yield number
-        case tuple() | list():
-            for part in item:  # pyright: ignore[reportUnknownVariableType]
-                yield from _inputs(part)  # pyright: ignore[reportUnknownArgumentType]
-        case dict():
-            yield from _inputs(list(item.values()))  # pyright: ignore
-        case slice():
-            yield from _inputs((item.start, item.stop, item.step))  # pyright: ignore
-        case _:
-            pass
 
 
 _Assigned = frozenset[Variable]

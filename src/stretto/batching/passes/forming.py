@@ -1,0 +1,131 @@
+"""How operators of a body become one `Record`: what coarsening and hoisting share.
+
+Operators are collected while the body is read from the top, and recorded as late as possible:
+before the first statement that reads what they make or assigns what they read, or that may leave
+the body where what they make is used after it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from stretto.batching.passes.content import Blocks, operand_key
+from stretto.batching.passes.uses import (
+    FunctionUses,
+    all_assigned,
+    all_used,
+    count_uses,
+    leaves,
+    used,
+    with_bodies,
+)
+from stretto.batching.program import (
+    Body,
+    Literal,
+    Operand,
+    Operate,
+    Record,
+    Statement,
+    Step,
+    Variable,
+)
+from stretto.batching.types import RowsType, Scalar, TensorType
+
+
+@dataclass(slots=True)
+class _Group:
+    """Operators that will be one block."""
+
+    operates: list[Operate] = field(default_factory=list[Operate])
+    made: set[Variable] = field(default_factory=set[Variable])
+    read: set[Variable] = field(default_factory=set[Variable])
+
+    def add(self, statement: Operate) -> None:
+        self.operates.append(statement)
+        self.made.update(statement.targets)
+        self.read.update(used(statement))
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """Forms blocks of those operators of one function that `joins` takes."""
+
+    blocks: Blocks
+    uses: FunctionUses
+    joins: Callable[[Operate], bool]
+    alone: bool = False
+    """Each operator is a block of its own."""
+
+    def body(self, body: Body) -> Body:
+        """The body with records in place of operators, inner bodies too."""
+        found: list[Statement] = []
+        group = _Group()
+        after = count_uses(body)
+        """Reads from here to the end of the body."""
+
+        def close() -> None:
+            nonlocal group
+            found.extend(self.record(group.operates))
+            group = _Group()
+
+        for statement in body:
+            if isinstance(statement, Operate) and self.joins(statement):
+                if group.made.intersection(statement.targets) or group.read.intersection(
+                    statement.targets
+                ):
+                    close()
+                group.add(statement)
+                if self.alone:
+                    close()
+            else:
+                if group.operates and not self._passes(statement, group, after):
+                    close()
+                found.append(with_bodies(statement, self.body))
+            after.subtract(count_uses((statement,)))
+        close()
+        return tuple(found)
+
+    def _passes(self, statement: Statement, group: _Group, after: Counter[Variable]) -> bool:
+        """Whether a statement may come before the operators of a group, which stand before it."""
+        if all_used(statement) & group.made:
+            return False
+        if all_assigned(statement) & (group.made | group.read):
+            return False
+        inside = Counter(variable for item in group.operates for variable in used(item))
+        seen_here = all(self.uses.reads[made] == after[made] + inside[made] for made in group.made)
+        return seen_here or not leaves(statement)
+
+    def record(self, operates: list[Operate]) -> list[Record]:
+        """The record of some operators, in their order; none where nothing uses what they make."""
+        inside = Counter(variable for item in operates for variable in used(item))
+        made = [target for item in operates for target in item.targets]
+        targets = tuple(v for v in made if self.uses.reads[v] > inside[v])
+        if not targets:
+            return []
+        inputs: dict[Hashable, Operand] = {}
+        for item in operates:
+            given = (operand for operand in item.operands if operand not in made)
+            inputs.update((operand_key(operand), operand) for operand in given)
+        numbers = {key: number for number, key in enumerate(inputs)}
+        steps: list[Step] = []
+        for item in operates:
+            wired = tuple(numbers[operand_key(operand)] for operand in item.operands)
+            steps.append(Step(item.operation, wired))
+            for target in item.targets:
+                numbers[target] = len(numbers)
+        outputs = tuple(numbers[target] for target in targets)
+        types = tuple(map(_operand_type, inputs.values()))
+        block = self.blocks.number(types, tuple(steps), outputs)
+        location = operates[0].operation.location
+        return [Record(targets, block, tuple(inputs.values()), location)]
+
+
+def _operand_type(operand: Operand) -> TensorType | RowsType | Scalar:
+    if isinstance(operand, Literal):
+        kinds: dict[type, Scalar] = {bool: Scalar.BOOL, int: Scalar.INT, float: Scalar.FLOAT}
+        return kinds[type(operand.value)]
+    kind = operand.type
+    assert isinstance(kind, TensorType | RowsType | Scalar), kind
+    return kind

@@ -1,0 +1,53 @@
+"""The passes on InstancePrograms, in order, and a switch for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from stretto.batching.passes.coarsen import Coarsen
+from stretto.batching.passes.tails import MoveAroundBranches
+from stretto.batching.passes.tidy import Tidy
+from stretto.batching.program import InstanceProgram
+from stretto.batching.verifier import verify
+
+
+class Pass(Protocol):
+    name: ClassVar[str]
+
+    def apply(self, program: InstanceProgram) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPasses:
+    """Which optimisations of programs for one instance are on; each can be turned off to see what
+    it is worth.
+
+    tidy: equal operators are computed once, tensors that all instances share are read once per
+    batch. branches: operators move into the arms of branches. coarsen: operators between
+    decisions are one block.
+    """
+
+    tidy: bool = True
+    branches: bool = True
+    coarsen: bool = True
+
+
+def passes(options: BatchPasses) -> Iterator[Pass]:
+    """The passes that are on, in order. Blocks are formed in any case."""
+    if options.tidy:
+        yield Tidy()
+    if options.branches:
+        yield MoveAroundBranches()
+        if options.tidy:
+            yield Tidy()
+    yield Coarsen(joins=options.coarsen)
+
+
+def run_passes(program: InstanceProgram, options: BatchPasses | None = None) -> None:
+    """Forms the blocks of a program, in place."""
+    verify(program)
+    for item in passes(options or BatchPasses()):
+        item.apply(program)
+        verify(program)

@@ -1,0 +1,224 @@
+"""Code motion around branches, so that each way through them is as few blocks as possible.
+
+    %x = getitem(table, %word)                 if %leaf:
+    if %leaf:                                    %x = getitem(table, %word)
+      %a = tanh(%x)                              %a = tanh(%x)
+      %c = copy(%a)                              %h = sigmoid(%a)
+    else:                               =>       return %h
+      %b = call 0 f(%x)                        else:
+      %c = copy(%b)                              %x' = getitem(table, %word)
+    %h = sigmoid(%c)                             %b = call 0 f(%x')
+    return %h                                    %h' = sigmoid(%b)
+                                                 return %h'
+
+Changes: operators before a branch that only its arms use go into these arms; a short tail of a
+body that uses what the arms of a branch have made follows each of them. Needs: copies are followed
+afterwards (`tidy`). Guarantees: no way computes more than before, and the same values: an operator
+goes into an arm only where its operands still have the values that they had. The text grows by
+at most `MOST_TAIL` statements per branch. (ACRoBat has no such pass: its blocks end at a branch.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.batching.passes.uses import (
+    FunctionUses,
+    Names,
+    all_assigned,
+    all_used,
+    assigned,
+    count_uses,
+    ends,
+    renamed,
+    used,
+    with_bodies,
+)
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Function,
+    If,
+    InstanceProgram,
+    Operate,
+    Return,
+    Statement,
+    Variable,
+    walk,
+)
+
+MOST_TAIL = 24
+"""Statements that are copied into the arms of a branch at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAroundBranches:
+    name: ClassVar[str] = "tails"
+
+    def apply(self, program: InstanceProgram) -> None:
+        for function in program.functions:
+            function.body = _Tails(function).body(function.body)
+            function.body = _Sinker(function).body(function.body)
+
+
+# ---- tails
+
+
+def why_no_tail(branch: If, tail: Body) -> str | None:
+    """Why the statements behind a branch stay there, or None where they may follow each arm."""
+    if not any(isinstance(item, Operate) for item in tail):
+        return "no operator follows the branch"
+    if len(tail) > MOST_TAIL:
+        return f"more than {MOST_TAIL} statements follow the branch"
+    if not all(isinstance(item, Assign | Operate | Return) for item in tail):
+        return "control or a call follows the branch"
+    wanted = {
+        variable
+        for item in tail
+        if isinstance(item, Operate) or (isinstance(item, Assign) and item.op == "copy")
+        for variable in used(item)
+    }
+    if wanted.isdisjoint(all_assigned(branch)):
+        return "no arm makes what the operators behind the branch use"
+    return None
+
+
+class _Tails:
+    def __init__(self, function: Function) -> None:
+        self._uses = FunctionUses.of(function)
+        self._names = Names(function)
+
+    def body(self, body: Body) -> Body:
+        found: list[Statement] = []
+        for place, statement in enumerate(body):
+            statement = with_bodies(statement, self.body)
+            tail = body[place + 1 :]
+            if isinstance(statement, If) and why_no_tail(statement, tail) is None:
+                then, orelse = statement.then, statement.orelse
+                if not ends(orelse):
+                    copied = tail if ends(then) else self._copied(tail)
+                    orelse = self.body((*orelse, *copied))
+                if not ends(then):
+                    then = self.body((*then, *tail))
+                return (*found, If(statement.condition, then, orelse))
+            found.append(statement)
+        return tuple(found)
+
+    def _copied(self, tail: Body) -> Body:
+        """A copy of a tail; what is used in it alone gets other variables."""
+        reads, inside = self._uses.reads, count_uses(tail)
+        made = {variable for item in tail for variable in assigned(item)}
+        own = [v for v in made if self._uses.is_single(v) and reads[v] == inside[v]]
+        names = {variable: self._names.like(variable) for variable in own}
+        copy = renamed(tail, names)
+        reads.update(count_uses(copy))
+        self._uses.assignments.update(v for item in copy for v in assigned(item))
+        return copy
+
+
+# ---- operators before a branch
+
+
+def why_not_into(operate: Operate, branch: If, rest: Body, uses: FunctionUses) -> str | None:
+    """Why an operator stays before a branch, or None where it may go into the arms that use it.
+    rest: what follows the branch in its body."""
+    if not all(map(uses.is_single, operate.targets)):
+        return "its result is assigned in several places"
+    if branch.condition in operate.targets:
+        return "the condition uses it"
+    arms = [count_uses(branch.then), count_uses(branch.orelse)]
+    later = count_uses(rest)
+    for target in operate.targets:
+        if arms[0][target] + arms[1][target] + later[target] != uses.reads[target]:
+            return "it is used outside of the arms of the branch"
+    users = [any(arm[target] for target in operate.targets) for arm in arms]
+    if not any(users):
+        return "no arm uses it"
+    if any(later[target] for target in operate.targets):
+        if not all_assigned(branch).isdisjoint(used(operate)):
+            return "an arm assigns what it uses"
+        for arm, uses_it in zip((branch.then, branch.orelse), users, strict=True):
+            if uses_it and not ends(arm):
+                return "an arm and what follows it use it"
+    if not any(_has_operators(arm, operate) for arm in (branch.then, branch.orelse)):
+        return "no operator of an arm uses it"
+    return None
+
+
+def _has_operators(arm: Body, operate: Operate) -> bool:
+    """Whether operators in an arm use what an operator makes."""
+    return any(
+        isinstance(item, Operate) and not set(operate.targets).isdisjoint(used(item))
+        for item in walk(arm)
+    )
+
+
+class _Sinker:
+    def __init__(self, function: Function) -> None:
+        self._uses = FunctionUses.of(function)
+        self._names = Names(function)
+
+    def body(self, body: Body) -> Body:
+        found: list[Statement] = []
+        rest = body
+        while rest:
+            statement, rest = rest[0], rest[1:]
+            if isinstance(statement, If):
+                sinking = _Sinking(self._uses, self._names, statement, rest)
+                found = sinking.sink(found)
+                statement, rest = sinking.branch, sinking.rest
+            found.append(with_bodies(statement, self.body))
+        return tuple(found)
+
+
+@dataclass(slots=True)
+class _Sinking:
+    """A branch, and what follows it, while operators go into its arms."""
+
+    uses: FunctionUses
+    names: Names
+    branch: If
+    rest: Body
+
+    def sink(self, before: list[Statement]) -> list[Statement]:
+        """Returns the statements that stay before the branch."""
+        kept: list[Statement] = []
+        reads: set[Variable] = set()
+        writes: set[Variable] = set()
+        for statement in reversed(before):
+            if (
+                isinstance(statement, Operate)
+                and reads.isdisjoint(statement.targets)
+                and writes.isdisjoint(used(statement))
+                and why_not_into(statement, self.branch, self.rest, self.uses) is None
+            ):
+                self._move(statement)
+                continue
+            kept.insert(0, statement)
+            reads |= all_used(statement)
+            writes |= all_assigned(statement)
+        return kept
+
+    def _move(self, operate: Operate) -> None:
+        """Puts an operator before each of the bodies that use it: the first time itself, then
+        copies that make other variables."""
+        parts = [self.branch.then, self.branch.orelse, self.rest]
+        first = True
+        for place, part in enumerate(parts):
+            inside = count_uses(part)
+            if not any(inside[target] for target in operate.targets):
+                continue
+            moved: Body = (operate, *part)
+            if not first:
+                names = {target: self.names.like(target) for target in operate.targets}
+                moved = renamed(moved, names)
+                for old, new in names.items():
+                    self.uses.reads[new] = inside[old]
+                    self.uses.reads[old] -= inside[old]
+                    self.uses.assignments[new] = 1
+                self.uses.reads.update(used(operate))
+            first = False
+            parts[place] = moved
+        self.branch = If(self.branch.condition, parts[0], parts[1])
+        self.rest = parts[2]

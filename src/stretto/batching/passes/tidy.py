@@ -1,0 +1,256 @@
+"""Tidying: copies are followed, equal operators are computed once, unused ones are gone.
+
+    %shared = shared() <f32[4]>
+    %h = copy(%x)
+    %a = mul(%h, %shared)       =>     %a = mul(%x, <f32[4]>)
+    %b = mul(%x, %shared)
+    %c = add(%a, %b)                   %c = add(%a, %a)
+
+Changes: operands; tensors of constant content (`zeros_like`) become shared ones; copies, `shared`
+and operators that nothing reads are gone. Needs: nothing. Guarantees: the same values. A tensor
+that is the same for all instances becomes a static argument of the operators that use it: it is
+read once for a batch, not once per row (parameter reuse, ACRoBat, section 5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from stretto.batching.passes.content import Contents, operand_key
+from stretto.batching.passes.uses import (
+    FunctionUses,
+    all_assigned,
+    assigned,
+    used,
+    with_bodies,
+    with_operands,
+)
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Function,
+    Input,
+    InstanceProgram,
+    Operand,
+    Operate,
+    Operation,
+    Statement,
+    Variable,
+    call_operation,
+    inputs_of,
+)
+from stretto.batching.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """shares: whether tensors that all instances share become static arguments of operators."""
+
+    shares: bool = True
+    name: ClassVar[str] = "tidy"
+
+    def apply(self, program: InstanceProgram) -> None:
+        filled = _Filled()
+        for function in program.functions:
+            _follow_copies(function)
+            function.body = filled.visit(function.body)
+            if self.shares:
+                _share(function)
+            _merge_equal(function)
+            _remove_unused(function)
+
+
+# ---- copies
+
+
+def _follow_copies(function: Function) -> None:
+    function.body = _followed(function.body, {})
+
+
+def _followed(body: Body, sources: dict[Variable, Operand]) -> Body:
+    """sources: the operand that each variable is a copy of at this place."""
+    found: list[Statement] = []
+    for statement in body:
+        statement = with_operands(statement, lambda operand: _source(sources, operand))
+        for variable in all_assigned(statement):
+            _forget(sources, variable)
+        statement = with_bodies(statement, lambda inner: _followed(inner, dict(sources)))
+        found.append(statement)
+        match statement:
+            case Assign(Variable() as target, "copy", (Variable() as source,)):
+                # A copy of another type is a conversion: a union of what may come.
+                if target is not source and target.type == source.type:
+                    sources[target] = source
+            case _:
+                pass
+    return tuple(found)
+
+
+def _source(sources: Mapping[Variable, Operand], operand: Operand) -> Operand:
+    return sources.get(operand, operand) if isinstance(operand, Variable) else operand
+
+
+def _forget(sources: dict[Variable, Operand], variable: Variable) -> None:
+    sources.pop(variable, None)
+    for target in [target for target, source in sources.items() if source is variable]:
+        del sources[target]
+
+
+# ---- tensors that all instances share
+
+_FILLED = frozenset(
+    ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor")
+)
+"""Functions of torch whose result depends on the dtype and the shape of an operand alone."""
+
+
+@dataclass(slots=True)
+class _Filled:
+    """Tensors of constant content, each once in a program."""
+
+    contents: Contents = field(default_factory=Contents)
+    made: dict[Hashable, torch.Tensor] = field(default_factory=dict[Hashable, torch.Tensor])
+
+    def visit(self, body: Body) -> Body:
+        return tuple(with_bodies(self._constant(item), self.visit) for item in body)
+
+    def _constant(self, statement: Statement) -> Statement:
+        if not isinstance(statement, Operate) or len(statement.operands) != 1:
+            return statement
+        operation, (operand,) = statement.operation, statement.operands
+        name = getattr(operation.function, "__name__", "")
+        if name not in _FILLED or not isinstance(operand, Variable):
+            return statement
+        if not isinstance(operand.type, TensorType) or list(inputs_of(operation.args[1:])):
+            return statement
+        key = (operand.type, self.contents.operation(operation))
+        if key not in self.made:
+            example = torch.zeros(operand.type.shape, dtype=operand.type.dtype.torch)
+            self.made[key] = call_operation(operation, [example])
+        return Assign(statement.targets[0], "shared", (), self.made[key], operation.location)
+
+
+def _share(function: Function) -> None:
+    uses = FunctionUses.of(function)
+    shared: dict[Variable, torch.Tensor] = {}
+
+    def visit(body: Body) -> Body:
+        found: list[Statement] = []
+        for statement in body:
+            match statement:
+                case Assign(Variable() as target, "shared", _, tensor) if uses.is_single(target):
+                    shared[target] = tensor
+                case Operate():
+                    statement = _with_static(statement, shared)
+                case _:
+                    pass
+            found.append(with_bodies(statement, visit))
+        return tuple(found)
+
+    function.body = visit(function.body)
+
+
+def _with_static(statement: Operate, shared: dict[Variable, torch.Tensor]) -> Operate:
+    """An operator that has shared operands as static arguments. One operand at least stays: an
+    operator of none would be nothing that an instance records."""
+    stay = [n for n, operand in enumerate(statement.operands) if operand not in shared]
+    if not stay or len(stay) == len(statement.operands):
+        return statement
+    filled: dict[int, Any] = {}
+    for number, operand in enumerate(statement.operands):
+        if number in stay:
+            filled[number] = Input(stay.index(number))
+        else:
+            assert isinstance(operand, Variable)
+            filled[number] = shared[operand]
+    operation = with_inputs(statement.operation, filled)
+    return Operate(statement.targets, operation, tuple(statement.operands[n] for n in stay))
+
+
+def with_inputs(operation: Operation, filled: dict[int, Any]) -> Operation:
+    """An operation with something else at the places of its operands."""
+
+    def change(item: Any) -> Any:
+        match item:
+            case Input(number):
+                return filled[number]
+            case tuple() if type(item) is tuple:
+                return tuple(map(change, item))
+            case list():
+                return list(map(change, item))
+            case dict():
+                return {key: change(value) for key, value in item.items()}
+            case slice():
+                return slice(change(item.start), change(item.stop), change(item.step))
+            case _:
+                return item
+
+    kwargs = tuple((name, change(value)) for name, value in operation.kwargs)
+    return replace(operation, args=tuple(map(change, operation.args)), kwargs=kwargs)
+
+
+# ---- equal operators
+
+
+def _merge_equal(function: Function) -> None:
+    merger = _Merger(FunctionUses.of(function))
+    function.body = merger.body(function.body, {})
+
+
+@dataclass(slots=True)
+class _Merger:
+    uses: FunctionUses
+    contents: Contents = field(default_factory=Contents)
+    same: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
+
+    def body(self, body: Body, known: dict[Hashable, tuple[Variable, ...]]) -> Body:
+        """known: what operators before this place have made, by content and operands."""
+        found: list[Statement] = []
+        for statement in body:
+            statement = with_operands(statement, lambda operand: _source(self.same, operand))
+            if isinstance(statement, Operate) and self._has_one_value(statement):
+                operands = tuple(map(operand_key, statement.operands))
+                key = (self.contents.operation(statement.operation), operands)
+                if key in known:
+                    self.same.update(zip(statement.targets, known[key], strict=True))
+                    continue
+                known[key] = statement.targets
+            found.append(with_bodies(statement, lambda inner: self.body(inner, dict(known))))
+        return tuple(found)
+
+    def _has_one_value(self, statement: Operate) -> bool:
+        return all(map(self.uses.is_single, (*statement.targets, *statement.operands)))
+
+
+# ---- what nothing uses
+
+_PURE = frozenset(("copy", "shared", "cast"))
+
+
+def _remove_unused(function: Function) -> None:
+    reads = FunctionUses.of(function).reads
+    changed = True
+
+    def visit(body: Body) -> Body:
+        nonlocal changed
+        found: list[Statement] = []
+        # From the bottom: what only an unused operator reads is unused, too.
+        for statement in reversed(body):
+            statement = with_bodies(statement, visit)
+            pure = isinstance(statement, Operate) or (
+                isinstance(statement, Assign) and statement.op in _PURE
+            )
+            if pure and not any(reads[variable] for variable in assigned(statement)):
+                reads.subtract(used(statement))
+                changed = True
+                continue
+            found.append(statement)
+        return tuple(reversed(found))
+
+    while changed:
+        changed = False
+        function.body = visit(function.body)

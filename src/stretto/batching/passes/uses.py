@@ -1,0 +1,212 @@
+"""What statements read, assign and end: the questions that passes ask before they move something.
+
+Operators are pure, so a statement may move over another one unless one of them reads or assigns
+what the other one assigns, or the other one may end the body before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Break,
+    Call,
+    Continue,
+    Fork,
+    Function,
+    If,
+    Leave,
+    Loop,
+    Operand,
+    Operate,
+    Phase,
+    Raise,
+    Read,
+    Record,
+    Return,
+    Scope,
+    Statement,
+    Variable,
+    bodies,
+    walk,
+)
+
+
+def operands(statement: Statement) -> Iterator[Operand]:
+    """The operands of a statement itself, without what is inside of it."""
+    match statement:
+        case Assign(args=args) | Call(args=args):
+            yield from args
+        case Operate(operands=given) | Record(operands=given):
+            yield from given
+        case Read(tensor=tensor):
+            yield tensor
+        case If(condition=condition):
+            yield condition
+        case Return(value):
+            yield value
+        case Raise(parts=parts):
+            yield from (part for part in parts if not isinstance(part, str))
+        case Loop() | Scope() | Leave() | Break() | Continue() | Fork() | Phase():
+            pass
+
+
+def used(statement: Statement) -> Iterator[Variable]:
+    """The variables that a statement itself reads, without what is inside of it."""
+    yield from (item for item in operands(statement) if isinstance(item, Variable))
+
+
+def assigned(statement: Statement) -> tuple[Variable, ...]:
+    """The variables that a statement itself assigns."""
+    match statement:
+        case Operate(targets=targets) | Record(targets=targets):
+            return targets
+        case Assign(target=target) | Call(target=target):
+            return () if target is None else (target,)
+        case Read(target=target):
+            return (target,)
+        case _:
+            return ()
+
+
+def all_used(statement: Statement) -> set[Variable]:
+    """The variables that a statement reads, with all that is inside of it."""
+    return {variable for item in walk((statement,)) for variable in used(item)}
+
+
+def all_assigned(statement: Statement) -> set[Variable]:
+    """The variables that a statement assigns, with all that is inside of it."""
+    return {variable for item in walk((statement,)) for variable in assigned(item)}
+
+
+def count_uses(body: Body) -> Counter[Variable]:
+    """How often each variable is read in a body."""
+    return Counter(variable for item in walk(body) for variable in used(item))
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUses:
+    """How often each variable of a function is read, and assigned (parameters once)."""
+
+    reads: Counter[Variable]
+    assignments: Counter[Variable]
+
+    @staticmethod
+    def of(function: Function) -> FunctionUses:
+        assignments = Counter(function.parameters)
+        assignments.update(v for item in walk(function.body) for v in assigned(item))
+        return FunctionUses(count_uses(function.body), assignments)
+
+    def is_single(self, operand: Operand) -> bool:
+        """Whether an operand has one value: a literal, or a variable that is assigned once."""
+        return not isinstance(operand, Variable) or self.assignments[operand] == 1
+
+
+def leaves(statement: Statement, loops: int = 0, labels: frozenset[int] = frozenset()) -> bool:
+    """Whether a statement may go to the end of a loop or scope that is around it."""
+    match statement:
+        case Break() | Continue():
+            return loops == 0
+        case Leave(label):
+            return label not in labels
+        case Loop():
+            loops += 1
+        case Scope(label):
+            labels = labels | {label}
+        case _:
+            pass
+    return any(leaves(item, loops, labels) for body in bodies(statement) for item in body)
+
+
+def ends(body: Body) -> bool:
+    """Whether no way comes to the end of a body, as far as its last statement shows."""
+    if not body:
+        return False
+    match body[-1]:
+        case Return() | Raise() | Break() | Continue() | Leave():
+            return True
+        case If(_, then, orelse):
+            return ends(then) and ends(orelse)
+        case _:
+            return False
+
+
+def with_bodies(statement: Statement, change: Callable[[Body], Body]) -> Statement:
+    """A statement whose bodies are changed."""
+    match statement:
+        case If(condition, then, orelse):
+            return If(condition, change(then), change(orelse))
+        case Loop(body):
+            return Loop(change(body))
+        case Scope(label, body):
+            return Scope(label, change(body))
+        case Fork(several):
+            return Fork(tuple(map(change, several)))
+        case _:
+            return statement
+
+
+def with_operands(statement: Statement, change: Callable[[Operand], Operand]) -> Statement:
+    """A statement whose own operands are changed, without what is inside of it."""
+    match statement:
+        case Assign(args=args) | Call(args=args):
+            return replace(statement, args=tuple(map(change, args)))
+        case Operate(operands=given) | Record(operands=given):
+            return replace(statement, operands=tuple(map(change, given)))
+        case Read(tensor=tensor):
+            return replace(statement, tensor=change(tensor))
+        case If(condition=condition):
+            return replace(statement, condition=change(condition))
+        case Return(value):
+            return Return(change(value))
+        case Raise(parts=parts):
+            changed = tuple(part if isinstance(part, str) else change(part) for part in parts)
+            return replace(statement, parts=changed)
+        case _:
+            return statement
+
+
+def with_targets(statement: Statement, change: Callable[[Variable], Variable]) -> Statement:
+    """A statement that assigns other variables."""
+    match statement:
+        case Operate(targets=targets) | Record(targets=targets):
+            return replace(statement, targets=tuple(map(change, targets)))
+        case Assign(target=Variable() as target) | Call(target=Variable() as target):
+            return replace(statement, target=change(target))
+        case Read(target=target):
+            return replace(statement, target=change(target))
+        case _:
+            return statement
+
+
+def renamed(body: Body, names: Mapping[Variable, Variable]) -> Body:
+    """A body with other variables, in what it reads and in what it assigns."""
+
+    def operand(item: Operand) -> Operand:
+        return names.get(item, item) if isinstance(item, Variable) else item
+
+    def target(item: Variable) -> Variable:
+        return names.get(item, item)
+
+    return tuple(
+        with_bodies(
+            with_targets(with_operands(statement, operand), target),
+            lambda inner: renamed(inner, names),
+        )
+        for statement in body
+    )
+
+
+class Names:
+    """Makes variables whose names are new in a function."""
+
+    def __init__(self, function: Function) -> None:
+        self._taken = Counter(v.name for item in walk(function.body) for v in assigned(item))
+
+    def like(self, variable: Variable) -> Variable:
+        self._taken[variable.name] += 1
+        return Variable(f"{variable.name}'{self._taken[variable.name] - 1}", variable.type)

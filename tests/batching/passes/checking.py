@@ -1,0 +1,64 @@
+"""What tests of passes on InstancePrograms share: programs of functions, and their oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend import Evaluation, Observer, evaluate
+from stretto.batching.interpreter import interpret
+from stretto.batching.passes.pipeline import Pass
+from stretto.batching.program import InstanceProgram, Record, walk
+from stretto.batching.verifier import verify
+
+Columns = Sequence[Sequence[Any]]
+
+
+def program_of(function: Callable[..., Any], columns: Columns) -> InstanceProgram:
+    """The program of a function, for instances whose parameters are in columns."""
+    evaluation = Evaluation()
+    observer = Observer(evaluation)
+    parameters = [
+        (f"p{number}", observer.observe(list(column), number, f"argument {number}"))
+        for number, column in enumerate(columns)
+    ]
+    with torch.no_grad():
+        return evaluate(function, parameters, evaluation)
+
+
+def same(a: Any, b: Any) -> bool:
+    if torch.is_tensor(a):
+        return torch.is_tensor(b) and a.shape == b.shape and torch.allclose(a, b, atol=1e-6)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "__dataclass_fields__"):
+        return all(same(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__)
+    return type(a) is type(b) and a == b
+
+
+def check(function: Callable[..., Any], columns: Columns, *passes: Pass) -> InstanceProgram:
+    """Applies passes to the program of a function, which has to give for each instance what the
+    function gives, before and after; returns the program."""
+    program = program_of(function, columns)
+    verify(program)
+    for item in (None, *passes):
+        if item is not None:
+            item.apply(program)
+            verify(program)
+        with torch.no_grad():
+            for args in zip(*columns, strict=True):
+                assert same(function(*args), interpret(program, args))
+    return program
+
+
+def records(program: InstanceProgram, function: int = 0) -> list[str]:
+    """The functions of torch in each record of a function, in the order of the text."""
+    found: list[str] = []
+    for statement in walk(program.functions[function].body):
+        if isinstance(statement, Record):
+            steps = program.blocks[statement.block].steps
+            names = (step.operation.function for step in steps)
+            found.append(" ".join(getattr(f, "__name__", type(f).__name__) for f in names))
+    return found
