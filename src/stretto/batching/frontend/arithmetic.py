@@ -50,7 +50,7 @@ _INT_ONLY = frozenset(("and", "or", "xor", "lshift", "rshift"))
 def binary(
     frame: Frame, name: str, function: Callable[[Any, Any], Any], left: Value, right: Value
 ) -> Value:
-    """left <op> right"""
+    """left <op> right; `name` ends with "=" for an augmented assignment."""
     if isinstance(left, Choice):
         return chosen(frame, left, lambda one: binary(frame, name, function, one, right))
     if isinstance(right, Choice):

@@ -86,6 +86,8 @@ class Evaluation:
     """What outlined functions return, as far as it is known."""
     operations: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
     """What torch functions make of arguments of some types."""
+    deep_tuples: set[Hashable] = field(default_factory=set[Hashable])
+    """Places that make tuples of tuples of any depth."""
     changed: bool = False
     rounds: int = 0
     outlined: dict[Hashable, Outlined] = field(default_factory=dict[Hashable, Outlined])

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from stretto.batching.frontend.builder import Builder, Gap
-from stretto.batching.frontend.evaluation import Evaluation, show_type
+from stretto.batching.frontend.evaluation import Again, Evaluation, show_type
 from stretto.batching.frontend.values import (
     Choice,
     Closure,
@@ -209,9 +209,17 @@ class Frame:
     def _container(self, items: tuple[Value, ...], is_list: bool) -> Dynamic:
         parts = [self.dynamic(item) for item in items]
         operands = [part.operand for part in parts]
-        if not is_list:
+        site = self.site("tuple", len(items))
+        if not is_list and site not in self.evaluation.deep_tuples:
             type_ = TupleType(tuple(part.type for part in parts))
+            if tuple_depth(type_) > DEEPEST_TUPLE:
+                self.evaluation.deep_tuples.add(site)
+                raise Again
             return self.assign("tuple", type_, *operands)
+        if not is_list:
+            self.evaluation.grow(self.evaluation.cell(site), union(part.type for part in parts))
+            made = ListType(self.evaluation.cell(site), is_tuple=True)
+            return self.assign("list", made, *operands, detail=True)
         cell = self.evaluation.cell(self.site("list", len(items)))
         self.evaluation.grow(cell, union(part.type for part in parts))
         return self.assign("list", ListType(cell), *operands, detail=False)
@@ -269,6 +277,19 @@ class Frame:
 def tensor_type(tensor: torch.Tensor) -> TensorType:
     """The type of a tensor with known dims. KeyError for a dtype that no Program carries."""
     return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
+
+
+DEEPEST_TUPLE = 4
+"""Tuples in tuples beyond as many levels have any length: a recursive function makes them."""
+
+
+def tuple_depth(type_: Type) -> int:
+    """How many tuples of known length are within each other."""
+    if isinstance(type_, TupleType):
+        return 1 + max(map(tuple_depth, type_.items), default=0)
+    if isinstance(type_, UnionType):
+        return max(map(tuple_depth, type_.items), default=0)
+    return 0
 
 
 def is_data(value: Value) -> bool:

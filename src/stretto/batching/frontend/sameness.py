@@ -27,8 +27,8 @@ def same(first: Value, second: Value) -> bool:
             return x == y and len(a) == len(b) and all(map(same, a, b))
         case Method(f, a), Method(g, b):
             return f is g and same(a, b)
-        case Closure(), Closure():
-            return first is second
+        case Closure(a, x), Closure(b, y):  # it reads what is around it by reference
+            return a is b and x is y and _same_defaults(first, second)
         case Native(a), Native(b):
             return a == b
         case Unbound(), Unbound():
@@ -40,3 +40,9 @@ def same(first: Value, second: Value) -> bool:
             )
         case _:
             return first is second
+
+
+def _same_defaults(first: Closure, second: Closure) -> bool:
+    pairs = zip(first.defaults, second.defaults, strict=True)
+    named = ((v, second.keyword_defaults[k]) for k, v in first.keyword_defaults.items())
+    return all(same(a, b) for a, b in (*pairs, *named))
