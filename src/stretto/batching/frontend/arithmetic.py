@@ -136,6 +136,8 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
         return _repeated(frame, right, left)
     shown = " and ".join(f"'{python_class(frame, kind).__name__}'" for kind in kinds)
     symbol = _SYMBOLS.get(name, name)
+    if isinstance(frame.place, ast.AugAssign):
+        symbol = f"{symbol.split(' ')[0]}="
     frame.fail(TypeError, f"unsupported operand type(s) for {symbol}: {shown}")
     raise PathEnds
 
@@ -284,6 +286,14 @@ def identical(frame: Frame, left: Value, right: Value) -> Value:
         return frame.assign("is", Scalar.BOOL, left.operand, right.operand)
     if is_scalar(left) or is_scalar(right):
         return frame.assign("is", Scalar.BOOL, frame.operand(left), frame.operand(right))
+    for value, other in ((left, right), (right, left)):
+        if isinstance(value, Dynamic) and isinstance(other, Static):
+            classes = [python_class(frame, kind) for kind in alternatives(value.type)]
+            if type(other.value) in classes:
+                frame.refuse(
+                    f"an object of the instance is compared by `is` with a "
+                    f"{type(other.value).__name__} that all instances share"
+                )
     return Static(False)
 
 

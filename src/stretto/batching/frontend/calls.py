@@ -433,12 +433,7 @@ def _inline(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
     with frame.builder.into(draft):
         run_body(inner, source.node)
     frame.builder.pend(lambda body: scoped(label, body), draft)
-    kept = frame.locals
-    frame.locals = {}
-    try:
-        value = merge(frame, inner.returns)
-    finally:
-        frame.locals = kept
+    value = merge(inner, inner.returns)
     assert value is not None
     return value
 

@@ -88,6 +88,8 @@ class Evaluation:
     """What torch functions make of arguments of some types."""
     deep_tuples: set[Hashable] = field(default_factory=set[Hashable])
     """Places that make tuples of tuples of any depth."""
+    statements: int = 0
+    """How many statements this round has made."""
     changed: bool = False
     rounds: int = 0
     outlined: dict[Hashable, Outlined] = field(default_factory=dict[Hashable, Outlined])
@@ -265,6 +267,7 @@ class Evaluation:
                 )
             self.changed = False
             self.outlined, self.functions, self.reads = {}, [], {}
+            self.statements = 0
             try:
                 body()
             except Again:

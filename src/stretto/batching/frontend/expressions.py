@@ -307,6 +307,12 @@ def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
     return made
 
 
+def _named_in(node: ast.AST | None) -> frozenset[str]:
+    """The variables that `:=` assigns within a comprehension."""
+    found = ast.walk(node) if node is not None else ()
+    return frozenset(part.target.id for part in found if isinstance(part, ast.NamedExpr))
+
+
 def _generators(
     frame: Frame, generators: list[ast.comprehension], plan: Plan, body: Callable[[], None]
 ) -> None:
@@ -335,7 +341,7 @@ def _generators(
         branch(frame, condition, (holds, lambda: None))
         return None
 
-    iterate(frame, plan, step)
+    iterate(frame, plan, step, _named_in(frame.place))
     hidden = {n.id for n in ast.walk(first.target) if isinstance(n, ast.Name)}
     frame.locals = {name: v for name, v in frame.locals.items() if name not in hidden}
     frame.locals |= {name: outer[name] for name in hidden if name in outer}

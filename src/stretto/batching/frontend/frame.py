@@ -137,6 +137,12 @@ class Frame:
     ) -> Dynamic:
         """A new variable with what a primitive makes."""
         self.evaluation.settle(type_)
+        self.evaluation.statements += 1
+        if self.evaluation.statements > MOST_STATEMENTS:
+            self.refuse(
+                f"the program of this function has more than {MOST_STATEMENTS} statements",
+                "its variables may have very many types: keep values of one type in one variable",
+            )
         target = self.builder.variable(name or op, type_)
         self.builder.emit(Assign(target, op, args, detail, self.location))
         return Dynamic(target, type_)
@@ -279,6 +285,7 @@ def tensor_type(tensor: torch.Tensor) -> TensorType:
     return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
 
 
+MOST_STATEMENTS = 60_000
 DEEPEST_TUPLE = 4
 """Tuples in tuples beyond as many levels have any length: a recursive function makes them."""
 

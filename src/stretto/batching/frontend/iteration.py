@@ -317,9 +317,14 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
     )
 
 
-def iterate(frame: Frame, plan: Plan, step: Callable[[Value], None]) -> None:
-    """A loop without break and continue."""
-    loop_over(frame, plan, frozenset(), step, nothing)
+def iterate(
+    frame: Frame,
+    plan: Plan,
+    step: Callable[[Value], None],
+    stored: frozenset[str] = frozenset(),
+) -> None:
+    """A loop without break and continue. stored: local variables that `step` may assign."""
+    loop_over(frame, plan, stored, step, nothing)
 
 
 def loop_over(

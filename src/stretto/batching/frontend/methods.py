@@ -30,6 +30,7 @@ from stretto.batching.types import (
     RowsType,
     Scalar,
     TensorType,
+    alternatives,
     union,
 )
 
@@ -76,7 +77,7 @@ def _list_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> 
             frame.evaluation.grow(kind.cell, given.type)
             frame.do("insert", owner.operand, frame.operand(args[0]), given.operand)
         case "extend":
-            iterate(frame, plan_of(frame, args[0]), lambda x: append(frame, owner, x))
+            extend(frame, owner, args[0])
         case "reverse":
             frame.do("reverse", owner.operand)
         case "clear":
@@ -90,6 +91,20 @@ def _list_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> 
         case _:
             frame.refuse(f"the method {name} of a list")
     return NONE
+
+
+def extend(frame: Frame, target: Dynamic, items: Value) -> None:
+    """Adds all items to a list, which may be the list itself."""
+    kinds = list(alternatives(items.type)) if isinstance(items, Dynamic) else []
+    if not kinds or not all(isinstance(kind, ListType) for kind in kinds):
+        iterate(frame, plan_of(frame, items), lambda item: append(frame, target, item))
+        return
+    assert isinstance(items, Dynamic)
+    for mine in alternatives(target.type):
+        for theirs in kinds:
+            assert isinstance(mine, ListType) and isinstance(theirs, ListType)
+            frame.evaluation.grow(mine.cell, frame.evaluation.item_type(theirs))
+    frame.do("extend", target.operand, items.operand)
 
 
 def _ints(frame: Frame, args: list[Value]) -> list[Any]:

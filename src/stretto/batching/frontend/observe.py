@@ -8,6 +8,7 @@ so that a kind of data which is annotated need not be in the first instances.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
 import typing
 from collections.abc import Hashable, Sequence
@@ -142,12 +143,14 @@ class Observer:
 
     def _record(self, value: Any, path: str) -> Type:
         python = type(value)
-        values = _fields_of(value)
+        values = None if isinstance(value, enum.Enum) else _fields_of(value)
         if values is None:
             raise CaptureError(
                 f"{path} is an object of class {python.__name__}, which is no data that a batch "
                 "understands",
-                remedy="instances may hold numbers, strings, None, tensors, and tuples, lists, "
+                remedy="use a string as the tag"
+                if isinstance(value, enum.Enum)
+                else "instances may hold numbers, strings, None, tensors, and tuples, lists, "
                 "dicts, dataclasses and objects with attributes",
             )
         kind = "namedtuple" if isinstance(value, tuple) else "object"

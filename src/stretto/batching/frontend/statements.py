@@ -23,10 +23,11 @@ from stretto.batching.frontend.expressions import (
     listed,
     truth,
 )
-from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.frame import Exit, Frame, is_data
 from stretto.batching.frontend.iteration import loop_over, plan_of
 from stretto.batching.frontend.joins import branch
 from stretto.batching.frontend.loops import dynamic_loop, nothing
+from stretto.batching.frontend.methods import extend
 from stretto.batching.frontend.narrowing import narrow
 from stretto.batching.frontend.operators import is_tensor_like
 from stretto.batching.frontend.values import (
@@ -179,12 +180,7 @@ def _in_place(frame: Frame, op: ast.operator, old: Value, node: ast.expr) -> Val
     if isinstance(old, Dynamic) and isinstance(op, ast.Add):
         kinds = list(alternatives(old.type))
         if all(isinstance(kind, ListType) and not kind.is_tuple for kind in kinds):
-            other = frame.dynamic(evaluate(frame, node))
-            for kind in kinds:
-                for theirs in alternatives(other.type):
-                    if isinstance(kind, ListType) and isinstance(theirs, ListType):
-                        frame.evaluation.grow(kind.cell, frame.evaluation.item_type(theirs))
-            frame.do("extend", old.operand, other.operand)
+            extend(frame, old, evaluate(frame, node))
             return old
     return binary_operator(frame, op, old, evaluate(frame, node))
 
@@ -298,7 +294,9 @@ def leave(frame: Frame, value: Value) -> None:
         frame.builder.emit(Return(made.operand))
         frame.returned(made.type)
     else:
-        frame.returns.append(Exit(frame.builder.gap(), {}, value))
+        # A function that is returned goes on reading the variables around it.
+        kept = {} if is_data(value) else frame.locals
+        frame.returns.append(Exit(frame.builder.gap(), kept, value))
         frame.builder.emit(Leave(frame.return_label))
     raise PathEnds
 
