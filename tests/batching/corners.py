@@ -1141,6 +1141,75 @@ def local_class_constants(n):
     return sum(pairs[k] * n for k in names), [k for k in pairs]
 
 
+@case(torch.tensor([[1.0, 5.0], [3.0, 2.0]]))
+def named_results(x):
+    found = x.max(0)
+    values, positions = torch.topk(x[0], 1)
+    return found.values, found.indices, x.max(dim=1).values.sum(), values, positions
+
+
+@case([1, 2], [])
+def extended_by_itself(items):
+    items.extend(items)
+    items += items
+    items += (7,)
+    items += range(2)
+    return items
+
+
+@case([1, 2], [])
+def walrus_in_comprehension(items):
+    y = -5
+    found = [y for x in items if (y := x * 2) > 2]
+    return found, y
+
+
+@case(True, False)
+def escaping_closure(flag):
+    def make():
+        k = 1
+
+        def f(x):
+            return x + k
+
+        if flag:
+            return f
+        k = 2
+        return f
+
+    return make()(10)
+
+
+@case([1, 2, 3], [])
+def closures_in_loop(items):
+    found = []
+    for x in items:
+
+        def f(y):
+            return x * y
+
+        found.append(f(10))
+    if items:
+        found.append(f(1))
+    return found
+
+
+@case(3, 0)
+def module_in_loop(n):
+    cell = None
+    for i in range(n):
+        cell = abs if i % 2 else float
+    return cell is abs, cell(-3) if cell is not None else None
+
+
+@case(3, 0)
+def nested_results(n):
+    def f(k):
+        return None if k == 0 else (f(k - 1), k)
+
+    return f(n)
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",

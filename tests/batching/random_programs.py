@@ -1,3 +1,4 @@
+# ruff: noqa
 """Random functions for one instance, as source text, and random instances for them.
 
 A function takes a tree of `Node`s (or None) and a number. It has loops, branches, early returns,
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PRELUDE = '''
+PRELUDE = """
 from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ def describe(v):
         case (a, b):
             return a - b
     return 50
-'''
+"""
 
 KINDS = ("int", "float", "bool", "str", "list", "tensors", "tensor", "node", "opt", "pair", "dict")
 
@@ -128,8 +129,12 @@ class Writer:
             lambda: f"len({self.of(rng.choice(['list', 'tensors', 'dict', 'str']), depth)})",
             lambda: f"{self.of('list', depth)}[{self.of('int', 0)}]",
             lambda: f"{self.of('node', depth)}.{rng.choice(['value', 'double', 'size()'])}",
-            lambda: f"({self.of('int', depth)} if {self.of('bool', depth)} else {self.of('int', depth)})",
-            lambda: f"{rng.choice(['min', 'max'])}({self.of('int', depth)}, {self.of('int', depth)})",
+            lambda: (
+                f"({self.of('int', depth)} if {self.of('bool', depth)} else {self.of('int', depth)})"
+            ),
+            lambda: (
+                f"{rng.choice(['min', 'max'])}({self.of('int', depth)}, {self.of('int', depth)})"
+            ),
             lambda: f"sum({self.of('list', depth)})",
             lambda: f"{self.of('dict', depth)}.get({self.of('int', depth)}, {self.of('int', 0)})",
             lambda: f"int({self.of('tensor', depth)}.sum())",
@@ -166,11 +171,19 @@ class Writer:
     def _bool(self, depth: int) -> str:
         rng = self.rng
         return self.pick(
-            lambda: f"({self.of('int', depth)} {rng.choice(['<', '<=', '==', '!=', '>'])} {self.of('int', depth)})",
-            lambda: f"({self.of('int', depth)} < {self.of('int', depth)} <= {self.of('int', depth)})",
-            lambda: f"({self.of('bool', depth)} {rng.choice(['and', 'or'])} {self.of('bool', depth)})",
+            lambda: (
+                f"({self.of('int', depth)} {rng.choice(['<', '<=', '==', '!=', '>'])} {self.of('int', depth)})"
+            ),
+            lambda: (
+                f"({self.of('int', depth)} < {self.of('int', depth)} <= {self.of('int', depth)})"
+            ),
+            lambda: (
+                f"({self.of('bool', depth)} {rng.choice(['and', 'or'])} {self.of('bool', depth)})"
+            ),
             lambda: f"(not {self.of('bool', depth)})",
-            lambda: f"({self.of('int', depth)} {rng.choice(['in', 'not in'])} {self.of('list', depth)})",
+            lambda: (
+                f"({self.of('int', depth)} {rng.choice(['in', 'not in'])} {self.of('list', depth)})"
+            ),
             lambda: f"({self.of('opt', depth)} is {rng.choice(['', 'not '])}None)",
             lambda: f"bool({self.of('tensor', depth)}.sum() > {self.of('int', 0)})",
             lambda: f"({self.of('str', depth)} == {self.of('str', depth)})",
@@ -197,14 +210,18 @@ class Writer:
             lambda: f"({self.of('list', depth)} + {self.of('list', depth)})",
             lambda: f"{self.of('list', depth)}[{rng.choice([':2', '1:', '::-1', ':-1', '-2:'])}]",
             lambda: f"[x + {self.of('int', depth)} for x in {self.of('list', depth)}]",
-            lambda: f"[i for i, x in enumerate({self.of('list', depth)}) if x != {self.of('int', 0)}]",
+            lambda: (
+                f"[i for i, x in enumerate({self.of('list', depth)}) if x != {self.of('int', 0)}]"
+            ),
             lambda: f"[y * x for x in {self.of('list', depth)} for y in range(x % 3)]",
             lambda: f"sorted({self.of('list', depth)})",
             lambda: f"list(reversed({self.of('list', depth)}))",
             lambda: f"list(range({self.of('int', depth)} % 5))",
             lambda: f"{self.of('node', depth)}.items",
             lambda: f"({self.of('list', depth)} or {self.of('list', depth)})",
-            lambda: f"({self.of('list', depth)} if {self.of('bool', depth)} else {self.of('list', depth)})",
+            lambda: (
+                f"({self.of('list', depth)} if {self.of('bool', depth)} else {self.of('list', depth)})"
+            ),
             lambda: f"[a - b for a, b in zip({self.of('list', depth)}, {self.of('list', depth)})]",
             lambda: f"list({self.of('dict', depth)})",
         )
@@ -225,24 +242,34 @@ class Writer:
             lambda: f"torch.tanh({self.of('tensor', depth)} @ WEIGHT)",
             lambda: f"{self.of('node', depth)}.h",
             lambda: f"WEIGHT[{self.of('int', depth)} % 3]",
-            lambda: f"({self.of('tensor', depth)} if {self.of('bool', depth)} else {self.of('tensor', depth)})",
+            lambda: (
+                f"({self.of('tensor', depth)} if {self.of('bool', depth)} else {self.of('tensor', depth)})"
+            ),
             lambda: f"{self.of('tensors', depth)}[-1]",
             lambda: f"sum({self.of('tensors', depth)}, torch.zeros(3))",
-            lambda: f"torch.stack([{self.of('tensor', depth)}, {self.of('tensor', depth)}]).max(0).values",
+            lambda: (
+                f"torch.stack([{self.of('tensor', depth)}, {self.of('tensor', depth)}]).max(0).values"
+            ),
             lambda: "torch.zeros(3)",
         )
 
     def _node(self, depth: int) -> str:
         return self.pick(
-            lambda: f"Node({self.of('int', depth)}, {self.of('opt', depth)}, None, {self.of('tensor', 0)}, {self.of('list', depth)})",
-            lambda: f"({self.of('opt', 0)} or Node({self.of('int', depth)}, None, None, torch.ones(3), []))",
+            lambda: (
+                f"Node({self.of('int', depth)}, {self.of('opt', depth)}, None, {self.of('tensor', 0)}, {self.of('list', depth)})"
+            ),
+            lambda: (
+                f"({self.of('opt', 0)} or Node({self.of('int', depth)}, None, None, torch.ones(3), []))"
+            ),
         )
 
     def _opt(self, depth: int) -> str:
         return self.pick(
-            lambda: f"{self.of('node', depth)}.{self.rng.choice(['left', 'right'])}"
-            if depth > 0
-            else "None",
+            lambda: (
+                f"{self.of('node', depth)}.{self.rng.choice(['left', 'right'])}"
+                if depth > 0
+                else "None"
+            ),
             lambda: self.of("node", depth) if depth > 0 else "None",
             lambda: "None",
         )
@@ -251,9 +278,11 @@ class Writer:
         return self.pick(
             lambda: f"({self.of('int', depth)}, {self.of('int', depth)})",
             lambda: f"Pair({self.of('int', depth)}, {self.of('int', depth)})[:2]",
-            lambda: f"({self.of('pair', depth)} if {self.of('bool', depth)} else {self.of('pair', depth)})"
-            if depth > 0
-            else "(1, 2)",
+            lambda: (
+                f"({self.of('pair', depth)} if {self.of('bool', depth)} else {self.of('pair', depth)})"
+                if depth > 0
+                else "(1, 2)"
+            ),
         )
 
     def _dict(self, depth: int) -> str:
@@ -263,7 +292,9 @@ class Writer:
         )
 
     def _mixed(self, depth: int) -> str:
-        return self.of(self.rng.choice(("int", "list", "str", "opt", "pair", "bool", "float")), depth)
+        return self.of(
+            self.rng.choice(("int", "list", "str", "opt", "pair", "bool", "float")), depth
+        )
 
     # ---- statements
 
@@ -377,7 +408,12 @@ class Writer:
             (f"for {name} in reversed({self.of('list')}[:4]):", {name: "int"}),
         ]
         other = self.fresh("int")
-        heads.append((f"for {name}, {other} in enumerate({self.of('list')}[:3]):", {name: "int", other: "int"}))
+        heads.append(
+            (
+                f"for {name}, {other} in enumerate({self.of('list')}[:3]):",
+                {name: "int", other: "int"},
+            )
+        )
         tensor = self.fresh("tensor")
         heads.append((f"for {tensor} in {self.of('tensors')}[:3]:", {tensor: "tensor"}))
         head, bound = rng.choice(heads)
@@ -436,7 +472,9 @@ class Writer:
         self.functions = {**functions, name: ("int", "int")}
 
 
-def function(rng: random.Random, name: str, functions: dict[str, tuple[str, ...]], last: bool) -> str:
+def function(
+    rng: random.Random, name: str, functions: dict[str, tuple[str, ...]], last: bool
+) -> str:
     """The source of one function; it may call itself and those before it."""
     writer = Writer(rng)
     writer.functions = dict(functions)
@@ -457,12 +495,8 @@ def function(rng: random.Random, name: str, functions: dict[str, tuple[str, ...]
     results = [n for n, k in writer.scope.items() if k != "mixed"]
     if last:
         chosen = rng.sample(results, min(len(results), 4))
-        for item in chosen:
-            writer.line(f"trace.append({item})" if False else "pass")
         writer.line(f"return ({', '.join(chosen)},)")
-        text = "\n".join(writer.lines)
-        # Early returns give an int, the end gives data: the result is one of several types.
-        return text
+        return "\n".join(writer.lines)
     writer.line(f"return {writer.of('int')}")
     return "\n".join(writer.lines)
 
@@ -476,7 +510,10 @@ def program(seed: int) -> str:
         name = f"walk{number}"
         text = function(rng, name, functions, last=False)
         parts.append(text)
-        functions[name] = ("int", *(("opt", "int", "list")[: text.split("(")[1].split(")")[0].count(",") + 1]))
+        functions[name] = (
+            "int",
+            *(("opt", "int", "list")[: text.split("(")[1].split(")")[0].count(",") + 1]),
+        )
     parts.append(function(rng, "main", functions, last=True))
     return "\n\n".join(parts) + "\n"
 

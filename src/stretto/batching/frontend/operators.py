@@ -354,7 +354,7 @@ def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
     parts = tuple(_structured(frame, leaves, child) for child in children)
     kind = structure.type
     if kind is tuple or (isinstance(kind, type) and issubclass(kind, tuple)):
-        return TupleValue(parts)
+        return TupleValue(parts, names=tuple(getattr(kind, "__match_args__", ())))
     if kind is list:
         return TupleValue(parts, is_list=True)
     return frame.refuse(f"a tensor operator returns a {kind.__name__}")
