@@ -1,0 +1,219 @@
+"""Prints what the runtime knows of a program as C++ tables (include/run.h: ProgramInfo)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from stretto.batching.host.tables import BlockLayout, Layout
+from stretto.batching.host.terms import form_of
+from stretto.batching.program import ClassInfo, InstanceProgram
+from stretto.batching.types import (
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    alternatives,
+)
+from stretto.ir.types import DType
+
+SCALARS = (Scalar.NONE, Scalar.BOOL, Scalar.INT, Scalar.FLOAT, Scalar.STR)
+"""In the order of include/values.h: Kind."""
+_CLASS_KINDS = {"object": 0, "namedtuple": 1, "dict": 2}
+_INPUT_KINDS = {Scalar.FLOAT: 3, Scalar.INT: 2, Scalar.BOOL: 2}
+
+# torch's numbers of its dtypes (c10::ScalarType), which are part of its stable interface.
+_DTYPES = {
+    DType.U8: 0,
+    DType.I8: 1,
+    DType.I16: 2,
+    DType.I32: 3,
+    DType.I64: 4,
+    DType.F16: 5,
+    DType.F32: 6,
+    DType.F64: 7,
+    DType.BOOL: 11,
+    DType.BF16: 15,
+}
+
+
+def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
+    """The tables, and `info`, which has them all. `f0` is the program's first function."""
+    types = _Types(program, layout)
+    parameters = [types.number(x.type) for x in program.functions[0].parameters]
+    classes = [[types.number(program.cells[cell]) for cell in x.cells] for x in program.classes]
+    shown_types = types.text()
+    lines = [*shown_types]
+    for number, (info, cells) in enumerate(zip(program.classes, classes, strict=True)):
+        lines.append(_array("int32_t", f"cells{number}", cells, f"{info.kind} {len(cells)}"))
+    lines.append(
+        _array(
+            "ClassInfo",
+            "classes",
+            [
+                f"{{{_CLASS_KINDS[info.kind]}, {len(info.fields)}, {int(is_by_value(info))}, "
+                f"cells{number}}}"
+                for number, info in enumerate(program.classes)
+            ],
+        )
+    )
+    lines += _pools(layout)
+    for number, block in enumerate(layout.blocks):
+        lines += _block(number, block)
+    blocks = [_block_info(number, block) for number, block in enumerate(layout.blocks)]
+    lines.append(_array("BlockInfo", "blocks", blocks))
+    lines.append(_array("int32_t", "parameters", parameters))
+    lines.append(_array("int32_t", "shared", [item.pool for item in layout.shared]))
+    lines.append(_array("int32_t", "permanent", layout.permanent))
+    given = [f"unbox_{form}(a[{n}])" for n, form in enumerate(_forms(program))]
+    lines.append(
+        "bool unbox_b(Value v) { return v.i != 0; } int64_t unbox_i(Value v) { return v.i; } "
+        "double unbox_f(Value v) { return v.f; } Tensor unbox_t(Value v) { return as_tensor(v); } "
+        "Value unbox_v(Value v) { return v; }"
+    )
+    lines.append(
+        "Value invoke(Run& run, const Value* a) { return box(f0("
+        + ", ".join(("run", *given))
+        + ")); }"
+    )
+    counts = (
+        len(parameters),
+        types.count,
+        len(program.classes),
+        len(layout.pools),
+        len(layout.blocks),
+        len(layout.shared),
+        layout.max_outputs,
+        layout.max_rows,
+        int(reads),
+    )
+    lines.append(
+        f"const ProgramInfo info = {{{', '.join(map(str, counts))}, parameters, types, classes, "
+        "pools, blocks, shared, permanent, invoke};"
+    )
+    return "\n".join(lines)
+
+
+def _forms(program: InstanceProgram) -> list[str]:
+    return [form_of(parameter.type) for parameter in program.functions[0].parameters]
+
+
+def is_by_value(info: ClassInfo) -> bool:
+    """Whether == of two objects compares all their fields: named tuples, dicts, and dataclasses
+    whose own == does."""
+    if info.kind != "object":
+        return True
+    if not dataclasses.is_dataclass(info.python):
+        return False
+    params = getattr(info.python, "__dataclass_params__", None)
+    fields = dataclasses.fields(info.python)
+    return bool(params and params.eq) and tuple(x.name for x in fields if x.compare) == info.fields
+
+
+def _array(type_: str, name: str, items: Sequence[object], comment: str = "") -> str:
+    """A table; C++ has none without items."""
+    shown = ", ".join(map(str, items)) if items else ("{}" if type_ != "int32_t" else "0")
+    return f"const {type_} {name}[] = {{{shown}}};" + (f"  // {comment}" if comment else "")
+
+
+def _pools(layout: Layout) -> list[str]:
+    lines = list[str]()
+    infos = list[str]()
+    for number, type_ in enumerate(layout.pools):
+        size = type_.dtype.itemsize
+        for dim in type_.shape:
+            size *= dim
+        lines.append(_array("int64_t", f"shape{number}", type_.shape or (0,), str(type_)))
+        infos.append(f"{{{_DTYPES[type_.dtype]}, {size}, {len(type_.shape)}, shape{number}}}")
+    return [*lines, _array("PoolInfo", "pools", infos)]
+
+
+def _block(number: int, block: BlockLayout) -> list[str]:
+    inputs = list[str]()
+    for type_ in block.inputs:
+        match type_:
+            case TensorType():
+                kind = 0
+            case RowsType():
+                kind = 1
+            case _:
+                kind = _INPUT_KINDS[type_]
+        inputs.append(f"{{{kind}}}")
+    outputs = [
+        f"{{{item.pool}, {-1 if item.length_of is None else item.length_of}}}"
+        for item in block.outputs
+    ]
+    return [
+        _array("BlockInput", f"inputs{number}", inputs),
+        _array("BlockOutput", f"outputs{number}", outputs),
+    ]
+
+
+def _block_info(number: int, block: BlockLayout) -> str:
+    floats = sum(type_ is Scalar.FLOAT for type_ in block.inputs)
+    counts = (len(block.inputs), len(block.outputs), len(block.rows), floats)
+    return f"{{{', '.join(map(str, counts))}, inputs{number}, outputs{number}}}"
+
+
+class _Types:
+    """Numbers the types of values in instances."""
+
+    def __init__(self, program: InstanceProgram, layout: Layout) -> None:
+        self._program = program
+        self._layout = layout
+        self._numbers: dict[Type, int] = {}
+        self._lines: list[str] = []
+        self._infos: dict[int, str] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._numbers)
+
+    def number(self, type_: Type) -> int:
+        if type_ in self._numbers:
+            return self._numbers[type_]
+        number = self._numbers[type_] = len(self._numbers)
+        several = sorted(alternatives(type_), key=str)
+        scalars = sum(1 << SCALARS.index(x) for x in several if isinstance(x, Scalar))
+        items = [
+            self._alternative(x, f"items{number}_{n}")
+            for n, x in enumerate(several)
+            if not isinstance(x, Scalar)
+        ]
+        self._lines.append(_array("Alternative", f"alternatives{number}", items, str(type_)))
+        self._infos[number] = f"{{{scalars}, {len(items)}, alternatives{number}}}"
+        return number
+
+    def _alternative(self, type_: Type, name: str) -> str:
+        match type_:
+            case TensorType():
+                return f"{{kTensor, {self._pool(type_)}, 0, nullptr}}"
+            case RowsType(row):
+                return f"{{kRows, {self._pool(row)}, 0, nullptr}}"
+            case RecordType(number):
+                return f"{{kRecord, {number}, 0, nullptr}}"
+            case TupleType(items):
+                numbers = [self.number(item) for item in items]
+                self._lines.append(_array("int32_t", name, numbers))
+                return f"{{kTuple, {len(items)}, 0, {name}}}"
+            case ListType(cell, is_tuple):
+                item = self.number(self._program.cells[cell])
+                return f"{{{'kTuple' if is_tuple else 'kList'}, -1, {item}, nullptr}}"
+            case DictType(key, cell):
+                value = self.number(self._program.cells[cell])
+                return f"{{kDict, {1 << SCALARS.index(key)}, {value}, nullptr}}"
+            case _:
+                raise AssertionError("scalars and unions are not alternatives of a union")
+
+    def _pool(self, type_: TensorType) -> int:
+        pool = self._layout.pool(type_)
+        assert pool is not None, "the layout has the types of all tensors in instances"
+        return pool
+
+    def text(self) -> list[str]:
+        infos = [self._infos[number] for number in sorted(self._infos)]
+        return [*self._lines, _array("TypeInfo", "types", infos)]

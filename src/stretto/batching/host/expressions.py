@@ -1,0 +1,367 @@
+"""Primitives of an InstanceProgram as C++ expressions (include/primitives.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stretto.batching.host.tables import Layout
+from stretto.batching.host.terms import INTEGERS, NUMBERS, Term, call
+from stretto.batching.program import Assign, InstanceProgram, Literal, Operand
+from stretto.batching.types import (
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    alternatives,
+)
+from stretto.errors import CodegenError
+
+_SCALAR_KINDS = {
+    Scalar.NONE: "kNone",
+    Scalar.BOOL: "kBool",
+    Scalar.INT: "kInt",
+    Scalar.FLOAT: "kFloat",
+    Scalar.STR: "kStr",
+}
+_FORM_SCALARS = {"b": Scalar.BOOL, "i": Scalar.INT, "f": Scalar.FLOAT}
+_ARITHMETIC = {"add", "sub", "mul", "truediv", "floordiv", "mod", "pow"}
+_BITS = {"and": "bit_and", "or": "bit_or", "xor": "bit_xor"}
+_SHIFTS = {"lshift", "rshift"}
+_UNARY = {"neg", "abs", "to_int", "round"}
+_ORDER = {"lt", "le", "gt", "ge"}
+_MATH_FLOAT = (
+    "sqrt",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "fabs",
+    "erf",
+    "erfc",
+    "cbrt",
+)
+_MATH_TWO = ("atan2", "copysign", "fmod", "hypot", "pow")
+_MATH_INT = ("floor", "ceil", "trunc")
+_MATH_BOOL = ("isnan", "isinf", "isfinite")
+
+# name -> (forms of the arguments, form of the result). Each is a C++ function of the name, which
+# is called with the run and the site before the arguments.
+_CALLS: dict[str, tuple[str, str]] = {
+    "len": ("v", "i"),
+    "at": ("vI", "v"),
+    "put": ("vIv", "n"),
+    "append": ("vv", "n"),
+    "insert": ("vIv", "n"),
+    "extend": ("vv", "n"),
+    "slice": ("vvvv", "v"),
+    "concat": ("vv", "v"),
+    "repeat": ("vI", "v"),
+    "reverse": ("v", "n"),
+    "contains": ("vv", "b"),
+    "index": ("vv", "i"),
+    "clear": ("v", "n"),
+    "rows": ("v", "v"),
+    "sorted_ints": ("v", "v"),
+    "lookup": ("vv", "v"),
+    "lookup_or": ("vvv", "v"),
+    "store": ("vvv", "n"),
+    "remove": ("vv", "v"),
+    "keys": ("v", "v"),
+    "values": ("v", "v"),
+    "join_str": ("vv", "v"),
+}
+_RENAMED = {"len": "length", "index": "index_of"}
+
+
+@dataclass(frozen=True, slots=True)
+class Expressions:
+    """Prints primitives of one program. `operand` prints an operand."""
+
+    program: InstanceProgram
+    layout: Layout
+    operand: Callable[[Operand], Term]
+
+    def of(self, statement: Assign, site: int) -> Term:
+        """The value that an Assign computes; `site` is its number for errors."""
+        op, detail = statement.op, statement.detail
+        args = [self.operand(arg) for arg in statement.args]
+        where = ("run", str(site))
+        if op in _CALLS:
+            forms, result = _CALLS[op]
+            given = [_as(arg, form, site) for arg, form in zip(args, forms, strict=True)]
+            return Term(call(_RENAMED.get(op, op), *where, *given), result)
+        match op:
+            case "copy" | "cast":
+                return args[0]
+            case "shared":
+                return Term(f"Tensor{{{self._shared(detail)}}}", "t")
+            case "pop":
+                rest = [_as(arg, "I", site) for arg in args[1:]]
+                return Term(call("pop", *where, args[0].to("v"), *rest), "v")
+            case "has_type":
+                return Term(self.test(args[0], detail), "b")
+            case "expect":
+                test = self.test(args[0], tuple(alternatives(detail[0])))
+                fail = call("fail", *where, "kPython", args[0].to("v"))
+                return Term(f"({test} ? (void)0 : {fail}, {args[0].text})", args[0].form)
+            case "record" | "tuple" | "list" | "dict":
+                return Term(_made(op, detail, args), "v")
+            case "to_list":
+                kind = "kTuple" if detail else "kList"
+                return Term(call("to_list", *where, args[0].to("v"), kind), "v")
+            case "get":
+                return self._get(statement.args[0], args[0], detail, site)
+            case "set":
+                return self._set(statement.args[0], args, detail, site)
+            case "item":
+                return _item(statement.args[0], args[0], detail, site)
+            case _:
+                return _scalar(statement, args, site)
+
+    def test(self, term: Term, types: Sequence[Type]) -> str:
+        """A C++ test whether a value has one of some types."""
+        found = [item for type_ in types for item in alternatives(type_)]
+        if term.form in _FORM_SCALARS:
+            return "true" if _FORM_SCALARS[term.form] in found else "false"
+        tests = [self._is(term.to("v"), item) for item in found]
+        return f"({' || '.join(tests)})" if tests else "false"
+
+    def _is(self, value: str, type_: Type) -> str:
+        match type_:
+            case Scalar():
+                return f"{value}.kind == {_SCALAR_KINDS[type_]}"
+            case TensorType():
+                pool = self.layout.pool(type_)
+                place = f"run.tensors[({value}).i].pool"
+                return (
+                    "false" if pool is None else f"({value}.kind == kTensor && {place} == {pool})"
+                )
+            case RowsType(row):
+                pool = self.layout.pool(row)
+                return (
+                    "false"
+                    if pool is None
+                    else f"({value}.kind == kRows && {value}.type == {pool})"
+                )
+            case RecordType(number):
+                return f"({value}.kind == kRecord && {value}.type == {number})"
+            case TupleType(items):
+                return f"({value}.kind == kTuple && {value}.object->length == {len(items)})"
+            case ListType(_, is_tuple):
+                return f"{value}.kind == {'kTuple' if is_tuple else 'kList'}"
+            case _:
+                assert isinstance(type_, DictType)
+                return f"{value}.kind == kDict"
+
+    def _shared(self, tensor: torch.Tensor) -> int:
+        """Numbers of shared tensors come first in a run."""
+        for number, item in enumerate(self.layout.shared):
+            if item.tensor is tensor:
+                return number
+        raise AssertionError("the layout has all shared tensors")
+
+    def _places(self, operand: Operand, name: str) -> tuple[list[tuple[int, int]], bool]:
+        """Class number and place of a field in each class that a record may be of; whether a
+        value may be something else."""
+        types = () if isinstance(operand, Literal) else tuple(alternatives(operand.type))
+        found = list[tuple[int, int]]()
+        for type_ in types:
+            if isinstance(type_, RecordType):
+                fields = self.program.classes[type_.number].fields
+                if name in fields:
+                    found.append((type_.number, fields.index(name)))
+        return sorted(found), len(found) < len(types) or not found
+
+    def _get(self, operand: Operand, record: Term, name: str, site: int) -> Term:
+        places, is_partial = self._places(operand, name)
+        if not is_partial and len({place for _, place in places}) == 1:
+            return Term(call("field", record.text, str(places[0][1])), "v")
+        cases = "".join(f"case {number}: return field(r, {place}); " for number, place in places)
+        fail = call("fail", "run", str(site), "kPython", "r")
+        switch = f"if (r.kind == kRecord) switch (r.type) {{ {cases}}} {fail};"
+        return Term(f"[&](Value r) -> Value {{ {switch} }}({record.to('v')})", "v")
+
+    def _set(self, operand: Operand, args: list[Term], name: str, site: int) -> Term:
+        places, _ = self._places(operand, name)
+        frozen = ("namedtuple",)
+        cases = "".join(
+            f"case {number}: writable(run, {site}, r); as_tuple(r)->items[{place}] = x; return; "
+            for number, place in places
+            if self.program.classes[number].kind not in frozen
+        )
+        fail = call("fail", "run", str(site), "kPython", "r", "x")
+        switch = f"if (r.kind == kRecord) switch (r.type) {{ {cases}}} {fail};"
+        given = f"{args[0].to('v')}, {args[1].to('v')}"
+        return Term(f"[&](Value r, Value x) {{ {switch} }}({given})", "n")
+
+
+def _as(term: Term, form: str, site: int) -> str:
+    """I: an int, tested where that is not known."""
+    if form != "I":
+        return term.to(form)
+    return call("integer", "run", str(site), term.text) if term.form == "v" else term.to("i")
+
+
+def _made(op: str, detail: object, args: list[Term]) -> str:
+    items = [arg.to("v") for arg in args]
+    if op == "record":
+        return call("record_of", "run", str(detail), *items)
+    name = "tuple" if op == "list" and detail else op
+    return call(f"{name}_of", "run", *items)
+
+
+def _item(operand: Operand, value: Term, place: int, site: int) -> Term:
+    types = () if isinstance(operand, Literal) else tuple(alternatives(operand.type))
+    known = all(isinstance(x, TupleType) and 0 <= place < len(x.items) for x in types)
+    if known and types:
+        return Term(call("field", value.text, str(place)), "v")
+    return Term(call("at", "run", str(site), value.to("v"), f"INT64_C({place})"), "v")
+
+
+def _scalar(statement: Assign, args: list[Term], site: int) -> Term:
+    """Arithmetic and comparisons."""
+    op, forms = statement.op, "".join(arg.form for arg in args)
+    where = ("run", str(site))
+    known = all(form in NUMBERS for form in forms)
+    integers = all(form in INTEGERS for form in forms)
+    values = [arg.to("v") for arg in args]
+    ints = [arg.to("i") for arg in args] if integers else []
+    floats = [arg.to("f") for arg in args] if known else []
+
+    def generic(name: str, using: str = "dispatch") -> Term:
+        names = [f"x{n}" for n in range(len(args))]
+        inner = f"return {call(name, *where, *names)};"
+        taken = ", ".join(f"auto {name}" for name in names)
+        return Term(call(using, *where, *values, f"[&]({taken}) {{ {inner} }}"), "v")
+
+    match op:
+        case _ if op in _ARITHMETIC:
+            if not known:
+                return generic(op)
+            if not integers:
+                return Term(call(op, *where, *floats), "f")
+            return Term(call(op, *where, *ints), {"truediv": "f", "pow": "v"}.get(op, "i"))
+        case _ if op in _BITS:
+            if forms == "bb":
+                return Term(f"({call(_BITS[op], *where, *ints)} != 0)", "b")
+            term = Term(call(_BITS[op], *where, *ints), "i")
+            return term if integers else generic(_BITS[op], "dispatch_bits")
+        case _ if op in _SHIFTS:
+            return Term(call(op, *where, *(_as(arg, "I", site) for arg in args)), "i")
+        case "invert":
+            return Term(f"(~{_as(args[0], 'I', site)})", "i")
+        case "to_float":
+            text = call("number", *where, *values)
+            return Term(args[0].to("f") if known else text, "f")
+        case _ if op in _UNARY:
+            if not known:
+                return generic(op)
+            is_int = integers or op in ("to_int", "round")
+            return Term(call(op, *where, *(ints or floats)), "i" if is_int else "f")
+        case "min" | "max":
+            return _extreme(op, args, site)
+        case "math":
+            return _math(statement, args, site)
+        case _ if op in _ORDER:
+            return Term(call(op, *where, *(_plain(args) if known else values)), "b")
+        case "eq" | "ne":
+            test = f"order({', '.join(_plain(args))}) == 0" if known else ""
+            test = test or call("equal", *where, *values)
+            return Term(f"({test})" if op == "eq" else f"(!({test}))", "b")
+        case "is":
+            return _identity(statement, args)
+        case "not" | "truth":
+            return Term(f"({'!' if op == 'not' else ''}{truth(args[0])})", "b")
+        case _:
+            raise CodegenError(f"no primitive `{op}`", location=statement.location)
+
+
+def truth(term: Term) -> str:
+    """bool(x)."""
+    match term.form:
+        case "b":
+            return term.text
+        case "i" | "f":
+            return f"({term.text} != 0)"
+        case "t":
+            return "true"
+        case _:
+            return call("truth", "run", term.text)
+
+
+def _plain(args: list[Term]) -> list[str]:
+    """Bools as ints."""
+    return [arg.to("i") if arg.form == "b" else arg.text for arg in args]
+
+
+def _extreme(op: str, args: list[Term], site: int) -> Term:
+    """Python gives the second only where it is less (more) than the first."""
+    first, second = args
+    test = "lt" if op == "min" else "gt"
+    if first.form == second.form and first.form in NUMBERS:
+        compared = call(test, "run", str(site), *reversed(_plain(args)))
+        return Term(f"({compared} ? {second.text} : {first.text})", first.form)
+    a, b = first.to("v"), second.to("v")
+    return Term(f"({call(test, 'run', str(site), b, a)} ? {b} : {a})", "v")
+
+
+def _identity(statement: Assign, args: list[Term]) -> Term:
+    for arg, other in zip(args, reversed(statement.args), strict=True):
+        if isinstance(other, Literal) and other.value is None:
+            return Term(f"({arg.text}.kind == kNone)" if arg.form == "v" else "false", "b")
+    first, second = args
+    if first.form == second.form and first.form in INTEGERS:
+        return Term(f"({first.text} == {second.text})", "b")
+    return Term(call("is_same", first.to("v"), second.to("v")), "b")
+
+
+def _math(statement: Assign, args: list[Term], site: int) -> Term:
+    name = statement.detail
+    where = ("run", str(site))
+    if name in _MATH_INT and args[0].form in INTEGERS:
+        return Term(args[0].to("i"), "i")
+    floats = [arg.to("f") if arg.form != "v" else call("number", *where, arg.text) for arg in args]
+    match len(args):
+        case 1 if name in _MATH_FLOAT:
+            return Term(call("math", *where, call(f"std::{name}", *floats), *floats), "f")
+        case 2 if name in _MATH_TWO:
+            return Term(call("math", *where, call(f"std::{name}", *floats), *floats), "f")
+        case 1 if name in _MATH_INT:
+            inner = call("integral", *where, "x", call(f"std::{name}", "x"))
+            if args[0].form == "f":
+                return Term(f"[&](double x) {{ return {inner}; }}({floats[0]})", "i")
+            given = args[0].to("v")
+            whole = f"is_integer(a) ? a.i : [&](double x) {{ return {inner}; }}"
+            return Term(
+                f"[&](Value a) {{ return {whole}({call('number', *where, 'a')}); }}({given})", "i"
+            )
+        case 1 if name in _MATH_BOOL:
+            return Term(call(f"std::{name}", *floats), "b")
+        case _:
+            raise CodegenError(
+                f"math.{name} of {len(args)} numbers cannot be computed per instance",
+                location=statement.location,
+                remedy="use another function of `math`, or one of torch",
+            )

@@ -1,0 +1,380 @@
+// Fibers: each instance runs on a stack of its own until it asks for a value that is not computed.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <ctime>
+#include <new>
+
+#include "primitives.h"
+#include "scheduler.h"
+
+// stretto_switch(&place, other): leaves this stack, whose pointer it stores, for another one. Only
+// what a function must keep for its caller is saved.
+#if defined(__x86_64__)
+asm(R"(
+.text
+.hidden stretto_switch
+.globl stretto_switch
+.type stretto_switch, @function
+stretto_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size stretto_switch, .-stretto_switch
+)");
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.hidden stretto_switch
+.globl stretto_switch
+.type stretto_switch, %function
+stretto_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+.size stretto_switch, .-stretto_switch
+)");
+#else
+#error "stretto.batch has no context switch for this processor"
+#endif
+extern "C" void stretto_switch(void** place, void* other);
+
+namespace stretto {
+
+namespace {
+
+constexpr size_t kReserve = size_t{128} << 10;  // of a stack, for functions that do not check it
+constexpr size_t kOnlyStack = size_t{1} << 30, kFiberStack = size_t{32} << 20, kLeastStack = size_t{1} << 20;
+constexpr size_t kKept = size_t{64} << 10;      // of an unused stack, the memory that is kept
+constexpr size_t kMostFibers = 8192;           // beyond, concurrent calls run one after the other
+
+std::vector<Stack> unused_stacks;  // guarded by the GIL, as all that is done here
+
+Run* starting = nullptr;
+
+bool take_stack(Stack& stack, size_t wanted) {
+  for (size_t i = unused_stacks.size(); i-- > 0;)
+    if (unused_stacks[i].size >= wanted || (wanted == kFiberStack && unused_stacks[i].size < kOnlyStack)) {
+      stack = unused_stacks[i];
+      unused_stacks[i] = unused_stacks.back();
+      unused_stacks.pop_back();
+      return true;
+    }
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t size = wanted; size >= kLeastStack; size /= 2) {
+    void* memory = mmap(nullptr, size + page, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) continue;
+    if (mprotect(memory, page, PROT_NONE) != 0) {
+      munmap(memory, size + page);
+      return false;
+    }
+    madvise(memory, size + page, MADV_NOHUGEPAGE);
+    stack.low = static_cast<char*>(memory) + page;
+    stack.size = size;
+    return true;
+  }
+  return false;
+}
+
+void give_back(Stack stack) {
+  madvise(stack.low, stack.size - kKept, MADV_DONTNEED);
+  if (unused_stacks.size() < 1024) {
+    unused_stacks.push_back(stack);
+    return;
+  }
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  munmap(stack.low - page, stack.size + page);
+}
+
+void suspend(Run& run) {
+  Scheduler& scheduler = *run.scheduler;
+  Fiber* fiber = scheduler.current;
+  fiber->phase = run.phase;
+  stretto_switch(&fiber->place, scheduler.place);
+}
+
+void resume(Run& run, Fiber* fiber) {
+  Scheduler& scheduler = *run.scheduler;
+  scheduler.current = fiber;
+  run.phase = fiber->phase;
+  run.stack_limit = fiber->stack.low + kReserve;
+  starting = &run;
+  stretto_switch(&scheduler.place, fiber->place);
+  scheduler.current = nullptr;
+}
+
+// The first function of a stack. It never returns: a fiber that is done gets another body.
+void enter() {
+  Run& run = *starting;
+  for (;;) {
+    Fiber* fiber = run.scheduler->current;
+    fiber->body(run, fiber->frame);
+    fiber->is_done = true;
+    suspend(run);
+  }
+}
+
+// A fiber that is to run a body; null where there is no memory for a stack.
+Fiber* new_fiber(Run& run, void (*body)(Run&, void*), void* frame, size_t size) {
+  Scheduler& scheduler = *run.scheduler;
+  Fiber* fiber;
+  if (!scheduler.unused.empty()) {
+    fiber = scheduler.unused.back();
+    scheduler.unused.pop_back();
+  } else {
+    fiber = new Fiber();
+    if (!take_stack(fiber->stack, size)) {
+      delete fiber;
+      return nullptr;
+    }
+    auto* top = reinterpret_cast<void**>(fiber->stack.low + fiber->stack.size);
+#if defined(__x86_64__)
+    top -= 2;  // behind the return address of `enter` the stack is as a call leaves it
+    top[0] = reinterpret_cast<void*>(&enter);
+    top[1] = nullptr;
+    top -= 6;
+    for (int i = 0; i < 6; ++i) top[i] = nullptr;
+#else
+    top -= 20;
+    for (int i = 0; i < 20; ++i) top[i] = nullptr;
+    top[11] = reinterpret_cast<void*>(&enter);
+#endif
+    fiber->place = top;
+    scheduler.fibers.push_back(fiber);
+  }
+  fiber->body = body;
+  fiber->frame = frame;
+  fiber->phase = run.phase;
+  fiber->is_done = false;
+  return fiber;
+}
+
+// Calls, and says how it failed.
+template <class F> bool guarded(Failure& failure, F call) {
+  try {
+    call();
+    return true;
+  } catch (const Failure& found) {
+    failure = found;
+  } catch (const std::bad_alloc&) {
+    failure = Failure{-1, kMemory, none()};
+  }
+  return false;
+}
+
+void run_instance(Run& run, int64_t number) {
+  Scheduler& scheduler = *run.scheduler;
+  const Value* arguments = scheduler.arguments + number * run.program->parameter_count;
+  run.phase = 0;
+  Value value = none();
+  Failure failure{};
+  const bool is_right = guarded(failure, [&] { value = run.program->invoke(run, arguments); });
+  scheduler.outcomes[static_cast<size_t>(number)] = Outcome{value, failure, !is_right};
+}
+
+void run_one(Run& run, void* frame) { run_instance(run, reinterpret_cast<intptr_t>(frame)); }
+
+void run_all(Run& run, void*) {
+  Scheduler& scheduler = *run.scheduler;
+  while (scheduler.begun < scheduler.instances) run_instance(run, scheduler.begun++);
+}
+
+struct Join {
+  Fiber* waiter;
+  size_t pending;
+};
+struct Child {
+  Body body;
+  void* frame;
+  Join* join;
+  Failure failure;
+  bool is_right;
+};
+
+void run_child(Run& run, void* frame) {
+  auto& child = *static_cast<Child*>(frame);
+  child.is_right = guarded(child.failure, [&] { child.body(child.frame); });
+  if (--child.join->pending == 0 && child.join->waiter)
+    run.scheduler->ready.push_back(child.join->waiter);
+}
+
+void wait(Run& run) {
+  run.scheduler->waiting.push_back(run.scheduler->current);
+  suspend(run);
+}
+
+double half(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  double size;
+  if (exponent == 31) size = fraction ? NAN : INFINITY;
+  else size = exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+  return bits & 0x8000 ? -size : size;
+}
+
+template <class T> T stored(const char* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// The number in a tensor, as a Value of the kind of its dtype (torch's number of it).
+Value read(Run& run, Tensor tensor) {
+  if (run.tensors[tensor.number].level > 0) wait(run);
+  const TensorInfo& info = run.tensors[tensor.number];
+  const PoolInfo& pool = run.program->pools[info.pool];
+  const auto* at = static_cast<const char*>(run.scheduler->pools[info.pool]) +
+                   int64_t{info.row} * pool.itemsize;
+  switch (pool.dtype) {
+    case 0: return box(int64_t{stored<uint8_t>(at)});
+    case 1: return box(int64_t{stored<int8_t>(at)});
+    case 2: return box(int64_t{stored<int16_t>(at)});
+    case 3: return box(int64_t{stored<int32_t>(at)});
+    case 4: return box(stored<int64_t>(at));
+    case 5: return box(half(stored<uint16_t>(at)));
+    case 6: return box(static_cast<double>(stored<float>(at)));
+    case 7: return box(stored<double>(at));
+    case 11: return box(stored<uint8_t>(at) != 0);
+    default: {
+      const uint32_t bits = uint32_t{stored<uint16_t>(at)} << 16;
+      return box(static_cast<double>(stored<float>(reinterpret_cast<const char*>(&bits))));
+    }
+  }
+}
+
+}  // namespace
+
+int64_t now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * int64_t{1000000000} + time.tv_nsec;
+}
+
+Scheduler::~Scheduler() {
+  for (Fiber* fiber : fibers) {
+    give_back(fiber->stack);
+    delete fiber;
+  }
+}
+
+void fail_with(Run& run, int32_t site, int32_t code, const Value* arguments, size_t count) {
+  throw Failure{site, code, make_tuple(run, arguments, count)};
+}
+
+double read_float(Run& run, Tensor tensor) { return as_float(read(run, tensor)); }
+
+bool read_bool(Run& run, Tensor tensor) {
+  const Value value = read(run, tensor);
+  return value.kind == kFloat ? value.f != 0 : value.i != 0;
+}
+
+int64_t read_int(Run& run, int32_t site, Tensor tensor) {
+  const Value value = read(run, tensor);
+  return value.kind == kFloat ? to_int(run, site, value.f) : value.i;
+}
+
+// The bodies before the last are fibers; each runs at once, until it ends or waits.
+void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
+  Scheduler& scheduler = *run.scheduler;
+  if (!run.program->reads || scheduler.fibers.size() - scheduler.unused.size() >= kMostFibers) {
+    for (size_t i = 0; i < count; ++i) bodies[i](frames[i]);
+    return;
+  }
+  Fiber* const self = scheduler.current;
+  const int64_t phase = run.phase;
+  Join join{nullptr, 0};
+  auto* children = static_cast<Child*>(run.take(count * sizeof(Child)));
+  for (size_t i = 0; i < count; ++i) {
+    children[i] = Child{bodies[i], frames[i], &join, Failure(), true};
+    Fiber* fiber = i + 1 < count ? new_fiber(run, run_child, &children[i], kFiberStack) : nullptr;
+    run.phase = phase;
+    if (!fiber) {
+      Child& here = children[i];
+      here.is_right = guarded(here.failure, [&] { here.body(here.frame); });
+      continue;
+    }
+    ++join.pending;
+    scheduler.ready.push_back(self);
+    scheduler.ready.push_back(fiber);
+    suspend(run);
+  }
+  if (join.pending) {
+    join.waiter = self;
+    suspend(run);
+  }
+  for (size_t i = 0; i < count; ++i)
+    if (!children[i].is_right) throw children[i].failure;
+}
+
+void go_on(Run& run) {
+  Scheduler& scheduler = *run.scheduler;
+  while (!scheduler.waiting.empty()) {  // the first instance goes on first
+    scheduler.ready.push_back(scheduler.waiting.back());
+    scheduler.waiting.pop_back();
+  }
+  for (;;) {
+    Fiber* fiber;
+    if (!scheduler.ready.empty()) {
+      fiber = scheduler.ready.back();
+      scheduler.ready.pop_back();
+    } else if (scheduler.begun < scheduler.instances) {
+      run.phase = 0;
+      const bool reads = run.program->reads;
+      auto* frame = reinterpret_cast<void*>(static_cast<intptr_t>(scheduler.begun));
+      fiber = new_fiber(run, reads ? run_one : run_all, frame, reads ? kFiberStack : kOnlyStack);
+      if (!fiber) {
+        if (!scheduler.waiting.empty()) return;  // others end first, and leave their stacks
+        throw std::bad_alloc();
+      }
+      if (reads) ++scheduler.begun;
+    } else {
+      return;
+    }
+    resume(run, fiber);
+    if (fiber->is_done) scheduler.unused.push_back(fiber);
+  }
+}
+
+void release_stacks() {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (Stack stack : unused_stacks) munmap(stack.low - page, stack.size + page);
+  unused_stacks.clear();
+}
+
+}  // namespace stretto

@@ -1,0 +1,58 @@
+// Instances as native values.
+#pragma once
+
+#include <vector>
+
+#include "python.h"
+#include "run.h"
+
+namespace stretto {
+
+// A tensor of an instance.
+struct FlatTensor {
+  Py python;
+  void* handle;
+  int32_t pool;        // of it or of its rows; -1: of no type of the program
+  int32_t rows_pool;   // -1: it cannot be rows
+  int64_t first_dim;
+  int32_t number;      // as one tensor; -1: it is none
+  Rows* rows;          // as rows, or null
+};
+// Where a tensor goes: rows of a pool behind the permanent ones.
+struct Copy {
+  uint32_t tensor;
+  int32_t pool;
+  int64_t row, rows;
+  bool is_plain;  // its elements lie one behind the other: it can be copied as bytes
+};
+// A value that is a tensor, of which the type is checked when all have been met.
+struct Met {
+  Value* place;
+  int32_t type;
+  uint32_t tensor;
+  int64_t instance;
+};
+struct Task {
+  Py object;  // borrowed
+  Value* place;
+  int32_t type;
+  int64_t instance;
+};
+
+struct Flat {
+  const ProgramInfo* program;
+  const PythonClass* classes;
+  Arena arena;
+  std::vector<Py> sources;  // owned
+  std::vector<FlatTensor> tensors;
+  std::vector<Copy> copies;
+  std::vector<Met> met;
+  std::vector<Value> arguments;  // [instances, parameters]
+  std::vector<int64_t> next_row; // of each pool
+  std::vector<TensorInfo> numbered;  // shared tensors, then those of instances
+  std::vector<int32_t> tensor_of_number;  // of those of instances: number in `tensors`; -1: a row
+  int64_t instances = 0, time = 0;
+  ~Flat();
+};
+
+}  // namespace stretto

@@ -1,0 +1,63 @@
+"""The native functions of a host program that was built (flatten.cpp, results.cpp)."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+from stretto.batching.host.python import python_api
+from stretto.runtime.support import load_library
+
+_POINTER = ctypes.c_void_p
+_OBJECT = ctypes.py_object
+_INT64 = ctypes.c_int64
+
+
+class TableView(ctypes.Structure):
+    """results.cpp: TableView."""
+
+    _fields_ = (
+        ("steps", _POINTER),
+        ("step_words", _INT64),
+        ("indices", _POINTER),
+        ("index_count", _INT64),
+        ("numbers", _POINTER),
+        ("number_count", _INT64),
+        ("rows", _POINTER),
+    )
+
+
+# name -> (result, arguments)
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "program": (_POINTER, ()),
+    "configure": (None, (_POINTER,)),
+    "flatten": (_POINTER, (_POINTER, _POINTER, _OBJECT, _INT64, _POINTER)),
+    "tensor_count": (_INT64, (_POINTER,)),
+    "list_tensors": (None, (_POINTER, _OBJECT)),
+    "settle": (_INT64, (_POINTER, _OBJECT)),
+    "copy": (_INT64, (_POINTER, _POINTER, _POINTER)),
+    "copy_count": (_INT64, (_POINTER,)),
+    "copy_at": (None, (_POINTER, _INT64, _POINTER)),
+    "flat_rows": (None, (_POINTER, _POINTER)),
+    "flat_delete": (None, (_POINTER,)),
+    "start": (_POINTER, (_POINTER,)),
+    "advance": (ctypes.c_int32, (_POINTER, _POINTER)),
+    "tables": (None, (_POINTER, _POINTER)),
+    "collect": (None, (_POINTER, _POINTER)),
+    "wanted": (None, (_POINTER, _INT64, _POINTER)),
+    "results": (ctypes.c_int32, (_POINTER, _OBJECT, _OBJECT, _OBJECT, _POINTER)),
+    "times": (None, (_POINTER, _POINTER)),
+    "delete": (None, (_POINTER,)),
+}
+
+
+def library_of(path: Path) -> Any:
+    """The functions of a shared object `stretto_host_*`, ready to be called, and `TableView`."""
+    library = load_library(path)
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, f"stretto_host_{name}")
+        function.restype, function.argtypes = result, arguments
+    library.stretto_host_configure(python_api())
+    library.TableView = TableView  # pyright: ignore
+    return library

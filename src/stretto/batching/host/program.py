@@ -1,0 +1,270 @@
+"""The host program: an InstanceProgram, built as native code, that runs batches of instances.
+
+    host = HostProgram(program)
+    flat = host.flatten([trees])                 # a sequence per parameter
+    run = host.start(flat)
+    flat.copy_into(pools)                        # pools: tensors [capacity, *shape]
+    while (tables := run.advance(pools)) is not None:
+        ...                                      # run the tables; pools have run.needed_rows() rows
+    results = run.results(pools)                 # values, and exceptions of instances that failed
+
+All is done with the GIL held, so that several threads may use one program. A Run is of one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stretto.batching.host.failures import exception
+from stretto.batching.host.mismatch import mismatch
+from stretto.batching.host.native import library_of
+from stretto.batching.host.printer import print_program
+from stretto.batching.host.python import PythonClasses
+from stretto.batching.host.tables import layout
+from stretto.batching.program import InstanceProgram
+from stretto.errors import RunError
+from stretto.options import Options
+from stretto.runtime.cache import content_key
+from stretto.runtime.compiler import compile_shared
+
+_FOLDER = Path(__file__).parent
+_HEADERS = _FOLDER / "include"
+_SOURCES = ("values", "numbers", "containers", "fibers", "flush", "flatten", "results")
+
+
+class OtherInstance(RunError):
+    """An instance has a part of a type that the program was not made for; `instance` says which."""
+
+    def __init__(self, message: str, instance: int) -> None:
+        super().__init__(message)
+        self.instance = instance
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What is to run next (`tables.py` says how it is written). The tensors are memory of the Run:
+    they hold until its next `advance`.
+
+    steps: i64 [S, width]. indices: i64 [I]. numbers: f64 [N].
+    """
+
+    steps: torch.Tensor
+    indices: torch.Tensor
+    numbers: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """Seconds of each activity of a run."""
+
+    flatten: float
+    record: float
+    schedule: float
+    results: float
+
+
+class HostProgram:
+    """An InstanceProgram as native code.
+
+    Raises CodegenError for what cannot be printed, BuildError where it cannot be built.
+    """
+
+    def __init__(self, program: InstanceProgram, options: Options | None = None) -> None:
+        self.program = program
+        self.layout = layout(program)
+        source = print_program(program, self.layout)
+        runtime = _runtime()
+        self.source = f"// runtime: {content_key(*runtime)[:24]}\n{source.text}"
+        self.sites = source.sites
+        built = compile_shared(self.source, options or Options(), _HEADERS, linked=runtime)
+        self.seconds_to_build = built.seconds
+        self.native = library_of(built.path)
+        self.info: int = self.native.stretto_host_program()
+        self.classes = PythonClasses(program.classes)
+        self.shared = [item.tensor for item in self.layout.shared]
+
+    def flatten(self, columns: Sequence[Sequence[Any]]) -> Flat:
+        """Reads the instances once. columns: for each parameter of the program, a value for each
+        instance; all have one length. Raises OtherInstance."""
+        return Flat(self, [list(column) for column in columns])
+
+    def start(self, flat: Flat) -> Run:
+        """A run of these instances. Nothing is done before `advance`."""
+        return Run(self, flat)
+
+
+@cache
+def _runtime() -> tuple[str, ...]:
+    """The sources of the runtime, which every program is linked to."""
+    return tuple((_FOLDER / f"{name}.cpp").read_text() for name in _SOURCES)
+
+
+class Flat:
+    """Instances as native values. They are read once, may run often, and are kept alive.
+
+    rows: of each pool, the rows that shared tensors and those of the instances need.
+    """
+
+    def __init__(self, host: HostProgram, columns: list[list[Any]]) -> None:
+        if len(columns) != len(host.program.functions[0].parameters):
+            raise ValueError("flatten: there must be a column for each parameter")
+        if len({len(column) for column in columns}) > 1:
+            raise ValueError("flatten: all columns must have the same length")
+        self.host = host
+        self.instances = len(columns[0]) if columns else 0
+        native = host.native
+        failed = ctypes.c_int64()
+        handle = native.stretto_host_flatten(
+            host.info, host.classes.table, columns, self.instances, ctypes.byref(failed)
+        )
+        if not handle:
+            raise self._other(columns, failed.value)
+        self.handle: int = handle
+        self._end = weakref.finalize(self, native.stretto_host_flat_delete, handle)
+        self.tensors: list[torch.Tensor] = [None] * native.stretto_host_tensor_count(handle)  # pyright: ignore[reportAttributeAccessIssue]
+        native.stretto_host_list_tensors(handle, self.tensors)
+        wrong = native.stretto_host_settle(handle, _handles(self.tensors))
+        if wrong >= 0:
+            raise self._other(columns, wrong)
+        rows = (ctypes.c_int64 * len(host.layout.pools))()
+        native.stretto_host_flat_rows(handle, rows)
+        self.rows = tuple(rows)
+
+    def _other(self, columns: list[list[Any]], instance: int) -> Exception:
+        if instance < 0:
+            return MemoryError("there is not enough memory for the instances")
+        text = mismatch(self.host.program, columns, instance)
+        return OtherInstance(text or f"instance {instance} cannot be read", instance)
+
+    def copy_into(self, pools: Sequence[torch.Tensor]) -> None:
+        """Copies the tensors of the instances to their rows. pools: of each, [capacity, *shape],
+        contiguous, with at least `rows` rows. Permanent rows are left alone."""
+        native = self.host.native
+        count = native.stretto_host_copy_count(self.handle)
+        if not count:
+            return
+        left = (ctypes.c_int64 * count)()
+        if all(pool.device.type == "cpu" for pool in pools):
+            found = native.stretto_host_copy(self.handle, _addresses(pools), left)
+            if found == -2:
+                raise RunError(
+                    "a tensor of an instance got another shape or dtype since it was flattened",
+                    remedy="flatten the instances again",
+                )
+            numbers = left[:found]
+        else:
+            numbers = range(count)
+        for number in numbers:
+            self._copy(number, pools)
+
+    def _copy(self, number: int, pools: Sequence[torch.Tensor]) -> None:
+        place = (ctypes.c_int64 * 4)()
+        self.host.native.stretto_host_copy_at(self.handle, number, place)
+        tensor, pool, row, rows = place
+        with torch.no_grad():
+            given = self.tensors[tensor]
+            target = pools[pool][row : row + rows]
+            target.copy_(given.reshape(target.shape))
+
+
+class Run:
+    """A batch that runs. One thread at a time may use it."""
+
+    def __init__(self, host: HostProgram, flat: Flat) -> None:
+        self._host = host
+        self._flat = flat  # its values are used
+        self._native = host.native
+        self._handle: int = host.native.stretto_host_start(flat.handle)
+        self._end = weakref.finalize(self, host.native.stretto_host_delete, self._handle)
+        self._view = host.native.TableView()
+
+    def advance(self, pools: Sequence[torch.Tensor]) -> Tables | None:
+        """Runs all instances until each has ended or waits for a value. Gives what is to be run
+        before they can go on; None where all is done.
+
+        pools: as `copy_into` takes them; those of tensors whose values are read are on the CPU.
+        """
+        code = self._native.stretto_host_advance(self._handle, _addresses(pools))
+        if code < 0:
+            raise MemoryError("there is not enough memory for the batch")
+        if not code:
+            return None
+        view = self._view
+        self._native.stretto_host_tables(self._handle, ctypes.byref(view))
+        width = self._host.layout.width
+        return Tables(
+            _tensor(view.steps, view.step_words, torch.int64).view(-1, width),
+            _tensor(view.indices, view.index_count, torch.int64),
+            _tensor(view.numbers, view.number_count, torch.float64),
+        )
+
+    def needed_rows(self) -> tuple[int, ...]:
+        """How many rows each pool must have for the tables of the last `advance`."""
+        self._native.stretto_host_tables(self._handle, ctypes.byref(self._view))
+        count = len(self._host.layout.pools)
+        return tuple((ctypes.c_int64 * count).from_address(self._view.rows)) if count else ()
+
+    def results(self, pools: Sequence[torch.Tensor]) -> list[Any]:
+        """For each instance its result, or the exception that ended it. To be called once, when
+        `advance` has returned None. Tensors of the results are copies of rows; what came in with an
+        instance is given back as it is."""
+        native, count = self._native, len(pools)
+        counts = (ctypes.c_int64 * (2 * count))()
+        native.stretto_host_collect(self._handle, counts)
+        tensors = list[torch.Tensor]()
+        for pool in range(count):
+            if counts[2 * pool] or counts[2 * pool + 1]:
+                tensors += self._taken(pools[pool], pool, counts[2 * pool + 1])
+        results: list[Any] = [None] * self._flat.instances
+        failures = (ctypes.c_int32 * (2 * len(results)))()
+        native.stretto_host_results(self._handle, self._host.shared, tensors, results, failures)
+        for instance, code in enumerate(failures[1::2]):
+            if code >= 0:
+                site = failures[2 * instance]
+                statement = self._host.sites[site] if site >= 0 else None
+                given = results[instance] or ()
+                results[instance] = exception(self._host.program, statement, code, given, instance)
+        return results
+
+    def _taken(self, memory: torch.Tensor, pool: int, several: int) -> list[torch.Tensor]:
+        """The rows of a pool that are in the results, each a tensor; then tensors of many rows."""
+        view = self._view
+        self._native.stretto_host_wanted(self._handle, pool, ctypes.byref(view))
+        with torch.no_grad():
+            singles = _tensor(view.steps, view.step_words, torch.int64).to(memory.device)
+            taken = list(memory.index_select(0, singles).unbind())
+            if several:
+                rows = _tensor(view.indices, view.index_count, torch.int64).to(memory.device)
+                lengths = list((ctypes.c_int64 * several).from_address(view.rows))
+                taken += memory.index_select(0, rows).split(lengths)
+        return taken
+
+    def times(self) -> HostTimes:
+        """The time spent so far."""
+        nanoseconds = (ctypes.c_int64 * 4)()
+        self._native.stretto_host_times(self._handle, nanoseconds)
+        return HostTimes(*(time * 1e-9 for time in nanoseconds))
+
+
+def _handles(tensors: list[torch.Tensor]) -> list[Any]:
+    """Capsules of new references to the tensors."""
+    return torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors)  # pyright: ignore
+
+
+def _addresses(pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(1, len(pools)))(*(pool.data_ptr() for pool in pools))
+
+
+def _tensor(address: int | None, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """A view of memory of the runtime: `count` elements of 8 bytes."""
+    if not count or address is None:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer((ctypes.c_char * (8 * count)).from_address(address), dtype=dtype)

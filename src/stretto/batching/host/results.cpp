@@ -1,0 +1,361 @@
+// A run, from its start to the Python objects of its results.
+#include <cstdlib>
+#include <new>
+
+#include "flat.h"
+#include "scheduler.h"
+
+namespace stretto {
+
+namespace {
+
+struct Batch {
+  Run run;
+  Scheduler scheduler;
+  const Flat* flat;
+  bool is_done = false;
+
+  // Results: objects that the run made, what they became, and tensors that Python must give.
+  std::vector<Object*> objects;
+  std::vector<Py> made;
+  std::vector<int32_t> place_of;  // of each tensor number: -1, or its place among those of its pool
+  struct Wanted {
+    std::vector<int64_t> singles, rows, lengths;
+    int64_t first = 0;  // place of its first tensor in the list that Python gives
+  };
+  std::vector<Wanted> wanted;  // of each pool
+
+  ~Batch() {
+    std::free(run.tensors);
+    std::free(run.noted);
+    std::free(run.words);
+  }
+};
+
+// -- which tensors and objects are in the results ------------------------------------------------------
+
+class Collector {
+ public:
+  explicit Collector(Batch& batch) : batch_(batch) {}
+
+  void add(Value root) {
+    pending_.push_back(root);
+    while (!pending_.empty()) {
+      const Value value = pending_.back();
+      pending_.pop_back();
+      visit(value);
+    }
+  }
+
+ private:
+  void visit(Value value) {
+    if (value.kind == kTensor) return tensor(static_cast<uint32_t>(value.i));
+    if (value.kind < kRows || value.object->source != -1) return;
+    if (value.kind == kRows) return rows(as_rows(value));
+    value.object->source = -2 - static_cast<int32_t>(batch_.objects.size());
+    batch_.objects.push_back(value.object);
+    if (value.kind == kDict) {
+      for (uint32_t i = 0; i < as_dict(value)->used; ++i)
+        if (as_dict(value)->entries[i].is_live) pending_.push_back(as_dict(value)->entries[i].value);
+      return;
+    }
+    for (uint32_t i = 0; i < value.object->length; ++i) pending_.push_back(items_of(value)[i]);
+  }
+
+  void tensor(uint32_t number) {
+    const Flat& flat = *batch_.flat;
+    const auto shared = static_cast<uint32_t>(flat.program->shared_count);
+    const bool has_python =
+        number < shared || (number < flat.numbered.size() && flat.tensor_of_number[number] >= 0);
+    if (has_python || batch_.place_of[number] >= 0) return;
+    const TensorInfo& info = batch_.run.tensors[number];
+    auto& singles = batch_.wanted[static_cast<size_t>(info.pool)].singles;
+    batch_.place_of[number] = static_cast<int32_t>(singles.size());
+    singles.push_back(info.row);
+  }
+
+  void rows(Rows* rows) {
+    auto& wanted = batch_.wanted[rows->type];
+    rows->source = -2 - static_cast<int32_t>(wanted.lengths.size());
+    wanted.lengths.push_back(rows->length);
+    for (uint32_t i = 0; i < rows->length; ++i)
+      wanted.rows.push_back(batch_.run.tensors[rows->numbers[i]].row);
+  }
+
+  Batch& batch_;
+  std::vector<Value> pending_;
+};
+
+// -- Python objects of the results ---------------------------------------------------------------------
+
+// Objects that can be filled later are made empty at first sight, so cycles are no problem; a tuple
+// is made when all of its items have been.
+class Builder {
+ public:
+  Builder(Batch& batch, Py shared, Py tensors) : batch_(batch), shared_(shared), tensors_(tensors) {}
+
+  // A new reference, or null with an exception of Python.
+  Py build(Value root) {
+    want(root);
+    while (!steps_.empty()) {
+      const Step step = steps_.back();
+      steps_.pop_back();
+      if (!(step.is_second ? finish(step.object) : begin(step.object))) return nullptr;
+    }
+    return reference(root);
+  }
+
+ private:
+  struct Step {
+    Object* object;
+    bool is_second;
+  };
+
+  static bool is_made_here(Value value) {
+    return value.kind > kRows && value.object->source < 0;
+  }
+  Py& made(const Object* object) { return batch_.made[static_cast<size_t>(-2 - object->source)]; }
+  void want(Value value) {
+    if (is_made_here(value) && !made(value.object)) steps_.push_back(Step{value.object, false});
+  }
+  const PythonClass& python_class(const Object* object) { return batch_.flat->classes[object->type]; }
+  bool is_tuple(const Object* object) {
+    return object->kind == kTuple ||
+           (object->kind == kRecord && batch_.run.program->classes[object->type].kind == kNamedTuple);
+  }
+
+  bool begin(Object* object) {
+    if (made(object)) return true;
+    if (!is_tuple(object)) {
+      Py& place = made(object);
+      if (object->kind == kList) place = python.list_new(object->length);
+      else if (object->kind == kDict || batch_.run.program->classes[object->type].kind == kFixedDict)
+        place = python.dict_new();
+      else place = python.call(python_class(object).create, python_class(object).type);
+      if (!place) return false;
+    }
+    steps_.push_back(Step{object, true});
+    if (object->kind == kDict) {
+      auto* dict = static_cast<Dict*>(object);
+      for (uint32_t i = 0; i < dict->used; ++i)
+        if (dict->entries[i].is_live) want(dict->entries[i].value);
+      return true;
+    }
+    for (uint32_t i = 0; i < object->length; ++i) want(items_of(box(object))[i]);
+    return true;
+  }
+
+  bool finish(Object* object) {
+    if (is_tuple(object)) return made(object) || make_tuple(object);
+    if (object->kind == kDict) return fill_dict(static_cast<Dict*>(object));
+    const Value* items = items_of(box(object));
+    for (uint32_t i = 0; i < object->length; ++i) {
+      Py item = reference(items[i]);
+      if (!item) return false;
+      if (object->kind == kList) {
+        python.list_set(made(object), i, item);
+        continue;
+      }
+      const bool is_dict = batch_.run.program->classes[object->type].kind == kFixedDict;
+      Py name = python_class(object).fields[i];
+      const int code = is_dict ? python.dict_set(made(object), name, item)
+                               : python.set_attribute(made(object), name, item);
+      python.release(item);
+      if (code) return false;
+    }
+    return true;
+  }
+
+  bool make_tuple(Object* object) {
+    Py tuple = python.tuple_new(object->length);
+    if (!tuple) return false;
+    for (uint32_t i = 0; i < object->length; ++i) {
+      Py item = reference(items_of(box(object))[i]);
+      if (!item) return false;
+      python.tuple_set(tuple, i, item);
+    }
+    if (object->kind == kRecord) {
+      Py named = python.call(python_class(object).create, tuple);
+      python.release(tuple);
+      tuple = named;
+    }
+    return (made(object) = tuple) != nullptr;
+  }
+
+  bool fill_dict(Dict* dict) {
+    for (uint32_t i = 0; i < dict->used; ++i) {
+      if (!dict->entries[i].is_live) continue;
+      Py key = reference(dict->entries[i].key), item = reference(dict->entries[i].value);
+      const int code = key && item ? python.dict_set(made(dict), key, item) : -1;
+      if (key) python.release(key);
+      if (item) python.release(item);
+      if (code) return false;
+    }
+    return true;
+  }
+
+  static Py retained(Py object) {
+    python.retain(object);
+    return object;
+  }
+
+  Py tensor(uint32_t number) {
+    const Flat& flat = *batch_.flat;
+    const auto shared = static_cast<uint32_t>(flat.program->shared_count);
+    if (number < shared) return retained(python.list_get(shared_, number));
+    if (number < flat.numbered.size() && flat.tensor_of_number[number] >= 0)
+      return retained(flat.tensors[static_cast<size_t>(flat.tensor_of_number[number])].python);
+    const auto& wanted = batch_.wanted[static_cast<size_t>(batch_.run.tensors[number].pool)];
+    return retained(python.list_get(tensors_, wanted.first + batch_.place_of[number]));
+  }
+
+  Py reference(Value value) {
+    switch (value.kind) {
+      case kNone: return retained(python.none);
+      case kBool: return retained(value.i ? python.yes : python.no);
+      case kInt: return python.int_new(value.i);
+      case kFloat: return python.float_new(value.f);
+      case kTensor: return tensor(static_cast<uint32_t>(value.i));
+      default: break;
+    }
+    const Object* object = value.object;
+    if (object->source >= 0) return retained(batch_.flat->sources[static_cast<size_t>(object->source)]);
+    if (value.kind == kStr) return python.text_new(as_str(value)->text, object->length);
+    if (value.kind == kRows) {
+      const auto& wanted = batch_.wanted[object->type];
+      const int64_t place = wanted.first + static_cast<int64_t>(wanted.singles.size()) - 2 - object->source;
+      return retained(python.list_get(tensors_, place));
+    }
+    return retained(made(object));
+  }
+
+  Batch& batch_;
+  Py shared_, tensors_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace
+}  // namespace stretto
+
+using namespace stretto;
+
+extern "C" {
+
+Batch* stretto_host_start(const Flat* flat) {
+  auto* batch = new Batch();
+  const ProgramInfo& info = *flat->program;
+  Run& run = batch->run;
+  Scheduler& scheduler = batch->scheduler;
+  batch->flat = flat;
+  run.program = &info;
+  run.scheduler = &scheduler;
+  run.grow_tensors(flat->numbered.size() + 64 * static_cast<uint64_t>(flat->instances));
+  for (const TensorInfo& tensor : flat->numbered) run.tensors[run.tensor_count++] = tensor;
+  scheduler.flushed = run.tensor_count;
+  scheduler.next_row = flat->next_row;
+  scheduler.arguments = flat->arguments.data();
+  scheduler.instances = flat->instances;
+  scheduler.outcomes.resize(static_cast<size_t>(flat->instances));
+  scheduler.times[0] = flat->time;
+  for (int32_t i = 0; i < info.block_count; ++i) scheduler.kinds.push_back(BlockKind{static_cast<uint32_t>(i), {}});
+  scheduler.kind_of_length.resize(static_cast<size_t>(info.block_count));
+  return batch;
+}
+
+// pools: the memory of each pool. Runs all instances until each has ended or waits, and writes the
+// tables of what they recorded. 1: there are steps to run; 0: all is done; -1: no memory.
+int32_t stretto_host_advance(Batch* batch, const void* const* pools) {
+  Scheduler& scheduler = batch->scheduler;
+  scheduler.pools = pools;
+  try {
+    for (;;) {
+      const int64_t start = now();
+      go_on(batch->run);
+      const int64_t recorded = now();
+      const bool has_steps = batch->run.noted_count != 0;
+      if (has_steps) flush(batch->run);
+      scheduler.times[1] += recorded - start;
+      scheduler.times[2] += now() - recorded;
+      if (has_steps) return 1;
+      if (scheduler.waiting.empty()) return 0;
+    }
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+struct TableView {
+  const int64_t* steps;
+  int64_t step_words;
+  const int64_t* indices;
+  int64_t index_count;
+  const double* numbers;
+  int64_t number_count;
+  const int64_t* rows;  // in use, of each pool
+};
+
+void stretto_host_tables(const Batch* batch, TableView* view) {
+  const Scheduler& scheduler = batch->scheduler;
+  *view = TableView{scheduler.steps.data(), static_cast<int64_t>(scheduler.steps.size()),
+                    scheduler.indices.data(), static_cast<int64_t>(scheduler.indices.size()),
+                    scheduler.numbers.data(), static_cast<int64_t>(scheduler.numbers.size()),
+                    scheduler.next_row.data()};
+}
+
+// What Python must give of each pool for the results: in `counts`, single tensors and rows; then
+// `view` of a pool has the rows of the single ones, and the rows and lengths of the others.
+void stretto_host_collect(Batch* batch, int64_t* counts) {
+  const int64_t start = now();
+  const auto pools = static_cast<size_t>(batch->run.program->pool_count);
+  batch->wanted.resize(pools);
+  batch->place_of.assign(batch->run.tensor_count, -1);
+  Collector collector(*batch);
+  for (const Outcome& outcome : batch->scheduler.outcomes)
+    collector.add(outcome.has_failed ? outcome.failure.arguments : outcome.value);
+  int64_t first = 0;
+  for (size_t i = 0; i < pools; ++i) {
+    auto& wanted = batch->wanted[i];
+    wanted.first = first;
+    counts[2 * i] = static_cast<int64_t>(wanted.singles.size());
+    counts[2 * i + 1] = static_cast<int64_t>(wanted.lengths.size());
+    first += counts[2 * i] + counts[2 * i + 1];
+  }
+  batch->scheduler.times[3] += now() - start;
+}
+
+void stretto_host_wanted(const Batch* batch, int64_t pool, TableView* view) {
+  const auto& wanted = batch->wanted[static_cast<size_t>(pool)];
+  *view = TableView{wanted.singles.data(), static_cast<int64_t>(wanted.singles.size()), wanted.rows.data(),
+                    static_cast<int64_t>(wanted.rows.size()), nullptr, 0, wanted.lengths.data()};
+}
+
+// shared: the shared tensors; tensors: those that were wanted, pool by pool, single ones first. Puts
+// the results into a list; of an instance that failed its place in `failures` (site, code) is
+// filled, and the result is the tuple of arguments. -1 with an exception of Python.
+int32_t stretto_host_results(Batch* batch, Py shared, Py tensors, Py list, int32_t* failures) {
+  const int64_t start = now();
+  batch->made.assign(batch->objects.size(), nullptr);
+  Builder builder(*batch, shared, tensors);
+  int32_t code = 0;
+  const auto& outcomes = batch->scheduler.outcomes;
+  for (size_t i = 0; i < outcomes.size() && !code; ++i) {
+    const Outcome& outcome = outcomes[i];
+    Py result = builder.build(outcome.has_failed ? outcome.failure.arguments : outcome.value);
+    if (!result) code = -1;
+    else python.list_set(list, static_cast<intptr_t>(i), result);
+    failures[2 * i] = outcome.has_failed ? outcome.failure.site : 0;
+    failures[2 * i + 1] = outcome.has_failed ? outcome.failure.code : -1;
+  }
+  for (Py object : batch->made)
+    if (object) python.release(object);
+  batch->made.clear();
+  batch->scheduler.times[3] += now() - start;
+  return code;
+}
+
+void stretto_host_times(const Batch* batch, int64_t* out) {
+  for (int i = 0; i < 4; ++i) out[i] = batch->scheduler.times[i];
+}
+
+void stretto_host_delete(Batch* batch) { delete batch; }
+}
