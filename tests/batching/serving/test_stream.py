@@ -87,6 +87,19 @@ def test_keywords_reach_the_function_and_part_batches() -> None:
         assert sorted(future.result(LIMIT_S) for future in futures) == [10, 12, 22, 26]
 
 
+def test_requests_for_other_parameters_have_other_batches() -> None:
+    run = Gated(lambda *values: sum(values))
+    with Stream(run, AT_ONCE) as stream:
+        stream.submit(0)
+        run.next_batch()
+        futures = [stream.submit(1), stream.submit(2, 3), stream.submit(4, 5), stream.submit()]
+        run.let_go(4)
+        assert [future.result(LIMIT_S) for future in futures[:3]] == [1, 5, 9]
+        with pytest.raises(IndexError):  # as this batcher says
+            futures[3].result(LIMIT_S)
+    assert run.batches == [[0], [1], [2, 4]]
+
+
 # ---- failures ---------------------------------------------------------------------------------
 
 

@@ -99,6 +99,7 @@ class Stream:
 
         Keywords are shared by a batch, so requests whose keywords are not the same form different
         batches. Same are equal numbers, texts and tuples of these, and what is the same object.
+        Requests with more or fewer instances than others, too, form other batches.
 
         Raises StreamFull, see `StreamOptions.when_full`; StreamClosed, also while it waits.
         """
@@ -190,7 +191,7 @@ class Stream:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], caller: Hashable
     ) -> Request:
         modes = Modes.current()
-        key = (modes, shared_key(kwargs))
+        key = (modes, len(args), shared_key(kwargs))
         call = Call(args, kwargs)
         return Request(call, key, caller, modes, self._run, self._worker.now(), Reply())
 
