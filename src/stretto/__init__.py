@@ -27,11 +27,13 @@ from stretto.options import Options
 
 if TYPE_CHECKING:
     from stretto.api import Compiled, compile
+    from stretto.batching.batched import Batched, batch
     from stretto.saving.loaded import Loaded, load
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batched",
     "BuildError",
     "CaptureError",
     "CodegenError",
@@ -49,18 +51,25 @@ __all__ = [
     "StrettoError",
     "StrettoWarning",
     "VerifyError",
+    "batch",
     "compile",
     "load",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`compile` and `load` are imported on first use: they bring torch and every stage along."""
+    """These are imported on first use: they bring torch and every stage along."""
     if name in ("compile", "Compiled"):
         from stretto import api as module
 
         globals()["Compiled"] = module.Compiled
         globals()["compile"] = module.compile
+        return globals()[name]
+    if name in ("batch", "Batched"):
+        from stretto.batching import batched
+
+        globals()["Batched"] = batched.Batched
+        globals()["batch"] = batched.batch
         return globals()[name]
     if name in ("load", "Loaded"):
         from stretto.saving import loaded

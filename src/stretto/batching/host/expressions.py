@@ -126,7 +126,9 @@ class Expressions:
                 test = self.test(args[0], tuple(alternatives(detail[0])))
                 fail = call("fail", *where, "kPython", args[0].to("v"))
                 return Term(f"({test} ? (void)0 : {fail}, {args[0].text})", args[0].form)
-            case "record" | "tuple" | "list" | "dict":
+            case "record":
+                return self._record(detail, args)
+            case "tuple" | "list" | "dict":
                 return Term(_made(op, detail, args), "v")
             case "to_list":
                 kind = "kTuple" if detail else "kList"
@@ -194,11 +196,22 @@ class Expressions:
                     found.append((type_.number, fields.index(name)))
         return sorted(found), len(found) < len(types) or not found
 
+    def _record(self, detail: tuple[int, tuple[str, ...]], args: list[Term]) -> Term:
+        """A new object; fields that are not given have no value."""
+        number, names = detail
+        given = dict(zip(names, (arg.to("v") for arg in args), strict=True))
+        fields = self.program.classes[number].fields
+        items = (given.get(name, "unset()") for name in fields)
+        return Term(call("record_of", "run", str(number), *items), "v")
+
     def _get(self, operand: Operand, record: Term, name: str, site: int) -> Term:
         places, is_partial = self._places(operand, name)
         if not is_partial and len({place for _, place in places}) == 1:
-            return Term(call("field", record.text, str(places[0][1])), "v")
-        cases = "".join(f"case {number}: return field(r, {place}); " for number, place in places)
+            where = ("run", str(site), record.text, str(places[0][1]))
+            return Term(call("field_of", *where), "v")
+        cases = "".join(
+            f"case {number}: return field_of(run, {site}, r, {place}); " for number, place in places
+        )
         fail = call("fail", "run", str(site), "kPython", "r")
         switch = f"if (r.kind == kRecord) switch (r.type) {{ {cases}}} {fail};"
         return Term(f"[&](Value r) -> Value {{ {switch} }}({record.to('v')})", "v")
@@ -226,8 +239,6 @@ def _as(term: Term, form: str, site: int) -> str:
 
 def _made(op: str, detail: object, args: list[Term]) -> str:
     items = [arg.to("v") for arg in args]
-    if op == "record":
-        return call("record_of", "run", str(detail), *items)
     name = "tuple" if op == "list" and detail else op
     return call(f"{name}_of", "run", *items)
 

@@ -150,6 +150,7 @@ class Builder {
     if (object->kind == kDict) return fill_dict(static_cast<Dict*>(object));
     const Value* items = items_of(box(object));
     for (uint32_t i = 0; i < object->length; ++i) {
+      if (items[i].kind == kUnset) continue;
       Py item = reference(items[i]);
       if (!item) return false;
       if (object->kind == kList) {

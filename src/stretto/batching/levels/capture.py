@@ -139,7 +139,7 @@ def _leaves(captured: Captured) -> list[ResultLeaf | InputLeaf]:
 
 
 def _check(captured: Captured, lengths: int) -> None:
-    if captured.mutations or captured.writes or captured.objects is not None:
+    if captured.mutations or captured.objects is not None:
         raise CaptureError(
             "an operator changes a tensor that it is given, or an object outside of the function",
             remedy="use the operator that returns a new tensor",

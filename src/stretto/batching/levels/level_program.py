@@ -14,6 +14,7 @@ from stretto.build import build
 from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import find_machine
 from stretto.options import Options
+from stretto.runtime.constants import Weights
 
 
 class LevelProgram:
@@ -41,10 +42,26 @@ class LevelProgram:
         self.stages: Stages = build(self.code.program, machine, options, device)
         assert self.stages.executable is not None
         self._executable = self.stages.executable
+        folded = self.stages.program.folded.sources | self.code.program.folded.sources
+        self.weights = Weights(
+            [
+                source.tensor
+                for source in self.code.sources
+                if source.tensor.is_cpu
+                and (source.key is None or source.tensor.untyped_storage().data_ptr() in folded)
+            ],
+            self._executable.copies,
+            native=machine.is_native,
+        )
 
     @property
     def layout(self) -> Layout:
         return self.code.layout
+
+    def is_current(self) -> bool:
+        """Whether the program is still right for what the parameters hold. Copies of parameters
+        that have changed are made anew."""
+        return self.weights.is_current()
 
     def run(self, tables: Tables, pools: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the steps; the pools with the results, in the same order.

@@ -66,6 +66,8 @@ def level_code(
     layout = Layout(tuple(blocks), types)
     builder = _Builder(layout, [capture_block(block, options) for block in blocks])
     program = builder.build()
+    for item in builder.captured:
+        program.folded.sources |= item.program.folded.sources
     verify(program)
     sources = {id(s.tensor): s for item in builder.captured for s in item.sources}
     return LevelCode(layout, program, tuple(builder.loops), tuple(sources.values()))

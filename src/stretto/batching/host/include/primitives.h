@@ -179,6 +179,13 @@ template <class... Items> STRETTO_PURE Value list_of(Run& run, Items... items) {
   return box(made);
 }
 STRETTO_PURE Value field(Value record, size_t place) { return as_tuple(record)->items[place]; }
+// A field that nothing has been assigned to yet has no value.
+inline Value field_of(Run& run, int32_t site, Value record, size_t place) {
+  const Value found = field(record, place);
+  if (__builtin_expect(found.kind == kUnset, 0)) fail(run, site, kPython, record);
+  return found;
+}
+inline Value unset() { Value v{}; v.kind = kUnset; return v; }
 int64_t length(Run& run, int32_t site, Value v);
 STRETTO_PURE Value at(Run& run, int32_t site, Value v, int64_t place) {
   if (v.kind == kRows) {

@@ -10,7 +10,7 @@ namespace stretto {
 
 // The values of descriptor.py's KINDS, in its order.
 enum Kind : uint32_t {
-  kNone, kBool, kInt, kFloat, kStr, kTensor, kRows, kTuple, kList, kRecord, kDict
+  kNone, kBool, kInt, kFloat, kStr, kTensor, kUnset, kRows, kTuple, kList, kRecord, kDict
 };
 
 // source: of what came in with an instance, its number among the Python objects of the Flat;

@@ -1,0 +1,210 @@
+"""`stretto.batch`: a function written for one instance, called with many."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.batching.compiled import CompiledBatch, compile_batch
+from stretto.batching.frontend import Evaluation, Observer
+from stretto.batching.frontend.values import scalar_type
+from stretto.batching.host.program import OtherInstance
+from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
+from stretto.errors import CaptureError
+from stretto.locks import ForkSafeLock
+from stretto.options import Options
+from stretto.placement import AUTO, require_backend
+
+MOST_EXTENSIONS = 200
+"""How often a program may learn of new kinds of data before that is an error."""
+
+
+@dataclass(slots=True)
+class _Signature:
+    """What is known for calls with as many columns and the same keywords."""
+
+    static: dict[str, Any]
+    dynamic: tuple[str, ...]
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    observer: Observer = field(init=False)
+    compiled: CompiledBatch | None = None
+    extensions: int = 0
+
+    def __post_init__(self) -> None:
+        self.observer = Observer(self.evaluation)
+
+    def forget(self) -> None:
+        """The program is made from the beginning, since something static has changed."""
+        self.evaluation = Evaluation()
+        self.observer = Observer(self.evaluation)
+        self.compiled = None
+
+
+class Batched(Streaming):
+    """A function or module that runs for many instances at once. Made by `stretto.batch`."""
+
+    def __init__(
+        self, function: Callable[..., Any], backend: str = AUTO, options: Options | None = None
+    ) -> None:
+        self._function = function
+        self._backend = backend
+        self._options = options or Options()
+        self._signatures: dict[Hashable, _Signature] = {}
+        self._last: _Signature | None = None
+        self._lock = ForkSafeLock()
+        if not isinstance(function, torch.nn.Module):
+            functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, /, *columns: Any, **shared: Any) -> list[Any]:
+        """The results for all instances, as a list: what
+        `[function(*items, **shared) for items in zip(*columns)]` gives.
+
+        columns: a sequence for each positional parameter, all of one length. shared: keyword
+        arguments that all instances share. Raises what the function raises for the first instance
+        that fails, with a note that names it; CaptureError, with the line, for what cannot be
+        batched; ValueError for columns of different lengths.
+        """
+        outcomes = self._run(_columns(columns), shared)
+        for outcome in outcomes:
+            if isinstance(outcome, Failure):
+                raise outcome.error
+        return [outcome.value for outcome in outcomes if isinstance(outcome, Value)]
+
+    def run_calls(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+        """Calls of a stream as one batch; see `serving.calls.Run`."""
+        if not calls:
+            return []
+        columns: list[Sequence[Any]] = [
+            list(column) for column in zip(*(call.args for call in calls), strict=True)
+        ]
+        return self._run(columns, calls[0].kwargs)
+
+    def _run(self, columns: list[Sequence[Any]], shared: Mapping[str, Any]) -> list[Outcome]:
+        count = len(columns[0])
+        if not count:
+            return []
+        with self._lock:
+            signature = self._signature(len(columns), shared)
+            self._last = signature
+            every = [*columns, *([shared[name]] * count for name in signature.dynamic)]
+            return self._batch(signature, every)
+
+    def _signature(self, count: int, shared: Mapping[str, Any]) -> _Signature:
+        dynamic = tuple(sorted(name for name, value in shared.items() if _is_data(value)))
+        static = {name: value for name, value in shared.items() if name not in dynamic}
+        key = (count, dynamic, tuple(sorted((name, _key(v)) for name, v in static.items())))
+        if key not in self._signatures:
+            self._signatures[key] = _Signature(static, dynamic)
+        return self._signatures[key]
+
+    def _batch(self, signature: _Signature, columns: list[Sequence[Any]]) -> list[Outcome]:
+        """Runs a batch; makes or extends the program where it does not know the instances."""
+        if signature.compiled is not None and not signature.compiled.is_current():
+            signature.forget()
+        if signature.compiled is None:
+            self._compile(signature, columns)
+        while True:
+            assert signature.compiled is not None
+            try:
+                return signature.compiled.run(columns)
+            except OtherInstance as found:
+                signature.extensions += 1
+                if signature.extensions > MOST_EXTENSIONS:
+                    raise CaptureError(
+                        f"instances hold more than {MOST_EXTENSIONS} new kinds of data: {found}",
+                        remedy="annotate the classes of the data, or keep values of fewer types "
+                        "in one place",
+                    ) from None
+                self._compile(signature, columns)
+
+    def _compile(self, signature: _Signature, columns: list[Sequence[Any]]) -> None:
+        """Makes the program for all kinds of data seen so far and in these instances."""
+        names = _parameter_names(self._function, len(columns) - len(signature.dynamic))
+        titles = [*names, *signature.dynamic]
+        types = [
+            (title, signature.observer.observe(column, place, title))
+            for place, (title, column) in enumerate(zip(titles, columns, strict=True))
+        ]
+        count = len(names)
+        signature.compiled = compile_batch(
+            self._function,
+            types[:count],
+            types[count:],
+            signature.static,
+            signature.evaluation,
+            self._backend,
+            self._options,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batched, (self._function, self._backend, self._options)
+
+
+def batch(
+    function: Callable[..., Any], *, backend: str = AUTO, options: Options | None = None
+) -> Batched:
+    """Runs a function or module, written for one instance, for many instances at once.
+
+    >>> many = stretto.batch(model.eval())
+    >>> results = many(trees)  # == [model(tree) for tree in trees]
+
+    An instance is any Python data: dataclasses, tuples, lists, dicts, numbers, strings, None and
+    tensors. The function's source is evaluated once; what depends on an instance is compiled to
+    native code that walks instances and records which tensor operators each needs, and operators
+    that do not depend on each other run as one, over all instances (ACRoBat, sections 3 to 5).
+    Results carry no gradients. backend: as for `stretto.compile`. Raises TypeError for what is no
+    function; the call raises CaptureError for what cannot be batched.
+    """
+    require_backend(backend)
+    if not callable(function):
+        raise TypeError(
+            f"stretto.batch takes a function or an nn.Module, not {type(function).__name__}"
+        )
+    return Batched(function, backend, options)
+
+
+def _columns(columns: Sequence[Any]) -> list[Sequence[Any]]:
+    """The instances, a list per parameter. Raises TypeError and ValueError."""
+    if not columns:
+        raise TypeError("a batched function takes at least one sequence of instances")
+    found: list[Sequence[Any]] = []
+    for column in columns:
+        if isinstance(column, str | bytes | Mapping):
+            raise TypeError(f"a sequence of instances is needed, not a {type(column).__name__}")
+        found.append(column if isinstance(column, list | tuple) else list(column))
+    lengths = [len(column) for column in found]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"the sequences have different lengths: {', '.join(map(str, lengths))}; there is one "
+            "item per instance in each"
+        )
+    return found
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a shared keyword is data: numbers, so that another one needs no other program, and
+    tensors."""
+    return type(value) in (bool, int, float) or isinstance(value, torch.Tensor)
+
+
+def _key(value: Any) -> Hashable:
+    return (type(value), value) if scalar_type(value) is not None else ("object", id(value))
+
+
+def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        given = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        given = ()
+    positional = [
+        item.name
+        for item in given
+        if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
+    ]
+    return [*positional, *(f"argument{n}" for n in range(len(positional), count))][:count]

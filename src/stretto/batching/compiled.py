@@ -1,0 +1,194 @@
+"""A compiled batch: the host program and the level program of one signature, and their pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend import Evaluation, evaluate
+from stretto.batching.frontend.evaluation import Read
+from stretto.batching.frontend.values import scalar_type
+from stretto.batching.host.program import Flat, HostProgram
+from stretto.batching.host.tables import layout
+from stretto.batching.levels.level_program import LevelProgram
+from stretto.batching.levels.tables import Tables
+from stretto.batching.passes.coarsen import Coarsen
+from stretto.batching.program import InstanceProgram
+from stretto.batching.serving import Failure, Outcome, Value
+from stretto.batching.types import Type
+from stretto.options import Options
+
+FIRST_ROWS = 256
+"""Rows of a pool at first."""
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds of a call by activity, as in ACRoBat's Table 5, and how often programs were launched.
+
+    flatten: instances to native values. copy: their tensors to the pools. record: walking them.
+    schedule: sorting what was recorded into tables. execute: the level program. results: making
+    Python's objects.
+    """
+
+    flatten: float = 0.0
+    copy: float = 0.0
+    record: float = 0.0
+    schedule: float = 0.0
+    execute: float = 0.0
+    results: float = 0.0
+    launches: int = 0
+
+
+@dataclass(slots=True)
+class CompiledBatch:
+    """The program of a signature, ready to run."""
+
+    program: InstanceProgram
+    evaluation: Evaluation
+    host: HostProgram
+    levels: LevelProgram | None
+    device: torch.device
+    reads: tuple[Read, ...]
+    """What was static and must stay the same."""
+    seconds: dict[str, float]
+    """How long each part of the compilation took."""
+    pools: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    times: Times = field(default_factory=Times)
+    """Those of the last call."""
+    steps: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    """The steps of the last call, a table per launch; kept while `keeps_steps`."""
+    keeps_steps: bool = False
+
+    def __post_init__(self) -> None:
+        for type_, permanent in zip(
+            self.host.layout.pools, self.host.layout.permanent, strict=True
+        ):
+            rows = max(FIRST_ROWS, permanent)
+            self.pools.append(_pool(rows, type_.shape, type_.dtype.torch, self.device))
+        self.write_shared()
+
+    def is_current(self) -> bool:
+        """Whether what was static is the same, and the program is right for the parameters."""
+        if not all(map(is_same, self.reads)):
+            return False
+        return self.levels is None or self.levels.is_current()
+
+    def write_shared(self) -> None:
+        """Copies the tensors that all instances share to their permanent rows."""
+        with torch.no_grad():
+            for item in self.host.layout.shared:
+                self.pools[item.pool][item.row].copy_(item.tensor)
+
+    def run(self, columns: Sequence[Sequence[Any]]) -> list[Outcome]:
+        """The outcomes of all instances. Raises OtherInstance for an instance with data of a kind
+        that the program does not know."""
+        begin = perf_counter()
+        flat = self.host.flatten(columns)
+        self.times = Times(flatten=perf_counter() - begin)
+        return self.run_flat(flat)
+
+    def run_flat(self, flat: Flat) -> list[Outcome]:
+        """The same for instances that have been flattened before."""
+        times = self.times
+        begin = perf_counter()
+        self._grow(flat.rows)
+        self.write_shared()
+        flat.copy_into(self.pools)
+        times.copy += perf_counter() - begin
+        run = self.host.start(flat)
+        self.steps = []
+        while (tables := run.advance(self.pools)) is not None:
+            self._grow(run.needed_rows())
+            begin = perf_counter()
+            assert self.levels is not None
+            given = Tables.of(tables.steps, tables.indices, tables.numbers)
+            self.pools = self.levels.run(given, self.pools)
+            times.execute += perf_counter() - begin
+            times.launches += 1
+            if self.keeps_steps:
+                self.steps.append(tables.steps.clone())
+        begin = perf_counter()
+        results = run.results(self.pools)
+        times.results += perf_counter() - begin
+        spent = run.times()
+        times.record, times.schedule = spent.record, spent.schedule
+        return [
+            Failure(item) if isinstance(item, BaseException) else Value(item) for item in results
+        ]
+
+    def _grow(self, rows: Sequence[int]) -> None:
+        """Makes room for as many rows in each pool; rows that are there stay."""
+        for number, (pool, needed) in enumerate(zip(self.pools, rows, strict=True)):
+            if needed > len(pool):
+                larger = _pool(max(needed, 2 * len(pool)), pool.shape[1:], pool.dtype, pool.device)
+                with torch.no_grad():
+                    larger[: len(pool)].copy_(pool)
+                self.pools[number] = larger
+
+
+def is_same(read: Read) -> bool:
+    """Whether what was read is still there."""
+    match read.kind:
+        case "attribute":
+            found = getattr(read.owner, read.name, ...)
+        case "items":
+            found = tuple(read.owner)
+            return len(found) == len(read.value) and all(
+                _is_equal(a, b) for a, b in zip(found, read.value, strict=True)
+            )
+        case _:
+            try:
+                found = read.owner[read.name]
+            except (KeyError, IndexError):
+                return False
+    return _is_equal(found, read.value)
+
+
+def _is_equal(found: Any, known: Any) -> bool:
+    return found is known or (
+        type(found) is type(known) and scalar_type(known) is not None and found == known
+    )
+
+
+def _pool(
+    rows: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    return torch.zeros((rows, *shape), dtype=dtype, device=device)
+
+
+def compile_batch(
+    function: Callable[..., Any],
+    parameters: Sequence[tuple[str, Type]],
+    keywords: Sequence[tuple[str, Type]],
+    static: dict[str, Any],
+    evaluation: Evaluation,
+    backend: str,
+    options: Options,
+) -> CompiledBatch:
+    """The program of a function for instances of these types. Raises CaptureError for what cannot
+    be batched, and the errors of building."""
+    seconds: dict[str, float] = {}
+    begin = perf_counter()
+    program = evaluate(function, parameters, evaluation, keywords, static)
+    seconds["evaluate"] = perf_counter() - begin
+    begin = perf_counter()
+    Coarsen().apply(program)
+    seconds["passes"] = perf_counter() - begin
+    pools = layout(program).pools
+    device = torch.device("cpu")
+    machine = "cpu" if backend == "auto" else backend
+    with ThreadPoolExecutor(1) as beside:
+        begin = perf_counter()
+        building = beside.submit(HostProgram, program, options)
+        levels = LevelProgram(program.blocks, pools, options, machine) if program.blocks else None
+        seconds["levels"] = perf_counter() - begin
+        host = building.result()
+        seconds["host"] = host.seconds_to_build
+    reads = tuple(evaluation.reads.values())
+    return CompiledBatch(program, evaluation, host, levels, device, reads, seconds)

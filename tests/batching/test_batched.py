@@ -1,0 +1,167 @@
+"""`stretto.batch` from end to end: results for many instances are those for each of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import stretto
+from stretto.errors import CaptureError
+from tests.batching.test_frontend import (
+    Generator,
+    Halting,
+    Tree,
+    TwoWays,
+    calculator,
+    closures,
+    expression,
+    same,
+    tree,
+    value_of,
+)
+
+
+def check(many: Any, function: Callable[..., Any], *columns: list[Any], **shared: Any) -> None:
+    with torch.no_grad():
+        wanted = [function(*items, **shared) for items in zip(*columns, strict=True)]
+    found = many(*columns, **shared)
+    assert len(found) == len(wanted)
+    for number, (a, b) in enumerate(zip(wanted, found, strict=True)):
+        assert same(a, b), (number, a, b)
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (Tree(), lambda: tree(5)),
+        (TwoWays(), lambda: [torch.randn(4) for _ in range(random.randrange(7))]),
+        (Halting(), lambda: torch.randn(4)),
+        (Generator(), lambda: torch.randn(4)),
+        (value_of, lambda: expression(5)),
+        (calculator, lambda: random.choice([[1, 2, "+"], [3], [4, 5, "*", 6, "+"]])),
+        (closures, lambda: random.randrange(9)),
+    ],
+    ids=["tree", "two_ways", "halting", "generator", "match", "stack", "closures"],
+)
+def test_batches_of_any_size_and_order(
+    function: Callable[..., Any], make: Callable[[], Any]
+) -> None:
+    random.seed(1)
+    torch.manual_seed(1)
+    instances = [make() for _ in range(33)]
+    many = stretto.batch(function)
+    for count in (33, 0, 1, 2, 7):
+        check(many, function, instances[:count])
+    random.shuffle(instances)
+    check(many, function, instances)
+
+
+def test_columns_and_shared_keywords() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(
+            self, items: list[torch.Tensor], label: int, scale: float = 1.0, bias: Any = None
+        ) -> tuple[torch.Tensor, int]:
+            total = torch.zeros(3)
+            for x in items:
+                total = total + self.layer(x) * scale
+            if bias is not None:
+                total = total + bias
+            return total, label + 1
+
+    model = Scaled()
+    items = [[torch.randn(3) for _ in range(n)] for n in (2, 0, 1)]
+    many = stretto.batch(model)
+    check(many, model, items, [1, 2, 3])
+    check(many, model, items, [1, 2, 3], scale=2.0)
+    check(many, model, items, [1, 2, 3], scale=3.5, bias=torch.ones(3))
+    with pytest.raises(ValueError, match="different lengths: 3, 2"):
+        many(items, [1, 2])
+
+
+def test_results_do_not_depend_on_neighbours() -> None:
+    """The corner where a batched operand that is not the first of its batch is taken for it."""
+    torch.manual_seed(0)
+    model = Tree()
+    trees = [tree(6) for _ in range(20)]
+    many = stretto.batch(model)
+    together = many(trees)
+    for item, found in zip(trees, together, strict=True):
+        assert torch.allclose(many([item])[0], found, atol=1e-6)
+
+
+@dataclass
+class Leaf:
+    value: float
+
+
+@dataclass
+class Twice:
+    inner: Any
+
+
+def test_a_new_kind_of_data_extends_the_program() -> None:
+    def total(item: Any) -> float:
+        if isinstance(item, Leaf):
+            return item.value
+        if isinstance(item, Twice):
+            return 2 * total(item.inner)
+        return sum(total(part) for part in item)
+
+    many = stretto.batch(total)
+    check(many, total, [Leaf(1.0), Leaf(2.0)])
+    check(many, total, [Twice(Leaf(1.0)), Leaf(2.0)])
+    check(many, total, [[Leaf(1.0), Twice(Leaf(4.0))], Leaf(2.0)])
+
+
+def test_an_instance_that_fails_is_named_and_the_batcher_goes_on() -> None:
+    def first(items: list[int]) -> int:
+        return items[0] + 1
+
+    many = stretto.batch(first)
+    check(many, first, [[1], [2, 3]])
+    with pytest.raises(IndexError, match="list index out of range") as caught:
+        many([[1], [], [2]])
+    assert any("instance 1" in note for note in caught.value.__notes__)
+    check(many, first, [[5]])
+
+
+def test_changed_weights_and_settings_are_noticed() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.scale = 2.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * self.scale
+
+    model = Model()
+    many = stretto.batch(model)
+    items = [torch.randn(3) for _ in range(3)]
+    check(many, model, items)
+    with torch.no_grad():
+        model.layer.weight.mul_(2)
+    check(many, model, items)
+    model.scale = 3.0
+    check(many, model, items)
+    model.layer = nn.Linear(3, 3)
+    check(many, model, items)
+
+
+def test_what_cannot_be_batched_is_an_error_with_the_line() -> None:
+    def prints(x: int) -> int:
+        print(x)
+        return x
+
+    with pytest.raises(CaptureError, match="print"):
+        stretto.batch(prints)([1])
