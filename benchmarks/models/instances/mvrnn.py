@@ -99,11 +99,9 @@ def work(config: MVRNNConfig, trees: Sequence[Tree], results: Sequence[Any]) -> 
 
 
 def batched(model: MVRNN, wrap: Wrap) -> ManyFunction:
-    """Nodes of one height at once. Matrices are kept transposed, so that W_m [M_l ; M_r] of all
-    nodes is one product [n * hidden, 2 hidden] x [2 hidden, hidden]."""
+    """Nodes of one height at once. Matrices stay where they are, those of words too: the pairs
+    [M_l ; M_r] of a level are copied from them, and from nowhere else."""
     vector_weight = model.vector.weight.t().contiguous()
-    matrix_weight = model.matrix_weight.t().contiguous()
-    matrix_bias = model.matrix_bias.t().contiguous()
     level = wrap(_level)
 
     def many(trees: Sequence[Tree]) -> list[tuple[Tensor, Tensor]]:
@@ -111,21 +109,22 @@ def batched(model: MVRNN, wrap: Wrap) -> ManyFunction:
             return []
         levels = levels_of(trees)
         first, last = levels.starts[1], levels.starts[-1]
-        words = levels.nodes[0]
-        hidden = vector_weight.shape[1]
-        vectors = vector_weight.new_empty(last, hidden)
-        matrices = vector_weight.new_empty(last, hidden, hidden)
-        torch.stack([word.vector for word in words], out=vectors[:first])
-        matrices[:first] = torch.stack([word.matrix for word in words]).transpose(1, 2)
-        for number, rows in enumerate(levels.children):
+        vectors = vector_weight.new_empty(last, vector_weight.shape[1])
+        torch.stack([word.vector for word in levels.nodes[0]], out=vectors[:first])
+        matrices = [word.matrix for word in levels.nodes[0]]
+        for number, sides in enumerate(levels.children):
             start, end = levels.starts[number + 1], levels.starts[number + 2]
-            vectors[start:end], matrices[start:end] = level(
-                *(vectors, matrices, rows, vector_weight, model.vector.bias),
-                *(matrix_weight, matrix_bias),
+            rows = sides.view(2, -1).t().flatten()
+            pairs = torch.stack([matrices[row] for row in rows.tolist()])
+            vectors[start:end], made = level(
+                *(vectors, pairs, rows, vector_weight, model.vector.bias),
+                *(model.matrix_weight, model.matrix_bias),
             )
-        ends = matrices.index_select(0, levels.roots).transpose(1, 2).contiguous()
-        roots = vectors.index_select(0, levels.roots)
-        return list(zip(roots.unbind(), ends.unbind(), strict=True))
+            matrices += made.unbind()
+        roots = vectors.index_select(0, levels.roots).unbind()
+        # Copies, so that a result does not hold the matrices of its level.
+        ends = [matrices[row].clone() for row in levels.roots.tolist()]
+        return list(zip(roots, ends, strict=True))
 
     return many
 
@@ -139,18 +138,17 @@ def _level(
     matrix_weight: Tensor,
     matrix_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`rows` are n left, then n right children; `matrices` are transposed."""
+    """`rows`: the n left and right children in turns; `matrices`: theirs, [2 n, hidden, hidden]."""
     count, hidden = rows.shape[0] // 2, vectors.shape[1]
-    below = vectors.index_select(0, rows)
-    below_matrices = matrices.index_select(0, rows)
-    left, right = below_matrices[:count], below_matrices[count:]
+    below = vectors.index_select(0, rows).view(count, 2, 1, hidden)
+    pairs = matrices.view(count, 2, hidden, hidden)
     changed = torch.cat(
-        (torch.bmm(right, below[:count, :, None]), torch.bmm(left, below[count:, :, None])), dim=1
+        (torch.bmm(below[:, 0], pairs[:, 1]), torch.bmm(below[:, 1], pairs[:, 0])), dim=2
     )
-    vector = torch.tanh(torch.addmm(vector_bias, changed.squeeze(2), vector_weight))
-    both = torch.cat((left, right), dim=2).view(count * hidden, 2 * hidden)
-    matrix = torch.mm(both, matrix_weight).view(count, hidden, hidden) + matrix_bias
-    return vector, matrix
+    vector = torch.tanh(torch.addmm(vector_bias, changed.squeeze(1), vector_weight))
+    both = matrices.view(count, 2 * hidden, hidden)
+    weights = matrix_weight.expand(count, -1, -1)
+    return vector, torch.baddbmm(matrix_bias.expand(count, -1, -1), weights, both)
 
 
 ENTRY = InstanceEntry(
