@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 import stretto
 from stretto.build import build
-from stretto.device.operator import Operator
+from stretto.device.operator import Kernel, Operator
 from stretto.device.program import Wait
 from stretto.device.regions import Body
 from stretto.device.text import parse_program, print_program
-from stretto.device.tree import Tree, leaves
+from stretto.device.tree import If, Tree, leaves, walk
 from stretto.device.verifier import verify
 from stretto.errors import CodegenError, VerifyError
 from stretto.interp.interpreter import run
@@ -22,6 +23,7 @@ from stretto.lowering.updates import NO_UPDATES, Updates
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
+from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.machines.registry import find_machine
 from stretto.options import Options
 from stretto.schedule.scheduler import schedule
@@ -55,16 +57,42 @@ def test_levels(backend: str, threads: int, updates: Updates) -> None:
             assert_close(data, given)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_any_order_of_the_units(seed: int) -> None:
-    scheduled = schedule(selected(3), 3, SPREAD)
-    assert scheduled.units == 3
-    options = Options(threads=3, seed=seed)
-    made = build(program(), find_machine("emulator"), options, updates=UPDATES).executable
-    given = inputs([5, 9, 2, 30, 1, 4], seed)
-    expected = run(program(), given)
-    assert made is not None
-    assert_close(made(given), expected)
+@pytest.mark.parametrize("units", [2, 3, 9])
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_any_order_of_the_units(units: int, repeatable: bool) -> None:
+    """Steps of few rows have kernels of their own; with many units columns are cut, too."""
+    found = select(
+        lower(program(), SPREAD, replace(UPDATES, repeatable=repeatable)), units, True, SPREAD
+    )
+    scheduled = schedule(found.tree, units, SPREAD)
+    assert scheduled.units == units
+    verify(scheduled, found.tree)
+    branches = [node for node in walk(scheduled.tree.main.body) if isinstance(node, If)]
+    assert len(branches) == 2 + 2
+    for seed in range(4):
+        made = EmulatedExecutable(scheduled, found.interface, Options(threads=units, seed=seed))
+        given = inputs([5, 9, 2, 30, 1, 4, 0, 40, 3], seed)
+        expected = run(program(), given)
+        assert_close(made(given), expected)
+
+
+def test_few_rows_are_columns_of_all_units() -> None:
+    found = select(lower(program(), SPREAD, UPDATES), 2, True, SPREAD)
+    cuts = {
+        kernel.grid
+        for body in leaves(found.tree.main.body)
+        for kernel in body
+        if isinstance(kernel, Kernel)
+    }
+    assert {grid[0].parts for grid in cuts} == {1, 2}
+    alone = select(lower(program(), SPREAD, UPDATES), 1, True, SPREAD)
+    assert not any(
+        "<=" in node.condition.name for node in walk(alone.tree.main.body) if isinstance(node, If)
+    )
+    plain = select(lower(program(), updates=UPDATES), 2)
+    assert not any(
+        "<=" in node.condition.name for node in walk(plain.tree.main.body) if isinstance(node, If)
+    )
 
 
 def selected(units: int) -> Tree[Body]:

@@ -7,13 +7,21 @@ small ones becomes a branch on a size, with kernels of its own in each arm:
     leaf: relu, convolution      =>      if n <= 1: a kernel each, its image cut into rows
                                          else: one kernel, a task for each image
 
-Changes: leaves of main that use a size of the call. Needs: nothing, costs decide. Guarantees: both
-arms compute the same, for all sizes, and are verified so; the branch decides about time only.
+So does a leaf that computes as many rows as the run decides, in any function: few rows of a product
+are the work of all units only where these share its columns.
+
+    leaf: let n, products of n rows      =>      leaf: let n
+                                                 if n <= 4: products whose columns are cut
+                                                 else: products whose rows are cut
+
+Changes: leaves of main that use a size of the call, leaves that begin with that of a size. Needs:
+nothing, costs decide. Guarantees: both arms compute the same, for all sizes, and are verified so;
+the branch decides about time only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol, Self
@@ -21,7 +29,7 @@ from typing import Protocol, Self
 from stretto.device.expr import Apply, Const, Index, Position, Reg
 from stretto.device.forms import Items
 from stretto.device.operator import Operator
-from stretto.device.tree import If, Leaf, Let, Node, Seq, Tree, grow_leaves
+from stretto.device.tree import Check, If, Leaf, Let, Node, Seq, Tree, grow_leaves
 from stretto.ir.sizes import Symbol, symbols_in
 from stretto.ir.types import DType
 from stretto.kernels.groups import Group
@@ -41,6 +49,11 @@ class RangedSelector(Selector, Protocol):
     def seconds(self, group: Group, variant: Variant | None = None) -> float:
         """How long a variant takes that was chosen for other sizes; without one, how long a way
         would take that gives all units the same share."""
+        ...
+
+    def few(self, register: Reg, operators: Sequence[Operator]) -> tuple[int, Self] | None:
+        """Up to which size of a dim that the run decides other kernels pay, and the selector of
+        these; None where they do not."""
         ...
 
 
@@ -65,7 +78,29 @@ class Ranges:
         return Tree(tuple(functions), tree.externals)
 
     def _leaf(self, items: Items) -> Node[OpenBody]:
-        return Leaf(self.open(items, self.selector))
+        return self._decided(items) or Leaf(self.open(items, self.selector))
+
+    def _decided(self, items: Items) -> Node[OpenBody] | None:
+        """A branch on the size of a dim that the run decides before the first operator."""
+        lead = tuple(takewhile(lambda item: isinstance(item, Let | Check), items))
+        operators = [item for item in items if isinstance(item, Operator)]
+        if len(operators) > self.selector.costs.branch_operators:
+            return None
+        for register in (item.reg for item in lead if isinstance(item, Let)):
+            using = [operator for operator in operators if register in operator.dims]
+            found = self.selector.few(register, using) if using else None
+            if found is not None:
+                most, selector = found
+                few = Leaf(self.open(items[len(lead) :], selector))
+                many = Leaf(self.open(items[len(lead) :], self.selector))
+                holds = _at_most(Index.of(register), most)
+                reg = Reg(f"{register.name} <= {most}", DType.BOOL)
+                before = (
+                    *(item for item in lead if isinstance(item, Let | Check)),
+                    Let(reg, holds),
+                )
+                return Seq((Leaf(before), If(reg, few, many)))
+        return None
 
     def _branched(self, items: Items) -> Node[OpenBody]:
         usual = self.open(items, self.selector)
@@ -78,10 +113,9 @@ class Ranges:
             if largest is not None:
                 small = self.open(items, self.selector.at({symbol: _first(symbol)}, trial=False))
                 reg = Reg(f"{symbol.name} <= {largest}", DType.BOOL)
-                size = Position(Index.of(symbol))
-                holds = Apply("le", (size, Const(largest, DType.I64)), DType.BOOL)
+                holds = _at_most(Index.of(symbol), largest)
                 return Seq((Leaf((Let(reg, holds),)), If(reg, Leaf(small), Leaf(usual))))
-        return Leaf(usual)
+        return self._decided(items) or Leaf(usual)
 
     def _largest(self, items: Items, usual: OpenBody, symbol: Symbol) -> int | None:
         """Up to which size kernels of their own pay; None where they do not."""
@@ -107,6 +141,10 @@ class Ranges:
     def _pays(self, before: float, after: float) -> bool:
         costs = self.selector.costs
         return before > costs.branch_gain * after and before - after > costs.branch_seconds
+
+
+def _at_most(size: Index, most: int) -> Apply:
+    return Apply("le", (Position(size), Const(most, DType.I64)), DType.BOOL)
 
 
 def _first(symbol: Symbol) -> int:

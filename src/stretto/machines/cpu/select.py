@@ -7,7 +7,7 @@ or finely (many tasks to balance).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, gcd, prod
@@ -54,6 +54,10 @@ def select(
     return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))
 
 
+FEW_ROWS = 2
+"""Rows per unit up to which a product takes as long as reading its weights."""
+FEW_WAITS = 4
+"""Dividing columns rather than rows must save as much as so many waits."""
 MOST_TILE = 4096
 """Values of a dim that changes during the run that one task computes at most."""
 
@@ -63,12 +67,14 @@ class CpuSelector:
     """Variants for `units` threads; `packings` takes the constants to be packed.
 
     steady: the registers that keep their values while a leaf runs, whatever it computes with them.
+    scarce: those among them of which a unit would get a row or two.
     """
 
     units: int
     costs: CpuCosts
     packings: Packings
     steady: frozenset[Reg] = frozenset()
+    scarce: frozenset[Reg] = frozenset()
 
     def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
         for member in joined.members:
@@ -125,8 +131,30 @@ class CpuSelector:
         decided = next((n for n, e in enumerate(group.grid) if e in self.steady), None)
         multiples = _multiples(group, found)
         if decided is not None and multiples[decided]:
-            return [_decided_cut(group, found, multiples, decided, self.units, self.costs)]
+            parts = 1 if group.grid[decided] in self.scarce else self._parts
+            return [_decided_cut(group, found, multiples, decided, parts, self)]
         return _cuts(group, found, seconds, self.units, self.costs)
+
+    @property
+    def _parts(self) -> int:
+        """The parts of a dim whose size data decide."""
+        return max(min(self.units, self.costs.unknown_size // self.costs.unknown_tiles), 1)
+
+    def few(self, register: Reg, operators: Sequence[Operator]) -> tuple[int, CpuSelector] | None:
+        """A unit with a row or two reads weights for as long as it would with more rows: so units
+        share the columns, where that takes longer than the waits that this costs."""
+        if self._parts == 1 or register not in self.steady:
+            return None
+        products = ((operator, contraction_of(operator)) for operator in operators)
+        weights = sum(
+            packed_bytes(operator, found, self.costs)
+            for operator, found in products
+            if found is not None and not found.batch
+        )
+        saved = weights / self.costs.bandwidth * (1 - 1 / self.units)
+        if saved < FEW_WAITS * self.costs.wait_seconds:
+            return None
+        return FEW_ROWS * self._parts, replace(self, scarce=self.scarce | {register})
 
     def variants(self, group: Group) -> list[Variant]:
         """One template per operator, in several tilings."""
@@ -213,16 +241,15 @@ def _decided_cut(
     found: list[Candidate],
     multiples: list[int],
     decided: int,
-    units: int,
-    costs: CpuCosts,
+    parts: int,
+    selector: CpuSelector,
 ) -> tuple[TileDim, ...]:
-    """A part per unit of the dim whose size data decide.
+    """As many parts of the dim whose size data decide, as a rule one per unit.
 
     A unit then has the same rows in all kernels of a leaf, and need not wait for the others between
-    them. With more units than there are tiles in a dim of the size that is assumed, the other dims
-    are cut, too.
+    them. Where there are more units than parts, the other dims are cut, too.
     """
-    parts = max(min(units, costs.unknown_size // costs.unknown_tiles), 1)
+    units, costs = selector.units, selector.costs
     sizes = [costs.size(extent) for extent in group.grid]
     asked = [multiple or max(size, 1) for multiple, size in zip(multiples, sizes, strict=True)]
     rest = [n for n in _cut_order(group, found) if n != decided]
