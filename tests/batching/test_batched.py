@@ -165,3 +165,20 @@ def test_what_cannot_be_batched_is_an_error_with_the_line() -> None:
 
     with pytest.raises(CaptureError, match="print"):
         stretto.batch(prints)([1])
+
+
+def test_explain_says_what_ran_together_and_profile_where_time_goes() -> None:
+    random.seed(0)
+    torch.manual_seed(0)
+    model = Tree()
+    many = stretto.batch(model)
+    assert "nothing has been compiled" in many.explain()
+    trees = [tree(4) for _ in range(5)]
+    many(trees)
+    text = many.explain()
+    assert "a batch is one launch" in text
+    assert "not batched: nothing" in text
+    assert "cat, join" in text or "cat, " in text
+    found = many.profile(trees, runs=2)
+    assert found.instances == 5 and found.launches == 1 and found.rows > 5
+    assert "record" in str(found) and 0 <= found.host_share <= 1

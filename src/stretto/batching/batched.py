@@ -11,9 +11,12 @@ from typing import Any
 import torch
 
 from stretto.batching.compiled import CompiledBatch, compile_batch
+from stretto.batching.explain import explain_batch
 from stretto.batching.frontend import Evaluation, Observer
 from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.program import OtherInstance
+from stretto.batching.passes.pipeline import BatchPasses
+from stretto.batching.profile import Profile, profile_of
 from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
 from stretto.errors import CaptureError
 from stretto.locks import ForkSafeLock
@@ -49,8 +52,14 @@ class Batched(Streaming):
     """A function or module that runs for many instances at once. Made by `stretto.batch`."""
 
     def __init__(
-        self, function: Callable[..., Any], backend: str = AUTO, options: Options | None = None
+        self,
+        function: Callable[..., Any],
+        backend: str = AUTO,
+        options: Options | None = None,
+        passes: BatchPasses | None = None,
     ) -> None:
+        """passes: which optimisations are on, to see what each is worth; all of them."""
+        self._passes = passes
         self._function = function
         self._backend = backend
         self._options = options or Options()
@@ -139,10 +148,33 @@ class Batched(Streaming):
             signature.evaluation,
             self._backend,
             self._options,
+            self._passes,
         )
 
+    # ---- what was made
+
+    def explain(self) -> str:
+        """What was batched at which depth, what was not and why, as text: the blocks, how many
+        instances ran them together in the last call, and the program of an instance."""
+        if self._last is None or self._last.compiled is None:
+            return "nothing has been compiled yet: call it with instances first\n"
+        return explain_batch(self._last.compiled)
+
+    def profile(self, /, *columns: Any, runs: int = 20, **shared: Any) -> Profile:
+        """Time by activity for these instances: the medians of some runs. It can be printed."""
+        given = _columns(columns)
+        for outcome in self._run(given, shared):
+            if isinstance(outcome, Failure):
+                raise outcome.error
+        with self._lock:
+            signature = self._signature(len(given), shared)
+            if signature.compiled is None:
+                raise ValueError("profile: there is no instance")
+            every = [*given, *([shared[n]] * len(given[0]) for n in signature.dynamic)]
+            return profile_of(signature.compiled, every, runs)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batched, (self._function, self._backend, self._options)
+        return Batched, (self._function, self._backend, self._options, self._passes)
 
 
 def batch(

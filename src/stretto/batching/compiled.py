@@ -17,7 +17,7 @@ from stretto.batching.host.program import Flat, HostProgram
 from stretto.batching.host.tables import layout
 from stretto.batching.levels.level_program import LevelProgram
 from stretto.batching.levels.tables import Tables
-from stretto.batching.passes.coarsen import Coarsen
+from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.batching.program import InstanceProgram
 from stretto.batching.serving import Failure, Outcome, Value
 from stretto.batching.types import Type
@@ -25,6 +25,8 @@ from stretto.options import Options
 
 FIRST_ROWS = 256
 """Rows of a pool at first."""
+MOST_KEPT = 64
+"""Launches whose steps are kept for `explain`."""
 
 
 @dataclass(slots=True)
@@ -62,8 +64,7 @@ class CompiledBatch:
     times: Times = field(default_factory=Times)
     """Those of the last call."""
     steps: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    """The steps of the last call, a table per launch; kept while `keeps_steps`."""
-    keeps_steps: bool = False
+    """The steps of the last call, a table per launch, for the first launches."""
 
     def __post_init__(self) -> None:
         for type_, permanent in zip(
@@ -111,7 +112,7 @@ class CompiledBatch:
             self.pools = self.levels.run(given, self.pools)
             times.execute += perf_counter() - begin
             times.launches += 1
-            if self.keeps_steps:
+            if len(self.steps) < MOST_KEPT:
                 self.steps.append(tables.steps.clone())
         begin = perf_counter()
         results = run.results(self.pools)
@@ -170,6 +171,7 @@ def compile_batch(
     evaluation: Evaluation,
     backend: str,
     options: Options,
+    passes: BatchPasses | None = None,
 ) -> CompiledBatch:
     """The program of a function for instances of these types. Raises CaptureError for what cannot
     be batched, and the errors of building."""
@@ -178,7 +180,7 @@ def compile_batch(
     program = evaluate(function, parameters, evaluation, keywords, static)
     seconds["evaluate"] = perf_counter() - begin
     begin = perf_counter()
-    Coarsen().apply(program)
+    run_passes(program, passes)
     seconds["passes"] = perf_counter() - begin
     pools = layout(program).pools
     device = torch.device("cpu")
