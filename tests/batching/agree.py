@@ -52,6 +52,8 @@ def compare(program: InstanceProgram, function: Callable[..., Any], args: Sequen
         found = outcome(lambda: interpret(program, ours, lambda v, x: assert_typed(program, v, x)))
     if isinstance(wanted, BaseException) or isinstance(found, BaseException):
         shown = f"wanted {wanted!r}, found {found!r} for {args!r}"
+        if isinstance(wanted, NameError) and isinstance(found, NameError):
+            return  # which of its classes depends on the version of Python, in comprehensions
         assert type(wanted) is type(found), shown
         assert str(wanted) == str(found), shown
         return

@@ -18,6 +18,7 @@ from stretto.batching.frontend.builder import Draft, PathEnds, finished
 from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.guards import holds
 from stretto.batching.frontend.observe import Observer
 from stretto.batching.frontend.prune import pruned
 from stretto.batching.frontend.values import Dynamic, Static, Value
@@ -25,7 +26,7 @@ from stretto.batching.program import InstanceProgram, Return, Variable
 from stretto.batching.types import NEVER, Type
 from stretto.errors import CaptureError, SourceLocation
 
-__all__ = ["Evaluation", "Observer", "evaluate"]
+__all__ = ["Evaluation", "Observer", "evaluate", "holds"]
 
 _REGISTERED = (calls, patterns, statements)
 

@@ -10,6 +10,7 @@ from typing import Any
 from stretto.batching.frontend.builder import PathEnds
 from stretto.batching.frontend.choices import chosen
 from stretto.batching.frontend.frame import Frame, constant
+from stretto.batching.frontend.guards import note_items
 from stretto.batching.frontend.joins import branch
 from stretto.batching.frontend.kinds import each_type
 from stretto.batching.frontend.narrowing import python_class
@@ -404,8 +405,10 @@ def contains(frame: Frame, container: Value, item: Value) -> Value:
     """item in container"""
     match container:
         case Static(found) if is_static(item):
+            note_items(frame.evaluation, found)
             return Static(python_of(item) in found)
         case Static(found) if isinstance(found, tuple | list | set | frozenset | dict):
+            note_items(frame.evaluation, found)
             return any_of(frame, [lambda x=x: equal(frame, item, Static(x)) for x in found])
         case TupleValue(items):
             return any_of(frame, [lambda x=x: equal(frame, item, x) for x in items])

@@ -19,6 +19,7 @@ from stretto.batching.frontend.data import attribute, construct
 from stretto.batching.frontend.dispatch import applies, apply, at, execute, impossible
 from stretto.batching.frontend.evaluation import Again
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.guards import note_cell, note_module
 from stretto.batching.frontend.joins import merge
 from stretto.batching.frontend.operators import (
     call_static,
@@ -26,7 +27,7 @@ from stretto.batching.frontend.operators import (
     is_static,
     python_of,
 )
-from stretto.batching.frontend.ownership import owned_names
+from stretto.batching.frontend.ownership import owned_names, private_lists
 from stretto.batching.frontend.prune import pruned
 from stretto.batching.frontend.statements import leave
 from stretto.batching.frontend.values import (
@@ -220,6 +221,7 @@ def _apply_module(
         for part in module.modules()
     ):
         frame.refuse("a module with dropout is in training mode", "call model.eval()")
+    note_module(frame.evaluation, module)
     try:
         return call_torch(frame, module, args, kwargs)
     except CaptureError:
@@ -277,6 +279,7 @@ def _source_of_function(frame: Frame, function: FunctionType) -> Source:
             free[name] = cell.cell_contents
         except ValueError:
             continue
+        note_cell(frame.evaluation, cell, free[name])
     _check_kind(frame, node, function.__qualname__)
     named: dict[str, Value] = {n: Static(v) for n, v in (function.__kwdefaults__ or {}).items()}
     return Source(
@@ -423,6 +426,7 @@ def _new_frame(
         owner=source.owner,
         place=source.node,
         owned=owned_names(source.node),
+        private=private_lists(source.node),
     )
 
 

@@ -14,6 +14,7 @@ from stretto.batching.frontend.builder import PathEnds
 from stretto.batching.frontend.choices import chosen
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame, constant
+from stretto.batching.frontend.guards import note_attribute
 from stretto.batching.frontend.joins import branch
 from stretto.batching.frontend.kinds import each_type, unpacked
 from stretto.batching.frontend.operators import call_torch, getitem, is_static, is_tensor_like
@@ -71,8 +72,7 @@ def _static_attribute(frame: Frame, item: Any, name: str) -> Value:
     except AttributeError as error:
         frame.fail(AttributeError, str(error))
         raise PathEnds from None
-    if not callable(found) or isinstance(found, torch.nn.Module):
-        frame.evaluation.read("attribute", item, name, found)
+    note_attribute(frame.evaluation, item, name, found)
     return Static(found)
 
 

@@ -70,9 +70,7 @@ def lookup(frame: Frame, name: str) -> Value:
     if found is not None:
         return found
     if name in frame.free:
-        value = frame.free[name]
-        frame.evaluation.read("free", frame.free, name, value)
-        return Static(value)
+        return Static(frame.free[name])
     if name in frame.globals:
         value = frame.globals[name]
         frame.evaluation.read("global", frame.globals, name, value)

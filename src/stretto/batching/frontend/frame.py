@@ -92,6 +92,8 @@ class Frame:
     place: ast.AST | None = None
     owned: frozenset[str] = frozenset()
     """Local variables that alone hold a tensor (`ownership`)."""
+    private: frozenset[str] = frozenset()
+    """Local variables with lists that nothing else holds (`ownership`)."""
     parameters: dict[str, Value] = field(default_factory=dict[str, Value])
     """The arguments of a function that is not inlined."""
     result_key: Hashable = None

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from stretto.batching.frontend.data import item_type, subscript
 from stretto.batching.frontend.frame import Frame, constant
+from stretto.batching.frontend.guards import note_items
 from stretto.batching.frontend.kinds import unpacked
 from stretto.batching.frontend.loops import dynamic_loop, nothing, unrolled
 from stretto.batching.frontend.operators import getitem, is_static, python_of
@@ -269,8 +268,7 @@ def _static_plan(frame: Frame, item: Any) -> Plan:
         from stretto.batching.frontend.builder import PathEnds
 
         raise PathEnds from None
-    if isinstance(item, list | dict | set | torch.nn.Module):
-        frame.evaluation.read("items", item, None, tuple(items))
+    note_items(frame.evaluation, item)
     return Known([Static(part) for part in items])
 
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stretto.batching.frontend.builder import PathEnds
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.guards import note_items
 from stretto.batching.frontend.kinds import each_type, unpacked
 from stretto.batching.frontend.values import (
     Dynamic,
@@ -440,6 +441,8 @@ def _check_pure(frame: Frame, function: Callable[..., Any]) -> None:
 def call_static(frame: Frame, function: Callable[..., Any], args: Any, kwargs: Any) -> Value:
     """A call with static arguments alone, done while the function is evaluated."""
     _check_pure(frame, function)
+    for value in (*args, *kwargs.values()):
+        note_items(frame.evaluation, value)
     try:
         with torch.no_grad(), _Draws():
             return Static(function(*args, **kwargs))

@@ -72,3 +72,61 @@ _READS = frozenset(
         "cat", "stack", "linear", "matmul", "mm", "mv", "dot", "where",
     )
 )  # fmt: skip
+
+
+def private_lists(function: ast.FunctionDef) -> frozenset[str]:
+    """Local names of lists that nothing else can hold: they begin as a display, and are only
+    appended to, indexed, measured, combined by `torch.cat` or `torch.stack`, and returned. Such a
+    list may be taken for the tuple of its items."""
+    parents: dict[ast.AST, ast.AST] = {}
+    inner: set[ast.AST] = set()
+    for node in ast.walk(function):
+        for child in ast.iter_child_nodes(node):
+            parents[child] = node
+        if isinstance(node, ast.FunctionDef | ast.Lambda) and node is not function:
+            inner |= set(ast.walk(node))
+    refused = {arg.arg for arg in ast.walk(function) if isinstance(arg, ast.arg)}
+    bound: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            refused |= set(node.names)
+        if not isinstance(node, ast.Name):
+            continue
+        parent = parents[node]
+        if node in inner:
+            refused.add(node.id)
+        elif isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+            if not _is_display(node, parent):
+                refused.add(node.id)
+        elif not _keeps_private(node, parent, parents):
+            refused.add(node.id)
+    return frozenset(bound - refused)
+
+
+def _is_display(node: ast.Name, parent: ast.AST) -> bool:
+    match parent:
+        case ast.Assign([target], ast.List()) if target is node:
+            return True
+        case ast.AnnAssign(target, _, ast.List()):
+            return target is node
+        case _:
+            return False
+
+
+def _keeps_private(node: ast.Name, parent: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    match parent:
+        case ast.Attribute(_, "append"):
+            call = parents[parent]
+            is_called = isinstance(call, ast.Call) and call.func is parent
+            return is_called and isinstance(parents[call], ast.Expr)
+        case ast.Subscript(value, _, ast.Load()):
+            return value is node
+        case ast.Call(ast.Name("len"), [argument], []):
+            return argument is node
+        case ast.Call(ast.Attribute(ast.Name("torch"), "cat" | "stack"), [argument, *_]):
+            return argument is node
+        case ast.Return():
+            return True
+        case _:
+            return False

@@ -35,6 +35,7 @@ from stretto.batching.frontend.values import (
     Dynamic,
     SliceValue,
     Static,
+    TupleValue,
     Value,
 )
 from stretto.batching.program import Break, Continue, Leave, Literal, Return
@@ -46,15 +47,22 @@ from stretto.frontends.python.source.liveness import stores
 
 @executes(ast.Assign)
 def _assign(frame: Frame, node: ast.Assign) -> None:
-    value = evaluate(frame, node.value)
+    value = _assigned(frame, node.targets[0], node.value)
     for target in node.targets:
         assign_to(frame, target, value)
+
+
+def _assigned(frame: Frame, target: ast.expr, node: ast.expr) -> Value:
+    """The value that is assigned; a list that nothing else can hold is known item by item."""
+    if isinstance(target, ast.Name) and target.id in frame.private and isinstance(node, ast.List):
+        return argument(frame, node)
+    return evaluate(frame, node)
 
 
 @executes(ast.AnnAssign)
 def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
     if node.value is not None:
-        assign_to(frame, node.target, evaluate(frame, node.value))
+        assign_to(frame, node.target, _assigned(frame, node.target, node.value))
 
 
 @assigns
@@ -213,8 +221,18 @@ _SYMBOLS: dict[type[ast.operator], str] = {
 
 @executes(ast.Expr)
 def _expression(frame: Frame, node: ast.Expr) -> None:
-    if not isinstance(node.value, ast.Constant):
-        evaluate(frame, node.value)
+    match node.value:
+        case ast.Constant():
+            pass
+        case ast.Call(ast.Attribute(ast.Name(name), "append"), [item], []) if (
+            name in frame.private and isinstance(frame.locals.get(name), TupleValue)
+        ):
+            added = evaluate(frame, item)
+            known = frame.locals[name]
+            assert isinstance(known, TupleValue)
+            frame.locals[name] = TupleValue((*known.items, added), is_list=True)
+        case _:
+            evaluate(frame, node.value)
 
 
 @executes(ast.Pass, ast.Import, ast.ImportFrom)
@@ -240,6 +258,16 @@ def _if(frame: Frame, node: ast.If) -> None:
     branch(frame, condition, (lambda: arm(node.body, True), lambda: arm(node.orelse, False)))
 
 
+def _changed(frame: Frame, node: ast.stmt) -> frozenset[str]:
+    """The local variables that a loop may assign; to append to a private list is one way."""
+    names = (n.value.id for n in ast.walk(node) if _is_append(n))  # type: ignore[attr-defined]
+    return stores([node]) | (frozenset(names) & frame.private)
+
+
+def _is_append(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+
+
 @executes(ast.While)
 def _while(frame: Frame, node: ast.While) -> None:
     def head() -> Any:
@@ -250,7 +278,7 @@ def _while(frame: Frame, node: ast.While) -> None:
         execute(frame, node.body)
 
     orelse = (lambda: execute(frame, node.orelse)) if node.orelse else nothing
-    dynamic_loop(frame, stores([node]), head, body, orelse)
+    dynamic_loop(frame, _changed(frame, node), head, body, orelse)
 
 
 @executes(ast.For)
@@ -262,7 +290,7 @@ def _for(frame: Frame, node: ast.For) -> None:
         execute(frame, node.body)
 
     orelse = (lambda: execute(frame, node.orelse)) if node.orelse else nothing
-    loop_over(frame, plan, stores([node]), step, orelse)
+    loop_over(frame, plan, _changed(frame, node), step, orelse)
 
 
 @executes(ast.Break)
