@@ -144,6 +144,7 @@ def launch(
                     known[pool] += 1
         steps.append(row)
     tables = Tables.of(
+        layout,
         torch.tensor(steps, dtype=torch.int64).reshape(len(steps), layout.width),
         torch.tensor(indices, dtype=torch.int64),
         torch.tensor(numbers, dtype=torch.float64),

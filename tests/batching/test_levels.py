@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stretto.batching.levels import LevelProgram
+from stretto.batching.levels import LevelProgram, Tables, check_tables
 from stretto.batching.program import Block
+from stretto.errors import CaptureError, VerifyError
+from stretto.options import Options
+from tests.batching.blocks import BLOCKS, FLOAT, INT, ROWS_BLOCKS, V
 from tests.batching.levels import block_of, chain_of, check, f32, launch
+from tests.sampling import every
 
-BACKENDS = ("interpreter", "cpu")
+BACKENDS = ("interpreter", "cpu", "emulator", "cuda-emulated")
 
 
 class Cell(nn.Module):
@@ -65,3 +70,144 @@ def test_random_steps_of_many_blocks(backend: str) -> None:
     for _ in range(3):
         counts = [(rng.randrange(5), rng.choice((0, 1, 2, 7, 20))) for _ in range(12)]
         check(program, launch(program, counts, rng))
+
+
+ALL = BLOCKS | ROWS_BLOCKS
+COUNTS = [(0, n) for n in (7, 0, 1, 2)]
+IN_LOOPS = {
+    "bilinear": ["aten._trilinear.default"],
+    "repeat": ["aten.roll.default"],
+    "cross_entropy": ["if"],
+}
+"""Operators that run once per row."""
+
+
+@pytest.mark.parametrize("name", every(3, tuple(ALL)))
+def test_a_block_for_any_number_of_rows(name: str) -> None:
+    program = LevelProgram([block_of(name, *ALL[name])], backend="interpreter")
+    check(program, launch(program, COUNTS, random.Random(0)))
+    assert [loop.target for loop in program.code.loops[0]] == IN_LOOPS.get(name, [])
+
+
+@pytest.mark.parametrize(("name", "backend"), every(17, tuple(ALL), ("emulator", "cuda-emulated")))
+def test_a_block_on_several_units(name: str, backend: str) -> None:
+    options = Options(units=3, threads=3, seed=hash(name) % 100)
+    program = LevelProgram([block_of(name, *ALL[name])], options=options, backend=backend)
+    check(program, launch(program, COUNTS, random.Random(1)), 1e-4)
+
+
+@pytest.mark.parametrize("group", every(8, range(8)))
+def test_blocks_together(group: int) -> None:
+    names = list(ALL)[group::8]
+    program = LevelProgram([block_of(name, *ALL[name]) for name in names])
+    for seed in range(3):
+        rng = random.Random(seed)
+        for number in range(len(names)):
+            check(program, launch(program, [(number, n) for n in (7, 0, 1, 2)], rng))
+        counts = [(rng.randrange(len(names)), rng.choice((0, 1, 2, 5))) for _ in range(30)]
+        check(program, launch(program, counts, rng), 1e-4)
+
+
+def test_an_operand_that_is_not_the_first_of_its_batch() -> None:
+    """Rows that one step made, read in another order, some of them twice and together with rows
+    that were there before."""
+    shift = block_of("shift", (V, FLOAT), lambda x, a: x + a)
+    minus = block_of("minus", (V, V), lambda a, b: a - 2 * b)
+    program = LevelProgram([shift, minus])
+    tables = Tables.of(
+        program.layout,
+        torch.tensor([[0, 3, 0, 0, 2], [1, 4, 3, 3, 5]]),
+        torch.tensor([0, 1, 0, 4, 2, 4, 0, 1, 3, 4, 2]),
+        torch.tensor([10.0, 20.0, 30.0], dtype=torch.float64),
+    )
+    pool = torch.zeros(9, 4)
+    pool[:2] = torch.randn(2, 4)
+    (found,) = program.run(tables, [pool.clone()])
+    rows = [*pool[:2], pool[0] + 10, pool[1] + 20, pool[0] + 30]
+    pairs = [(4, 1), (2, 3), (4, 4), (0, 2)]
+    expected = torch.stack([*rows, *(rows[a] - 2 * rows[b] for a, b in pairs)])
+    torch.testing.assert_close(found, expected)
+
+
+def test_ten_thousand_rows() -> None:
+    program = LevelProgram(tree_blocks())
+    rng = random.Random(4)
+    check(program, launch(program, [(0, 10_000), (1, 3000), (1, 1)], rng, lengths=(1,)))
+
+
+def test_a_weight_that_changes_is_read_anew() -> None:
+    layer = nn.Linear(4, 4)
+    program = LevelProgram([block_of("layer", (V,), layer)])
+    made = launch(program, [(0, 3)], random.Random(0))
+    check(program, made)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    assert program.is_current()
+    check(program, launch(program, [(0, 3)], random.Random(0)))
+
+
+def test_positions_out_of_range_are_named() -> None:
+    program = LevelProgram([block_of("item", (V, INT), lambda x, i: x[i])])
+    made = launch(program, [(0, 3)], random.Random(0))
+    made.tables.indices[4] = 5
+    with pytest.raises(IndexError, match="index 5 is out of bounds.* with size 4"):
+        program.run(made.tables, made.pools)
+    made.tables.indices[4] = 1
+    program.run(made.tables, made.pools)
+
+
+def test_errors_name_the_block_and_the_line() -> None:
+    def wrong(x: Any) -> Any:
+        return torch.fft.rfft(x)
+
+    block = block_of("spectrum", (V,), lambda x: x)
+    step = replace(block.steps[0], operation=replace(block.steps[0].operation, function=wrong))
+    with pytest.raises(CaptureError) as caught:
+        LevelProgram([replace(block, steps=(step,))])
+    assert caught.value.__notes__ == ["in the block spectrum"]
+    assert "test_levels.py" in str(caught.value) and "rfft" in str(caught.value)
+
+
+def test_changes_of_operands_are_refused() -> None:
+    with pytest.raises(CaptureError, match="changes a tensor that it is given"):
+        LevelProgram([block_of("adds", (V,), lambda x: x.add_(1))])
+
+
+# ---- tables that are wrong -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cells() -> tuple[LevelProgram, Tables, list[int]]:
+    program = LevelProgram(tree_blocks(), backend="interpreter")
+    made = launch(program, [(0, 4), (1, 2), (1, 1)], random.Random(0))
+    return program, made.tables, [len(pool) for pool in made.pools]
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "value", "message"),
+    [
+        ("steps", (0, 0), 2, "there is no block 2"),
+        ("steps", (1, 1), 5, "5 rows, and at most 4 were announced"),
+        ("steps", (2, 2), 14, "operand 2 is not in its table"),
+        ("steps", (0, 4), 4, "result 0 is written over rows that hold a tensor"),
+        ("steps", (1, 4), 8, "result 0 is written over rows that hold a tensor"),
+        ("steps", (1, 4), 200, "the pool has"),
+        ("indices", (0,), -1, "operand 0 is row -1"),
+        ("indices", (0,), 1000, "operand 0 is row 1000"),
+        ("indices", (0,), 5, "operand 0 is row 5, which nobody wrote before"),
+        ("indices", (5,), 9, "operand 0 is row 9, which nobody wrote before"),
+    ],
+)
+def test_wrong_tables_are_found(
+    cells: tuple[LevelProgram, Tables, list[int]],
+    table: str,
+    place: tuple[int, ...],
+    value: int,
+    message: str,
+) -> None:
+    program, tables, capacities = cells
+    check_tables(program.layout, tables, capacities, [5] * len(capacities))
+    wrong = replace(tables, **{table: getattr(tables, table).clone()})
+    getattr(wrong, table)[place] = value
+    with pytest.raises(VerifyError, match=message):
+        check_tables(program.layout, wrong, capacities, [5] * len(capacities))

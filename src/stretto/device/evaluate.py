@@ -256,6 +256,8 @@ _known_range = lru_cache(4096)(_range)
 
 def _reduce(combine: str, value: Tensor) -> Tensor:
     """Over the last dim."""
+    if value.shape[-1] == 0 and combine in ("max", "min"):
+        return value.new_full(value.shape[:-1], _no_extreme(value.dtype, combine))
     match combine:
         case "sum":
             return value.sum(-1)
@@ -275,6 +277,15 @@ def _reduce(combine: str, value: Tensor) -> Tensor:
             return _first(value, value.amin(-1, keepdim=True))
         case _:
             raise ValueError(f"unknown combine {combine!r}")
+
+
+def _no_extreme(dtype: torch.dtype, combine: str) -> float | int | bool:
+    """The maximum or the minimum of no elements, where a reduction begins."""
+    if dtype is torch.bool:
+        return combine == "min"
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    low, high = (-math.inf, math.inf) if dtype.is_floating_point else (limits.min, limits.max)
+    return low if combine == "max" else high
 
 
 def _first(value: Tensor, extreme: Tensor) -> Tensor:

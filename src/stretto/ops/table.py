@@ -258,7 +258,7 @@ describe("narrow_scatter", "stretto", updates=True)
 # ---- batching --------------------------------------------------------------------------------
 
 describe(
-    "softmax.int _softmax log_softmax.int _log_softmax max.dim min.dim argmax argmin any.dim "
+    "softmax.int _softmax log_softmax.int _log_softmax max.dim min.dim any.dim "
     "any.dims all.dim all.dims prod.dim_int cumsum cumprod logsumexp topk sort squeeze.dim "
     "squeeze.dims slice.Tensor split.Tensor split_with_sizes chunk unbind unflatten.int "
     "narrow.default",
@@ -266,10 +266,12 @@ describe(
 )
 describe("topk narrow", "stretto", batching=ShiftDims())
 describe(
-    "sum.dim_IntList mean.dim amax amin var.correction std.correction var_mean.correction",
+    "sum.dim_IntList mean.dim amax amin var.correction std.correction var_mean.correction "
+    "var.dim std.dim var_mean.dim std_mean.dim linalg_vector_norm",
     batching=ShiftDims(none_is_all=True),
 )
 describe("unsqueeze", batching=ShiftDims(grows=True))
+describe("diagonal", batching=ShiftDims(("dim1", "dim2")))
 describe("flip roll", batching=ShiftDims(("dims",)))
 describe("flatten.using_ints", batching=ShiftDims(("start_dim", "end_dim")))
 describe(
@@ -292,7 +294,9 @@ for _name, _target in (
 describe(
     "view.default reshape _unsafe_view squeeze.default permute transpose.int t cat.default "
     "stack expand embedding index.Tensor select.int linear mm.default addmm.default mv matmul "
-    "bmm.default convolution conv1d.default conv2d.default conv3d.default",
+    "bmm.default convolution conv1d.default conv2d.default conv3d.default argmax argmin repeat "
+    "index_select gather scatter.src scatter.value scatter_add scatter_reduce.two slice_scatter "
+    "select_scatter",
     batching=OwnRule(),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from stretto.device.costs import CostModel
-from stretto.device.expr import Expr, Extent, Position, constant
+from stretto.device.expr import Expr, Extent, Position, Reg, constant
 from stretto.device.operator import Kernel
 from stretto.device.program import Small
 from stretto.device.regions import Body, Statement
@@ -83,7 +83,9 @@ class _Work:
         return None
 
     def _is_given(self, size: Size) -> bool:
-        return not size.may_wrap and not size.vars() and set(size.symbols) <= self._symbols
+        if size.may_wrap or size.vars() or any(isinstance(atom, Reg) for atom in size.atoms()):
+            return False
+        return set(size.symbols) <= self._symbols
 
     def _item(self, item: Statement) -> Size:
         picoseconds = kernel_seconds(item, self._costs) * PICOSECONDS

@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import stretto.passes.batching.contractions as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import stretto.passes.batching.contractions as _contractions  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import stretto.passes.batching.positions as _positions  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.batching.levels.capture import CapturedBlock
 from stretto.errors import CaptureError, SourceLocation, VerifyError
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import Argument, ConstantOp, ForOp, LiteralOp, SizeOp, TensorOp
+from stretto.ir.ops import (
+    Argument,
+    CheckOp,
+    ConstantOp,
+    ForOp,
+    IfOp,
+    LiteralOp,
+    SizeOp,
+    TensorOp,
+)
 from stretto.ir.rewrite import clone_block, clone_op, free_values_of_op
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import Renaming, rename_symbols, symbols_of_op
@@ -96,15 +106,44 @@ class _Maker:
                 location=op.location,
                 remedy="decide with bool(), int() or .item() of a tensor of one element",
             )
+        holds = self.holds(op)
         if isinstance(op, ConstantOp):
             found = self.prologue.constant(self.keys[op.key], op.result.tensor)
             self.batch.invariants[op.result] = found
+        elif holds is not None:
+            self.check(op, holds)
         elif self.is_invariant(op):
             self.copy(op)
         else:
             self.compute(op)
         for made in self.batch.ops[known:]:
             made.location = op.location
+
+    def holds(self, op: Op) -> Value | None:
+        """Whether what an op checks holds, for each row; None for other ops, and for what is the
+        same for all rows."""
+        if isinstance(op, CheckOp):
+            return self.batch.twins.get(op.condition)
+        if not isinstance(op, TensorOp) or op.target != "stretto.check_positions.default":
+            return None
+        positions, size, length, _, _, wraps = op.args
+        if not isinstance(positions, Value) or not self.batch.is_batched(positions):
+            return None
+        if not isinstance(size, int) or not isinstance(length, int):
+            return None
+        twin = self.batch.twins[positions]
+        low = self.batch.emit("aten.ge.Scalar", twin, -size if wraps else 0)
+        high = self.batch.emit("aten.le.Scalar", twin, size - length)
+        return self.batch.emit("aten.logical_and.default", low, high)
+
+    def check(self, op: Op, holds: Value) -> None:
+        """One question for all rows. Where the answer is no, the loop over the rows finds the one
+        that the message is about."""
+        every = self.batch.emit("aten.all.default", holds)
+        ops, self.batch.ops = self.batch.ops, []
+        self.loop(op)
+        found, self.batch.ops = self.batch.ops, ops
+        self.batch.add(IfOp(every, Block((), [], ()), Block((), found, ())))
 
     def is_invariant(self, op: Op) -> bool:
         if isinstance(op, LiteralOp):

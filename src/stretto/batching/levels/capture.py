@@ -29,6 +29,7 @@ from stretto.frontends.python import (
 from stretto.frontends.python.tracing.locations import at
 from stretto.ir.core import Program
 from stretto.options import Options
+from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.fold import FoldConstants
@@ -89,7 +90,12 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
 def _passes() -> tuple[Any, ...]:
     """What makes a block smaller before it is batched; the level program has all passes."""
     tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
-    return (InlineFunctions(), Repeat((*tidy, EliminateDeadCode())))
+    return (
+        InlineFunctions(),
+        Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
+        CheckUnused(),
+        Repeat((*tidy, EliminateDeadCode())),
+    )
 
 
 def _example(type_: TensorType | RowsType | Scalar) -> torch.Tensor:

@@ -70,7 +70,9 @@ class _Checker:
             table = self.tables.numbers if is_number else self.tables.indices
             count = n * lengths.get(place, 1)
             first, at[is_number] = at[is_number], at[is_number] + count
-            if lengths.get(place, 0) < 0 or first < 0 or first + count > len(table):
+            if not 0 <= lengths.get(place, 0) <= self.tables.longest:
+                raise VerifyError(f"{where}: the length of operand {place} was not announced")
+            if first < 0 or first + count > len(table):
                 raise VerifyError(f"{where}: operand {place} is not in its table")
             if not isinstance(type_, Scalar):
                 pool = self.layout.pools.index(row_type(type_))

@@ -11,6 +11,7 @@ from stretto.batching.levels.tables import Layout, Tables
 from stretto.batching.program import Block
 from stretto.batching.types import TensorType
 from stretto.build import build
+from stretto.lowering.updates import Updates
 from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import find_machine
 from stretto.options import Options
@@ -19,6 +20,9 @@ from stretto.runtime.constants import Weights
 
 class LevelProgram:
     """All blocks of an instance program as one program of a machine.
+
+    It changes pools where they lie. A run that begins again makes the same of the same tables, for
+    no step writes rows that it, or a step before it, reads.
 
     code: its Program, and which operators run once per row. stages: what the machine made of it.
     """
@@ -39,7 +43,10 @@ class LevelProgram:
         machine.require_ready()
         machine.prepare(options)
         self.code: LevelCode = level_code(blocks, options, pools)
-        self.stages: Stages = build(self.code.program, machine, options, device)
+        first = len(self.code.program.main.params) - len(self.layout.pools)
+        pairs = tuple((first + pool, n) for n, pool in enumerate(self.layout.written))
+        updates = Updates(pairs, repeatable=True)
+        self.stages: Stages = build(self.code.program, machine, options, device, updates)
         assert self.stages.executable is not None
         self._executable = self.stages.executable
         folded = self.stages.program.folded.sources | self.code.program.folded.sources
@@ -66,14 +73,17 @@ class LevelProgram:
     def run(self, tables: Tables, pools: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the steps; the pools with the results, in the same order.
 
-        pools: contiguous tensors [capacity, *shape], one for each of `layout.pools`. They may be
-        changed, or new ones be returned in their place.
+        pools: contiguous tensors [capacity, *shape], one for each of `layout.pools`. They are
+        changed in place; a run that stops has written some of the results.
         """
         results = list(pools)
         if not len(tables.steps):
             return results
-        largest = torch.empty((tables.largest, 0), dtype=torch.uint8)
-        made = self._executable([tables.steps, tables.indices, tables.numbers, largest, *pools])
+        limits = [
+            torch.empty((max(1, limit), 0), dtype=torch.uint8)
+            for limit in (tables.largest, tables.longest)
+        ]
+        made = self._executable([tables.steps, tables.indices, tables.numbers, *limits, *pools])
         for number, pool in zip(self.layout.written, made, strict=True):
             assert isinstance(pool, torch.Tensor)
             results[number] = pool

@@ -23,6 +23,7 @@ from stretto.batching.levels.tables import (
     BASES,
     BLOCK,
     INDICES,
+    LIMITS,
     NUMBERS,
     ROWS,
     Layout,
@@ -87,7 +88,7 @@ class _Builder:
         steps = Value(Type(DType.I64, (_size("steps"), self.layout.width)), "steps")
         indices = Value(Type(DType.I64, (_size("indices"),)), "indices")
         numbers = Value(Type(DType.F64, (_size("numbers"),)), "numbers")
-        largest = Value(Type(DType.U8, (_size("largest"), 0)), "largest")
+        limits = tuple(Value(Type(DType.U8, (_size(name, 1), 0)), name) for name in LIMITS)
         pools = tuple(
             Value(Type(type_.dtype, (_size(f"pool{n}"), *type_.shape)), f"pool{n}")
             for n, type_ in enumerate(self.layout.pools)
@@ -98,7 +99,7 @@ class _Builder:
         env = dict(enumerate(pools)) | dict(zip(written, carried, strict=True))
         emitter = _Emitter()
         row = emitter.emit("aten.select.int", steps, 0, index)
-        tables = _Tables(emitter.column(row, BLOCK), row, indices, numbers, largest)
+        tables = _Tables(emitter.column(row, BLOCK), row, indices, numbers, limits)
         after = self.tree(emitter, tables, 0, len(self.captured), env)
         body = core.Block((index, *carried), emitter.ops, tuple(after[n] for n in written))
         results = tuple(Value(value.type, value.hint) for value in carried)
@@ -106,7 +107,7 @@ class _Builder:
         loop = ForOp(0, steps.tensor.shape[0], 1, inits, body, results=results)
         ends = dict(enumerate(pools)) | dict(zip(written, results, strict=True))
         main = core.Block(
-            (steps, indices, numbers, largest, *pools),
+            (steps, indices, numbers, *limits, *pools),
             [*self.prologue.ops, loop],
             tuple(ends[n] for n in written),
         )
@@ -141,8 +142,7 @@ class _Builder:
         captured = self.captured[number]
         block = captured.block
         n = Size.of(Symbol(f"n{number}", 0))
-        most = Size.of(tables.largest.tensor.shape[0])
-        count = emitter.size(tables.row, ROWS, n, most)
+        count = emitter.size(tables.row, ROWS, n, tables.most(0))
         gather = _Gather(self.layout, number, emitter, tables, env, n, count)
         operands = [gather.operand(type_) for type_ in block.inputs]
         lengths: Renaming = {}
@@ -209,13 +209,17 @@ class _Emitter:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What a step of the loop has at hand: its block number, its row, and the other tables."""
+    """What a step of the loop has at hand: its block number, its row, the other tables, and empty
+    tensors with as many rows as the limits are."""
 
     block: Value
     row: Value
     indices: Value
     numbers: Value
-    largest: Value
+    limits: tuple[Value, ...]
+
+    def most(self, limit: int) -> Size:
+        return Size.of(self.limits[limit].tensor.shape[0])
 
 
 @dataclass(slots=True)
@@ -248,7 +252,7 @@ class _Gather:
                 column = self.layout.lengths + self.lengths
                 size = Size.of(Symbol(f"rows{self.number}_{self.lengths}", 0))
                 self.lengths += 1
-                length = self.emitter.size(self.tables.row, column, size)
+                length = self.emitter.size(self.tables.row, column, size, self.tables.most(1))
                 flat = emit("aten.mul.Tensor", self.count, length)
                 indices = self.values(self.n * size, flat)
                 return self.rows(type_.row, emit("aten.view.default", indices, (self.n, size)))

@@ -24,6 +24,10 @@ from stretto.batching.types import RowsType, Scalar, TensorType
 BLOCK, ROWS, INDICES, NUMBERS, BASES = range(5)
 """The columns that all steps have."""
 
+LIMITS = ("largest", "longest")
+"""Sizes that a launch announces: the most rows n of a step, the most rows L of one instance. They
+say how much memory intermediate values may need."""
+
 
 def row_type(type_: TensorType | RowsType) -> TensorType:
     """The type of the pool that a value's rows lie in."""
@@ -79,16 +83,23 @@ def pool_types(blocks: Sequence[Block]) -> tuple[TensorType, ...]:
 class Tables:
     """The tables of one launch, as tensors in the memory of the host.
 
-    largest: the most rows n of a step, or more.
+    largest, longest: the most rows n of a step, and the most rows L of one instance, or more.
     """
 
     steps: torch.Tensor
     indices: torch.Tensor
     numbers: torch.Tensor
     largest: int
+    longest: int
 
     @staticmethod
-    def of(steps: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor) -> Tables:
-        """The same, with the largest step looked up."""
-        largest = int(steps[:, ROWS].max()) if len(steps) else 0
-        return Tables(steps, indices, numbers, largest)
+    def of(
+        layout: Layout, steps: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor
+    ) -> Tables:
+        """The same, with the limits looked up."""
+        lengths = steps[:, layout.lengths :]
+        return Tables(steps, indices, numbers, _most(steps[:, ROWS]), _most(lengths))
+
+
+def _most(found: torch.Tensor) -> int:
+    return int(found.max()) if found.numel() else 0

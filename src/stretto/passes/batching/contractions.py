@@ -31,7 +31,33 @@ def _weighted(batch: Batch, op: TensorOp) -> Value:
 
 @batches("aten.linear.default")
 def _linear(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source, weight = _operands(op, "input", "weight")
+    bias = value_argument(op, "bias")
+    if batch.is_batched(weight):
+        return (_linear_of_each(batch, source, weight, bias, op.result.tensor.shape),)
+    if bias is not None and (batch.is_batched(bias) or not batch.is_batched(source)):
+        operands = batch.operand(source), batch.operand(weight)
+        product = batch.emit("aten.linear.default", *operands)
+        return (batch.emit("aten.add.Tensor", product, batch.aligned(bias, op.result.tensor.rank)),)
     return rebuilt(batch, op, {"input": batch.twins[_weighted(batch, op)]})
+
+
+def _linear_of_each(
+    batch: Batch, source: Value, weight: Value, bias: Value | None, shape: tuple[Dim, ...]
+) -> Value:
+    """A linear layer whose weight differs: a product of matrices for each iteration."""
+    if weight.tensor.rank != 2 or not source.tensor.rank:
+        raise Stays("the weight is not a matrix")
+    rows: Dim = 1
+    for dim in source.tensor.shape[:-1]:
+        rows = times(rows, dim)
+    inner = source.tensor.shape[-1]
+    left = batch.reshape(batch.expanded(source), (batch.length, rows, inner))
+    right = batch.permute(batch.twins[weight], (0, 2, 1))
+    product = batch.split_rows(batch.emit("aten.bmm.default", left, right), shape)
+    if bias is None:
+        return product
+    return batch.emit("aten.add.Tensor", product, batch.aligned(bias, len(shape)))
 
 
 @batches(
@@ -69,12 +95,14 @@ def _matrix_product(batch: Batch, left: Value, right: Value, shape: tuple[Dim, .
 
 @batches("aten.addmm.default")
 def _addmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    if argument(op, "alpha") != 1 or argument(op, "beta") != 1:
+    alpha, beta = argument(op, "alpha"), argument(op, "beta")
+    is_scaled = alpha != 1 or beta != 1
+    if is_scaled and (beta == 0 or not op.result.tensor.dtype.is_float):
         raise Stays("the product is scaled")
     bias, left, right = _operands(op, "self", "mat1", "mat2")
     result = op.result.tensor
     one_row = bias.tensor.rank == 1 or bias.tensor.shape[:1] == (1,)
-    if one_row and not batch.is_batched(bias) and not batch.is_batched(right):
+    if one_row and not is_scaled and not batch.is_batched(bias) and not batch.is_batched(right):
         rows = batch.merge_rows(batch.twins[left])
         row_bias, weight = batch.operand(bias), batch.operand(right)
         product = batch.emit("aten.addmm.default", row_bias, rows, weight)
@@ -83,7 +111,11 @@ def _addmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
         product = batch.emit("aten.mm.default", batch.operand(left), batch.operand(right))
     else:
         product = _matrix_product(batch, left, right, result.shape)
-    return (batch.emit("aten.add.Tensor", product, batch.aligned(bias, result.rank)),)
+    added = batch.aligned(bias, result.rank)
+    if is_scaled:
+        product = batch.emit("aten.mul.Scalar", product, alpha)
+        added = batch.emit("aten.mul.Scalar", added, beta)
+    return (batch.emit("aten.add.Tensor", product, added),)
 
 
 @batches("aten.mv.default")

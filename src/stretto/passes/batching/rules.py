@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from math import prod
 
 import torch
 
@@ -52,7 +53,7 @@ def rule_for(target: str) -> Rule | None:
         case ElementByElement():
             return _element_by_element
         case ShiftDims() as how:
-            return partial(_shift_dims, how=how)
+            return partial(shift_dims, how=how)
         case KeepDims(rank):
             return partial(_keep_dims, rank=rank)
         case MergeRows(rank):
@@ -116,7 +117,7 @@ def rebuilt(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> tuple[V
     return batch.add(twin).results
 
 
-def _shift_dims(batch: Batch, op: TensorOp, how: ShiftDims) -> tuple[Value, ...]:
+def shift_dims(batch: Batch, op: TensorOp, how: ShiftDims) -> tuple[Value, ...]:
     """The operator on the same dims counted from the end: a non-negative dim grows by one."""
     name, value = _only_batched(batch, op)
     rank = value.tensor.rank
@@ -129,13 +130,13 @@ def _shift_dims(batch: Batch, op: TensorOp, how: ShiftDims) -> tuple[Value, ...]
             dims = tuple(range(rank))
         if rank == 0 and not how.grows:
             raise Stays("its operand has no dims")
-        changed[dim_name] = _shifted(dims)
+        changed[dim_name] = shifted(dims)
     return rebuilt(batch, op, changed)
 
 
-def _shifted(dims: Argument) -> Argument:
+def shifted(dims: Argument) -> Argument:
     if isinstance(dims, tuple):
-        return tuple(_shifted(item) for item in dims)
+        return tuple(shifted(item) for item in dims)
     assert isinstance(dims, int)
     return dims + 1 if dims >= 0 else dims
 
@@ -162,7 +163,8 @@ def _all_dims(batch: Batch, op: TensorOp, target: str) -> tuple[Value, ...]:
     _, value = _only_batched(batch, op)
     rank = value.tensor.rank
     if not rank:
-        raise Stays("its operand has no dims")
+        dtype = op.result.tensor.dtype.torch
+        return (batch.emit("aten._to_copy.default", batch.twins[value], dtype=dtype),)
     dims = tuple(range(1, rank + 1))
     dtype = argument(op, "dtype")
     if dtype is None:
@@ -215,7 +217,7 @@ def _concatenate(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     if len({value.tensor.rank for value in values}) > 1:
         raise Stays("its operands differ in rank")
     parts = tuple(batch.expanded(value) for value in values)
-    return (batch.emit(op.target, parts, _shifted(argument(op, "dim"))),)
+    return (batch.emit(op.target, parts, shifted(argument(op, "dim"))),)
 
 
 @batches("aten.embedding.default")
@@ -226,35 +228,23 @@ def _embedding(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     return rebuilt(batch, op, {"indices": batch.twins[rows]})
 
 
-@batches("aten.index.Tensor")
-def _index(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """Indices from the first dim on: those that differ lead the result, as the iteration does."""
-    source, indices = value_argument(op, "self"), argument(op, "indices")
-    values = argument_values(indices)
-    if source is None or not isinstance(indices, tuple) or len(values) != len(indices):
-        raise Stays("a dim before an index is not indexed")
-    if any(value.tensor.dtype.value in ("bool", "u8") for value in values):
-        raise Stays("it is indexed by a mask")
-    if batch.is_batched(source):
-        if any(batch.is_batched(value) for value in values):
-            raise Stays("both the tensor and the index differ from iteration to iteration")
-        return rebuilt(batch, op, {"self": batch.twins[source], "indices": (None, *indices)})
-    rank = max(value.tensor.rank for value in values)
-    aligned = tuple(batch.aligned(value, rank) for value in values)
-    return rebuilt(batch, op, {"indices": aligned})
+@batches("aten.repeat.default")
+def _repeat(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    _, value = _only_batched(batch, op)
+    repeats = argument(op, "repeats")
+    assert isinstance(repeats, tuple)
+    aligned = batch.aligned(value, len(repeats))
+    return (batch.emit("aten.repeat.default", aligned, (1, *repeats)),)
 
 
-@batches("aten.select.int")
-def _select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """A position that differs from iteration to iteration is an index; otherwise the dim shifts."""
-    source, index = value_argument(op, "self"), value_argument(op, "index")
-    dim = argument(op, "dim")
-    assert source is not None and isinstance(dim, int)
-    if index is None or not batch.is_batched(index):
-        return _shift_dims(batch, op, ShiftDims())
-    if batch.is_batched(source):
-        raise Stays("both the tensor and the position differ from iteration to iteration")
-    dim %= source.tensor.rank
-    first = (dim, *(other for other in range(source.tensor.rank) if other != dim))
-    operand = batch.permute(batch.operand(source), first)
-    return (batch.emit("aten.index.Tensor", operand, (batch.twins[index],)),)
+@batches("aten.argmax.default", "aten.argmin.default")
+def _arg(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """Without a dim, it runs over all elements as they lie."""
+    if argument(op, "dim") is not None:
+        return shift_dims(batch, op, ShiftDims())
+    _, value = _only_batched(batch, op)
+    size = prod(value.tensor.static_shape()) if value.tensor.is_static else None
+    if not size or argument(op, "keepdim"):
+        raise Stays("it runs over all dims at once")
+    flat = batch.reshape(batch.twins[value], (batch.length, size))
+    return (batch.emit(op.target, flat, 1),)

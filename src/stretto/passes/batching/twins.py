@@ -6,7 +6,8 @@ from collections import ChainMap
 from dataclasses import dataclass, field
 from math import prod
 
-import stretto.passes.batching.contractions as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import stretto.passes.batching.contractions as _contractions  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import stretto.passes.batching.positions as _positions  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.errors import VerifyError
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import (
