@@ -108,7 +108,7 @@ class CompiledBatch:
             self._grow(run.needed_rows())
             begin = perf_counter()
             assert self.levels is not None
-            given = Tables.of(levels.layout, tables.steps, tables.indices, tables.numbers)
+            given = Tables.of(self.levels.layout, tables.steps, tables.indices, tables.numbers)
             self.pools = self.levels.run(given, self.pools)
             times.execute += perf_counter() - begin
             times.launches += 1
