@@ -57,6 +57,17 @@ def test_levels(backend: str, threads: int, updates: Updates) -> None:
             assert_close(data, given)
 
 
+@pytest.mark.parametrize("updates", [NO_UPDATES, UPDATES])
+def test_levels_on_a_gpu(updates: Updates) -> None:
+    machine = find_machine("cuda-emulated")
+    made = build(program(), machine, Options(units=3), updates=updates).executable
+    assert made is not None
+    for seed, sizes in enumerate(([], [3, 0, 1], [2, 7, 12, 5])):
+        given = inputs(list(sizes), seed)
+        expected = run(program(), given)
+        assert_close(made([tensor.clone() for tensor in given]), expected)
+
+
 @pytest.mark.parametrize("units", [2, 3, 9])
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_any_order_of_the_units(units: int, repeatable: bool) -> None:

@@ -16,7 +16,9 @@ from stretto.ir.core import Program
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """pairs: a parameter of main, and the result whose memory is the parameter's.
+    """pairs: a parameter of main, and the result whose memory is the parameter's. Callers go on
+    with what a call returns: where an address does not suit the machine (a GPU wants it aligned),
+    the result lies in a copy.
 
     repeatable: to run the program on what an unfinished run of it has left gives the same results
     as to run it once, as where each row of a pool is written once, and is read only behind that.
