@@ -177,7 +177,6 @@ def test_explain_says_what_ran_together_and_profile_where_time_goes() -> None:
     many(trees)
     text = many.explain()
     assert "a batch is one launch" in text
-    assert "not batched: nothing" in text
     assert "cat, join" in text or "cat, " in text
     found = many.profile(trees, runs=2)
     assert found.instances == 5 and found.launches == 1 and found.rows > 5
