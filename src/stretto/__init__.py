@@ -3,6 +3,8 @@
 >>> import stretto
 >>> fast = stretto.compile(model)
 >>> y = fast(x)
+>>> many = stretto.batch(model_for_one_instance)
+>>> results = many(instances)
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ from stretto.options import Options
 if TYPE_CHECKING:
     from stretto.api import Compiled, compile
     from stretto.batching.batched import Batched, batch
+    from stretto.batching.flattened import flatten
     from stretto.saving.loaded import Loaded, load
 
 __version__ = "0.1.0"
@@ -53,6 +56,7 @@ __all__ = [
     "VerifyError",
     "batch",
     "compile",
+    "flatten",
     "load",
 ]
 
@@ -70,6 +74,11 @@ def __getattr__(name: str) -> Any:
 
         globals()["Batched"] = batched.Batched
         globals()["batch"] = batched.batch
+        return globals()[name]
+    if name == "flatten":
+        from stretto.batching import flattened
+
+        globals()["flatten"] = flattened.flatten
         return globals()[name]
     if name in ("load", "Loaded"):
         from stretto.saving import loaded

@@ -181,3 +181,38 @@ def test_explain_says_what_ran_together_and_profile_where_time_goes() -> None:
     found = many.profile(trees, runs=2)
     assert found.instances == 5 and found.launches == 1 and found.rows > 5
     assert "record" in str(found) and 0 <= found.host_share <= 1
+
+
+def test_flattened_instances_are_read_once() -> None:
+    random.seed(0)
+    torch.manual_seed(0)
+    model = Tree()
+    many = stretto.batch(model)
+    trees = [tree(4) for _ in range(5)]
+    flat = stretto.flatten(trees)
+    first = many(flat)
+    check(many, model, trees)
+    again = many(flat)
+    assert all(map(torch.equal, first, again))
+    assert len(flat) == 5
+    with pytest.raises(ValueError, match="same length"):
+        stretto.flatten(trees, [1])
+
+
+@pytest.mark.parametrize("backend", ["emulator", "interpreter"])
+def test_other_machines(backend: str) -> None:
+    random.seed(0)
+    torch.manual_seed(0)
+    for model, instances in (
+        (Tree(), [tree(3) for _ in range(4)]),
+        (Halting(), [torch.randn(4) for _ in range(3)]),
+    ):
+        check(stretto.batch(model, backend=backend), model, instances)
+
+
+def test_the_cuda_machine_emulated() -> None:
+    pytest.importorskip("triton")
+    torch.manual_seed(0)
+    random.seed(0)
+    model = Tree()
+    check(stretto.batch(model, backend="cuda-emulated"), model, [tree(2) for _ in range(3)])

@@ -12,6 +12,7 @@ import torch
 
 from stretto.batching.compiled import CompiledBatch, compile_batch
 from stretto.batching.explain import explain_batch
+from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, Observer
 from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.program import OtherInstance
@@ -70,7 +71,7 @@ class Batched(Streaming):
             functools.update_wrapper(self, function, updated=())
 
     def __call__(self, /, *columns: Any, **shared: Any) -> list[Any]:
-        """The results for all instances, as a list: what
+        """The results for all instances, as a list, in their order: what
         `[function(*items, **shared) for items in zip(*columns)]` gives.
 
         columns: a sequence for each positional parameter, all of one length. shared: keyword
@@ -78,7 +79,11 @@ class Batched(Streaming):
         that fails, with a note that names it; CaptureError, with the line, for what cannot be
         batched; ValueError for columns of different lengths.
         """
-        outcomes = self._run(_columns(columns), shared)
+        flattened = columns[0] if len(columns) == 1 else None
+        if isinstance(flattened, Flattened):
+            outcomes = self._run(list(flattened.columns), shared, flattened)
+        else:
+            outcomes = self._run(_columns(columns), shared)
         for outcome in outcomes:
             if isinstance(outcome, Failure):
                 raise outcome.error
@@ -93,7 +98,12 @@ class Batched(Streaming):
         ]
         return self._run(columns, calls[0].kwargs)
 
-    def _run(self, columns: list[Sequence[Any]], shared: Mapping[str, Any]) -> list[Outcome]:
+    def _run(
+        self,
+        columns: list[Sequence[Any]],
+        shared: Mapping[str, Any],
+        flattened: Flattened | None = None,
+    ) -> list[Outcome]:
         count = len(columns[0])
         if not count:
             return []
@@ -101,7 +111,7 @@ class Batched(Streaming):
             signature = self._signature(len(columns), shared)
             self._last = signature
             every = [*columns, *([shared[name]] * count for name in signature.dynamic)]
-            return self._batch(signature, every)
+            return self._batch(signature, every, None if signature.dynamic else flattened)
 
     def _signature(self, count: int, shared: Mapping[str, Any]) -> _Signature:
         dynamic = tuple(sorted(name for name, value in shared.items() if _is_data(value)))
@@ -111,7 +121,12 @@ class Batched(Streaming):
             self._signatures[key] = _Signature(static, dynamic)
         return self._signatures[key]
 
-    def _batch(self, signature: _Signature, columns: list[Sequence[Any]]) -> list[Outcome]:
+    def _batch(
+        self,
+        signature: _Signature,
+        columns: list[Sequence[Any]],
+        flattened: Flattened | None,
+    ) -> list[Outcome]:
         """Runs a batch; makes or extends the program where it does not know the instances."""
         if signature.compiled is not None and not signature.compiled.is_current():
             signature.forget()
@@ -120,7 +135,7 @@ class Batched(Streaming):
         while True:
             assert signature.compiled is not None
             try:
-                return signature.compiled.run(columns)
+                return signature.compiled.run(columns, flattened)
             except OtherInstance as found:
                 signature.extensions += 1
                 if signature.extensions > MOST_EXTENSIONS:

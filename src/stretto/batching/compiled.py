@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, evaluate
 from stretto.batching.frontend.evaluation import Read
-from stretto.batching.frontend.values import scalar_type
+from stretto.batching.frontend.guards import holds
 from stretto.batching.host.program import Flat, HostProgram
 from stretto.batching.host.tables import layout
 from stretto.batching.levels.level_program import LevelProgram
@@ -76,7 +77,7 @@ class CompiledBatch:
 
     def is_current(self) -> bool:
         """Whether what was static is the same, and the program is right for the parameters."""
-        if not all(map(is_same, self.reads)):
+        if not holds(self.reads):
             return False
         return self.levels is None or self.levels.is_current()
 
@@ -86,11 +87,13 @@ class CompiledBatch:
             for item in self.host.layout.shared:
                 self.pools[item.pool][item.row].copy_(item.tensor)
 
-    def run(self, columns: Sequence[Sequence[Any]]) -> list[Outcome]:
-        """The outcomes of all instances. Raises OtherInstance for an instance with data of a kind
-        that the program does not know."""
+    def run(
+        self, columns: Sequence[Sequence[Any]], flattened: Flattened | None = None
+    ) -> list[Outcome]:
+        """The outcomes of all instances. flattened: the same columns, which keep their native form.
+        Raises OtherInstance for an instance with data of a kind that the program does not know."""
         begin = perf_counter()
-        flat = self.host.flatten(columns)
+        flat = self.host.flatten(columns) if flattened is None else flattened.of(self.host)
         self.times = Times(flatten=perf_counter() - begin)
         return self.run_flat(flat)
 
@@ -131,30 +134,6 @@ class CompiledBatch:
                 with torch.no_grad():
                     larger[: len(pool)].copy_(pool)
                 self.pools[number] = larger
-
-
-def is_same(read: Read) -> bool:
-    """Whether what was read is still there."""
-    match read.kind:
-        case "attribute":
-            found = getattr(read.owner, read.name, ...)
-        case "items":
-            found = tuple(read.owner)
-            return len(found) == len(read.value) and all(
-                _is_equal(a, b) for a, b in zip(found, read.value, strict=True)
-            )
-        case _:
-            try:
-                found = read.owner[read.name]
-            except (KeyError, IndexError):
-                return False
-    return _is_equal(found, read.value)
-
-
-def _is_equal(found: Any, known: Any) -> bool:
-    return found is known or (
-        type(found) is type(known) and scalar_type(known) is not None and found == known
-    )
 
 
 def _pool(
