@@ -1210,6 +1210,29 @@ def nested_results(n):
     return f(n)
 
 
+@case(torch.ones(2, 4), torch.arange(12.0).view(3, 4), torch.ones(1, 4))
+def rows_attended(x):
+    q = torch.ones(4)
+    weights = torch.softmax(x @ q, 0)
+    return weights @ x, (weights.unsqueeze(-1) * x).sum(0), x[:, 0], x[1:], x[0, 1], x[:, 1:3]
+
+
+@case(torch.ones(2, 4), torch.arange(12.0).view(3, 4), torch.ones(1, 4), torch.ones(0, 4))
+def rows_empty(x):
+    return x.sum(0), x + x, (x * 2).mean(0) if len(x) else x.sum(0)
+
+
+@case(torch.ones(2, 4), torch.arange(12.0).view(3, 4), torch.ones(0, 4))
+def rows_maximum(x):
+    return x.max(0).values
+
+
+@case([torch.ones(1, 3), torch.zeros(1, 3)], [torch.ones(1, 3)])
+def concatenated(items):
+    found = torch.cat(items)
+    return found, found.mean(0), torch.stack([t[0] for t in items]).max(0).values
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",
@@ -1228,8 +1251,6 @@ REFUSED = frozenset(
         "nonlocal_counter",
         "in_place_method",
         "in_place_alias",
-        "rows_whole",
-        "rows_mapped",
         "try_except",
         "map_filter",
         "iterator_next",

@@ -14,7 +14,7 @@ from stretto.batching.frontend import methods
 from stretto.batching.frontend.arithmetic import any_of, binary, has_type, smallest
 from stretto.batching.frontend.builder import PathEnds
 from stretto.batching.frontend.data import attribute, converted, read_number
-from stretto.batching.frontend.dispatch import apply
+from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.expressions import append, new_list, truth
 from stretto.batching.frontend.frame import Frame, constant
 from stretto.batching.frontend.iteration import (
@@ -56,6 +56,7 @@ from stretto.batching.types import (
     TensorType,
     TupleType,
     alternatives,
+    union,
 )
 
 Builtin = Callable[[Frame, list[Value], dict[str, Value]], Value]
@@ -412,8 +413,6 @@ def _unless_none(frame: Frame, value: Value, missing: Callable[[], Value]) -> Va
     test = has_type(frame, value, (Scalar.NONE,))
     if isinstance(test, Static):
         return missing() if test.value else value
-    from stretto.batching.types import union
-
     given = frame.dynamic(value)
     rest = union(kind for kind in alternatives(given.type) if kind is not Scalar.NONE)
     made = branch(frame, frame.operand(test), (missing, lambda: frame.cast(given, rest)))
@@ -430,7 +429,6 @@ def folded(
     """Combines the items from left to right; None of an empty list where there is no start."""
     from stretto.batching.frontend.iteration import loop_over
     from stretto.batching.frontend.loops import nothing
-    from stretto.batching.types import union
 
     name = ".folded"
     outer = frame.locals.get(name)
@@ -652,18 +650,41 @@ def _is_tensor(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Val
     return _isinstance(frame, [args[0], Static(torch.Tensor)], {})
 
 
-@builtin(torch.stack)
-def _stack(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Tensors of a list whose length the instance decides become rows."""
-    value = args[0]
-    if isinstance(value, Dynamic) and isinstance(value.type, ListType):
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else Static(0))
-        if constant(dim) != 0:
-            frame.refuse("torch.stack of a list along another dim than 0")
-        kind = frame.evaluation.item_type(value.type)
-        if not isinstance(kind, TensorType):
-            frame.refuse(f"torch.stack of a list of {frame.show(kind)}")
-        return frame.assign("rows", RowsType(kind), value.operand)
-    if _all_static(args, kwargs):
-        return _natively(frame, torch.stack, args, kwargs)
-    return call_torch(frame, torch.stack, args, kwargs)
+def _combined(frame: Frame, name: str, value: Dynamic, dim: Value) -> Value:
+    """torch.stack or torch.cat of a list whose length the instance decides: rows."""
+    if constant(dim) != 0:
+        frame.refuse(
+            f"torch.{name} of a list whose length the instance decides, along another dim than 0"
+        )
+    types = [
+        frame.evaluation.item_type(k) for k in alternatives(value.type) if isinstance(k, ListType)
+    ]
+    kind = union(types)
+    impossible(frame, kind)
+    if not isinstance(kind, TensorType) or (name == "cat" and kind.shape[:1] != (1,)):
+        frame.refuse(
+            f"torch.{name} of a list of {frame.show(kind)}, whose length the instance decides",
+            "combine tensors of one shape, whose first size is 1 for torch.cat",
+        )
+    rows = frame.assign("rows", RowsType(kind), value.operand)
+    if name == "stack":
+        return rows
+    return call_torch(frame, torch.squeeze, [rows, Static(1)], {})
+
+
+def _of_lists(function: Callable[..., Any], name: str) -> Builtin:
+    def call(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        value = args[0] if args else kwargs.get("tensors")
+        if isinstance(value, Dynamic) and isinstance(value.type, ListType):
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else Static(0))
+            return _combined(frame, name, value, dim)
+        if _all_static(args, kwargs):
+            return _natively(frame, function, args, kwargs)
+        return call_torch(frame, function, args, kwargs)
+
+    return call
+
+
+BUILTINS[torch.stack] = _of_lists(torch.stack, "stack")
+for _cat in (torch.cat, torch.concat, torch.concatenate):
+    BUILTINS[_cat] = _of_lists(_cat, "cat")

@@ -18,6 +18,7 @@ from stretto.batching.frontend.guards import note_attribute
 from stretto.batching.frontend.joins import branch
 from stretto.batching.frontend.kinds import each_type, unpacked
 from stretto.batching.frontend.operators import call_torch, getitem, is_static, is_tensor_like
+from stretto.batching.frontend.tuples import is_tuple, known_items
 from stretto.batching.frontend.values import (
     Choice,
     Dynamic,
@@ -496,10 +497,15 @@ def _item(frame: Frame, value: Dynamic, index: Value) -> Value:
 def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:
     if isinstance(index, SliceValue):
         return _sliced(frame, value, index)
-    if isinstance(value.type, RowsType) and isinstance(index, TupleValue):
-        first, *rest = index.items
-        row = _list_item(frame, value, first)
-        return getitem(frame, row, TupleValue(tuple(rest)))
+    if isinstance(value.type, RowsType) and is_tuple(index):
+        first, *rest = known_items(frame, index) or ()
+        if is_int(first):
+            row = _list_item(frame, value, first)
+            return getitem(frame, row, TupleValue(tuple(rest))) if rest else row
+        return getitem(frame, value, index)
+    if isinstance(value.type, RowsType) and not isinstance(index, SliceValue) and not is_int(index):
+        if not is_tensor_like(index) or _is_long(index):
+            return getitem(frame, value, index)
     if is_tensor_like(index):
         index = read_number(frame, index, int)
     position = frame.expect(index, (Scalar.INT, Scalar.BOOL), "list indices must be integers")
@@ -507,6 +513,27 @@ def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:
     found = frame.assign("at", type_, value.operand, position.operand)
     impossible(frame, type_)
     return found
+
+
+def is_int(value: Value) -> bool:
+    """Whether a value is an int."""
+    match value:
+        case Static(item):
+            return type(item) is int
+        case Dynamic(_, type_):
+            return type_ is Scalar.INT
+        case _:
+            return False
+
+
+def _is_long(value: Value) -> bool:
+    """Whether a value is a tensor of more than one element."""
+    kinds = alternatives(value.type) if isinstance(value, Dynamic) else ()
+    return any(
+        isinstance(kind, RowsType) or _elements(kind) != 1
+        for kind in kinds
+        if isinstance(kind, TensorType | RowsType)
+    )
 
 
 def _sliced(frame: Frame, value: Dynamic, index: SliceValue) -> Dynamic:

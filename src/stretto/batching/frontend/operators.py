@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stretto.batching.frontend.builder import PathEnds
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import note_items
+from stretto.batching.frontend.joins import branch
 from stretto.batching.frontend.kinds import each_type, unpacked
 from stretto.batching.frontend.values import (
     Dynamic,
@@ -28,7 +29,7 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.program import Input, Literal, Operand, Operate, Operation
+from stretto.batching.program import Input, Literal, Operand, Operate, Operation, call_operation
 from stretto.batching.types import (
     RowsType,
     Scalar,
@@ -233,6 +234,8 @@ class _Made:
     leaves: tuple[Any, ...]
     structure: Any
     error: BaseException | None = None
+    empty: BaseException | None = None
+    """What is raised where rows have no row."""
 
 
 def _made(
@@ -262,10 +265,10 @@ def _tried(
     """Calls the function with two values for each number that the instance decides: what it
     returns may not depend on them."""
     try:
-        made = _called(function, args, kwargs, types, 0)
+        made = _called(function, args, kwargs, types, 0, _LENGTH)
         if any(type_ in NUMBERS for type_ in types):
             try:
-                other = _called(function, args, kwargs, types, 1)
+                other = _called(function, args, kwargs, types, 1, _LENGTH)
             except IndexError:
                 other = made  # the only position of a dim of size 1
             if other.leaves != made.leaves:
@@ -273,9 +276,48 @@ def _tried(
                     "the size of a tensor depends on a number of the instance",
                     remedy="keep such a tensor as a list of its rows",
                 )
+        if any(isinstance(type_, RowsType) for type_ in types):
+            made = _of_any_length(made, lambda n: _called(function, args, kwargs, types, 0, n))
     except Exception as error:
         return _Made((), None, error)
     return made
+
+
+_LENGTH, _OTHER_LENGTH = 1009, 1013
+"""Lengths of rows that are tried. They are no sizes of anything else."""
+
+
+def _of_any_length(made: _Made, call: Callable[[int], _Made]) -> _Made:
+    """The results where the length of rows is not known: those whose first dim follows it are
+    rows. Raises CaptureError where something else depends on it."""
+    leaves = tuple(_rows_or_tensor(leaf) for leaf in made.leaves)
+    empty: BaseException | None = None
+    for length in (_OTHER_LENGTH, 1, 0):
+        try:
+            found = call(length)
+        except Exception as error:
+            if length or type(error) not in _ERRORS:
+                raise
+            empty = error
+            continue
+        if found.leaves != tuple(_with_length(leaf, length) for leaf in leaves):
+            raise CaptureError(
+                "a size that differs from instance to instance is not the first one of a tensor",
+                remedy="go through the rows in a loop",
+            )
+    return _Made(leaves, made.structure, None, empty)
+
+
+def _rows_or_tensor(leaf: Any) -> Any:
+    if isinstance(leaf, TensorType) and leaf.shape and leaf.shape[0] == _LENGTH:
+        return RowsType(TensorType(leaf.dtype, leaf.shape[1:]))
+    return leaf
+
+
+def _with_length(leaf: Any, length: int) -> Any:
+    if isinstance(leaf, RowsType):
+        return TensorType(leaf.row.dtype, (length, *leaf.row.shape))
+    return leaf
 
 
 def _called(
@@ -284,28 +326,25 @@ def _called(
     kwargs: tuple[tuple[str, Any], ...],
     types: tuple[Type, ...],
     number: int,
+    length: int,
 ) -> _Made:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    given = [_stand_in(type_, mode, number) for type_ in types]
+    given = [_stand_in(type_, mode, number, length) for type_ in types]
     operation = Operation(function, args, kwargs, ())
-    from stretto.batching.program import call_operation
-
     with torch.no_grad(), mode, _Draws():
         result = call_operation(operation, given)
     leaves, structure = pytree.tree_flatten(result)
     return _Made(tuple(map(_leaf, leaves)), structure)
 
 
-def _stand_in(type_: Type, mode: FakeTensorMode, number: int) -> Any:
+def _stand_in(type_: Type, mode: FakeTensorMode, number: int, length: int) -> Any:
     match type_:
         case TensorType(dtype, shape):
             with mode:
                 return torch.empty(shape, dtype=dtype.torch)
-        case RowsType():
-            raise CaptureError(
-                "a tensor whose first size differs from instance to instance is used as a whole",
-                remedy="go through its rows in a loop",
-            )
+        case RowsType(row):
+            with mode:
+                return torch.empty((length, *row.shape), dtype=row.dtype.torch)
         case Scalar.INT:
             return number
         case Scalar.BOOL:
@@ -332,7 +371,8 @@ def _emit(
     arguments: Arguments,
     made: _Made,
 ) -> Value:
-    types = tuple(leaf for leaf in made.leaves if isinstance(leaf, TensorType))
+    _check_lengths(frame, arguments, made)
+    types = tuple(leaf for leaf in made.leaves if isinstance(leaf, TensorType | RowsType))
     operation = Operation(function, args, kwargs, types, frame.location)
     operands: tuple[Operand, ...] = tuple(value.operand for value in arguments.operands)
     name = getattr(function, "__name__", type(function).__name__).strip("_").lower()
@@ -341,10 +381,41 @@ def _emit(
         frame.builder.emit(Operate(targets, operation, operands))
     found = iter(targets)
     leaves: list[Value] = [
-        Dynamic(next(found), leaf) if isinstance(leaf, TensorType) else Static(leaf)
+        Dynamic(next(found), leaf) if isinstance(leaf, TensorType | RowsType) else Static(leaf)
         for leaf in made.leaves
     ]
     return _structured(frame, leaves, made.structure)
+
+
+def _check_lengths(frame: Frame, arguments: Arguments, made: _Made) -> None:
+    """Rows that one operator takes have one length, and are some where it needs some."""
+    rows = [value for value in arguments.operands if isinstance(value.type, RowsType)]
+    lengths = [frame.assign("len", Scalar.INT, value.operand) for value in rows[:1]]
+    if not rows or (len(rows) < 2 and made.empty is None):
+        return
+    for other in rows[1:]:
+        length = frame.assign("len", Scalar.INT, other.operand)
+        wrong = frame.assign("ne", Scalar.BOOL, lengths[0].operand, length.operand)
+        parts = (
+            "tensors of ",
+            lengths[0].operand,
+            " and of ",
+            length.operand,
+            " rows are combined",
+        )
+        branch(frame, wrong.operand, (_raises(frame, RuntimeError, *parts), lambda: None))
+    if made.empty is not None:
+        none = frame.assign("eq", Scalar.BOOL, lengths[0].operand, Literal(0))
+        fails = _raises(frame, type(made.empty), str(made.empty))
+        branch(frame, none.operand, (fails, lambda: None))
+
+
+def _raises(frame: Frame, kind: type[BaseException], *parts: str | Operand) -> Callable[[], None]:
+    def fails() -> None:
+        frame.fail(kind, *parts)
+        raise PathEnds
+
+    return fails
 
 
 def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
