@@ -503,9 +503,10 @@ def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:
             row = _list_item(frame, value, first)
             return getitem(frame, row, TupleValue(tuple(rest))) if rest else row
         return getitem(frame, value, index)
-    if isinstance(value.type, RowsType) and not isinstance(index, SliceValue) and not is_int(index):
-        if not is_tensor_like(index) or _is_long(index):
-            return getitem(frame, value, index)
+    is_one = isinstance(index, SliceValue) or is_int(index)
+    is_one |= is_tensor_like(index) and not _is_long(index)
+    if isinstance(value.type, RowsType) and not is_one:
+        return getitem(frame, value, index)
     if is_tensor_like(index):
         index = read_number(frame, index, int)
     position = frame.expect(index, (Scalar.INT, Scalar.BOOL), "list indices must be integers")
