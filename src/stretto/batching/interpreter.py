@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.batching.primitives import apply
+from stretto.batching.primitives import apply, in_64_bits
 from stretto.batching.program import (
     Assign,
     Body,
@@ -114,7 +114,8 @@ def _body(run: _Run, body: Body, values: _Values) -> _End | None:
                     assign([target], [result])
             case Read(target, tensor):
                 assert isinstance(target.type, Scalar)
-                assign([target], [_READ[target.type](of(tensor).item())])
+                value = _READ[target.type](of(tensor).item())
+                assign([target], [in_64_bits(value)])
             case If(condition, then, orelse):
                 end = _body(run, then if of(condition) else orelse, values)
             case Loop(inner):

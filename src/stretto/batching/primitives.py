@@ -201,7 +201,8 @@ def apply(program: InstanceProgram, op: str, detail: Any, args: list[Any]) -> An
                 raise exception(detail[1])
             result = args[0]
         case "record":
-            result = make_record(program, *detail, args)
+            number, names = detail
+            result = make_record(program, number, names, args)
         case "get":
             result = get_field(args[0], detail)
         case "set":
@@ -216,6 +217,11 @@ def apply(program: InstanceProgram, op: str, detail: Any, args: list[Any]) -> An
             result = args[0] + args[1]
         case _:
             result = _SIMPLE[op](*args)
-    if type(result) is int and not -_LARGEST - 1 <= result <= _LARGEST:
+    return in_64_bits(result)
+
+
+def in_64_bits(value: Any) -> Any:
+    """The value. Raises OverflowError for an int of more than 64 bits."""
+    if type(value) is int and not -_LARGEST - 1 <= value <= _LARGEST:
         raise OverflowError(OVERFLOW)
-    return result
+    return value

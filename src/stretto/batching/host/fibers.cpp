@@ -309,7 +309,8 @@ int64_t read_int(Run& run, int32_t site, Tensor tensor) {
   return value.kind == kFloat ? to_int(run, site, value.f) : value.i;
 }
 
-// The bodies before the last are fibers; each runs at once, until it ends or waits.
+// The bodies before the last are fibers; each runs at once, until it ends or waits. None is begun
+// behind one that has failed.
 void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
   Scheduler& scheduler = *run.scheduler;
   if (!run.program->reads || scheduler.fibers.size() - scheduler.unused.size() >= kMostFibers) {
@@ -319,8 +320,9 @@ void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
   Fiber* const self = scheduler.current;
   const int64_t phase = run.phase;
   Join join{nullptr, 0};
+  size_t begun = 0;
   auto* children = static_cast<Child*>(run.take(count * sizeof(Child)));
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count && (i == 0 || children[i - 1].is_right); ++i, ++begun) {
     children[i] = Child{bodies[i], frames[i], &join, Failure(), true};
     Fiber* fiber = i + 1 < count ? new_fiber(run, run_child, &children[i], kFiberStack) : nullptr;
     run.phase = phase;
@@ -338,7 +340,7 @@ void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
     join.waiter = self;
     suspend(run);
   }
-  for (size_t i = 0; i < count; ++i)
+  for (size_t i = 0; i < begun; ++i)
     if (!children[i].is_right) throw children[i].failure;
 }
 

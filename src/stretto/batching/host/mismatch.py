@@ -43,7 +43,7 @@ def mismatch(program: InstanceProgram, columns: list[Any], instance: int) -> str
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"{path}: expected an int of 64 bits, found {value}"
         fitting = [item for item in alternatives(type_) if has_type(program, value, item)]
-        if not fitting or (isinstance(value, torch.Tensor) and type(value) not in _TENSORS):
+        if not fitting or (isinstance(value, torch.Tensor) and not _is_plain(value)):
             return f"{path}: expected {_shown(program, type_)}, found {_found(value)}"
         try:
             parts += reversed(list(_inner(program, path, value, fitting[0])))
@@ -55,6 +55,12 @@ def mismatch(program: InstanceProgram, columns: list[Any], instance: int) -> str
 
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is a dense tensor in main memory, of no class of its own."""
+    in_memory = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return in_memory and type(tensor) in _TENSORS
 
 
 class _OtherKey(Exception):
@@ -90,6 +96,7 @@ def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iter
 def _found(value: Any) -> str:
     if isinstance(value, torch.Tensor) and type(value) in _TENSORS:
         device = "" if value.device.type == "cpu" else f" on {value.device}"
+        device += "" if value.layout == torch.strided else f" of layout {value.layout}"
         try:
             return f"{tensor_type(value)}{device}"
         except KeyError:

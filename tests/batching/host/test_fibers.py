@@ -1,0 +1,309 @@
+"""Instances that wait for values: fibers, forks, and what is flushed together."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from stretto.batching.host.program import HostProgram
+from stretto.batching.interpreter import interpret
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Break,
+    Call,
+    ClassInfo,
+    Fork,
+    Function,
+    If,
+    InstanceProgram,
+    Literal,
+    Loop,
+    Phase,
+    Raise,
+    Read,
+    Record,
+    Return,
+    Statement,
+    Variable,
+)
+from stretto.batching.types import ListType, RecordType, Scalar, TensorType
+from stretto.errors import CodegenError
+from stretto.ir.types import DType
+from tests.batching.host.execution import Executor
+from tests.batching.programs import Node, block, f32, optional, tree
+
+H = f32(2)
+
+
+def outcome(program: InstanceProgram, args: list[Any]) -> Any:
+    try:
+        return interpret(program, args)
+    except Exception as error:
+        return error
+
+
+def check(executor: Executor, columns: list[list[Any]]) -> None:
+    for result, args in zip(executor(columns), zip(*columns, strict=True), strict=True):
+        expected = outcome(executor.host.program, list(args))
+        assert type(result) is type(expected), (result, expected)
+        if isinstance(expected, Exception):
+            assert str(result) == str(expected)
+        else:
+            torch.testing.assert_close(result, expected)
+
+
+@cache
+def halving() -> Executor:
+    """f(x, limit): halves x until its sum is below the limit; with a list of what was read."""
+    x, limit = Variable("x", H), Variable("limit", Scalar.FLOAT)
+    total, value = Variable("total", f32()), Variable("value", Scalar.FLOAT)
+    test, items = Variable("test", Scalar.BOOL), Variable("items", ListType(0))
+    count = Variable("count", Scalar.INT)
+    body = (
+        Assign(items, "list", (), False),
+        Loop(
+            (
+                Record((total,), 1, (x,)),
+                Read(value, total),
+                Assign(None, "append", (items, value)),
+                Assign(test, "lt", (value, limit)),
+                If(test, (Break(),), ()),
+                Assign(count, "len", (items,)),
+                Assign(test, "gt", (count, Literal(20))),
+                If(test, (Raise(RuntimeError, ("still ", value)),), ()),
+                Record((x,), 0, (x,)),
+            )
+        ),
+        Assign(None, "append", (items, x)),
+        Return(items),
+    )
+    program = InstanceProgram(
+        [Function("f", (x, limit), ListType(0), body)],
+        cells=[optional(H)],
+        blocks=[block(lambda x: x / 2, (H,), H), block(torch.sum, (H,), f32())],
+    )
+    return Executor(HostProgram(program))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 300])
+def test_each_instance_decides_by_its_values(count: int) -> None:
+    torch.manual_seed(count)
+    tensors = [20 * torch.rand(2) for _ in range(count)]
+    limits = [0.1 * (n + 1) if n % 5 else 1e-30 for n in range(count)]
+    check(halving(), [tensors, limits])
+
+
+def test_what_waits_together_runs_together() -> None:
+    executor = halving()
+    executor.steps = 0
+    executor([[torch.full((2,), 16.0)] * 9, [3.0] * 9])
+    assert executor.steps == 1 + 2 * 4  # sums of 32, 16, 8, 4, 2: a step each, and the halves
+
+
+KINDS = [
+    (DType.F32, 2.7),
+    (DType.F64, -1e300),
+    (DType.F16, -6.1e-5),
+    (DType.F16, 65504.0),
+    (DType.BF16, 3.14),
+    (DType.I64, -(2**62)),
+    (DType.I32, -7),
+    (DType.I16, 300),
+    (DType.I8, -128),
+    (DType.U8, 255),
+    (DType.BOOL, True),
+    (DType.F32, float("nan")),
+    (DType.F16, float("inf")),
+    (DType.F16, 0.0),
+]
+
+
+@pytest.mark.parametrize("dtype", sorted({kind[0] for kind in KINDS}, key=str))
+def test_values_of_each_dtype(dtype: DType) -> None:
+    """The first read is of a tensor that came in; the second of one that a block made."""
+    type_ = TensorType(dtype, (1, 1))
+    scalars = (Scalar.BOOL, Scalar.INT, Scalar.FLOAT)
+    x, y, items = Variable("x", type_), Variable("y", type_), Variable("items", ListType(0))
+    n = Variable("n", Scalar.INT)
+    test = Variable("test", Scalar.BOOL)
+    body: list[Statement] = [
+        Record((y,), 0, (x,)),
+        Assign(items, "list", (), False),
+    ]
+    for tensor in (x, y):
+        for number, scalar in enumerate(scalars):
+            value = Variable("value", scalar)
+            arm: Body = (Read(value, tensor), Assign(None, "append", (items, value)))
+            body += [Assign(test, "ne", (n, Literal(number))), If(test, arm, ())]
+    cells = [optional(scalar) for scalar in scalars]
+    program = InstanceProgram(
+        [Function("f", (x, n), ListType(0), (*body, Return(items)))],
+        cells=cells[:1],
+        blocks=[block(torch.clone, (type_,), type_)],
+    )
+    executor = Executor(HostProgram(program))
+    tensors = [torch.full((1, 1), v, dtype=dtype.torch) for kind, v in KINDS if kind is dtype]
+    for skipped in range(4):  # int() of what is not finite raises
+        for result, tensor in zip(
+            executor([tensors, [skipped] * len(tensors)]), tensors, strict=True
+        ):
+            expected = outcome(program, [tensor, skipped])
+            assert repr(result) == repr(expected)
+            assert type(result) is type(expected)
+
+
+def forked_sum(inner: Body = ()) -> InstanceProgram:
+    """f(node): the word of a leaf; else its value is read from a sum of both sides, forked."""
+    node, side = Variable("node", RecordType(0)), Variable("side", optional(RecordType(0)))
+    left, right = Variable("left", RecordType(0)), Variable("right", RecordType(0))
+    test, word = Variable("test", Scalar.BOOL), Variable("word", Scalar.INT)
+    a, b, value = (Variable(name, Scalar.FLOAT) for name in ("a", "b", "value"))
+    made = Variable("made", f32())
+    body: Body = (
+        *inner,
+        Assign(word, "get", (node,), "word"),
+        Assign(side, "get", (node,), "left"),
+        Assign(test, "is", (side, Literal(None))),
+        If(
+            test,
+            (
+                Record((made,), 0, (word, Literal(0.0), Literal(0.0))),
+                Read(value, made),
+                Assign(test, "eq", (word, Literal(7))),
+                If(test, (Raise(ValueError, ("leaf ", value)),), ()),
+                Return(value),
+            ),
+            (),
+        ),
+        Assign(left, "cast", (side,), RecordType(0)),
+        Assign(side, "get", (node,), "right"),
+        Assign(right, "cast", (side,), RecordType(0)),
+        Fork(((Call(a, 0, (left,)),), (Call(b, 0, (right,)),))),
+        Record((made,), 0, (word, a, b)),
+        Read(value, made),
+        Return(value),
+    )
+
+    def combine(word: int, a: float, b: float) -> torch.Tensor:
+        return torch.tensor(word + a - b / 2)
+
+    return InstanceProgram(
+        [Function("f", (node,), Scalar.FLOAT, body)],
+        [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
+        [optional(RecordType(0)), Scalar.INT],
+        [block(combine, (Scalar.INT, Scalar.FLOAT, Scalar.FLOAT), f32())],
+    )
+
+
+def without(node: Node, word: int) -> Node:
+    """Leaves of that word get another."""
+    if node.left is None or node.right is None:
+        return Node(None, None, 1 if node.word == word else node.word)
+    return Node(without(node.left, word), without(node.right, word), node.word)
+
+
+def test_calls_that_run_concurrently() -> None:
+    executor = Executor(HostProgram(forked_sum()))
+    trees = [without(tree(depth, 3 * depth), 7) for depth in (0, 4, 2, 3, 1)]
+    executor.steps = 0
+    check(executor, [trees])
+    assert executor.steps == 5  # all nodes of a height wait together
+    check(executor, [[*trees, tree(4), tree(3, 5)]])  # some fail, at a leaf
+
+
+def test_many_concurrent_calls() -> None:
+    check(Executor(HostProgram(forked_sum())), [[without(tree(10, n), 7) for n in range(6)]])
+
+
+def test_endless_recursion_of_concurrent_calls() -> None:
+    cycle = Node(None, None, 1)
+    cycle.left = cycle.right = cycle
+    executor = Executor(HostProgram(forked_sum()))
+    leaf = Node(None, None, 2)
+    results = executor([[leaf, cycle, leaf]])
+    assert results[0] == results[2] == 2.0
+    assert isinstance(results[1], RecursionError)
+
+
+def test_forks_without_reads_run_in_order() -> None:
+    items, n = Variable("items", ListType(0)), Variable("n", Scalar.INT)
+    body = (
+        Assign(items, "list", (), False),
+        Fork(
+            (
+                (Assign(None, "append", (items, n)),),
+                (Assign(None, "append", (items, Literal(2))),),
+            )
+        ),
+        Return(items),
+    )
+    program = InstanceProgram([Function("f", (n,), ListType(0), body)], cells=[Scalar.INT])
+    assert Executor(HostProgram(program))([[1, 5]]) == [[1, 2], [5, 2]]
+
+
+def test_a_fork_that_returns_is_refused() -> None:
+    n = Variable("n", Scalar.INT)
+    program = InstanceProgram([Function("f", (n,), Scalar.INT, (Fork(((Return(n),), ())),))])
+    with pytest.raises(CodegenError, match="does not end at its end"):
+        HostProgram(program)
+
+
+def test_phases() -> None:
+    """Depths are counted within a phase: what is deep in one is not later in the next."""
+    x, y, n = Variable("x", H), Variable("y", H), Variable("n", Scalar.INT)
+    test = Variable("test", Scalar.BOOL)
+    body = (
+        Loop(
+            (
+                Assign(test, "le", (n, Literal(0))),
+                If(test, (Break(),), ()),
+                Record((x,), 0, (x,)),
+                Assign(n, "sub", (n, Literal(1))),
+            )
+        ),
+        Phase(1),
+        Record((y,), 1, (x,)),
+        Return(y),
+    )
+    program = InstanceProgram(
+        [Function("f", (x, n), H, body)],
+        blocks=[block(lambda x: x / 2, (H,), H), block(lambda x: x + 1, (H,), H)],
+    )
+    executor = Executor(HostProgram(program))
+    counts = [0, 4, 1, 3]
+    check(executor, [[torch.rand(2) for _ in counts], counts])
+    assert executor.steps == 4 + 1
+
+
+def test_deep_recursion_in_a_fiber() -> None:
+    node, left = Variable("node", optional(RecordType(0))), Variable("l", optional(RecordType(0)))
+    test, count = Variable("test", Scalar.BOOL), Variable("count", Scalar.INT)
+    made = Variable("made", f32())
+    body = (
+        Assign(test, "is", (node, Literal(None))),
+        If(test, (Record((made,), 0, (Literal(5),)), Read(count, made), Return(count)), ()),
+        Assign(left, "get", (node,), "left"),
+        Call(count, 0, (left,)),
+        Assign(count, "add", (count, Literal(1))),
+        Return(count),
+    )
+    program = InstanceProgram(
+        [Function("f", (node,), Scalar.INT, body)],
+        [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
+        [optional(RecordType(0)), Scalar.INT],
+        [block(lambda n: torch.tensor(float(n)), (Scalar.INT,), f32())],
+    )
+    deep = None
+    for _ in range(100_000):
+        deep = Node(deep, None, 0)
+    cycle = Node(None, None, 0)
+    cycle.left = cycle
+    results = Executor(HostProgram(program))([[deep, None, cycle]])
+    assert results[:2] == [100_005, 5]
+    assert isinstance(results[2], RecursionError)
+    while deep is not None:
+        deep.left, deep = None, deep.left
