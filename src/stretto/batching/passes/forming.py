@@ -26,6 +26,7 @@ from stretto.batching.program import (
     Literal,
     Operand,
     Operate,
+    Phase,
     Record,
     Statement,
     Step,
@@ -89,6 +90,8 @@ class Former:
 
     def _passes(self, statement: Statement, group: _Group, after: Counter[Variable]) -> bool:
         """Whether a statement may come before the operators of a group, which stand before it."""
+        if isinstance(statement, Phase):
+            return False
         if all_used(statement) & group.made:
             return False
         if all_assigned(statement) & (group.made | group.read):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from stretto.batching.passes.coarsen import Coarsen
+from stretto.batching.passes.hoist import Hoist
+from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.tails import MoveAroundBranches
 from stretto.batching.passes.tidy import Tidy
 from stretto.batching.program import InstanceProgram
@@ -25,12 +27,15 @@ class BatchPasses:
     it is worth.
 
     tidy: equal operators are computed once, tensors that all instances share are read once per
-    batch. branches: operators move into the arms of branches. coarsen: operators between
-    decisions are one block.
+    batch. branches: operators move into the arms of branches. phases: stages of the main function
+    run one after the other for the whole batch. hoist: products that need no recurrent value run
+    at depth 0. coarsen: operators between decisions are one block.
     """
 
     tidy: bool = True
     branches: bool = True
+    phases: bool = True
+    hoist: bool = True
     coarsen: bool = True
 
 
@@ -42,6 +47,10 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
         yield MoveAroundBranches()
         if options.tidy:
             yield Tidy()
+    if options.phases:
+        yield FindPhases()
+    if options.hoist:
+        yield Hoist()
     yield Coarsen(joins=options.coarsen)
 
 

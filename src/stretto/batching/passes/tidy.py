@@ -61,7 +61,7 @@ class Tidy:
             if self.shares:
                 _share(function)
             _merge_equal(function)
-            _remove_unused(function)
+            remove_unused(function)
 
 
 # ---- copies
@@ -231,7 +231,8 @@ class _Merger:
 _PURE = frozenset(("copy", "shared", "cast"))
 
 
-def _remove_unused(function: Function) -> None:
+def remove_unused(function: Function) -> None:
+    """Takes away operators and copies that nothing reads."""
     reads = FunctionUses.of(function).reads
     changed = True
 

@@ -1,0 +1,79 @@
+"""Phases: the stages of a program, each of which runs for the whole batch before the next one.
+
+    loop: ... %h = block 0(%x, %h)              loop: ... %h = block 0(%x, %h)
+          append(%states, %h)                         append(%states, %h)
+                                        =>      phase 1
+    loop: ... %y = block 1(%h)                  loop: ... %y = block 1(%h)
+
+Without a phase the second loop's block runs at as many depths as the first loop has steps, for a
+few rows each; in a phase of its own all of its rows in a batch run as one. Changes: adds `Phase`
+to the main function, between its stages: where operators begin to need what a recurrence of the
+present phase has made. Needs: nothing; a program with a `Phase` of its own (`stretto.phase()`) is
+left as it is. Guarantees: the same values; the numbers of phases rise along every way.
+(ACRoBat, section B.3.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.batching.passes.recurrences import Flow, Node, recurrent
+from stretto.batching.passes.uses import all_assigned, all_used
+from stretto.batching.program import (
+    InstanceProgram,
+    Phase,
+    Return,
+    Statement,
+    Variable,
+    walk,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FindPhases:
+    name: ClassVar[str] = "phases"
+
+    def apply(self, program: InstanceProgram) -> None:
+        if any(isinstance(item, Phase) for f in program.functions for item in walk(f.body)):
+            return
+        main = program.functions[0]
+        found: list[Statement] = []
+        stage: list[Statement] = []
+        number = 0
+        for statement in main.body:
+            if stage and why_same_phase(program, stage, statement) is None:
+                number += 1
+                found.append(Phase(number))
+                stage = []
+            found.append(statement)
+            stage.append(statement)
+        main.body = tuple(found)
+
+
+def why_same_phase(
+    program: InstanceProgram, stage: list[Statement], statement: Statement
+) -> str | None:
+    """Why a statement of the main function belongs to the phase of those before it, or None where
+    it begins one."""
+    if isinstance(statement, Return):
+        return "it returns"
+    made = {variable for item in stage for variable in all_assigned(item)}
+    needed = made & all_used(statement)
+    if not needed:
+        return "it needs nothing of this phase"
+    deep = recurrent(program, [tuple(stage)])
+    flow = Flow(program)
+    seeds: set[Node] = set()
+    for variable in needed:
+        nodes = {variable, *flow.reachable_cells(variable.type)}
+        seeds |= {node for node in nodes if node in deep}
+    if not seeds:
+        return "what it needs of this phase depends on no recurrence"
+    flow.add((statement,))
+    reached = flow.reached(seeds)
+    for item in flow.operators_seen:
+        operands = item.operands
+        if any(isinstance(v, Variable) and v in reached for v in operands):
+            return None
+    return "no operator of it needs a recurrent value of this phase"

@@ -1,0 +1,267 @@
+"""Which tensors depend on a recurrence: their depth grows with the instance.
+
+A value is *recurrent* where it is made by operators that need what the same operators have made
+before: a state that a loop carries, what a recursive call returns, what is stored in a list and
+read again. What needs no recurrent value has a depth that the program alone decides, so that all
+of it in a batch can run as one (ACRoBat, section B.1, by taint analysis; here by cycles).
+
+The analysis is a graph of variables, cells of lists and records, and results of functions, with an
+edge for everything that flows. A value is recurrent if it can be reached from a cycle with an
+operator on it. Variables are told apart, cells are not told apart by object: a value may be
+called recurrent that is not, which costs speed and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Call,
+    InstanceProgram,
+    Literal,
+    Operand,
+    Operate,
+    Read,
+    Record,
+    Return,
+    Statement,
+    Variable,
+    walk,
+)
+from stretto.batching.types import (
+    DictType,
+    ListType,
+    RecordType,
+    Scalar,
+    TupleType,
+    Type,
+    alternatives,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a function returns."""
+
+    function: int
+
+
+Node = Variable | Cell | Result
+
+
+def recurrent(program: InstanceProgram, parts: Iterable[Body]) -> set[Node]:
+    """The values that depend on a recurrence within some bodies and the functions they call."""
+    graph = Flow(program)
+    for body in parts:
+        graph.add(body)
+    return graph.recurrent()
+
+
+def called(program: InstanceProgram, parts: Iterable[Body]) -> set[int]:
+    """The numbers of the functions that bodies call, directly or not."""
+    found: set[int] = set()
+    waiting = list(parts)
+    while waiting:
+        for statement in walk(waiting.pop()):
+            if isinstance(statement, Call) and statement.function not in found:
+                found.add(statement.function)
+                waiting.append(program.functions[statement.function].body)
+    return found
+
+
+def reads_tensors(program: InstanceProgram, body: Body) -> bool:
+    """Whether an instance may wait in a body for the value of a tensor."""
+    parts = [body, *(program.functions[number].body for number in called(program, [body]))]
+    return any(isinstance(item, Read) for part in parts for item in walk(part))
+
+
+_STORING = frozenset(("set", "put", "append", "insert", "extend", "store"))
+"""Primitives that store in their first argument."""
+
+
+@dataclass(slots=True)
+class Flow:
+    """What flows where in some bodies and in the functions that they call."""
+
+    program: InstanceProgram
+    edges: dict[Node, set[Node]] = field(default_factory=dict["Node", "set[Node]"])
+    operators: set[tuple[Node, Node]] = field(default_factory=set["tuple[Node, Node]"])
+    """The edges that are operators."""
+    operators_seen: list[Operate | Record] = field(default_factory=list["Operate | Record"])
+    functions: set[int] = field(default_factory=set[int])
+
+    def add(self, body: Body, function: int = 0) -> None:
+        for statement in walk(body):
+            self.statement(statement, function)
+
+    def statement(self, statement: Statement, function: int) -> None:
+        match statement:
+            case Operate(targets, _, operands) | Record(targets, _, operands):
+                self.operators_seen.append(statement)
+                for operand in operands:
+                    for target in targets:
+                        for node in self.nodes(operand):
+                            self.edge(node, target)
+                            self.operators.add((node, target))
+            case Assign(target, op, args, detail):
+                self.assign(target, op, args, detail)
+            case Read(target, tensor):
+                self.flow(tensor, [target])
+            case Call(target, number, args):
+                self.call(target, number, args)
+            case Return(value):
+                self.flow(value, [Result(function)])
+            case _:
+                pass
+
+    def assign(
+        self, target: Variable | None, op: str, args: tuple[Operand, ...], detail: object
+    ) -> None:
+        if op == "get":
+            assert target is not None
+            for cell in self.fields(args[0], detail):
+                self.edge(cell, target)
+            if not isinstance(target.type, Scalar):
+                self.flow(args[0], [target])
+            return
+        into: list[Node] = [] if target is None else [target]
+        if target is not None:
+            into += self.cells(target.type)
+        if op in _STORING:
+            into += self.fields(args[0], detail) if op == "set" else self.cells(args[0])
+        for arg in args:
+            self.flow(arg, into)
+
+    def call(self, target: Variable | None, number: int, args: tuple[Operand, ...]) -> None:
+        called_function = self.program.functions[number]
+        for parameter, arg in zip(called_function.parameters, args, strict=True):
+            self.flow(arg, [parameter])
+        if target is not None:
+            self.edge(Result(number), target)
+        if number not in self.functions:
+            self.functions.add(number)
+            self.add(called_function.body, number)
+
+    def flow(self, operand: Operand, into: Iterable[Node]) -> None:
+        into = list(into)
+        for node in self.nodes(operand):
+            for other in into:
+                self.edge(node, other)
+
+    def nodes(self, operand: Operand) -> Iterator[Node]:
+        """Where the tensors in an operand come from."""
+        if isinstance(operand, Variable):
+            yield operand
+            yield from self.cells(operand)
+
+    def cells(self, value: Operand | Type) -> list[Cell]:
+        """The cells of lists and dicts that a value may be; not those further in."""
+        if isinstance(value, Literal):
+            return []
+        types = _types(value.type if isinstance(value, Variable) else value)
+        return [Cell(item.cell) for item in types if isinstance(item, ListType | DictType)]
+
+    def fields(self, record: Operand, name: object) -> list[Cell]:
+        assert isinstance(record, Variable)
+        found: list[Cell] = []
+        for item in alternatives(record.type):
+            if isinstance(item, RecordType):
+                info = self.program.classes[item.number]
+                cells = zip(info.fields, info.cells, strict=True)
+                found += [Cell(cell) for field_name, cell in cells if field_name == name]
+        return found
+
+    def edge(self, source: Node, target: Node) -> None:
+        self.edges.setdefault(source, set()).add(target)
+        self.edges.setdefault(target, set())
+
+    # ---- cycles
+
+    def recurrent(self) -> set[Node]:
+        component = _components(self.edges)
+        inside = {
+            source for source, target in self.operators if component[source] == component[target]
+        }
+        cyclic = {component[node] for node in inside}
+        return self.reached(node for node in self.edges if component[node] in cyclic)
+
+    def reached(self, seeds: Iterable[Node]) -> set[Node]:
+        """Some nodes, and all that flows from them."""
+        found = set(seeds)
+        waiting = list(found)
+        while waiting:
+            for node in self.edges.get(waiting.pop(), ()):
+                if node not in found:
+                    found.add(node)
+                    waiting.append(node)
+        return found
+
+    def reachable_cells(self, type_: Type) -> set[Cell]:
+        """The cells of a type and of what these hold, and so on."""
+        found: set[Cell] = set()
+        waiting = [type_]
+        while waiting:
+            for item in _types(waiting.pop()):
+                numbers: tuple[int, ...] = ()
+                if isinstance(item, ListType | DictType):
+                    numbers = (item.cell,)
+                elif isinstance(item, RecordType):
+                    numbers = self.program.classes[item.number].cells
+                for number in numbers:
+                    if Cell(number) not in found:
+                        found.add(Cell(number))
+                        waiting.append(self.program.cells[number])
+        return found
+
+
+def _types(type_: Type) -> Iterator[Type]:
+    """The types that a value may have, and those of the items of tuples."""
+    for item in alternatives(type_):
+        if isinstance(item, TupleType):
+            for part in item.items:
+                yield from _types(part)
+        else:
+            yield item
+
+
+def _components(edges: dict[Node, set[Node]]) -> dict[Node, int]:
+    """The strongly connected component of each node (Tarjan 1972, without recursion)."""
+    index: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    component: dict[Node, int] = {}
+    stack: list[Node] = []
+    for root in edges:
+        if root in index:
+            continue
+        work: list[tuple[Node, Iterator[Node]]] = []
+
+        def enter(node: Node) -> None:
+            index[node] = low[node] = len(index)
+            stack.append(node)
+            work.append((node, iter(edges[node])))  # noqa: B023
+
+        enter(root)
+        while work:
+            node, others = work[-1]
+            for other in others:
+                if other not in index:
+                    enter(other)
+                    break
+                if other not in component:
+                    low[node] = min(low[node], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    while node not in component:
+                        component[stack.pop()] = index[node]
+    return component
