@@ -17,7 +17,7 @@ from tests.sampling import sampled
 _MANY = 20
 
 
-def _module(seed: int, folder: Path) -> ModuleType:
+def module_of(seed: int, folder: Path) -> ModuleType:
     """The module of a random program; in a file, since its source is read."""
     name = f"random_program_{seed}"
     path = folder / f"{name}.py"
@@ -34,7 +34,7 @@ def _module(seed: int, folder: Path) -> ModuleType:
 def test_random_programs(first: int, tmp_path: Path) -> None:
     refused: list[str] = []
     for seed in range(first, first + _MANY):
-        module = _module(seed, tmp_path)
+        module = module_of(seed, tmp_path)
         try:
             check(module.main, *instances(seed, vars(module), 8))
         except CaptureError as error:

@@ -4,7 +4,7 @@
 - Break and Continue are in a loop, Leave in the scope that it names, and none of these nor a
   Return leaves a body of a Fork.
 - Operands of operators and blocks are tensors, rows and numbers, of the types that these are
-  made for; targets, arguments and results have types that hold what is assigned to them.
+  made for; targets, arguments and results have types that may hold what is assigned to them.
 - What variables, functions, blocks, classes and fields are named exists.
 """
 
@@ -322,7 +322,9 @@ class _FunctionVerifier:
             raise self._error(f"{wanted} is needed, not {type_}", statement)
 
     def _fits(self, wide: Type, narrow: Type, what: str, statement: Statement) -> None:
-        if not holds(wide, narrow):
+        """One at least of what a value may be has to fit: decisions before may exclude others."""
+        kinds = list(alternatives(narrow))
+        if kinds and not any(holds(wide, kind) for kind in kinds):
             raise self._error(f"{what} of type {wide} gets {narrow}", statement)
 
     def _results(

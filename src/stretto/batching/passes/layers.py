@@ -172,7 +172,7 @@ class Opener:
             case _:
                 return []
         given = operands[x]
-        if _is_hooked(cell) or self._is_recurrent(given):
+        if self._is_recurrent(given):
             return []
         if not any(map(self._is_recurrent, states)):
             return []
@@ -198,15 +198,11 @@ _CELLS: dict[type, tuple[int, Callable[..., Any]]] = {
 """Cells of torch: how many gates each has, and the part that needs its state."""
 
 
-def _is_hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-
-
 def _layer(operation: Operation) -> Any:
     """A linear layer, as its module or as (weight, bias); None where its weight is an operand."""
     if isinstance(operation.function, nn.Linear):
         plain = len(operation.args) == 1 and not operation.kwargs
-        return operation.function if plain and not _is_hooked(operation.function) else None
+        return operation.function if plain else None
     named = dict(operation.kwargs)
     rest = list(operation.args[1:])
     weight = rest.pop(0) if rest else named.pop("weight", None)
