@@ -43,6 +43,8 @@ def publish(
     record: Record, console: Console, json: Path | None = None, plot: Path | None = None
 ) -> None:
     """Print the tables; write the JSON record and the picture where a path is given."""
+    if not console.is_terminal:
+        console.width = max(console.width, 120)  # so that a file has whole names and reasons
     console.print(summary_table(record))
     if any(model.median_ms(OWN_SYSTEM) for model in record.models):
         console.print(ratio_table(record))
