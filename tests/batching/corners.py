@@ -1236,26 +1236,16 @@ def concatenated(items):
 REFUSED = frozenset(
     (
         "assigned_slice",
-        "deleted_item",
-        "list_methods",
-        "sorting",
-        "sorting_strs",
-        "sorting_floats",
         "min_with_key",
         "divisions",
         "formatted",
-        "set_default",
         "sets",
-        "partial",
-        "partial_of_data",
         "nonlocal_counter",
         "in_place_method",
         "in_place_alias",
         "try_except",
-        "map_filter",
         "iterator_next",
         "dynamic_unpack_call",
-        "local_class_constants",
     )
 )
 """Functions that are not understood; each is refused at its line."""

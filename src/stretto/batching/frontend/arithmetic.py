@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stretto.batching.frontend.builder import PathEnds
@@ -12,7 +12,7 @@ from stretto.batching.frontend.choices import chosen
 from stretto.batching.frontend.frame import Frame, constant
 from stretto.batching.frontend.guards import note_items
 from stretto.batching.frontend.joins import branch
-from stretto.batching.frontend.kinds import each_type
+from stretto.batching.frontend.kinds import each_type, unpacked
 from stretto.batching.frontend.narrowing import python_class
 from stretto.batching.frontend.operators import (
     NUMBERS,
@@ -39,6 +39,7 @@ from stretto.batching.types import (
     RowsType,
     Scalar,
     TensorType,
+    TupleType,
     Type,
     UnionType,
     alternatives,
@@ -257,6 +258,11 @@ def _ordered(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
         return call_torch(frame, function, [left, right], {})
 
     def single(a: Dynamic, b: Dynamic) -> Value:
+        if isinstance(a.type, TupleType) and isinstance(b.type, TupleType):
+            parts = unpacked(frame, a, a.type), unpacked(frame, b, b.type)
+            return _ordered_items(frame, op, *parts)
+        if isinstance(a.type, ListType | TupleType) and isinstance(b.type, ListType | TupleType):
+            frame.refuse("lists are compared by their order", "compare their items")
         numbers = a.type in NUMBERS and b.type in NUMBERS
         if not numbers and not (a.type is Scalar.STR and b.type is Scalar.STR):
             names = [python_class(frame, one.type).__name__ for one in (a, b)]
@@ -268,6 +274,27 @@ def _ordered(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
         return frame.assign(name, Scalar.BOOL, a.operand, b.operand)
 
     return each_type(frame, left, lambda a: each_type(frame, right, lambda b: single(a, b)))
+
+
+def _ordered_items(
+    frame: Frame, op: ast.cmpop, left: Sequence[Value], right: Sequence[Value]
+) -> Value:
+    """Tuples are in the order of the first items that differ, or of their lengths."""
+    if not left or not right:
+        _, function = _ORDER[type(op)]
+        return Static(function(len(left), len(right)))
+    alike = equal(frame, left[0], right[0])
+    strict = ast.Lt() if isinstance(op, ast.Lt | ast.LtE) else ast.Gt()
+    found = branch(
+        frame,
+        frame.operand(alike),
+        (
+            lambda: _ordered_items(frame, op, left[1:], right[1:]),
+            lambda: compare(frame, strict, left[0], right[0]),
+        ),
+    )
+    assert found is not None
+    return found
 
 
 def identical(frame: Frame, left: Value, right: Value) -> Value:

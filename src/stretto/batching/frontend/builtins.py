@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -11,9 +13,9 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend import methods
-from stretto.batching.frontend.arithmetic import any_of, binary, has_type, smallest
+from stretto.batching.frontend.arithmetic import all_of, any_of, binary, compare, has_type, smallest
 from stretto.batching.frontend.builder import PathEnds
-from stretto.batching.frontend.data import attribute, converted, read_number
+from stretto.batching.frontend.data import attribute, converted, read_number, subscript
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.expressions import append, new_list, truth
 from stretto.batching.frontend.frame import Frame, constant
@@ -31,6 +33,7 @@ from stretto.batching.frontend.iteration import (
 )
 from stretto.batching.frontend.joins import branch
 from stretto.batching.frontend.kinds import each_type
+from stretto.batching.frontend.loops import dynamic_loop, nothing
 from stretto.batching.frontend.narrowing import is_instance, python_class
 from stretto.batching.frontend.operators import (
     NUMBERS,
@@ -43,10 +46,12 @@ from stretto.batching.frontend.operators import (
 from stretto.batching.frontend.values import (
     Dynamic,
     Iterator_,
+    Native,
     Static,
     TupleValue,
     Value,
 )
+from stretto.batching.program import Operand
 from stretto.batching.types import (
     DictType,
     ListType,
@@ -253,9 +258,7 @@ def _dict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs:
         return new_dict(frame, tuple(kwargs), list(kwargs.values()))
     cell = frame.evaluation.cell(frame.site("dict"))
-    kind = frame.evaluation.results.get(("dict key", frame.site("dict")), Scalar.INT)
-    assert isinstance(kind, Scalar)
-    return frame.assign("dict", DictType(kind, cell))
+    return frame.assign("dict", frame.evaluation.dict_type(cell))
 
 
 # ---- classes ---------------------------------------------------------------------------------
@@ -428,7 +431,6 @@ def folded(
 ) -> Value:
     """Combines the items from left to right; None of an empty list where there is no start."""
     from stretto.batching.frontend.iteration import loop_over
-    from stretto.batching.frontend.loops import nothing
 
     name = ".folded"
     outer = frame.locals.get(name)
@@ -563,14 +565,85 @@ BUILTINS[all] = _quantifier(True)
 def _sorted(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if _all_static(args, kwargs):
         return _natively(frame, sorted, args, kwargs)
-    if kwargs:
-        frame.refuse("sorted with a key or in reverse, of values of the instance")
-    made = BUILTINS[list](frame, args, {})
-    given = frame.dynamic(made)
-    assert isinstance(given.type, ListType)
-    if frame.evaluation.item_type(given.type) is not Scalar.INT:
-        frame.refuse("sorted of something else than ints")
-    return frame.assign("sorted_ints", given.type, given.operand)
+    reverse = kwargs.get("reverse", Static(False))
+    if not is_static(reverse):
+        frame.refuse("sorted with a `reverse` that the instance decides")
+    key = kwargs.get("key", Static(None))
+    made = frame.dynamic(BUILTINS[list](frame, args, {}))
+    assert isinstance(made.type, ListType)
+    plain = constant(key) is None and not constant(reverse)
+    if plain and frame.evaluation.item_type(made.type) is Scalar.INT:
+        return frame.assign("sorted_ints", made.type, made.operand)
+    return _inserted(frame, made, key, bool(constant(reverse)))
+
+
+def _inserted(frame: Frame, items: Dynamic, key: Value, reverse: bool) -> Value:
+    """A stable sort by insertion, with the comparisons of Python."""
+    found = new_list(frame, frame.evaluation.cell(frame.site("sorted")), ())
+    keys = new_list(frame, frame.evaluation.cell(frame.site("keys")), ())
+    position = ".position"
+    outer = frame.locals.get(position)
+
+    def insert(item: Value) -> None:
+        mine = item if constant(key) is None else apply(frame, key, [item])
+        frame.locals[position] = frame.assign("len", Scalar.INT, keys.operand)
+
+        def before() -> Value:
+            return binary(frame, "sub", operator.sub, frame.locals[position], Static(1))
+
+        def head() -> bool | Operand:
+            def other() -> Value:
+                theirs = subscript(frame, keys, before())
+                pair = (theirs, mine) if reverse else (mine, theirs)
+                return compare(frame, ast.Lt(), *pair)
+
+            some = compare(frame, ast.Gt(), frame.locals[position], Static(0))
+            return truth(frame, all_of(frame, [lambda: some, other]))
+
+        def step() -> None:
+            frame.locals[position] = before()
+
+        dynamic_loop(frame, frozenset((position,)), head, step, nothing)
+        place = frame.operand(frame.locals[position])
+        for target, value in ((keys, mine), (found, item)):
+            given = frame.dynamic(value)
+            assert isinstance(target.type, ListType)
+            frame.evaluation.grow(target.type.cell, given.type)
+            frame.do("insert", target.operand, place, given.operand)
+
+    iterate(frame, plan_of(frame, items), insert, frozenset((position,)))
+    frame.locals.pop(position, None)
+    if outer is not None:
+        frame.locals[position] = outer
+    return found
+
+
+@builtin(filter)
+def _filter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The items for which a function holds, found at once."""
+    function, source = args
+    made = new_list(frame, frame.evaluation.cell(frame.site("filter")), ())
+
+    def keep(item: Value) -> None:
+        test = item if constant(function) is None else apply(frame, function, [item])
+        condition = truth(frame, test)
+        if condition is True:
+            append(frame, made, item)
+        elif condition is not False:
+            branch(frame, condition, (lambda: append(frame, made, item), lambda: None))
+
+    iterate(frame, plan_of(frame, source), keep)
+    return made
+
+
+@builtin(functools.partial)
+def _partial(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, *first = args
+
+    def call(inner: Frame, rest: list[Value], named: dict[str, Value]) -> Value:
+        return apply(inner, function, [*first, *rest], kwargs | named)
+
+    return Native("partial", call)
 
 
 @builtin(divmod)

@@ -31,7 +31,7 @@ from stretto.batching.frontend.values import (
     Value,
     scalar_type,
 )
-from stretto.batching.program import Read
+from stretto.batching.program import Literal, Read
 from stretto.batching.types import (
     DictType,
     ListType,
@@ -572,15 +572,65 @@ def _record_item(frame: Frame, value: Dynamic, kind: RecordType, index: Value) -
         items = tuple(_field(frame, value, [kind], name) for name in names)
         return _item_of_known(frame, TupleValue(items), index)
     if info.kind == "dict":
-        return frame.refuse(
-            "a dict with fixed keys is read by a key that the instance decides",
-            "use keys of the program's text",
-        )
+        return _field_by_key(frame, value, kind, frame.dynamic(index))
     found = inspect.getattr_static(info.python, "__getitem__", None)
     if isinstance(found, FunctionType):
         return apply(frame, Static(found), [value, index])
     frame.fail(TypeError, f"'{info.python.__name__}' object is not subscriptable")
     raise PathEnds
+
+
+def _check_key(frame: Frame, kind: DictType, key: Value) -> None:
+    """Notes the type of the keys of a dict."""
+    type_ = frame.dynamic(key).type
+    if type_ not in (Scalar.INT, Scalar.STR, Scalar.BOOL):
+        frame.refuse(f"a key of a dict is {frame.show(type_)}", "use an int or a string as key")
+    assert isinstance(type_, Scalar)
+    frame.evaluation.has_keys(kind.cell, type_)
+
+
+def delete_item(frame: Frame, owner: Value, index: Value) -> None:
+    """del owner[index]"""
+    kind = owner.type if isinstance(owner, Dynamic) else None
+    if isinstance(owner, Dynamic) and isinstance(kind, DictType):
+        frame.do("remove", owner.operand, frame.operand(index))
+        return
+    if not isinstance(owner, Dynamic) or not isinstance(kind, ListType) or kind.is_tuple:
+        frame.refuse("del of an item of something else than a list or a dict of the instance")
+    if isinstance(index, SliceValue) or not is_int(index):
+        frame.refuse("del of a slice", "make a new list of the items that stay")
+    position = frame.operand(index)
+    length = frame.assign("len", Scalar.INT, owner.operand)
+    least = frame.assign("neg", Scalar.INT, length.operand)
+    above = frame.assign("ge", Scalar.BOOL, position, least.operand)
+    below = frame.assign("lt", Scalar.BOOL, position, length.operand)
+    inside = frame.assign("and", Scalar.BOOL, above.operand, below.operand)
+
+    def fails() -> None:
+        frame.fail(IndexError, "list assignment index out of range")
+        raise PathEnds
+
+    branch(frame, inside.operand, (lambda: None, fails))
+    frame.do("pop", owner.operand, position)
+
+
+def _field_by_key(frame: Frame, value: Dynamic, kind: RecordType, key: Dynamic) -> Value:
+    """An item of a dict with fixed keys by a key that the instance decides."""
+    if key.type is not Scalar.STR:
+        frame.fail(KeyError, key.operand)
+        raise PathEnds
+
+    def among(names: list[str]) -> Value:
+        if not names:
+            frame.fail(KeyError, key.operand)
+            raise PathEnds
+        test = frame.assign("eq", Scalar.BOOL, key.operand, Literal(names[0]))
+        read = (lambda: _field(frame, value, [kind], names[0]), lambda: among(names[1:]))
+        found = branch(frame, test.operand, read)
+        assert found is not None
+        return found
+
+    return among(list(frame.evaluation.info(kind).fields))
 
 
 def set_item(frame: Frame, owner: Value, index: Value, value: Value) -> None:
@@ -590,8 +640,8 @@ def set_item(frame: Frame, owner: Value, index: Value, value: Value) -> None:
     kinds = list(alternatives(owner.type))
     given = frame.dynamic(value)
     if all(isinstance(kind, ListType) and not kind.is_tuple for kind in kinds):
-        if isinstance(index, SliceValue):
-            frame.refuse("a slice of a list is assigned")
+        if isinstance(index, SliceValue) or isinstance(constant(index), slice):
+            frame.refuse("a slice of a list is assigned", "make a new list with +")
         position = frame.expect(index, (Scalar.INT,), "list indices must be integers")
         for kind in kinds:
             assert isinstance(kind, ListType)
@@ -601,6 +651,7 @@ def set_item(frame: Frame, owner: Value, index: Value, value: Value) -> None:
         for kind in kinds:
             assert isinstance(kind, DictType)
             frame.evaluation.grow(kind.cell, given.type)
+            _check_key(frame, kind, index)
         frame.do("store", owner.operand, frame.operand(index), given.operand)
     elif all(
         isinstance(kind, RecordType) and frame.evaluation.info(kind).kind == "dict"

@@ -40,7 +40,6 @@ from stretto.batching.frontend.values import (
 )
 from stretto.batching.program import Operand
 from stretto.batching.types import (
-    NEVER,
     DictType,
     ListType,
     RecordType,
@@ -243,11 +242,13 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
         operands += [frame.operand(key), given.operand]
     kinds = {frame.type_of(key) for key in keys}
     kind = kinds.pop() if len(kinds) == 1 else None
-    if kind is None:
-        kind = Scalar.INT if not keys else frame.refuse("the keys of a dict have several types")
-    if not isinstance(kind, Scalar):
-        frame.refuse(f"a key of a dict is {frame.show(kind)}", "use an int or a string as key")
-    return frame.assign("dict", DictType(kind, cell), *operands)
+    if kind is None and keys:
+        frame.refuse("the keys of a dict have several types", "use keys of one type")
+    if kind is not None:
+        if kind not in (Scalar.INT, Scalar.STR, Scalar.BOOL) or not isinstance(kind, Scalar):
+            frame.refuse(f"a key of a dict is {frame.show(kind)}", "use an int or a string as key")
+        frame.evaluation.has_keys(cell, kind)
+    return frame.assign("dict", frame.evaluation.dict_type(cell), *operands)
 
 
 # ---- comprehensions --------------------------------------------------------------------------
@@ -290,15 +291,16 @@ def known_comprehension(
 @evaluates(ast.DictComp)
 def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
     cell = frame.evaluation.cell(frame.site("dict"))
-    kind = frame.evaluation.results.get(frame.site("key"), NEVER)
-    shown = kind if isinstance(kind, Scalar) else Scalar.INT
-    made = frame.assign("dict", DictType(shown, cell))
+    made = frame.assign("dict", frame.evaluation.dict_type(cell))
 
     def store() -> None:
         key = frame.dynamic(evaluate(frame, node.key))
         value = frame.dynamic(evaluate(frame, node.value))
         frame.evaluation.grow(cell, value.type)
-        frame.evaluation.returns(frame.site("key"), key.type)
+        if key.type not in (Scalar.INT, Scalar.STR, Scalar.BOOL):
+            frame.refuse(f"a key of a dict is {frame.show(key.type)}", "use ints or strings")
+        assert isinstance(key.type, Scalar)
+        frame.evaluation.has_keys(cell, key.type)
         frame.do("store", made.operand, key.operand, value.operand)
 
     _generators(frame, node.generators, _first_plan(frame, node), store)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 
-from stretto.batching.frontend.arithmetic import equal
+from stretto.batching.frontend.arithmetic import binary, contains, equal
 from stretto.batching.frontend.builder import PathEnds
-from stretto.batching.frontend.data import attribute, item_type, read_number
-from stretto.batching.frontend.dispatch import impossible
+from stretto.batching.frontend.data import attribute, item_type, read_number, set_item, subscript
+from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.expressions import append, new_list
 from stretto.batching.frontend.frame import Frame, constant
 from stretto.batching.frontend.iteration import Known, iterate, plan_of
@@ -41,7 +42,7 @@ def call_method(
     """A method of a value of Python's own classes, or of a tensor."""
     match owner:
         case Dynamic(_, ListType()):
-            return _list_method(frame, name, owner, args)
+            return _list_method(frame, name, owner, args, kwargs)
         case Dynamic(_, DictType()):
             return _dict_method(frame, name, owner, args)
         case Dynamic(_, RecordType() as kind):
@@ -58,7 +59,9 @@ def call_method(
             return frame.refuse(f"the method {name} of {frame.show(frame.type_of(owner))}")
 
 
-def _list_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> Value:
+def _list_method(
+    frame: Frame, name: str, owner: Dynamic, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
     kind = owner.type
     assert isinstance(kind, ListType)
     if kind.is_tuple and name not in ("index", "count"):
@@ -86,11 +89,51 @@ def _list_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> 
             cell = frame.evaluation.cell(frame.site("copy"))
             frame.evaluation.grow(cell, item)
             return frame.assign("to_list", ListType(cell), owner.operand, detail=False)
+        case "sort":
+            found = frame.dynamic(apply(frame, Static(sorted), [owner], kwargs))
+            frame.do("clear", owner.operand)
+            extend(frame, owner, found)
+        case "remove":
+            _remove(frame, owner, args[0])
+        case "count":
+            return _count(frame, owner, args[0])
         case "index":
             return frame.assign("index", Scalar.INT, owner.operand, frame.operand(args[0]))
         case _:
             frame.refuse(f"the method {name} of a list")
     return NONE
+
+
+def _remove(frame: Frame, owner: Dynamic, value: Value) -> None:
+    found = contains(frame, owner, value)
+
+    def present() -> None:
+        position = frame.assign("index", Scalar.INT, owner.operand, frame.operand(value))
+        frame.do("pop", owner.operand, position.operand)
+
+    def missing() -> None:
+        frame.fail(ValueError, "list.remove(x): x not in list")
+        raise PathEnds
+
+    branch(frame, frame.operand(found), (present, missing))
+
+
+def _count(frame: Frame, owner: Dynamic, value: Value) -> Value:
+    name = ".count"
+    frame.locals[name] = Static(0)
+
+    def step(item: Value) -> None:
+        before = frame.locals[name]
+
+        def one() -> Value:
+            return binary(frame, "add", operator.add, before, Static(1))
+
+        made = branch(frame, frame.operand(equal(frame, item, value)), (one, lambda: before))
+        assert made is not None
+        frame.locals[name] = made
+
+    iterate(frame, plan_of(frame, owner), step, frozenset((name,)))
+    return frame.locals.pop(name)
 
 
 def extend(frame: Frame, target: Dynamic, items: Value) -> None:
@@ -143,6 +186,8 @@ def _dict_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> 
             made = union((type_, default.type))
             key = frame.operand(args[0])
             return frame.assign("lookup_or", made, owner.operand, key, default.operand)
+        case "setdefault":
+            return _set_default(frame, owner, args[0], args[1] if len(args) > 1 else NONE)
         case "pop" if len(args) == 1:
             found = frame.assign("remove", type_, owner.operand, frame.operand(args[0]))
             impossible(frame, type_)
@@ -158,6 +203,17 @@ def _dict_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> 
             return NONE
         case _:
             return frame.refuse(f"the method {name} of a dict")
+
+
+def _set_default(frame: Frame, owner: Dynamic, key: Value, default: Value) -> Value:
+    given = frame.dynamic(default)
+    there = contains(frame, owner, key)
+
+    def store() -> None:
+        set_item(frame, owner, key, given)
+
+    branch(frame, frame.operand(there), (lambda: None, store))
+    return subscript(frame, owner, key)
 
 
 def _dict_items(frame: Frame, owner: Dynamic, kind: DictType) -> Value:
@@ -181,7 +237,6 @@ def _fixed_dict_method(
     info = frame.evaluation.info(kind)
     if info.kind != "dict":
         return frame.refuse(f"the method {name} of a {info.python.__name__}")
-    from stretto.batching.frontend.data import subscript
 
     def value(field: str) -> Value:
         return subscript(frame, owner, Static(field))

@@ -7,7 +7,6 @@ from stretto.batching.frontend.values import (
     Closure,
     Dynamic,
     Method,
-    Native,
     Static,
     TupleValue,
     Unbound,
@@ -29,8 +28,6 @@ def same(first: Value, second: Value) -> bool:
             return f is g and same(a, b)
         case Closure(a, x), Closure(b, y):  # it reads what is around it by reference
             return a is b and x is y and _same_defaults(first, second)
-        case Native(a), Native(b):
-            return a == b
         case Unbound(), Unbound():
             return True
         case Choice(a, i, _), Choice(b, j, _):

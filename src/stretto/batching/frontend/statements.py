@@ -8,7 +8,14 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend.builder import PathEnds
-from stretto.batching.frontend.data import attribute, set_attribute, set_item, subscript, text_parts
+from stretto.batching.frontend.data import (
+    attribute,
+    delete_item,
+    set_attribute,
+    set_item,
+    subscript,
+    text_parts,
+)
 from stretto.batching.frontend.dispatch import (
     assign_to,
     assigns,
@@ -396,6 +403,10 @@ def _is_harmless(manager: Any) -> bool:
 @executes(ast.Delete)
 def _delete(frame: Frame, node: ast.Delete) -> None:
     for target in node.targets:
-        if not isinstance(target, ast.Name):
-            frame.refuse("del of an item or an attribute")
-        frame.locals.pop(target.id, None)
+        match target:
+            case ast.Name(name):
+                frame.locals.pop(name, None)
+            case ast.Subscript(owner, index):
+                delete_item(frame, evaluate(frame, owner), evaluate(frame, index))
+            case _:
+                frame.refuse("del of an attribute")
