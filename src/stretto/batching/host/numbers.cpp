@@ -47,11 +47,7 @@ Value pow(Run& run, int32_t site, int64_t a, int64_t b) {
   int64_t result = 1, base = a;
   for (int64_t left = b; left; left >>= 1) {
     if (left & 1) result = mul(run, site, result, base);
-    if (left > 1) {
-      if (base == 0 || base == 1) return box(b == 0 ? int64_t{1} : base);
-      if (base == -1) { base = 1; continue; }
-      base = mul(run, site, base, base);
-    }
+    if (left > 1) base = mul(run, site, base, base);  // it is a factor: a higher bit is set
   }
   return box(result);
 }
@@ -63,7 +59,6 @@ double pow(Run& run, int32_t site, double a, double b) {
     if (a < 0 && b != std::floor(b)) fail(run, site, kComplex);
     if (!std::isfinite(result)) fail(run, site, kPython, a, b);
   }
-  if (std::isinf(a) && a < 0 && std::isfinite(b) && b != std::floor(b)) fail(run, site, kComplex);
   return result;
 }
 
