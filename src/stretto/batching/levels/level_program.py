@@ -11,11 +11,13 @@ from stretto.batching.levels.tables import Layout, Tables
 from stretto.batching.program import Block
 from stretto.batching.types import TensorType
 from stretto.build import build
+from stretto.ir.sizes import Size
 from stretto.lowering.updates import Updates
 from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import find_machine
 from stretto.options import Options
 from stretto.runtime.constants import Weights
+from stretto.runtime.results import Result
 
 
 class LevelProgram:
@@ -49,6 +51,9 @@ class LevelProgram:
         self.stages: Stages = build(self.code.program, machine, options, device, updates)
         assert self.stages.executable is not None
         self._executable = self.stages.executable
+        if machine.is_native:
+            self._places = _places(self.code, self.stages)
+        self._call = self._run_native if machine.is_native else self._run_sized
         folded = self.stages.program.folded.sources | self.code.program.folded.sources
         self.weights = Weights(
             [
@@ -79,12 +84,41 @@ class LevelProgram:
         results = list(pools)
         if not len(tables.steps):
             return results
-        limits = [
-            torch.empty((max(1, limit), 0), dtype=torch.uint8)
-            for limit in (tables.largest, tables.longest)
-        ]
-        made = self._executable([tables.steps, tables.indices, tables.numbers, *limits, *pools])
+        made = self._call(tables, results)
         for number, pool in zip(self.layout.written, made, strict=True):
             assert isinstance(pool, torch.Tensor)
             results[number] = pool
         return results
+
+    def _run_sized(self, tables: Tables, pools: list[torch.Tensor]) -> list[Result]:
+        """Reads the sizes of the launch from its tensors."""
+        limits = [
+            torch.empty((max(1, limit), 0), dtype=torch.uint8, device=tables.steps.device)
+            for limit in (tables.largest, tables.longest)
+        ]
+        return self._executable([tables.steps, tables.indices, tables.numbers, *limits, *pools])
+
+    def _run_native(self, tables: Tables, pools: list[torch.Tensor]) -> list[Result]:
+        """Tells the sizes, so that nobody compares shapes: a launch may take microseconds."""
+        steps, indices, numbers = tables.steps, tables.indices, tables.numbers
+        known = [
+            len(steps),
+            len(indices),
+            len(numbers),
+            max(1, tables.largest),
+            max(1, tables.longest),
+            *map(len, pools),
+        ]
+        sizes = [known[place] for place in self._places]
+        return self._executable([steps, indices, numbers, _NOTHING, _NOTHING, *pools], sizes)
+
+
+_NOTHING = torch.empty((1, 0), dtype=torch.uint8)
+"""What stands for a limit: nobody reads it."""
+
+
+def _places(code: LevelCode, stages: Stages) -> list[int]:
+    """For each symbol of the executable, which parameter has it as its first dim."""
+    leads = [Size.of(param.tensor.shape[0]).symbol for param in code.program.main.params]
+    _, interface = stages.runnable()
+    return [leads.index(symbol) for symbol in interface.symbols]
