@@ -21,6 +21,8 @@ from stretto.batching.frontend.evaluation import Again
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import note_cell, note_module
 from stretto.batching.frontend.joins import merge
+from stretto.batching.frontend.kinds import each_type
+from stretto.batching.frontend.narrowing import python_class
 from stretto.batching.frontend.operators import (
     call_static,
     call_torch,
@@ -66,17 +68,26 @@ def _apply(frame: Frame, function: Value, args: list[Value], kwargs: dict[str, V
             return over_choices(
                 frame, args, kwargs, lambda a, k: call_method(frame, name, owner, a, k)
             )
-        case Method(FunctionType() as python, owner):
+        case Method(python, owner):
+            assert isinstance(python, FunctionType)
             return _apply_static(frame, python, [owner, *args], kwargs)
-        case Method(Closure() as closure, owner):
-            return _apply(frame, closure, [owner, *args], kwargs)
         case Native(_, call):
             return call(frame, args, kwargs)
         case Dynamic():
-            found = attribute(frame, function, "__call__")
-            return apply(frame, found, args, kwargs)
+            return each_type(frame, function, lambda one: _apply_object(frame, one, args, kwargs))
         case _:
             return frame.refuse("this value cannot be called")
+
+
+def _apply_object(
+    frame: Frame, value: Dynamic, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A call of an object of the instance."""
+    python = python_class(frame, value.type)
+    if not any("__call__" in vars(owner) for owner in python.__mro__):
+        frame.fail(TypeError, f"'{python.__name__}' object is not callable")
+        raise PathEnds
+    return apply(frame, attribute(frame, value, "__call__"), args, kwargs)
 
 
 def _apply_static(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -170,7 +181,7 @@ def _is_of_torch(item: Any) -> bool:
         getattr(item, "__objclass__", None), "__module__", ""
     )
     return (isinstance(module, str) and (module == "torch" or module.startswith("torch."))) or (
-        getattr(item, "__self__", None) is torch._C
+        getattr(getattr(item, "__self__", None), "__name__", "") == "torch._C"
         or (
             type(item).__name__ in ("OpOverload", "OpOverloadPacket", "method_descriptor")
             and hasattr(torch.Tensor, getattr(item, "__name__", "?"))
@@ -207,8 +218,7 @@ def _rows_where_lists(frame: Frame, item: Any, value: Value) -> Value:
 def _apply_module(
     frame: Frame, module: torch.nn.Module, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    if hooks:
+    if vars(module).get("_forward_hooks") or vars(module).get("_forward_pre_hooks"):
         frame.refuse(f"a {type(module).__name__} has hooks", "remove them before batching")
     forward = vars(module).get("forward", getattr(type(module), "forward", None))
     is_torch = type(module).__module__.startswith("torch.")
@@ -217,7 +227,7 @@ def _apply_module(
         given = args if isinstance(forward, MethodType) else [Static(module), *args]
         return _apply_static(frame, forward, given, kwargs)
     if module.training and any(
-        isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.p > 0
+        "dropout" in type(part).__name__.lower() and getattr(part, "p", 0) > 0
         for part in module.modules()
     ):
         frame.refuse("a module with dropout is in training mode", "call model.eval()")
@@ -644,8 +654,8 @@ def _parameter(frame: Frame, value: Value, name: str, parameters: list[Variable]
         case TupleValue(items, is_list, names):
             inner = tuple(_parameter(frame, item, name, parameters) for item in items)
             return TupleValue(inner, is_list, names)
-        case Method(function, owner):
-            return Method(function, _parameter(frame, owner, name, parameters))
+        case Method():
+            return Method(value.function, _parameter(frame, value.owner, name, parameters))
         case Static() | Closure():
             return value
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import FunctionType
 from typing import Any
@@ -17,6 +17,7 @@ from stretto.batching.frontend.frame import Frame, constant
 from stretto.batching.frontend.guards import note_attribute
 from stretto.batching.frontend.joins import branch
 from stretto.batching.frontend.kinds import each_type, unpacked
+from stretto.batching.frontend.narrowing import python_class
 from stretto.batching.frontend.operators import call_torch, getitem, is_static, is_tensor_like
 from stretto.batching.frontend.tuples import is_tuple, known_items
 from stretto.batching.frontend.values import (
@@ -44,9 +45,6 @@ from stretto.batching.types import (
     alternatives,
     union,
 )
-
-METHOD_OWNERS = (TensorType, RowsType, ListType, TupleType, DictType)
-
 
 # ---- attributes ------------------------------------------------------------------------------
 
@@ -84,19 +82,6 @@ def _dynamic_attribute(frame: Frame, value: Dynamic, type_: Type, name: str) -> 
     with_field = [kind for kind in records if _has_field(frame, kind, name)]
     if records and len(with_field) == len(records):
         return _field(frame, value, records, name)
-    owners = [kind for kind in kinds if isinstance(kind, METHOD_OWNERS) or kind is Scalar.STR]
-    if not records and not owners:
-        shown = frame.show(type_)
-        if type_ is Scalar.NONE:
-            frame.fail(AttributeError, f"'NoneType' object has no attribute '{name}'")
-            raise PathEnds
-        frame.refuse(f"{shown} has no attribute {name}")
-    known = [kind for kind in kinds if kind in records or kind in owners]
-    if len(known) < len(kinds):
-        message = f"'NoneType' object has no attribute '{name}'"
-        value = frame.assign(
-            "expect", union(known), value.operand, detail=(union(known), message, AttributeError)
-        )
     return each_type(frame, value, lambda one: _of_one_type(frame, one, name))
 
 
@@ -121,7 +106,11 @@ def _of_one_type(frame: Frame, value: Dynamic, name: str) -> Value:
             return _tensor_attribute(frame, value, kind, name)
         case RowsType(row):
             return _rows_attribute(frame, value, row, name)
-        case _:
+        case kind:
+            python = python_class(frame, kind)
+            if not any(name in vars(owner) for owner in python.__mro__):
+                frame.fail(AttributeError, f"'{python.__name__}' object has no attribute '{name}'")
+                raise PathEnds
             return Method(name, value)
 
 
@@ -313,7 +302,7 @@ def _bound(
     names: Sequence[str],
     args: list[Value],
     kwargs: dict[str, Value],
-    defaults: dict[str, Value],
+    defaults: Mapping[str, Value],
 ) -> dict[str, Value]:
     if len(args) > len(names):
         frame.refuse(f"{title}() takes {len(names)} arguments, and is given {len(args)}")
@@ -498,10 +487,13 @@ def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:
     if isinstance(index, SliceValue):
         return _sliced(frame, value, index)
     if isinstance(value.type, RowsType) and is_tuple(index):
-        first, *rest = known_items(frame, index) or ()
+        items = known_items(frame, index)
+        if not items:
+            return getitem(frame, value, index)
+        first, rest = items[0], items[1:]
         if is_int(first):
             row = _list_item(frame, value, first)
-            return getitem(frame, row, TupleValue(tuple(rest))) if rest else row
+            return getitem(frame, row, TupleValue(rest)) if rest else row
         return getitem(frame, value, index)
     is_one = isinstance(index, SliceValue) or is_int(index)
     is_one |= is_tensor_like(index) and not _is_long(index)

@@ -245,7 +245,7 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
     if kind is None and keys:
         frame.refuse("the keys of a dict have several types", "use keys of one type")
     if kind is not None:
-        if kind not in (Scalar.INT, Scalar.STR, Scalar.BOOL) or not isinstance(kind, Scalar):
+        if kind not in (Scalar.INT, Scalar.STR, Scalar.BOOL):
             frame.refuse(f"a key of a dict is {frame.show(kind)}", "use an int or a string as key")
         frame.evaluation.has_keys(cell, kind)
     return frame.assign("dict", frame.evaluation.dict_type(cell), *operands)

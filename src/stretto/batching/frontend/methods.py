@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -296,13 +297,14 @@ def _tensor_method(
 
 def _tolist(frame: Frame, owner: Dynamic, kind: TensorType) -> Value:
     """The numbers of a small tensor, each read for itself."""
-    if not kind.shape:
+    shape: Sequence[int] = kind.shape
+    if not shape:
         return read_number(frame, owner, object)
-    if len(kind.shape) > 1 or kind.shape[0] > 64:
+    if len(shape) > 1 or shape[0] > 64:
         frame.refuse("tolist of a tensor that is no short vector")
     from stretto.batching.frontend.operators import getitem
 
-    parts = [getitem(frame, owner, Static(i)) for i in range(kind.shape[0])]
+    parts = [getitem(frame, owner, Static(i)) for i in range(shape[0])]
     numbers = tuple(read_number(frame, part, object) for part in parts)
     return new_list(frame, frame.evaluation.cell(frame.site("tolist")), numbers)
 

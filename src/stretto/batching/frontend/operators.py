@@ -97,7 +97,7 @@ class _Draws(TorchDispatchMode):
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -422,7 +422,9 @@ def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
     """The leaves in the tuples and lists that the function returned them in."""
     if structure.is_leaf():
         return leaves.pop(0)
-    children = structure.children() if callable(structure.children) else structure.children_specs
+    children: Any = (
+        structure.children() if callable(structure.children) else structure.children_specs
+    )
     parts = tuple(_structured(frame, leaves, child) for child in children)
     kind = structure.type
     if kind is tuple or (isinstance(kind, type) and issubclass(kind, tuple)):

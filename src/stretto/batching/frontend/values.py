@@ -58,7 +58,7 @@ class Closure:
 class Method:
     """A method of a value that is not static: `function` is called with `owner` before the rest."""
 
-    function: FunctionType | Closure | str
+    function: FunctionType | str
     owner: Value
 
 

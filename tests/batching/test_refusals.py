@@ -1,0 +1,106 @@
+"""What a batch does not do is refused at its line, with a remedy, and changes nothing."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from stretto.errors import CaptureError
+from tests.batching.agree import check
+
+LOG: list[int] = []
+DROPOUT = nn.Dropout(0.5)
+NORMALISATION = nn.BatchNorm1d(3)
+WEIGHT = nn.Parameter(torch.ones(3))
+
+
+def changes_a_global(x: Any) -> Any:
+    LOG.append(1)
+    return x
+
+
+def draws_in_python(x: Any) -> Any:
+    return x + random.random()
+
+
+def draws_a_tensor(x: Any) -> Any:
+    return x + torch.rand(3)
+
+
+def reads_a_clock(x: Any) -> Any:
+    return x + time.time()
+
+
+def trains_dropout(x: Any) -> Any:
+    return DROPOUT(x)
+
+
+def trains_a_normalisation(x: Any) -> Any:
+    return NORMALISATION(x.unsqueeze(0).repeat(2, 1))
+
+
+def changes_a_parameter(x: Any) -> Any:
+    WEIGHT.add_(x)
+    return WEIGHT
+
+
+def assigns_an_item(x: Any) -> Any:
+    x[0] = 1
+    return x
+
+
+def changes_in_place(x: Any) -> Any:
+    x.mul_(2)
+    return x
+
+
+def prints(x: Any) -> Any:
+    print(x)
+    return x
+
+
+FUNCTIONS: dict[Callable[..., Any], str] = {
+    changes_a_global: "append changes a list that all instances share",
+    draws_in_python: "another value at each call",
+    draws_a_tensor: "draws random numbers",
+    reads_a_clock: "another value at each call",
+    trains_dropout: "training mode",
+    trains_a_normalisation: "in place",
+    changes_a_parameter: "add_",
+    assigns_an_item: "an item of tensor",
+    changes_in_place: "in place",
+    prints: "print",
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda item: item.__name__)
+def test_refused_at_its_line(function: Callable[..., Any]) -> None:
+    with pytest.raises(CaptureError, match=FUNCTIONS[function]) as caught:
+        check(function, [torch.ones(3)])
+    assert caught.value.location is not None
+    assert caught.value.location.line == function.__code__.co_firstlineno + 1
+    assert caught.value.remedy
+    assert not LOG and torch.equal(WEIGHT, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("instance", "path"),
+    [(object(), "[0]"), ({1: 2, "a": 3}, "[0]"), ([1, {"f": lambda x: x}], "[0][1]['f']")],
+)
+def test_what_is_no_data_is_named_by_its_path(instance: Any, path: str) -> None:
+    with pytest.raises(CaptureError, match="argument 0") as caught:
+        check(lambda x: x, [instance])
+    assert f"argument 0{path} is " in caught.value.message
+
+
+def test_an_attribute_that_a_kind_of_data_lacks() -> None:
+    def read(x: Any) -> Any:
+        return x.foo
+
+    check(read, [1, torch.ones(3), None, "a", [1], (1, 2)])
