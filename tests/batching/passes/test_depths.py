@@ -16,7 +16,7 @@ from stretto.batching.printer import print_function
 from stretto.batching.program import InstanceProgram, Phase, walk
 from tests.batching.passes.checking import check, program_of, records
 
-ALL = tuple(passes(BatchPasses()))
+ALL = tuple(passes(BatchPasses(hoist=True)))
 SENTENCES = [[torch.randn(4) for _ in range(n)] for n in (3, 0, 1, 5)]
 
 
@@ -227,5 +227,5 @@ def test_a_loop_in_a_branch_in_a_recursion() -> None:
 
     columns = [[tree(0), tree(2), tree(1), tree(3)], SENTENCES]
     for off in (None, "phases", "hoist", "tidy", "branches", "coarsen"):
-        options = BatchPasses(**({off: False} if off else {}))
+        options = BatchPasses(**({"hoist": True} | ({off: False} if off else {})))
         check(state, columns, *passes(options))

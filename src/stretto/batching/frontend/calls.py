@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -655,7 +655,7 @@ def _parameter(frame: Frame, value: Value, name: str, parameters: list[Variable]
             inner = tuple(_parameter(frame, item, name, parameters) for item in items)
             return TupleValue(inner, is_list, names)
         case Method():
-            return Method(value.function, _parameter(frame, value.owner, name, parameters))
+            return replace(value, owner=_parameter(frame, value.owner, name, parameters))
         case Static() | Closure():
             return value
         case _:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -297,7 +296,7 @@ def _tensor_method(
 
 def _tolist(frame: Frame, owner: Dynamic, kind: TensorType) -> Value:
     """The numbers of a small tensor, each read for itself."""
-    shape: Sequence[int] = kind.shape
+    shape = list(kind.shape)
     if not shape:
         return read_number(frame, owner, object)
     if len(shape) > 1 or shape[0] > 64:

@@ -29,13 +29,15 @@ class BatchPasses:
     tidy: equal operators are computed once, tensors that all instances share are read once per
     batch. branches: operators move into the arms of branches. phases: stages of the main function
     run one after the other for the whole batch. hoist: products that need no recurrent value run
-    at depth 0. coarsen: operators between decisions are one block.
+    at depth 0; it is off, because what it saves in products is less than what its results cost to
+    write and to gather again (docs/batching_passes.md). coarsen: operators between decisions are
+    one block.
     """
 
     tidy: bool = True
     branches: bool = True
     phases: bool = True
-    hoist: bool = True
+    hoist: bool = False
     coarsen: bool = True
 
 
