@@ -123,6 +123,23 @@ def test_a_new_kind_of_data_extends_the_program() -> None:
     check(many, total, [[Leaf(1.0), Twice(Leaf(4.0))], Leaf(2.0)])
 
 
+def test_dicts_keep_the_order_of_their_keys() -> None:
+    def parts(item: dict[str, int]) -> Any:
+        return list(item), list(item.values()), item["a"]
+
+    many = stretto.batch(parts)
+    check(many, parts, [{"a": 1, "b": 2}])
+    with pytest.raises(CaptureError, match="a loop goes through"):
+        many([{"b": 3, "a": 4}])
+
+    def first(item: dict[str, int]) -> Any:
+        return item["a"], item
+
+    again = stretto.batch(first)
+    check(again, first, [{"a": 1, "b": 2}])
+    check(again, first, [{"b": 3, "a": 4}, {"a": 1, "b": 2}])
+
+
 def test_an_instance_that_fails_is_named_and_the_batcher_goes_on() -> None:
     def first(items: list[int]) -> int:
         return items[0] + 1

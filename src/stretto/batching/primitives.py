@@ -57,7 +57,7 @@ def _is(program: InstanceProgram, value: Any, type_: Type) -> bool:
             info = program.classes[number]
             if type(value) is not info.python:
                 return False
-            return info.kind != "dict" or set(value) == set(info.fields)
+            return info.kind != "dict" or tuple(value) == info.fields
         case TupleType(items):
             return type(value) is tuple and len(value) == len(items)
         case ListType(_, is_tuple):

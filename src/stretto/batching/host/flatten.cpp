@@ -1,5 +1,6 @@
 // Python instances as native values. Every value is checked against the types of the program; each
 // object is read once for each type under which it is met, so cyclic and deep data are no problem.
+#include <cstring>
 #include <new>
 
 #include "flat.h"
@@ -174,9 +175,23 @@ class Flattener {
     const ClassInfo& info = info_.classes[number];
     if (info.kind != kFixedDict) return true;
     if (python.dict_size(object) != info.field_count) return false;
-    for (int32_t i = 0; i < info.field_count; ++i)
-      if (!python.dict_get(object, flat_.classes[number].fields[i])) return false;
+    // The order of the keys counts: a loop through the dict follows it.
+    intptr_t place = 0;
+    Py key, item;
+    for (int32_t i = 0; i < info.field_count && python.dict_next(object, &place, &key, &item); ++i)
+      if (!same_text(key, flat_.classes[number].fields[i])) return false;
     return true;
+  }
+
+  static bool same_text(Py key, Py name) {
+    if (key == name) return true;
+    Py cls = python.type(key);
+    python.release(cls);  // the object holds it
+    if (cls != python.text_type) return false;
+    intptr_t key_bytes = 0, name_bytes = 0;
+    const char* one = python.text_of(key, &key_bytes);
+    const char* other = python.text_of(name, &name_bytes);
+    return one && other && key_bytes == name_bytes && !std::memcmp(one, other, static_cast<size_t>(key_bytes));
   }
 
   bool record(const Task& task, int32_t number) {
