@@ -140,6 +140,17 @@ def test_dicts_keep_the_order_of_their_keys() -> None:
     check(again, first, [{"b": 3, "a": 4}, {"a": 1, "b": 2}])
 
 
+def test_a_key_of_several_types_is_refused() -> None:
+    def looked_up(key: Any) -> int:
+        table = {"a": 1, "b": 2}
+        return table[key]
+
+    many = stretto.batch(looked_up)
+    check(many, looked_up, ["a", "b"])
+    with pytest.raises(CaptureError, match="a key that may be"):
+        many(["a", [1]])
+
+
 def test_an_instance_that_fails_is_named_and_the_batcher_goes_on() -> None:
     def first(items: list[int]) -> int:
         return items[0] + 1

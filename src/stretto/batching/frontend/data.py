@@ -42,6 +42,7 @@ from stretto.batching.types import (
     TensorType,
     TupleType,
     Type,
+    UnionType,
     alternatives,
     union,
 )
@@ -405,11 +406,21 @@ def _static_by_dynamic(frame: Frame, item: Any, index: Value) -> Value:
     )
 
 
+def _one_kind(frame: Frame, key: Dynamic) -> None:
+    """Refuses a key that may be of several types."""
+    if isinstance(key.type, UnionType):
+        frame.refuse(
+            f"a key that may be {frame.show(key.type)}",
+            "tell the kinds apart with isinstance before it is used",
+        )
+
+
 def _chosen(
     frame: Frame, options: list[tuple[Any, Any]], index: Value, error: type, length: int
 ) -> Value:
     """One of several static objects that cannot be data, as modules: a call of it is a branch."""
     given = frame.dynamic(index)
+    _one_kind(frame, given)
     if length:
         negative = frame.assign("lt", Scalar.BOOL, given.operand, frame.operand(Static(0)))
         wrapped = branch(
@@ -608,6 +619,7 @@ def delete_item(frame: Frame, owner: Value, index: Value) -> None:
 
 def _field_by_key(frame: Frame, value: Dynamic, kind: RecordType, key: Dynamic) -> Value:
     """An item of a dict with fixed keys by a key that the instance decides."""
+    _one_kind(frame, key)
     if key.type is not Scalar.STR:
         frame.fail(KeyError, key.operand)
         raise PathEnds
