@@ -244,3 +244,28 @@ def test_the_cuda_machine_emulated() -> None:
     random.seed(0)
     model = Tree()
     check(stretto.batch(model, backend="cuda-emulated"), model, [tree(2) for _ in range(3)])
+
+
+@dataclass
+class Holder:
+    value: Any
+
+
+def test_tensors_of_different_shapes_in_one_place_are_grouped() -> None:
+    def total(item: Holder) -> torch.Tensor:
+        return (item.value * 2).sum()
+
+    torch.manual_seed(0)
+    shapes = ((2, 3), (2, 4), (4, 3), (2, 3), ())
+    check(stretto.batch(total), total, [Holder(torch.randn(shape)) for shape in shapes])
+
+
+def test_another_dtype_extends_the_program() -> None:
+    def steps(x: torch.Tensor, position: torch.Tensor, count: int) -> torch.Tensor:
+        for _ in range(count):
+            x = x * 2 + x[position.item()]
+        return x
+
+    many = stretto.batch(steps)
+    for dtype in (torch.int64, torch.int32):
+        check(many, steps, [torch.arange(4.0)], [torch.tensor(1, dtype=dtype)], [2])

@@ -1,6 +1,8 @@
 """The rules of InstancePrograms, checked after the front end and after every pass.
 
-- Every variable is assigned before it is used, on every way that leads to the use.
+- Every variable is assigned before it is used, on every way that leads to the use. In an arm of a
+  branch on the number of a choice (`frontend/options.py`) a variable may be used that some ways to
+  the branch have assigned: those on which the number was chosen.
 - Break and Continue are in a loop, Leave in the scope that it names, and none of these nor a
   Return leaves a body of a Fork.
 - Operands of operators and blocks are tensors, rows and numbers, of the types that these are
@@ -28,6 +30,7 @@ from stretto.batching.program import (
     If,
     InstanceProgram,
     Leave,
+    Literal,
     Loop,
     Operand,
     Operate,
@@ -177,6 +180,12 @@ class _FunctionVerifier:
         self._number = number
         self._function = function
         self._around: list[_Around] = []
+        self._seen: set[Variable] = set(function.parameters)
+        """What any statement so far has assigned."""
+        self._tests: set[Variable] = set()
+        """Whether a number is that of an option of a choice."""
+        self._choices = 0
+        """How many branches on such numbers are around a statement."""
 
     def verify(self) -> None:
         for parameter in self._function.parameters:
@@ -206,7 +215,11 @@ class _FunctionVerifier:
             case If(condition, then, orelse):
                 self._use((condition,), assigned, statement)
                 self._scalar(condition, (Scalar.BOOL,), statement)
-                return _meet([self._body(then, assigned), self._body(orelse, assigned)])
+                chooses = condition in self._tests
+                self._choices += chooses
+                ends = [self._body(then, assigned), self._body(orelse, assigned)]
+                self._choices -= chooses
+                return _meet(ends)
             case Loop(inner):
                 around = _Around("loop")
                 self._within(around, inner, assigned)
@@ -304,13 +317,21 @@ class _FunctionVerifier:
                 targets = (target,)
             case _:
                 assert_never(statement)
+        self._seen.update(targets)
+        match statement:
+            case Assign(Variable() as test, "eq", (_, Literal(int()))):
+                self._tests.add(test)
+            case _:
+                pass
         return assigned.union(targets)
 
     # ---- rules
 
     def _use(self, operands: Iterable[Operand], assigned: _Assigned, statement: Statement) -> None:
         for operand in operands:
-            if isinstance(operand, Variable) and operand not in assigned:
+            if not isinstance(operand, Variable) or operand in assigned:
+                continue
+            if not (self._choices and operand in self._seen):
                 raise self._error(
                     f"%{operand.name} is used on a way where it is not assigned", statement
                 )
