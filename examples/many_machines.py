@@ -1,6 +1,8 @@
 """One batcher on many machines, by Ray: a corpus with Ray Data, a service with Ray Serve.
 
-Run it: `python examples/many_machines.py`; it needs `pip install "ray[data,serve]"`.
+Run it: `python examples/many_machines.py`
+
+It needs Ray: `pip install "ray[data,serve]"`.
 
 Ray starts on this machine alone. On a cluster, say where it is: `RAY_ADDRESS=auto`.
 """

@@ -97,4 +97,7 @@ def _may_name(path: Path, name: str) -> bool:
     machines: dict[str, Machine] = known_machines()
     if folder and type(machines[name]).__module__.split(".")[2] == folder:
         return True
-    return name in TORCH_DEVICES and path.parts[0] in ("frontends", "machines", "saving")
+    return name in TORCH_DEVICES and (
+        path.parts[0] in ("frontends", "machines", "saving")
+        or path.parts[:2] in (("batching", "frontend"), ("batching", "serving"))
+    )

@@ -6,7 +6,9 @@ A block that is only a sketch is marked by an HTML comment `<!-- not run -->` on
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("cuda", "guide", "saving", "timeline", "torch_compile")
+        for name in ("batching", "cuda", "guide", "saving", "timeline", "torch_compile")
     ),
 ]
 
@@ -45,9 +47,11 @@ def test_the_python_of_a_page_runs(
         lines += [""] * (line - 1 - len(lines)) + code.splitlines()
     script = tmp_path / f"{page.stem}.py"
     script.write_text("\n".join(lines) + "\n")
-    names = {"__name__": "__example__", "__file__": str(script)}
+    module = ModuleType("__example__")
+    module.__file__ = str(script)
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
     torch.manual_seed(0)
-    exec(compile(script.read_text(), str(script), "exec"), names)
+    exec(compile(script.read_text(), str(script), "exec"), vars(module))
 
 
 def test_blocks_are_found_with_their_lines() -> None:

@@ -22,7 +22,10 @@ from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.batching.program import InstanceProgram
 from stretto.batching.serving import Failure, Outcome, Value
 from stretto.batching.types import Type
+from stretto.machines.machine import HOST
+from stretto.machines.registry import default_machine
 from stretto.options import Options
+from stretto.placement import AUTO
 
 FIRST_ROWS = 256
 """Rows of a pool at first."""
@@ -162,8 +165,7 @@ def compile_batch(
     run_passes(program, passes)
     seconds["passes"] = perf_counter() - begin
     pools = layout(program).pools
-    device = torch.device("cpu")
-    machine = "cpu" if backend == "auto" else backend
+    machine = default_machine().name if backend == AUTO else backend
     with ThreadPoolExecutor(1) as beside:
         begin = perf_counter()
         building = beside.submit(HostProgram, program, options)
@@ -172,4 +174,4 @@ def compile_batch(
         host = building.result()
         seconds["host"] = host.seconds_to_build
     reads = tuple(evaluation.reads.values())
-    return CompiledBatch(program, evaluation, host, levels, device, reads, seconds)
+    return CompiledBatch(program, evaluation, host, levels, HOST, reads, seconds)

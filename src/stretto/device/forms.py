@@ -84,7 +84,7 @@ class ProgramInterface:
     stops: tuple[Stop, ...] = ()
     made: frozenset[int] = frozenset()
     packings: tuple[Packing, ...] = ()
-    repeatable: bool = False
+    repeatable: bool = field(default=False, compare=False)
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:

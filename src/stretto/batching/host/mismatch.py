@@ -59,7 +59,7 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is a dense tensor in main memory, of no class of its own."""
-    in_memory = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    in_memory = tensor.is_cpu and tensor.layout == torch.strided
     return in_memory and type(tensor) in _TENSORS
 
 
@@ -95,7 +95,7 @@ def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iter
 
 def _found(value: Any) -> str:
     if isinstance(value, torch.Tensor) and type(value) in _TENSORS:
-        device = "" if value.device.type == "cpu" else f" on {value.device}"
+        device = "" if value.is_cpu else f" on {value.device}"
         device += "" if value.layout == torch.strided else f" of layout {value.layout}"
         try:
             return f"{tensor_type(value)}{device}"

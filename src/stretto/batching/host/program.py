@@ -152,7 +152,7 @@ class Flat:
         if not count:
             return
         left = (ctypes.c_int64 * count)()
-        if all(pool.device.type == "cpu" for pool in pools):
+        if all(pool.is_cpu for pool in pools):
             found = native.stretto_host_copy(self.handle, _addresses(pools), left)
             if found == -2:
                 raise RunError(

@@ -14,7 +14,7 @@ from stretto.build import build
 from stretto.ir.sizes import Size
 from stretto.lowering.updates import Updates
 from stretto.machines.machine import HOST, Stages
-from stretto.machines.registry import find_machine
+from stretto.machines.registry import default_machine, find_machine
 from stretto.options import Options
 from stretto.runtime.constants import Weights
 from stretto.runtime.results import Result
@@ -34,14 +34,14 @@ class LevelProgram:
         blocks: Sequence[Block],
         pools: Sequence[TensorType] = (),
         options: Options | None = None,
-        backend: str = "cpu",
+        backend: str | None = None,
         device: torch.device = HOST,
     ) -> None:
-        """pools: the types of pools that come first, in this order; types that are only in blocks
-        follow. Raises CaptureError, with the user's line, for a block that cannot be captured, and
-        the error of the stage that fails."""
+        """backend: the machine's name; None is the default one. pools: the types of pools that come
+        first, in this order; types that are only in blocks follow. Raises CaptureError, with the
+        user's line, for a block that cannot be captured, and the error of the stage that fails."""
         options = options or Options()
-        machine = find_machine(backend)
+        machine = default_machine() if backend is None else find_machine(backend)
         machine.require_ready()
         machine.prepare(options)
         self.code: LevelCode = level_code(blocks, options, pools)
