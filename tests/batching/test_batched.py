@@ -269,3 +269,14 @@ def test_another_dtype_extends_the_program() -> None:
     many = stretto.batch(steps)
     for dtype in (torch.int64, torch.int32):
         check(many, steps, [torch.arange(4.0)], [torch.tensor(1, dtype=dtype)], [2])
+
+
+def test_data_that_no_program_can_know_is_named() -> None:
+    def doubled(item: Holder) -> int:
+        return item.value * 2
+
+    many = stretto.batch(doubled)
+    check(many, doubled, [Holder(1), Holder(2)])
+    with pytest.raises(CaptureError, match=r"item\[1\].value|instance 1"):
+        many([Holder(1), Holder(1 << 70)])
+    check(many, doubled, [Holder(3)])

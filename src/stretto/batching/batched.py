@@ -42,6 +42,10 @@ class _Signature:
     def __post_init__(self) -> None:
         self.observer = Observer(self.evaluation)
 
+    def types(self) -> tuple[object, ...]:
+        """All that is known of the types of instances."""
+        return (*self.evaluation.cells, *self.evaluation.classes.infos)
+
     def forget(self) -> None:
         """The program is made from the beginning, since something static has changed."""
         self.evaluation = Evaluation()
@@ -144,7 +148,10 @@ class Batched(Streaming):
                         remedy="annotate the classes of the data, or keep values of fewer types "
                         "in one place",
                     ) from None
+                known = signature.types()
                 self._compile(signature, columns)
+                if signature.types() == known:  # it is no data that a program could know
+                    raise CaptureError(found.message) from None
 
     def _compile(self, signature: _Signature, columns: list[Sequence[Any]]) -> None:
         """Makes the program for all kinds of data seen so far and in these instances."""

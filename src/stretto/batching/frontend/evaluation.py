@@ -258,6 +258,7 @@ class Evaluation:
 
     def run(self, body: Callable[[], None]) -> InstanceProgram:
         """Evaluates `body`, which makes function 0, until nothing changes. Raises CaptureError."""
+        self.rounds = 0
         while True:
             self.rounds += 1
             if self.rounds > MOST_ROUNDS:
