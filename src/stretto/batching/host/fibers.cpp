@@ -82,20 +82,20 @@ namespace {
 constexpr size_t kReserve = size_t{128} << 10;  // of a stack, for functions that do not check it
 constexpr size_t kOnlyStack = size_t{1} << 30, kFiberStack = size_t{32} << 20, kLeastStack = size_t{1} << 20;
 constexpr size_t kKept = size_t{64} << 10;      // of an unused stack, the memory that is kept
+constexpr size_t kMostUnused = 512;            // stacks that are kept, in address space only
 constexpr size_t kMostFibers = 8192;           // beyond, concurrent calls run one after the other
 
-std::vector<Stack> unused_stacks;  // guarded by the GIL, as all that is done here
+// Of all programs of the process; guarded by the GIL, as all that is done here.
+std::vector<Stack>* unused_stacks = nullptr;
 
 Run* starting = nullptr;
 
 bool take_stack(Stack& stack, size_t wanted) {
-  for (size_t i = unused_stacks.size(); i-- > 0;)
-    if (unused_stacks[i].size >= wanted || (wanted == kFiberStack && unused_stacks[i].size < kOnlyStack)) {
-      stack = unused_stacks[i];
-      unused_stacks[i] = unused_stacks.back();
-      unused_stacks.pop_back();
-      return true;
-    }
+  if (wanted == kFiberStack && !unused_stacks->empty()) {
+    stack = unused_stacks->back();
+    unused_stacks->pop_back();
+    return true;
+  }
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   for (size_t size = wanted; size >= kLeastStack; size /= 2) {
     void* memory = mmap(nullptr, size + page, PROT_READ | PROT_WRITE,
@@ -114,9 +114,9 @@ bool take_stack(Stack& stack, size_t wanted) {
 }
 
 void give_back(Stack stack) {
-  madvise(stack.low, stack.size - kKept, MADV_DONTNEED);
-  if (unused_stacks.size() < 1024) {
-    unused_stacks.push_back(stack);
+  if (stack.size <= kFiberStack && unused_stacks->size() < kMostUnused) {
+    madvise(stack.low, stack.size - kKept, MADV_DONTNEED);
+    unused_stacks->push_back(stack);
     return;
   }
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -373,10 +373,11 @@ void go_on(Run& run) {
   }
 }
 
-void release_stacks() {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  for (Stack stack : unused_stacks) munmap(stack.low - page, stack.size + page);
-  unused_stacks.clear();
-}
-
 }  // namespace stretto
+
+// The stacks that programs hand on to one another; `shared` is what the first one returned, or null.
+extern "C" void* stretto_host_share_stacks(void* shared) {
+  using namespace stretto;
+  unused_stacks = shared ? static_cast<std::vector<Stack>*>(shared) : new std::vector<Stack>();
+  return unused_stacks;
+}

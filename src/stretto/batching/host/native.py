@@ -32,6 +32,7 @@ class TableView(ctypes.Structure):
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "program": (_POINTER, ()),
     "configure": (None, (_POINTER,)),
+    "share_stacks": (_POINTER, (_POINTER,)),
     "flatten": (_POINTER, (_POINTER, _POINTER, _OBJECT, _INT64, _POINTER)),
     "tensor_count": (_INT64, (_POINTER,)),
     "list_tensors": (None, (_POINTER, _OBJECT)),
@@ -52,6 +53,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+_stacks: int | None = None
+"""The unused stacks of fibers, for all programs of this process (fibers.cpp)."""
+
+
 def library_of(path: Path) -> Any:
     """The functions of a shared object `stretto_host_*`, ready to be called, and `TableView`."""
     library = load_library(path)
@@ -59,5 +64,7 @@ def library_of(path: Path) -> Any:
         function = getattr(library, f"stretto_host_{name}")
         function.restype, function.argtypes = result, arguments
     library.stretto_host_configure(python_api())
+    global _stacks
+    _stacks = library.stretto_host_share_stacks(_stacks)
     library.TableView = TableView  # pyright: ignore
     return library

@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import time
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -28,6 +30,7 @@ from stretto.tools.fuzz.trial import Note
 CASES_PER_WORKER = 200
 """After so many a worker is replaced, for the memory of what it has loaded."""
 MOST_BYTES = 8 << 30
+"""That a worker may have beyond what this process had when it was forked."""
 
 T = TypeVar("T")
 
@@ -177,12 +180,19 @@ def _die_at_once() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
 
+def _data_bytes() -> int:
+    """Of this process, as RLIMIT_DATA counts them: all that it may write, touched or not."""
+    found = re.search(r"^VmData:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
+
+
 def _serve(job: Job[Any], pipe: Connection) -> None:
     """The worker: runs cases until the pipe ends."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    most = _data_bytes() + MOST_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     _die_at_once()
     parent = os.getppid()
     while True:

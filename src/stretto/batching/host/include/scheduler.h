@@ -62,6 +62,5 @@ struct Scheduler {
 int64_t now();
 void go_on(Run& run);  // runs all fibers until each has ended or waits
 void flush(Run& run);
-void release_stacks();
 
 }  // namespace stretto
