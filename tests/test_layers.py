@@ -6,6 +6,7 @@ side on one level do not know each other.
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ PYTHON_FRONTEND: tuple[str, ...] = (
     "entry",
     "__init__",
 )
+# The parts of `batching.frontend`, likewise.
+BATCHING_FRONTEND: tuple[str, ...] = (
+    "state",
+    "observe",
+    "control",
+    "tensors",
+    "data",
+    "arithmetic",
+    "iteration",
+    "builtins",
+    "syntax",
+    "calls",
+    "__init__",
+)
+PARTS = {("frontends", "python"): PYTHON_FRONTEND, ("batching", "frontend"): BATCHING_FRONTEND}
 
 
 def allowed_imports() -> dict[str, frozenset[str]]:
@@ -104,18 +120,8 @@ def violations(source: Path) -> list[str]:
 
 def imported_layers(tree: ast.Module, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """Line and layer of each import of stretto in `tree`, the source of `stretto.<module>`."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                targets = [alias.name.split(".") for alias in names]
-            case ast.ImportFrom(names=names):
-                base = from_base(node, module)
-                targets = [[*base, alias.name] for alias in names]
-            case _:
-                continue
-        for target in targets:
-            if target[0] == "stretto":
-                yield node.lineno, layer_of(target[1:])
+    for line, target in imported_modules(tree, module):
+        yield line, layer_of(list(target))
 
 
 def from_base(node: ast.ImportFrom, module: tuple[str, ...]) -> list[str]:
@@ -139,32 +145,60 @@ def test_imports_follow_the_order() -> None:
     assert violations(SOURCE) == []
 
 
-def upward_imports(source: Path) -> list[str]:
-    """Every import in `frontends/python` of a part that stands above the importing one."""
-    package = ("frontends", "python")
+def upward_imports(source: Path, package: tuple[str, str]) -> list[str]:
+    """Every import in a package with ordered parts of a part that stands above the importing
+    one."""
+    order = PARTS[package]
     found: list[str] = []
     for path in sorted((source / Path(*package)).rglob("*.py")):
         module = path.relative_to(source).with_suffix("").parts
-        level = PYTHON_FRONTEND.index(module[2])
-        for node in ast.walk(ast.parse(path.read_text())):
-            match node:
-                case ast.Import(names=names):
-                    targets = [alias.name.split(".") for alias in names]
-                case ast.ImportFrom(names=names):
-                    targets = [[*from_base(node, module), alias.name] for alias in names]
-                case _:
-                    continue
-            for target in targets:
-                if tuple(target[1:3]) != package:
-                    continue
-                part = target[3] if len(target) > 3 else "__init__"
-                if part not in PYTHON_FRONTEND or PYTHON_FRONTEND.index(part) > level:
-                    found.append(f"{path.relative_to(source)}:{node.lineno}: imports `{part}`")
+        level = order.index(module[2])
+        for line, target in imported_modules(ast.parse(path.read_text()), module):
+            if target[:2] != package:
+                continue
+            part = target[2] if len(target) > 2 else "__init__"
+            if part not in order or order.index(part) > level:
+                found.append(f"{path.relative_to(source)}:{line}: imports `{part}`")
     return found
 
 
-def test_the_parts_of_the_python_frontend_follow_their_order() -> None:
-    assert upward_imports(SOURCE) == []
+def imported_modules(
+    tree: ast.Module, module: tuple[str, ...]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Line and name below stretto of what each import of stretto in a module may mean."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                targets = [alias.name.split(".") for alias in names]
+            case ast.ImportFrom(names=names):
+                targets = [[*from_base(node, module), alias.name] for alias in names]
+            case _:
+                continue
+        for target in targets:
+            if target[0] == "stretto":
+                yield node.lineno, tuple(target[1:])
+
+
+@pytest.mark.parametrize("package", PARTS)
+def test_the_parts_of_a_frontend_follow_their_order(package: tuple[str, str]) -> None:
+    assert upward_imports(SOURCE, package) == []
+
+
+def test_the_modules_of_the_batching_frontend_do_not_import_each_other_in_circles() -> None:
+    folder = SOURCE / "batching" / "frontend"
+    modules = {
+        path.relative_to(SOURCE).with_suffix("").parts: path for path in folder.rglob("*.py")
+    }
+    imports: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text())
+        targets = [target for _, target in imported_modules(tree, module)]
+        imports[module] = {target for t in targets for target in (t, t[:-1]) if target in modules}
+        within = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        assert not any(
+            isinstance(node, ast.Import | ast.ImportFrom) for f in within for node in ast.walk(f)
+        ), f"{path} imports within a function"
+    TopologicalSorter(imports).prepare()  # raises CycleError
 
 
 def test_the_python_frontend_does_not_know_the_one_of_graphs() -> None:
@@ -176,7 +210,7 @@ def test_an_import_of_a_higher_part_of_the_python_frontend_is_found(tmp_path: Pa
     plant(tmp_path, "frontends/python/values/a.py", "from stretto.frontends.python.lists import b")
     plant(tmp_path, "frontends/python/lists/b.py", "from stretto.frontends.python.values import a")
     plant(tmp_path, "frontends/python/calls/c.py", "from stretto.frontends.python import capture")
-    assert upward_imports(tmp_path) == [
+    assert upward_imports(tmp_path, ("frontends", "python")) == [
         "frontends/python/calls/c.py:1: imports `capture`",
         "frontends/python/values/a.py:1: imports `lists`",
     ]

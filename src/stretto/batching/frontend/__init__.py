@@ -1,10 +1,11 @@
 """The front end of batching: from a Python function for one instance to an InstanceProgram.
 
 `evaluate` evaluates the user's source on types. What is the same for all instances is computed
-meanwhile; the rest becomes statements. `observe` finds the types of instances, `frame` and
-`builder` hold an activation of a function and the statements it makes, `joins` and `loops` are
-control flow, `expressions`, `statements`, `patterns` the syntax, `data`, `arithmetic`, `builtins`,
-`methods` the values of Python, `operators` those of torch, `calls` the functions of the user.
+meanwhile; the rest becomes statements. `observe` finds the types of instances. The other parts are
+layers, each of which imports only those before it: `state` (what is known while a function is
+evaluated), `control`, `tensors`, `data`, `arithmetic`, `iteration`, `builtins`, `syntax`, `calls`.
+What a lower layer needs of a higher one (to evaluate an expression, to call a value) it finds in
+the tables of `state.dispatch`.
 """
 
 from __future__ import annotations
@@ -13,22 +14,37 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.batching.frontend import calls, patterns, statements
-from stretto.batching.frontend.builder import Draft, PathEnds, finished
-from stretto.batching.frontend.dispatch import apply
-from stretto.batching.frontend.evaluation import Evaluation
-from stretto.batching.frontend.frame import Frame
-from stretto.batching.frontend.guards import holds
+from stretto.batching.frontend.builtins import folds, numbers, objects, sequences, sorting, tensors
+from stretto.batching.frontend.calls import application
 from stretto.batching.frontend.observe import Observer
-from stretto.batching.frontend.prune import pruned
-from stretto.batching.frontend.values import Dynamic, Static, Value
+from stretto.batching.frontend.state.builder import Draft, PathEnds, finished
+from stretto.batching.frontend.state.dispatch import apply
+from stretto.batching.frontend.state.evaluation import Evaluation
+from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.guards import holds
+from stretto.batching.frontend.state.prune import pruned
+from stretto.batching.frontend.state.values import Dynamic, Static, Value
+from stretto.batching.frontend.syntax import (
+    assignments,
+    displays,
+    expressions,
+    operators,
+    patterns,
+    statements,
+    strings,
+)
 from stretto.batching.program import InstanceProgram, Return, Variable
 from stretto.batching.types import NEVER, Type
 from stretto.errors import CaptureError, SourceLocation
 
 __all__ = ["Evaluation", "Observer", "evaluate", "holds"]
 
-_REGISTERED = (calls, patterns, statements)
+_REGISTERED = (
+    (folds, numbers, objects, sequences, sorting, tensors),
+    (assignments, displays, expressions, operators, patterns, statements, strings),
+    application,
+)
+"""What registers itself in the tables of `dispatch` and of `builtins`."""
 
 
 def evaluate(

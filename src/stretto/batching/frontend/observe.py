@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend.evaluation import Evaluation
-from stretto.batching.frontend.frame import tensor_type
-from stretto.batching.frontend.values import scalar_type
+from stretto.batching.frontend.state.evaluation import Evaluation
+from stretto.batching.frontend.state.frame import tensor_type
+from stretto.batching.frontend.state.values import scalar_type
 from stretto.batching.types import (
     NEVER,
     DictType,
@@ -174,7 +174,7 @@ class Observer:
         """Adds what the annotations of a class say of its fields, where they say it plainly."""
         try:
             hints = typing.get_type_hints(python)
-        except Exception:  # names that are not defined where the class is
+        except (NameError, AttributeError, TypeError, SyntaxError):  # names that are not known here
             return
         type_ = RecordType(number)
         for name, hint in hints.items():

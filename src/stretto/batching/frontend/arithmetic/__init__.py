@@ -1,0 +1,1 @@
+"""Operators of Python on numbers, strings, containers and tensors."""

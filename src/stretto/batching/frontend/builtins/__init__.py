@@ -1,0 +1,1 @@
+"""Functions of Python and methods of its values."""

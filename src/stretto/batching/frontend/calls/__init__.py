@@ -1,0 +1,1 @@
+"""Calls: of the user's functions, of modules, of what others wrote."""

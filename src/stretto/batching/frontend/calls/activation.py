@@ -1,0 +1,53 @@
+"""A new activation of a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable
+
+from stretto.batching.frontend.calls.ownership import owned_names, private_lists
+from stretto.batching.frontend.calls.sources import Source
+from stretto.batching.frontend.control.joins import leave
+from stretto.batching.frontend.state.builder import PathEnds
+from stretto.batching.frontend.state.dispatch import execute
+from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.values import NONE, Value
+from stretto.frontends.python.source.liveness import stores
+
+
+def _local_names(source: Source) -> frozenset[str]:
+    return stores(source.node.body) | {
+        arg.arg for arg in ast.walk(source.node.args) if isinstance(arg, ast.arg)
+    }
+
+
+def new_frame(
+    frame: Frame, source: Source, bound: dict[str, Value], path: tuple[Hashable, ...]
+) -> Frame:
+    return Frame(
+        frame.evaluation,
+        frame.builder,
+        source.name,
+        source.file,
+        source.globals,
+        source.outer,
+        source.free,
+        source.code,
+        path,
+        bound,
+        _local_names(source),
+        caller=frame,
+        owner=source.owner,
+        place=source.node,
+        owned=owned_names(source.node),
+        private=private_lists(source.node),
+    )
+
+
+def run_body(inner: Frame, node: ast.FunctionDef) -> None:
+    """Evaluates the body of a function, with `return None` at its end."""
+    try:
+        execute(inner, node.body)
+        leave(inner, NONE)
+    except PathEnds:
+        pass

@@ -1,0 +1,1 @@
+"""Control flow: branches, loops, values that are one of several."""

@@ -1,0 +1,1 @@
+"""The data of instances: attributes, items, objects, numbers and truth."""

@@ -1,0 +1,1 @@
+"""What loops go through."""

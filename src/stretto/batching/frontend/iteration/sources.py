@@ -1,0 +1,95 @@
+"""The plan of a value that a loop goes through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stretto.batching.frontend.control.kinds import unpacked
+from stretto.batching.frontend.data.items import subscript
+from stretto.batching.frontend.iteration.plans import Items, Known, Plan, Range
+from stretto.batching.frontend.state.dispatch import impossible
+from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.guards import note_items
+from stretto.batching.frontend.state.values import Dynamic, Iterator_, Static, TupleValue, Value
+from stretto.batching.frontend.tensors.operators import getitem
+from stretto.batching.types import (
+    NEVER,
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    TensorType,
+    TupleType,
+    UnionType,
+    alternatives,
+    union,
+)
+
+
+def plan_of(frame: Frame, value: Value) -> Plan:
+    """How a loop goes through a value."""
+    match value:
+        case Iterator_(plan):
+            assert isinstance(plan, Plan)
+            return plan
+        case TupleValue(items):
+            return Known(items)
+        case Static(item):
+            return _static_plan(frame, item)
+        case Dynamic(_, type_):
+            return _dynamic_plan(frame, value, type_)
+        case _:
+            return frame.refuse("this value cannot be iterated over")
+
+
+def _static_plan(frame: Frame, item: Any) -> Plan:
+    if isinstance(item, range):
+        return Range(Static(item.start), Static(item.stop), Static(item.step))
+    try:
+        items = list(item)
+    except TypeError as error:
+        frame.stop(TypeError, str(error))
+
+    note_items(frame.evaluation, item)
+    return Known([Static(part) for part in items])
+
+
+def _dynamic_plan(frame: Frame, value: Dynamic, type_: Any) -> Plan:
+    kinds = list(alternatives(type_))
+    if type_ == NEVER:
+        impossible(frame, type_)
+    if all(isinstance(kind, ListType | RowsType) for kind in kinds):
+        return Items(value)
+    match type_:
+        case TupleType():
+            return Known(unpacked(frame, value, type_))
+        case TensorType(_, shape) if shape:
+            return Known([getitem(frame, value, Static(i)) for i in range(shape[0])])
+        case DictType(key, _):
+            cell = frame.evaluation.cell(frame.site("keys"))
+            frame.evaluation.grow(cell, key)
+            return Items(frame.assign("keys", ListType(cell), value.operand))
+        case RecordType() as kind:
+            return _record_plan(frame, value, kind)
+        case UnionType():
+            wanted = [kind for kind in kinds if isinstance(kind, ListType | RowsType)]
+            if wanted and len(wanted) < len(kinds):
+                message = "'NoneType' object is not iterable"
+                known = union(wanted)
+                return Items(frame.assign("expect", known, value.operand, detail=(known, message)))
+            return frame.refuse(f"a loop goes through {frame.show(type_)}")
+        case _:
+            return frame.refuse(f"a loop goes through {frame.show(type_)}")
+
+
+def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
+    info = frame.evaluation.info(kind)
+    if info.kind == "dict":
+        return Known([Static(name) for name in info.fields])
+    if info.kind == "namedtuple":
+        names = range(len(info.python._fields))  # type: ignore[attr-defined]
+        return Known([subscript(frame, value, Static(i)) for i in names])
+    return frame.refuse(
+        f"a loop goes through an object of class {info.python.__name__}",
+        "give it a method that returns a list",
+    )

@@ -1,0 +1,308 @@
+"""One activation of a user's function while it is evaluated, and how values become operands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+
+from stretto.batching.frontend.state.builder import Builder, Gap, PathEnds
+from stretto.batching.frontend.state.evaluation import Again, Evaluation, show_type
+from stretto.batching.frontend.state.values import (
+    Choice,
+    Closure,
+    Dynamic,
+    Iterator_,
+    Method,
+    Native,
+    SliceValue,
+    Static,
+    Text,
+    TupleValue,
+    Unbound,
+    Value,
+    literal,
+    scalar_type,
+)
+from stretto.batching.program import Assign, Operand, Raise
+from stretto.batching.types import (
+    NEVER,
+    ListType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    UnionType,
+    alternatives,
+    union,
+)
+from stretto.errors import CaptureError, SourceLocation
+from stretto.ir.types import DType
+
+
+@dataclass(eq=False, slots=True)
+class Exit:
+    """A way that leaves a piece of the program: what it knows, and the gap for its assignments."""
+
+    gap: Gap
+    locals: dict[str, Value]
+    value: Value | None = None
+
+
+@dataclass(eq=False, slots=True)
+class LoopExits:
+    """Where `break` and `continue` of a loop go. A label of None is the loop itself."""
+
+    breaks: list[Exit] = field(default_factory=list[Exit])
+    continues: list[Exit] = field(default_factory=list[Exit])
+    break_label: int | None = None
+    continue_label: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """What one activation of a function knows.
+
+    outer: the activation in which a nested function was defined. free: free variables of a
+    function that was defined before. code: identity of the function's code. path: the call sites
+    on the way here, which tell activations of one function apart. return_label: that of the scope
+    that a `return` leaves; None where the function is not inlined.
+    """
+
+    evaluation: Evaluation
+    builder: Builder
+    name: str
+    file: str
+    globals: dict[str, Any]
+    outer: Frame | None
+    free: dict[str, Any]
+    code: Hashable
+    path: tuple[Hashable, ...]
+    locals: dict[str, Value]
+    local_names: frozenset[str]
+    return_label: int | None = None
+    caller: Frame | None = None
+    owner: type | None = None
+    """The class that defines the function, for `super()`."""
+    loops: list[LoopExits] = field(default_factory=list[LoopExits])
+    returns: list[Exit] = field(default_factory=list[Exit])
+    place: ast.AST | None = None
+    owned: frozenset[str] = frozenset()
+    """Local variables that alone hold a tensor (`ownership`)."""
+    private: frozenset[str] = frozenset()
+    """Local variables with lists that nothing else holds (`ownership`)."""
+    parameters: dict[str, Value] = field(default_factory=dict[str, Value])
+    """The arguments of a function that is not inlined."""
+    result_key: Hashable = None
+
+    def returned(self, type_: Type) -> None:
+        """Notes the type of a value that a function that is not inlined returns."""
+        self.evaluation.returns(self.result_key, type_)
+
+    # ---- errors
+
+    @property
+    def location(self) -> SourceLocation | None:
+        node = self.place
+        if node is None or not hasattr(node, "lineno"):
+            return None
+        return SourceLocation(
+            self.file,
+            node.lineno,  # type: ignore[attr-defined]
+            getattr(node, "col_offset", None),
+            getattr(node, "end_col_offset", None)
+            if getattr(node, "end_lineno", None) == node.lineno  # type: ignore[attr-defined]
+            else None,
+            self.name,
+        )
+
+    def refuse(self, message: str, remedy: str | None = None) -> NoReturn:
+        """Raises CaptureError at the place that is being evaluated."""
+        raise CaptureError(message, location=self.location, remedy=remedy)
+
+    def show(self, type_: Type) -> str:
+        return show_type(self.evaluation, type_)
+
+    def site(self, *more: Hashable) -> Hashable:
+        """A key for the place that is being evaluated, on this way of calls."""
+        node = self.place
+        where = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0), type(node).__name__)
+        return (self.code, self.path, where, *more)
+
+    # ---- emission
+
+    def assign(
+        self, op: str, type_: Type, *args: Operand, detail: Any = None, name: str | None = None
+    ) -> Dynamic:
+        """A new variable with what a primitive makes."""
+        self.evaluation.settle(type_)
+        self.evaluation.statements += 1
+        if self.evaluation.statements > MOST_STATEMENTS:
+            self.refuse(
+                f"the program of this function has more than {MOST_STATEMENTS} statements",
+                "its variables may have very many types: keep values of one type in one variable",
+            )
+        target = self.builder.variable(name or op, type_)
+        self.builder.emit(Assign(target, op, args, detail, self.location))
+        return Dynamic(target, type_)
+
+    def do(self, op: str, *args: Operand, detail: Any = None) -> None:
+        """A primitive for its effect."""
+        self.builder.emit(Assign(None, op, args, detail, self.location))
+
+    def fail(self, exception: type[BaseException], *parts: str | Operand) -> None:
+        """Emits the end of the instance with an exception. The way ends: the caller raises
+        PathEnds where it is the only one."""
+        self.builder.emit(Raise(exception, parts, self.location))
+
+    def stop(self, exception: type[BaseException], *parts: str | Operand) -> NoReturn:
+        """Ends the instance with an exception, where this way is the only one."""
+        self.fail(exception, *parts)
+        raise PathEnds
+
+    # ---- values as operands
+
+    def type_of(self, value: Value) -> Type:
+        """The type of a value; NEVER where it cannot be data."""
+        match value:
+            case Dynamic(_, type_):
+                return type_
+            case TupleValue(items, is_list):
+                if is_list:
+                    cell = self.evaluation.cell(self.site("list", len(items)))
+                    return ListType(cell)
+                return TupleType(tuple(map(self.type_of, items)))
+            case Static(item):
+                return self._type_of_static(item)
+            case _:
+                return NEVER
+
+    def _type_of_static(self, item: Any) -> Type:
+        kind = scalar_type(item)
+        if kind is not None:
+            return kind
+        if isinstance(item, torch.Tensor):
+            return tensor_type(item)
+        if type(item) in (tuple, torch.Size):
+            return TupleType(tuple(self._type_of_static(part) for part in item))
+        return NEVER
+
+    def operand(self, value: Value) -> Operand:
+        """The value as an operand: static ones become data of the instance."""
+        return self.dynamic(value).operand
+
+    def dynamic(self, value: Value) -> Dynamic:
+        match value:
+            case Dynamic():
+                return value
+            case TupleValue(items, is_list):
+                return self._container(items, is_list)
+            case Static(item):
+                return self._static(item)
+            case Unbound():
+                self.refuse("a local variable is read that is not assigned on every way to here")
+            case Choice():
+                self.refuse(
+                    "what is one of several functions or modules becomes data of an instance",
+                    "keep its number, and index a list of functions or modules by it",
+                )
+            case Iterator_(plan):
+                self.refuse(f"{plan} is kept in data", "make a list of it")
+            case Text():
+                self.refuse("a string that the instance formats is kept", "use it in `raise` only")
+            case Closure() | Method() | Native() | SliceValue():
+                self.refuse(
+                    "a function becomes data of an instance",
+                    "call functions by their names, or choose between them by a branch",
+                )
+
+    def _container(self, items: tuple[Value, ...], is_list: bool) -> Dynamic:
+        parts = [self.dynamic(item) for item in items]
+        operands = [part.operand for part in parts]
+        site = self.site("tuple", len(items))
+        if not is_list and site not in self.evaluation.deep_tuples:
+            type_ = TupleType(tuple(part.type for part in parts))
+            if tuple_depth(type_) > DEEPEST_TUPLE:
+                self.evaluation.deep_tuples.add(site)
+                raise Again
+            return self.assign("tuple", type_, *operands)
+        if not is_list:
+            self.evaluation.grow(self.evaluation.cell(site), union(part.type for part in parts))
+            made = ListType(self.evaluation.cell(site), is_tuple=True)
+            return self.assign("list", made, *operands, detail=True)
+        cell = self.evaluation.cell(self.site("list", len(items)))
+        self.evaluation.grow(cell, union(part.type for part in parts))
+        return self.assign("list", ListType(cell), *operands, detail=False)
+
+    def _static(self, item: Any) -> Dynamic:
+        if scalar_type(item) is not None:
+            return literal(item)
+        if isinstance(item, torch.Tensor):
+            return self.assign("shared", tensor_type(item), detail=item)
+        if type(item) in (tuple, torch.Size):
+            return self._container(tuple(map(Static, item)), is_list=False)
+        if type(item) is list:
+            return self._container(tuple(map(Static, item)), is_list=True)
+        self.refuse(
+            f"an object of class {type(item).__name__} that all instances share becomes data of "
+            "an instance",
+            "data may be numbers, strings, tensors, None, and tuples, lists and objects made by "
+            "the function",
+        )
+
+    # ---- types
+
+    def cast(self, value: Dynamic, type_: Type) -> Dynamic:
+        """The same value, known to be of a type; in a register where that type has one."""
+        if value.type == type_:
+            return value
+        if isinstance(type_, (TensorType, Scalar)):
+            return self.assign("cast", type_, value.operand, detail=type_)
+        return Dynamic(value.operand, type_)
+
+    def expect(self, value: Value, types: tuple[Type, ...] | type, what: str) -> Dynamic:
+        """The value as one of some types (or of a class of types); where the instance decides, the
+        others raise TypeError there."""
+        given = self.dynamic(value)
+        wanted = [
+            item
+            for item in alternatives(given.type)
+            if (isinstance(item, types) if isinstance(types, type) else item in types)
+        ]
+        if not wanted:
+            shown = self.show(given.type)
+            if given.type == NEVER:
+                shown = "nothing that is known yet"
+            self.refuse(f"{what}, not {shown}")
+        if len(wanted) == len(list(alternatives(given.type))):
+            return given
+        type_ = union(wanted)
+        if isinstance(type_, UnionType):
+            return self.assign(
+                "expect", type_, given.operand, detail=(type_, f"{what}"), name="known"
+            )
+        return self.assign("expect", type_, given.operand, detail=(type_, what), name="known")
+
+
+def tensor_type(tensor: torch.Tensor) -> TensorType:
+    """The type of a tensor with known dims. KeyError for a dtype that no Program carries."""
+    return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
+
+
+MOST_STATEMENTS = 60_000
+
+
+DEEPEST_TUPLE = 4
+"""Tuples in tuples beyond as many levels have any length: a recursive function makes them."""
+
+
+def tuple_depth(type_: Type) -> int:
+    """How many tuples of known length are within each other."""
+    if isinstance(type_, TupleType):
+        return 1 + max(map(tuple_depth, type_.items), default=0)
+    if isinstance(type_, UnionType):
+        return max(map(tuple_depth, type_.items), default=0)
+    return 0

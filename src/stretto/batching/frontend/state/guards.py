@@ -1,0 +1,87 @@
+"""Guards: what a program was made of that is the same for all instances, and may change later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import CellType
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend.state.evaluation import Evaluation, Read
+from stretto.batching.frontend.state.values import scalar_type
+
+_MISSING = object()
+
+
+_BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice, range)
+
+
+def holds(reads: Iterable[Read]) -> bool:
+    """Whether all that a program was made of is there as it was: attributes, globals, closure
+    cells and items by identity, scalars and tuples by value. Cheap: it runs at each call."""
+    return all(_holds(read) for read in reads)
+
+
+def _holds(read: Read) -> bool:
+    found = _found(read)
+    if found is read.value:
+        return True
+    if type(found) is not type(read.value):
+        return False
+    if read.kind == "items":
+        return len(found) == len(read.value) and all(map(_is_same, found, read.value))
+    return _is_same(found, read.value)
+
+
+def _is_same(found: Any, value: Any) -> bool:
+    if found is value:
+        return True
+    by_value = scalar_type(value) is not None or isinstance(value, _BY_VALUE)
+    return by_value and type(found) is type(value) and bool(found == value)
+
+
+def _found(read: Read) -> Any:
+    try:
+        match read.kind:
+            case "attribute":
+                return getattr(read.owner, read.name)
+            case "cell":
+                return read.owner.cell_contents
+            case "items":
+                return tuple(read.owner)
+            case _:
+                return read.owner[read.name]
+    except (AttributeError, KeyError, IndexError, ValueError, TypeError):
+        return _MISSING
+
+
+def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) -> None:
+    """Notes an attribute of a static object, where a later value of it can be compared."""
+    if isinstance(owner, torch.Tensor):
+        return
+    read = Read("attribute", owner, name, value)
+    if _holds(read):
+        evaluation.read("attribute", owner, name, value)
+
+
+def note_cell(evaluation: Evaluation, cell: CellType, value: Any) -> None:
+    """Notes what a free variable of a function holds."""
+    evaluation.read("cell", cell, None, value)
+
+
+def note_items(evaluation: Evaluation, value: Any) -> None:
+    """Notes what is in a container that may change."""
+    if isinstance(value, list | dict | set | torch.nn.ModuleList | torch.nn.ModuleDict):
+        evaluation.read("items", value, None, tuple(value))
+
+
+def note_module(evaluation: Evaluation, module: torch.nn.Module) -> None:
+    """Notes the parameters and the mode of a module that is called as a whole."""
+    for part in module.modules():
+        note_attribute(evaluation, part, "training", part.training)
+        named = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
+        for name, value in named:
+            note_attribute(evaluation, part, name, value)
+        for name, child in part.named_children():
+            evaluation.read("attribute", part, name, child)

@@ -1,0 +1,1 @@
+"""Expressions, statements and patterns of the user's source."""

@@ -1,0 +1,169 @@
+"""Displays of tuples, lists and dicts, and comprehensions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from stretto.batching.frontend.control.joins import branch
+from stretto.batching.frontend.control.narrowing import narrow
+from stretto.batching.frontend.data.lists import append, new_list
+from stretto.batching.frontend.data.records import new_dict
+from stretto.batching.frontend.data.truth import truth
+from stretto.batching.frontend.iteration.lists import cell_of, known_parts, listed
+from stretto.batching.frontend.iteration.plans import Plan
+from stretto.batching.frontend.iteration.sources import plan_of
+from stretto.batching.frontend.iteration.walks import iterate
+from stretto.batching.frontend.state.dispatch import assign_to, evaluate, evaluates
+from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.statics import constant
+from stretto.batching.frontend.state.values import Dynamic, Static, TupleValue, Value
+from stretto.batching.program import Operand
+from stretto.batching.types import ListType, Scalar
+
+
+def parts_of(frame: Frame, nodes: list[ast.expr]) -> list[Value | Plan]:
+    """The items of a display, each evaluated once; a plan for each starred one."""
+    return [
+        plan_of(frame, evaluate(frame, node.value))
+        if isinstance(node, ast.Starred)
+        else evaluate(frame, node)
+        for node in nodes
+    ]
+
+
+@evaluates(ast.Tuple)
+def _tuple(frame: Frame, node: ast.Tuple) -> Value:
+    parts = parts_of(frame, node.elts)
+    items = known_parts(parts)
+    if items is None:
+        made = listed(frame, parts)
+        return frame.assign(
+            "to_list", ListType(cell_of(made), is_tuple=True), made.operand, detail=True
+        )
+    if all(isinstance(item, Static) for item in items):
+        return Static(tuple(item.value for item in items if isinstance(item, Static)))
+    return TupleValue(items)
+
+
+@evaluates(ast.List)
+def _list(frame: Frame, node: ast.List) -> Value:
+    return listed(frame, parts_of(frame, node.elts))
+
+
+@evaluates(ast.Dict)
+def _dict(frame: Frame, node: ast.Dict) -> Value:
+    if any(key is None for key in node.keys):
+        frame.refuse("** in a dict display")
+    keys = [evaluate(frame, key) for key in node.keys if key is not None]
+    values = [evaluate(frame, value) for value in node.values]
+    if keys and all(isinstance(k, Static) and isinstance(k.value, str) for k in keys):
+        return new_dict(frame, tuple(constant(key) for key in keys), values)
+    cell = frame.evaluation.cell(frame.site("dict"))
+    operands: list[Operand] = []
+    for key, value in zip(keys, values, strict=True):
+        given = frame.dynamic(value)
+        frame.evaluation.grow(cell, given.type)
+        operands += [frame.operand(key), given.operand]
+    kinds = {frame.type_of(key) for key in keys}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None and keys:
+        frame.refuse("the keys of a dict have several types", "use keys of one type")
+    if kind is not None:
+        if kind not in (Scalar.INT, Scalar.STR, Scalar.BOOL):
+            frame.refuse(f"a key of a dict is {frame.show(kind)}", "use an int or a string as key")
+        frame.evaluation.has_keys(cell, kind)
+    return frame.assign("dict", frame.evaluation.dict_type(cell), *operands)
+
+
+@evaluates(ast.ListComp, ast.GeneratorExp)
+def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
+    """A list; a generator is gone through at once, as in `sum(...)`."""
+    return comprehension(frame, node, first_plan(frame, node))
+
+
+def first_plan(frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> Plan:
+    return plan_of(frame, evaluate(frame, node.generators[0].iter))
+
+
+def comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp, plan: Plan) -> Dynamic:
+    cell = frame.evaluation.cell(frame.site("comprehension"))
+    made = new_list(frame, cell, ())
+    _generators(
+        frame, node.generators, plan, lambda: append(frame, made, evaluate(frame, node.elt))
+    )
+    return made
+
+
+def known_comprehension(
+    frame: Frame, node: ast.ListComp | ast.GeneratorExp, plan: Plan
+) -> tuple[Value, ...] | None:
+    """The items of a comprehension over something of known length, without conditions."""
+    if len(node.generators) != 1 or node.generators[0].ifs or plan.known is None:
+        return None
+    outer = dict(frame.locals)
+    found: list[Value] = []
+    for item in plan.known:
+        assign_to(frame, node.generators[0].target, item)
+        found.append(evaluate(frame, node.elt))
+    frame.locals = outer
+    return tuple(found)
+
+
+@evaluates(ast.DictComp)
+def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
+    cell = frame.evaluation.cell(frame.site("dict"))
+    made = frame.assign("dict", frame.evaluation.dict_type(cell))
+
+    def store() -> None:
+        key = frame.dynamic(evaluate(frame, node.key))
+        value = frame.dynamic(evaluate(frame, node.value))
+        frame.evaluation.grow(cell, value.type)
+        if key.type not in (Scalar.INT, Scalar.STR, Scalar.BOOL):
+            frame.refuse(f"a key of a dict is {frame.show(key.type)}", "use ints or strings")
+        assert isinstance(key.type, Scalar)
+        frame.evaluation.has_keys(cell, key.type)
+        frame.do("store", made.operand, key.operand, value.operand)
+
+    _generators(frame, node.generators, first_plan(frame, node), store)
+    return made
+
+
+def _named_in(node: ast.AST | None) -> frozenset[str]:
+    """The variables that `:=` assigns within a comprehension."""
+    found = ast.walk(node) if node is not None else ()
+    return frozenset(part.target.id for part in found if isinstance(part, ast.NamedExpr))
+
+
+def _generators(
+    frame: Frame, generators: list[ast.comprehension], plan: Plan, body: Callable[[], None]
+) -> None:
+    """Goes through generators, of which the first one's iterable has been evaluated."""
+    first, *rest = generators
+    outer = dict(frame.locals)
+
+    def step(item: Value) -> None:
+        assign_to(frame, first.target, item)
+        conditions(first.ifs)
+
+    def conditions(tests: list[ast.expr]) -> None:
+        if not tests and not rest:
+            return body()
+        if not tests:
+            inner = plan_of(frame, evaluate(frame, rest[0].iter))
+            return _generators(frame, rest, inner, body)
+        condition = truth(frame, evaluate(frame, tests[0]))
+        if isinstance(condition, bool):
+            return conditions(tests[1:]) if condition else None
+
+        def holds() -> None:
+            narrow(frame, tests[0], True)
+            conditions(tests[1:])
+
+        branch(frame, condition, (holds, lambda: None))
+        return None
+
+    iterate(frame, plan, step, _named_in(frame.place))
+    hidden = {n.id for n in ast.walk(first.target) if isinstance(n, ast.Name)}
+    frame.locals = {name: v for name, v in frame.locals.items() if name not in hidden}
+    frame.locals |= {name: outer[name] for name in hidden if name in outer}

@@ -1,0 +1,187 @@
+"""Names, attributes, items, functions and calls."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import NoReturn
+
+from stretto.batching.frontend.control.choices import bound
+from stretto.batching.frontend.data.attributes import attribute
+from stretto.batching.frontend.data.items import subscript
+from stretto.batching.frontend.data.numbers import read_number
+from stretto.batching.frontend.iteration.lists import known_parts, listed
+from stretto.batching.frontend.iteration.sources import plan_of
+from stretto.batching.frontend.state.dispatch import apply, at, evaluate, evaluates
+from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.statics import constant, is_static
+from stretto.batching.frontend.state.values import (
+    NONE,
+    Choice,
+    Closure,
+    Dynamic,
+    SliceValue,
+    Static,
+    TupleValue,
+    Unbound,
+    Value,
+)
+from stretto.batching.frontend.syntax.displays import (
+    comprehension,
+    first_plan,
+    known_comprehension,
+    parts_of,
+)
+from stretto.batching.types import TensorType
+
+
+@evaluates(ast.Constant)
+def _constant(frame: Frame, node: ast.Constant) -> Value:
+    return Static(node.value)
+
+
+@evaluates(ast.Name)
+def _name(frame: Frame, node: ast.Name) -> Value:
+    return lookup(frame, node.id)
+
+
+def lookup(frame: Frame, name: str) -> Value:
+    """The value of a name, as Python finds it."""
+    found = _local(frame, name)
+    if found is not None:
+        return found
+    if name in frame.free:
+        return Static(frame.free[name])
+    if name in frame.globals:
+        value = frame.globals[name]
+        frame.evaluation.read("global", frame.globals, name, value)
+        return Static(value)
+    if hasattr(builtins, name):
+        return Static(getattr(builtins, name))
+    frame.stop(NameError, f"name '{name}' is not defined")
+
+
+def _unbound(frame: Frame, scope: Frame, name: str) -> NoReturn:
+    if scope is frame:
+        message = f"cannot access local variable '{name}' where it is not associated with a value"
+        frame.stop(UnboundLocalError, message)
+    message = f"cannot access free variable '{name}' where it is not associated with a value"
+    frame.stop(NameError, f"{message} in enclosing scope")
+
+
+def _bound(frame: Frame, scope: Frame, name: str, value: Choice) -> Value:
+    return bound(frame, value, lambda: _unbound(frame, scope, name))
+
+
+def _local(frame: Frame, name: str) -> Value | None:
+    scope: Frame | None = frame
+    while scope is not None:
+        if name in scope.locals:
+            value = scope.locals[name]
+            if isinstance(value, Unbound):
+                _unbound(frame, scope, name)
+            if isinstance(value, Choice):
+                value = scope.locals[name] = _bound(frame, scope, name, value)
+            return value
+        if name in scope.local_names:
+            _unbound(frame, scope, name)
+        if scope.outer is None and scope is not frame and name in scope.free:
+            return Static(scope.free[name])
+        scope = scope.outer
+    return None
+
+
+@evaluates(ast.NamedExpr)
+def _named(frame: Frame, node: ast.NamedExpr) -> Value:
+    value = evaluate(frame, node.value)
+    frame.locals[node.target.id] = value
+    return value
+
+
+@evaluates(ast.Attribute)
+def _attribute(frame: Frame, node: ast.Attribute) -> Value:
+    return attribute(frame, evaluate(frame, node.value), node.attr)
+
+
+@evaluates(ast.Subscript)
+def _subscript(frame: Frame, node: ast.Subscript) -> Value:
+    return subscript(frame, evaluate(frame, node.value), evaluate(frame, node.slice))
+
+
+@evaluates(ast.Slice)
+def _slice(frame: Frame, node: ast.Slice) -> Value:
+    parts = (node.lower, node.upper, node.step)
+    found = (NONE if part is None else evaluate(frame, part) for part in parts)
+    made = SliceValue(*(_position(frame, part) for part in found))
+    if is_static(made):
+        return Static(slice(*(constant(x) for x in (made.start, made.stop, made.step))))
+    return made
+
+
+def _position(frame: Frame, value: Value) -> Value:
+    """A bound of a slice; the number in a tensor."""
+    if isinstance(value, Dynamic) and isinstance(value.type, TensorType):
+        return read_number(frame, value, int)
+    return value
+
+
+@evaluates(ast.Lambda)
+def _lambda(frame: Frame, node: ast.Lambda) -> Value:
+    return closure(frame, node)
+
+
+def closure(frame: Frame, node: ast.Lambda | ast.FunctionDef) -> Closure:
+    """The function that a definition inside of a function makes."""
+    made = frame.evaluation.definitions.get(node)
+    if made is None:
+        if isinstance(node, ast.Lambda):
+            returned = ast.copy_location(ast.Return(node.body), node.body)
+            made = ast.FunctionDef("<lambda>", node.args, [returned], [], None)
+            ast.copy_location(made, node)
+        else:
+            made = node
+        frame.evaluation.definitions[node] = made
+    defaults = tuple(evaluate(frame, item) for item in node.args.defaults)
+    pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    named = {arg.arg: evaluate(frame, item) for arg, item in pairs if item is not None}
+    return Closure(made, frame, defaults, named, made.name)
+
+
+@evaluates(ast.Call)
+def _call(frame: Frame, node: ast.Call) -> Value:
+    function = evaluate(frame, node.func)
+    args: list[Value] = []
+    for item in node.args:
+        if isinstance(item, ast.Starred):
+            plan = plan_of(frame, argument(frame, item.value))
+            if plan.known is None:
+                frame.refuse("* of a list whose length the instance decides, in a call")
+            args.extend(plan.known)
+        else:
+            args.append(argument(frame, item))
+    kwargs: dict[str, Value] = {}
+    for keyword in node.keywords:
+        if keyword.arg is not None:
+            kwargs[keyword.arg] = argument(frame, keyword.value)
+            continue
+        given = evaluate(frame, keyword.value)
+        if not isinstance(given, Static) or not isinstance(given.value, dict):
+            frame.refuse("** of a dict that differs from instance to instance, in a call")
+        kwargs |= {name: Static(value) for name, value in given.value.items()}
+    return apply(frame, function, args, kwargs)
+
+
+def argument(frame: Frame, node: ast.expr) -> Value:
+    """An argument of a call. A list display there is known item by item."""
+    with at(frame, node):
+        if isinstance(node, ast.List):
+            parts = parts_of(frame, node.elts)
+            items = known_parts(parts)
+            return listed(frame, parts) if items is None else TupleValue(items, is_list=True)
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            plan = first_plan(frame, node)
+            items = known_comprehension(frame, node, plan)
+            if items is None:
+                return comprehension(frame, node, plan)
+            return TupleValue(items, is_list=True)
+    return evaluate(frame, node)

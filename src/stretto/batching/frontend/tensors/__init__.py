@@ -1,0 +1,1 @@
+"""Operators of torch: what they give for types, and their statements."""

@@ -1,0 +1,151 @@
+"""What a torch function returns for arguments of some types, found on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from stretto.batching.frontend.tensors.operands import NUMBERS
+from stretto.batching.frontend.tensors.purity import Purity
+from stretto.batching.program import Operation, call_operation
+from stretto.batching.types import RowsType, Scalar, TensorType, Type
+from stretto.errors import CaptureError
+from stretto.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a function returns: its structure, with types for tensors and objects for the rest."""
+
+    leaves: tuple[Any, ...]
+    structure: Any
+    error: BaseException | None = None
+    empty: BaseException | None = None
+    """What is raised where rows have no row."""
+
+
+TORCH_ERRORS = (TypeError, RuntimeError, IndexError, ValueError)
+"""What torch raises for arguments that do not go together; other errors are of its fake tensors."""
+
+
+TRIED_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What functions of torch may raise on fake tensors, and code of the user within a module."""
+
+
+class NotStatic(CaptureError):
+    """A torch function needs the value of a tensor to say what it returns."""
+
+
+def results_of(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    types: tuple[Type, ...],
+) -> Results:
+    """Calls the function with two values for each number that the instance decides: what it
+    returns may not depend on them."""
+    try:
+        made = _called(function, args, kwargs, types, 0, _LENGTH)
+        if any(type_ in NUMBERS for type_ in types):
+            try:
+                other = _called(function, args, kwargs, types, 1, _LENGTH)
+            except IndexError:
+                other = made  # the only position of a dim of size 1
+            if other.leaves != made.leaves:
+                raise CaptureError(
+                    "the size of a tensor depends on a number of the instance",
+                    remedy="keep such a tensor as a list of its rows",
+                )
+        if any(isinstance(type_, RowsType) for type_ in types):
+            made = _of_any_length(made, lambda n: _called(function, args, kwargs, types, 0, n))
+    except (*TRIED_ERRORS, CaptureError) as error:
+        return Results((), None, error)
+    return made
+
+
+_LENGTH, _OTHER_LENGTH = 1009, 1013
+"""Lengths of rows that are tried. They are no sizes of anything else."""
+
+
+def _of_any_length(made: Results, call: Callable[[int], Results]) -> Results:
+    """The results where the length of rows is not known: those whose first dim follows it are
+    rows. Raises CaptureError where something else depends on it."""
+    leaves = tuple(_rows_or_tensor(leaf) for leaf in made.leaves)
+    empty: BaseException | None = None
+    for length in (_OTHER_LENGTH, 1, 0):
+        try:
+            found = call(length)
+        except TRIED_ERRORS as error:
+            if length or type(error) not in TORCH_ERRORS:
+                raise
+            empty = error
+            continue
+        if found.leaves != tuple(_with_length(leaf, length) for leaf in leaves):
+            raise CaptureError(
+                "a size that differs from instance to instance is not the first one of a tensor",
+                remedy="go through the rows in a loop",
+            )
+    return Results(leaves, made.structure, None, empty)
+
+
+def _rows_or_tensor(leaf: Any) -> Any:
+    if isinstance(leaf, TensorType) and leaf.shape and leaf.shape[0] == _LENGTH:
+        return RowsType(TensorType(leaf.dtype, leaf.shape[1:]))
+    return leaf
+
+
+def _with_length(leaf: Any, length: int) -> Any:
+    if isinstance(leaf, RowsType):
+        return TensorType(leaf.row.dtype, (length, *leaf.row.shape))
+    return leaf
+
+
+def _called(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    types: tuple[Type, ...],
+    number: int,
+    length: int,
+) -> Results:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = [_stand_in(type_, mode, number, length) for type_ in types]
+    operation = Operation(function, args, kwargs, ())
+    with torch.no_grad(), mode, Purity():
+        result = call_operation(operation, given)
+    leaves, structure = pytree.tree_flatten(result)
+    return Results(tuple(map(_leaf, leaves)), structure)
+
+
+def _stand_in(type_: Type, mode: FakeTensorMode, number: int, length: int) -> Any:
+    match type_:
+        case TensorType(dtype, shape):
+            with mode:
+                return torch.empty(shape, dtype=dtype.torch)
+        case RowsType(row):
+            with mode:
+                return torch.empty((length, *row.shape), dtype=row.dtype.torch)
+        case Scalar.INT:
+            return number
+        case Scalar.BOOL:
+            return bool(number)
+        case _:
+            return float(number)
+
+
+def _leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        try:
+            dtype = DType.from_torch(leaf.dtype)
+        except KeyError:
+            raise CaptureError(f"a tensor of dtype {leaf.dtype} cannot be batched") from None
+        return TensorType(dtype, tuple(int(dim) for dim in leaf.shape))
+    return leaf
