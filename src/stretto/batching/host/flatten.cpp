@@ -1,9 +1,14 @@
 // Python instances as native values. Every value is checked against the types of the program; each
 // object is read once for each type under which it is met, so cyclic and deep data are no problem.
+//
+// Objects lie anywhere in memory, and to wait for one after the other costs more than all else. So
+// values wait in a queue, several instances at a time, and memory is asked for when they come in.
+#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "flat.h"
+#include "memo.h"
 #include "scheduler.h"
 
 namespace stretto {
@@ -12,88 +17,112 @@ PythonApi python;
 
 namespace {
 
-// From the address of an object, and a type, to what was made of it.
-class Memo {
- public:
-  struct Item {
-    Py object;
-    int32_t type;  // -1: under whatever type it was first met
-    uint32_t tensor;
-    Object* made;
-  };
-  Memo() : items_(1024) {}
+constexpr int64_t kTogether = 16;  // instances whose values are in the queue
+constexpr size_t kAhead = 8;       // values in the queue; what their objects point to is asked for
 
-  // The place of an object; it is new where `made` and `object` are null.
-  Item& at(Py object, int32_t type) {
-    if (count_ * 2 >= items_.size()) grow();
-    Item& item = find(object, type);
-    if (!item.object) {
-      item = Item{object, type, 0, nullptr};
-      ++count_;
-      is_new = true;
-    } else {
-      is_new = false;
-    }
-    return item;
+// Values that are still to be read, in the order in which they were met.
+class Queue {
+ public:
+  Queue() : items_(1024) {}
+  bool is_empty() const { return first_ == last_; }
+  void push(const Task& task) {
+    if (last_ - first_ == items_.size()) grow();
+    items_[last_++ & (items_.size() - 1)] = task;
   }
-  bool is_new = false;
+  Task pop() { return items_[first_++ & (items_.size() - 1)]; }
+  // The object of a later value, or null.
+  Py ahead(size_t count) const {
+    return count < last_ - first_ ? items_[(first_ + count) & (items_.size() - 1)].object : nullptr;
+  }
+  void clear() { first_ = last_ = 0; }
 
  private:
-  Item& find(Py object, int32_t type) {
-    uint64_t hash = (reinterpret_cast<uint64_t>(object) >> 4) + static_cast<uint64_t>(type + 1) * 0x9e3779b1u;
-    hash *= 0x9e3779b97f4a7c15u;
-    for (size_t place = hash >> 32 & (items_.size() - 1);; place = (place + 1) & (items_.size() - 1))
-      if (!items_[place].object || (items_[place].object == object && items_[place].type == type))
-        return items_[place];
-  }
   void grow() {
-    std::vector<Item> old(items_.size() * 4);
-    old.swap(items_);
-    for (const Item& item : old)
-      if (item.object) find(item.object, item.type) = item;
+    std::vector<Task> grown(items_.size() * 2);
+    for (size_t i = 0; i < items_.size(); ++i) grown[i] = items_[(first_ + i) & (items_.size() - 1)];
+    last_ = items_.size();
+    first_ = 0;
+    items_.swap(grown);
   }
-  std::vector<Item> items_;
-  size_t count_ = 0;
+  std::vector<Task> items_;
+  size_t first_ = 0, last_ = 0;
 };
+
+size_t expected_objects = 0;  // as many as the last batch of this program had
 
 class Flattener {
  public:
-  Flattener(Flat& flat) : flat_(flat), info_(*flat.program) {}
+  Flattener(Flat& flat) : flat_(flat), info_(*flat.program), memo_(expected_objects) {
+    for (int32_t i = 0; i < info_.class_count; ++i) {
+      const PythonClass& cls = flat.classes[i];
+      const bool is_same =
+          cls.version && stored_at<uint32_t>(cls.type, python.version_at) == cls.version;
+      is_direct_.push_back(is_same);
+      if (!is_same && info_.classes[i].kind == kObject) asks_ = true;
+    }
+  }
 
-  // Whether the columns have values of the program's types; else `failed` is the instance.
+  // Whether the columns have values of the program's types; else `failed` is the first instance that
+  // has others.
   bool run(Py columns) {
     const int32_t parameters = info_.parameter_count;
     flat_.arguments.resize(static_cast<size_t>(flat_.instances * parameters));
-    for (int64_t i = 0; i < flat_.instances; ++i) {
-      for (int32_t p = 0; p < parameters; ++p) {
-        Py object = python.list_get(python.list_get(columns, p), i);
-        if (!object) return fail(i);
-        tasks_.push_back(Task{object, &flat_.arguments[static_cast<size_t>(i * parameters + p)],
-                              info_.parameters[p], i});
-      }
-      while (!tasks_.empty()) {
-        const Task task = tasks_.back();
-        tasks_.pop_back();
-        if (!value(task)) return fail(i);
+    for (int64_t first = 0; first < flat_.instances && failed < 0; first += kTogether) {
+      for (int64_t i = first; i < std::min(first + kTogether, flat_.instances); ++i)
+        for (int32_t p = 0; p < parameters; ++p) {
+          Py object = python.list_get(python.list_get(columns, p), i);
+          Value* place = &flat_.arguments[static_cast<size_t>(i * parameters + p)];
+          if (!object || !add(object, place, info_.parameters[p], i)) fail(i);
+        }
+      while (!queue_.is_empty()) {
+        look_ahead();
+        const Task task = queue_.pop();
+        if ((failed < 0 || task.instance < failed) && !value(task)) fail(task.instance);
       }
     }
-    return true;
+    expected_objects = memo_.count();
+    return failed < 0;
   }
   int64_t failed = -1;
 
  private:
-  bool fail(int64_t instance) {
+  void fail(int64_t instance) {
     python.forget_exception();
-    failed = instance;
-    return false;
+    if (failed < 0 || instance < failed) failed = instance;
+  }
+
+  // A value, which is read now if that needs no memory, else later. False: its type is another one.
+  bool add(Py object, Value* place, int32_t type, int64_t instance) {
+    const Task task{object, place, type, instance};
+    if (object == python.none) return scalar(task, info_.types[type], none());
+    __builtin_prefetch(object, 1);
+    memo_.expect(object, Memo::kAnyType);
+    if (asks_) keep(object);  // code of the user may run before it is read
+    queue_.push(task);
+    return true;
+  }
+
+  // Asks for what the objects of later values point to: first for the values or the dict, then for
+  // the values of that.
+  void look_ahead() {
+    if (!recent_) return;
+    for (size_t ahead : {kAhead, kAhead / 2}) {
+      Py object = queue_.ahead(ahead);
+      if (!object || stored_at<Py>(object, python.class_at) != recent_->type) continue;
+      const auto values = stored_at<intptr_t>(object, recent_->values_at);
+      if (is_address(values, *recent_)) __builtin_prefetch(reinterpret_cast<Py>(values));
+      if (!recent_->dict_at || is_address(values, *recent_)) continue;
+      Py dict = stored_at<Py>(object, recent_->dict_at);
+      if (ahead == kAhead) __builtin_prefetch(static_cast<char*>(dict) + kDictKeys);
+      else if (dict) __builtin_prefetch(stored_at<Py>(dict, kDictValues));
+    }
   }
 
   bool value(const Task& task) {
     const TypeInfo& type = info_.types[task.type];
     Py object = task.object;
     if (object == python.none) return scalar(task, type, none());
-    Py cls = python.type(object);
-    python.release(cls);  // the object holds it
+    Py cls = class_of(object);
     if (cls == python.int_type) {
       int overflow = 0;
       const int64_t number = python.int_value(object, &overflow);
@@ -141,7 +170,7 @@ class Flattener {
   // The object made of task.object, stored in task.place; `make` makes it where it is new. Whether
   // its parts are to be visited: it is new, or was not met under this type.
   template <class Make> bool visit(const Task& task, Object*& made, Make make) {
-    Memo::Item& item = memo_.at(task.object, -1);
+    Memo::Item& item = memo_.at(task.object, Memo::kAnyType);
     bool visits = memo_.is_new;
     if (visits) {
       item.made = make();
@@ -185,9 +214,7 @@ class Flattener {
 
   static bool same_text(Py key, Py name) {
     if (key == name) return true;
-    Py cls = python.type(key);
-    python.release(cls);  // the object holds it
-    if (cls != python.text_type) return false;
+    if (class_of(key) != python.text_type) return false;
     intptr_t key_bytes = 0, name_bytes = 0;
     const char* one = python.text_of(key, &key_bytes);
     const char* other = python.text_of(name, &name_bytes);
@@ -203,21 +230,48 @@ class Flattener {
       return object->type == static_cast<uint32_t>(number);
     auto* made = static_cast<Tuple*>(object);
     if (made->type != static_cast<uint32_t>(number)) return false;
-    for (int32_t i = info.field_count; i-- > 0;) {
-      Py field;
+    const PythonClass& cls = flat_.classes[number];
+    const bool is_direct = is_direct_[static_cast<size_t>(number)];
+    Py values = is_direct ? values_of(task.object, cls) : nullptr;
+    for (int32_t i = 0; i < info.field_count; ++i) {
+      Py field = nullptr;
       if (info.kind == kNamedTuple) {
         field = python.tuple_get(task.object, i);
       } else if (info.kind == kFixedDict) {
-        field = python.dict_get(task.object, flat_.classes[number].fields[i]);
+        field = python.dict_get(task.object, cls.fields[i]);
       } else {
-        field = python.get_attribute(task.object, flat_.classes[number].fields[i]);
-        // A value that is made by the access alone (a property) must live until it is read.
-        if (field) own(field);
+        const FieldAt& at = cls.places[i];
+        if (is_direct && at.place == kInObject) field = stored_at<Py>(task.object, at.offset);
+        if (values && at.place == kInValues) field = stored_at<Py>(values, at.offset);
+        if (!field) field = asked(task.object, cls.fields[i]);
       }
-      if (!field) return false;
-      tasks_.push_back(Task{field, &made->items[i], info.cells[i], task.instance});
+      if (!field || !add(field, &made->items[i], info.cells[i], task.instance)) return false;
     }
     return true;
+  }
+
+  // What Python says that a field is, or null. It lives as long as the Flat, for access alone may
+  // have made it (a property).
+  Py asked(Py object, Py name) {
+    Py field = python.get_attribute(object, name);
+    if (field) own(field);
+    return field;
+  }
+
+  static bool is_address(intptr_t stored, const PythonClass& cls) {
+    return stored && (stored & 1) == (cls.values_tag & 1);
+  }
+
+  // Where an object has its values; null where Python must be asked.
+  Py values_of(Py object, const PythonClass& cls) {
+    if (!cls.values_at) return nullptr;
+    if (cls.valid_at)
+      return stored_at<char>(object, cls.valid_at) == 1 ? static_cast<char*>(object) + cls.values_at : nullptr;
+    recent_ = &cls;
+    const auto address = stored_at<intptr_t>(object, cls.values_at);
+    if (is_address(address, cls)) return reinterpret_cast<Py>(address - cls.values_tag);
+    Py dict = cls.dict_at ? stored_at<Py>(object, cls.dict_at) : nullptr;
+    return dict && stored_at<void*>(dict, kDictKeys) == cls.keys ? stored_at<Py>(dict, kDictValues) : nullptr;
   }
 
   bool tuple(const Task& task, const Alternative& type) {
@@ -225,9 +279,9 @@ class Flattener {
     Object* object;
     if (!visit(task, object, [&] { return new_tuple(flat_.arena, kTuple, 0, static_cast<size_t>(count)); })) return true;
     auto* made = static_cast<Tuple*>(object);
-    for (intptr_t i = count; i-- > 0;)
-      tasks_.push_back(Task{python.tuple_get(task.object, i), &made->items[i],
-                            type.a < 0 ? type.b : type.items[i], task.instance});
+    for (intptr_t i = 0; i < count; ++i)
+      if (!add(python.tuple_get(task.object, i), &made->items[i], type.a < 0 ? type.b : type.items[i], task.instance))
+        return false;
     return true;
   }
 
@@ -237,8 +291,8 @@ class Flattener {
     if (!visit(task, object, [&] { return new_list(flat_.arena, static_cast<size_t>(count)); })) return true;
     auto* made = static_cast<List*>(object);
     if (made->length != count) return false;  // it was changed meanwhile
-    for (intptr_t i = count; i-- > 0;)
-      tasks_.push_back(Task{python.list_get(task.object, i), &made->items[i], item, task.instance});
+    for (intptr_t i = 0; i < count; ++i)
+      if (!add(python.list_get(task.object, i), &made->items[i], item, task.instance)) return false;
     return true;
   }
 
@@ -251,21 +305,25 @@ class Flattener {
     Py key, item;
     while (python.dict_next(task.object, &place, &key, &item)) {
       Value native;
-      if (!dict_key(keys, key, native)) return false;
+      if (!dict_key(keys, key, native)) {
+        keys_.clear();
+        items_.clear();
+        return false;
+      }
       dict_store(flat_.arena, made, native, none());
       keys_.push_back(native);
       items_.push_back(item);
     }
-    for (size_t i = keys_.size(); i-- > 0;)  // places are fixed once all keys are in
-      tasks_.push_back(Task{items_[i], dict_find(made, keys_[i]), type.b, task.instance});
+    bool is_right = true;
+    for (size_t i = 0; i < keys_.size() && is_right; ++i)  // places are fixed once all keys are in
+      is_right = add(items_[i], dict_find(made, keys_[i]), type.b, task.instance);
     keys_.clear();
     items_.clear();
-    return true;
+    return is_right;
   }
 
   bool dict_key(const TypeInfo& type, Py key, Value& native) {
-    Py cls = python.type(key);
-    python.release(cls);
+    Py cls = class_of(key);
     if (cls == python.text_type) {
       intptr_t bytes = 0;
       const char* text = python.text_of(key, &bytes);
@@ -290,11 +348,11 @@ class Flattener {
   }
 
   bool tensor(const Task& task) {
-    Memo::Item& item = memo_.at(task.object, -2);
+    Memo::Item& item = memo_.at(task.object, Memo::kTensorItself);
     if (memo_.is_new) {
       item.tensor = static_cast<uint32_t>(flat_.tensors.size());
       keep(task.object);
-      flat_.tensors.push_back(FlatTensor{task.object, nullptr, -1, -1, 0, -1, nullptr});
+      flat_.tensors.push_back(FlatTensor{task.object, -1, -1, 0, -1, nullptr});
     }
     flat_.met.push_back(Met{task.place, task.type, item.tensor, task.instance});
     return true;
@@ -302,122 +360,22 @@ class Flattener {
 
   Flat& flat_;
   const ProgramInfo& info_;
-  std::vector<Task> tasks_;
+  Queue queue_;
+  std::vector<char> is_direct_;           // of each class: whether its places hold
+  bool asks_ = false;                     // whether Python is asked for fields
+  const PythonClass* recent_ = nullptr;   // whose objects point to their values
   std::vector<Value> keys_;
   std::vector<Py> items_;
   Memo memo_;
 };
 
-// -- tensors -----------------------------------------------------------------------------------------
-
-bool has_dims(const PoolInfo& pool, const int64_t* sizes, int64_t rank, int32_t dtype) {
-  if (pool.dtype != dtype || pool.rank != rank) return false;
-  for (int64_t i = 0; i < rank; ++i)
-    if (pool.shape[i] != sizes[i]) return false;
-  return true;
-}
-
-// Finds the pools of a tensor, by what libtorch says of it. Only dense tensors in main memory have some.
-void look_at(const ProgramInfo& info, FlatTensor& tensor, int32_t& last, int32_t& last_rows) {
-  int64_t rank = 0, *sizes = nullptr;
-  int32_t dtype = 0, device = 0, layout = 0;
-  if (python.tensor_layout(tensor.handle, &layout) || layout != 0) return;
-  if (python.tensor_device(tensor.handle, &device) || device != 0) return;
-  if (python.tensor_rank(tensor.handle, &rank) || python.tensor_sizes(tensor.handle, &sizes) ||
-      python.tensor_dtype(tensor.handle, &dtype))
-    return;
-  const auto found = [&](int32_t guess, const int64_t* dims, int64_t count) {
-    if (guess >= 0 && has_dims(info.pools[guess], dims, count, dtype)) return guess;
-    for (int32_t i = 0; i < info.pool_count; ++i)
-      if (has_dims(info.pools[i], dims, count, dtype)) return i;
-    return -1;
-  };
-  tensor.pool = found(last, sizes, rank);
-  if (tensor.pool >= 0) last = tensor.pool;
-  if (rank > 0) {
-    tensor.first_dim = sizes[0];
-    tensor.rows_pool = found(last_rows, sizes + 1, rank - 1);
-    if (tensor.rows_pool >= 0) last_rows = tensor.rows_pool;
-  }
-}
-
-// Whether the bytes can be copied as they lie. Not of a tensor without dims: it could be an element
-// of a conjugated view, whose sign is not that of its memory.
-bool is_plain(const FlatTensor& tensor) {
-  int64_t rank = 0, *sizes = nullptr, *strides = nullptr;
-  if (python.tensor_rank(tensor.handle, &rank) || python.tensor_sizes(tensor.handle, &sizes) ||
-      python.tensor_strides(tensor.handle, &strides))
-    return false;
-  int64_t stride = 1;
-  for (int64_t i = rank; i-- > 0;) {
-    if (strides[i] != stride) return false;
-    stride *= sizes[i];
-  }
-  return rank > 0;
-}
-
-int32_t add_number(Flat& flat, int32_t pool, int32_t tensor) {
-  const auto number = static_cast<int32_t>(flat.numbered.size());
-  auto& row = flat.next_row[static_cast<size_t>(pool)];
-  flat.numbered.push_back(TensorInfo{0, pool, static_cast<int32_t>(row++)});
-  flat.tensor_of_number.push_back(tensor);
-  return number;
-}
-
-void place_tensor(Flat& flat, uint32_t index, bool as_rows) {
-  FlatTensor& tensor = flat.tensors[index];
-  const int32_t pool = as_rows ? tensor.rows_pool : tensor.pool;
-  const int64_t count = as_rows ? tensor.first_dim : 1;
-  flat.copies.push_back(Copy{index, pool, flat.next_row[static_cast<size_t>(pool)], count, is_plain(tensor)});
-  if (!as_rows) {
-    tensor.number = add_number(flat, pool, static_cast<int32_t>(index));
-    return;
-  }
-  tensor.rows = new_rows(flat.arena, static_cast<size_t>(count));
-  tensor.rows->type = static_cast<uint32_t>(pool);
-  flat.sources.push_back(tensor.python);
-  python.retain(tensor.python);
-  tensor.rows->source = static_cast<int32_t>(flat.sources.size() - 1);
-  for (int64_t i = 0; i < count; ++i)
-    tensor.rows->numbers[i] = static_cast<uint32_t>(add_number(flat, pool, -1));
-}
-
-// Stores what a tensor is under the type of its place: one tensor if the type has such, else rows.
-bool settle(Flat& flat, const Met& met) {
-  const TypeInfo& type = flat.program->types[met.type];
-  const FlatTensor& tensor = flat.tensors[met.tensor];
-  bool as_rows = false, is_found = false;
-  for (int32_t i = 0; i < type.count; ++i) {
-    const Alternative& item = type.alternatives[i];
-    if (item.kind == kTensor && item.a == tensor.pool) {
-      is_found = true;
-      as_rows = false;
-      break;
-    }
-    if (item.kind == kRows && item.a == tensor.rows_pool) is_found = as_rows = true;
-  }
-  if (!is_found) return false;
-  if (as_rows ? !tensor.rows : tensor.number < 0) place_tensor(flat, met.tensor, as_rows);
-  *met.place = as_rows ? box(tensor.rows) : box(Tensor{static_cast<uint32_t>(tensor.number)});
-  return true;
-}
-
-void begin_numbers(Flat& flat) {
-  const ProgramInfo& info = *flat.program;
-  flat.next_row.assign(static_cast<size_t>(info.pool_count), 0);
-  for (int32_t i = 0; i < info.shared_count; ++i) {
-    const int32_t pool = info.shared[i];
-    flat.numbered.push_back(TensorInfo{0, pool, static_cast<int32_t>(flat.next_row[static_cast<size_t>(pool)]++)});
-    flat.tensor_of_number.push_back(-1);
-  }
-}
-
 }  // namespace
 
 Flat::~Flat() {
-  for (FlatTensor& tensor : tensors)
-    if (tensor.handle) python.tensor_release(tensor.handle);
-  for (Py object : sources) python.release(object);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (i + 16 < sources.size()) __builtin_prefetch(sources[i + 16], 1);
+    python.release(sources[i]);
+  }
 }
 
 }  // namespace stretto
@@ -428,10 +386,10 @@ extern "C" {
 
 void stretto_host_configure(const PythonApi* api) { python = *api; }
 
-// columns: a list of lists. Gives the instances as values; their tensors are still to be settled.
-// Where one is of another type: null, and its number in `failed` (-1: no memory).
+// columns: a list of lists. Gives the instances as values, and in `rows` the rows that each pool needs.
+// Where an instance is of another type: null, and its number in `failed` (-1: no memory).
 Flat* stretto_host_flatten(const ProgramInfo* info, const PythonClass* classes, Py columns, int64_t instances,
-                           int64_t* failed) {
+                           int64_t* rows, int64_t* failed) {
   const int64_t start = now();
   *failed = -1;
   auto* flat = new Flat();
@@ -440,86 +398,17 @@ Flat* stretto_host_flatten(const ProgramInfo* info, const PythonClass* classes, 
   flat->instances = instances;
   try {
     Flattener flattener(*flat);
-    if (flattener.run(columns)) {
+    *failed = flattener.run(columns) ? settle(*flat) : flattener.failed;
+    if (*failed < 0) {
+      std::copy(flat->next_row.begin(), flat->next_row.end(), rows);
       flat->time = now() - start;
       return flat;
     }
-    *failed = flattener.failed;
   } catch (const std::bad_alloc&) {
   }
   delete flat;
   return nullptr;
 }
 
-int64_t stretto_host_tensor_count(const Flat* flat) { return static_cast<int64_t>(flat->tensors.size()); }
-
-// Appends the tensors of the instances to a list: each once.
-void stretto_host_list_tensors(const Flat* flat, Py list) {
-  for (size_t i = 0; i < flat->tensors.size(); ++i) {
-    python.retain(flat->tensors[i].python);
-    python.list_set(list, static_cast<intptr_t>(i), flat->tensors[i].python);
-  }
-}
-
-// handles: a list of capsules, of the tensors in their order; the Flat owns what they point to. -1,
-// or the instance with a tensor of another type.
-int64_t stretto_host_settle(Flat* flat, Py handles) {
-  const int64_t start = now();
-  int32_t last = -1, last_rows = -1;
-  for (size_t i = 0; i < flat->tensors.size(); ++i)
-    flat->tensors[i].handle = python.capsule_pointer(python.list_get(handles, static_cast<intptr_t>(i)), nullptr);
-  for (FlatTensor& tensor : flat->tensors) look_at(*flat->program, tensor, last, last_rows);
-  begin_numbers(*flat);
-  for (const Met& met : flat->met)
-    if (!settle(*flat, met)) return met.instance;
-  flat->met.clear();
-  flat->time += now() - start;
-  return -1;
-}
-
-// Copies the tensors of the instances to the pools. Those that do not lie as bytes are left to
-// Python: their numbers are written to `left`, and how many they are is returned. -2: a tensor was
-// changed since; its number is the first of `left`.
-int64_t stretto_host_copy(Flat* flat, void* const* pools, int64_t* left) {
-  int64_t count = 0;
-  for (size_t i = 0; i < flat->copies.size(); ++i) {
-    const Copy& copy = flat->copies[i];
-    const FlatTensor& tensor = flat->tensors[copy.tensor];
-    FlatTensor seen = tensor;
-    seen.pool = seen.rows_pool = -1;
-    int32_t last = tensor.pool, last_rows = tensor.rows_pool;
-    look_at(*flat->program, seen, last, last_rows);
-    void* data = nullptr;
-    if (seen.pool != tensor.pool || seen.rows_pool != tensor.rows_pool || seen.first_dim != tensor.first_dim) {
-      left[0] = static_cast<int64_t>(i);
-      return -2;
-    }
-    if (!copy.is_plain || !is_plain(tensor) || python.tensor_data(tensor.handle, &data)) {
-      left[count++] = static_cast<int64_t>(i);
-      continue;
-    }
-    const PoolInfo& pool = flat->program->pools[copy.pool];
-    std::memcpy(static_cast<char*>(pools[copy.pool]) + copy.row * pool.itemsize, data,
-                static_cast<size_t>(copy.rows * pool.itemsize));
-  }
-  return count;
-}
-
-int64_t stretto_host_copy_count(const Flat* flat) { return static_cast<int64_t>(flat->copies.size()); }
-
-// tensor, pool, first row, rows of a copy.
-void stretto_host_copy_at(const Flat* flat, int64_t number, int64_t* out) {
-  const Copy& copy = flat->copies[static_cast<size_t>(number)];
-  out[0] = copy.tensor;
-  out[1] = copy.pool;
-  out[2] = copy.row;
-  out[3] = copy.rows;
-}
-
-void stretto_host_flat_rows(const Flat* flat, int64_t* rows) {
-  for (size_t i = 0; i < flat->next_row.size(); ++i) rows[i] = flat->next_row[i];
-}
-
-int64_t stretto_host_flat_time(const Flat* flat) { return flat->time; }
 void stretto_host_flat_delete(Flat* flat) { delete flat; }
 }

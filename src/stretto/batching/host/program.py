@@ -27,7 +27,7 @@ from stretto.batching.host.failures import exception
 from stretto.batching.host.mismatch import mismatch
 from stretto.batching.host.native import library_of
 from stretto.batching.host.printer import print_program
-from stretto.batching.host.python import PythonClasses
+from stretto.batching.host.python import PythonClasses, tensor_object
 from stretto.batching.host.tables import layout
 from stretto.batching.program import InstanceProgram
 from stretto.errors import RunError
@@ -37,7 +37,16 @@ from stretto.runtime.compiler import compile_shared
 
 _FOLDER = Path(__file__).parent
 _HEADERS = _FOLDER / "include"
-_SOURCES = ("values", "numbers", "containers", "fibers", "flush", "flatten", "results")
+_SOURCES = (
+    "values",
+    "numbers",
+    "containers",
+    "fibers",
+    "flush",
+    "flatten",
+    "tensors",
+    "results",
+)
 
 
 class OtherInstance(RunError):
@@ -120,22 +129,15 @@ class Flat:
             raise ValueError("flatten: all columns must have the same length")
         self.host = host
         self.instances = len(columns[0]) if columns else 0
-        native = host.native
         failed = ctypes.c_int64()
-        handle = native.stretto_host_flatten(
-            host.info, host.classes.table, columns, self.instances, ctypes.byref(failed)
+        rows = (ctypes.c_int64 * len(host.layout.pools))()
+        handle = host.native.stretto_host_flatten(
+            host.info, host.classes.table, columns, self.instances, rows, ctypes.byref(failed)
         )
         if not handle:
             raise self._other(columns, failed.value)
         self.handle: int = handle
-        self._end = weakref.finalize(self, native.stretto_host_flat_delete, handle)
-        self.tensors: list[torch.Tensor] = [None] * native.stretto_host_tensor_count(handle)  # pyright: ignore[reportAttributeAccessIssue]
-        native.stretto_host_list_tensors(handle, self.tensors)
-        wrong = native.stretto_host_settle(handle, _handles(self.tensors))
-        if wrong >= 0:
-            raise self._other(columns, wrong)
-        rows = (ctypes.c_int64 * len(host.layout.pools))()
-        native.stretto_host_flat_rows(handle, rows)
+        self._end = weakref.finalize(self, host.native.stretto_host_flat_delete, handle)
         self.rows = tuple(rows)
 
     def _other(self, columns: list[list[Any]], instance: int) -> Exception:
@@ -166,11 +168,10 @@ class Flat:
             self._copy(number, pools)
 
     def _copy(self, number: int, pools: Sequence[torch.Tensor]) -> None:
-        place = (ctypes.c_int64 * 4)()
-        self.host.native.stretto_host_copy_at(self.handle, number, place)
-        tensor, pool, row, rows = place
+        place = (ctypes.c_int64 * 3)()
+        given: torch.Tensor = self.host.native.stretto_host_copy_at(self.handle, number, place)
+        pool, row, rows = place
         with torch.no_grad():
-            given = self.tensors[tensor]
             target = pools[pool][row : row + rows]
             target.copy_(given.reshape(target.shape))
 
@@ -219,10 +220,18 @@ class Run:
         native, count = self._native, len(pools)
         counts = (ctypes.c_int64 * (2 * count))()
         native.stretto_host_collect(self._handle, counts)
-        tensors = list[torch.Tensor]()
-        for pool in range(count):
-            if counts[2 * pool] or counts[2 * pool + 1]:
-                tensors += self._taken(pools[pool], pool, counts[2 * pool + 1])
+        tensors: list[Any] = [None] * sum(counts)
+        first = 0
+        for pool, memory in enumerate(pools):
+            singles, several = counts[2 * pool], counts[2 * pool + 1]
+            if not singles and not several:
+                continue
+            if memory.is_cpu and tensor_object():
+                if native.stretto_host_take(self._handle, pool, memory.data_ptr(), tensors):
+                    raise MemoryError("there is not enough memory for the results")
+            else:
+                tensors[first : first + singles + several] = self._taken(memory, pool, several)
+            first += singles + several
         results: list[Any] = [None] * self._flat.instances
         failures = (ctypes.c_int32 * (2 * len(results)))()
         native.stretto_host_results(self._handle, self._host.shared, tensors, results, failures)
@@ -252,11 +261,6 @@ class Run:
         nanoseconds = (ctypes.c_int64 * 4)()
         self._native.stretto_host_times(self._handle, nanoseconds)
         return HostTimes(*(time * 1e-9 for time in nanoseconds))
-
-
-def _handles(tensors: list[torch.Tensor]) -> list[Any]:
-    """Capsules of new references to the tensors."""
-    return torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors)  # pyright: ignore
 
 
 def _addresses(pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import torch
 
+from stretto.batching.host.places import (
+    class_at,
+    implementation_at,
+    places_of,
+    version_at,
+)
 from stretto.batching.program import ClassInfo
 
 # include/python.h: PythonApi, in its order.
@@ -39,7 +45,7 @@ _FUNCTIONS = (
     "Py_IncRef",
     "Py_DecRef",
     "PyErr_Clear",
-    "PyCapsule_GetPointer",
+    "PyLong_AsVoidPtr",
 )
 _OBJECTS = (
     None,
@@ -54,6 +60,7 @@ _OBJECTS = (
     dict,
     torch.Tensor,
     torch.nn.Parameter,
+    "_cdata",
 )
 # The C interface of libtorch that is kept stable for programs compiled ahead of time.
 _TORCH_FUNCTIONS = (
@@ -64,23 +71,47 @@ _TORCH_FUNCTIONS = (
     "aoti_torch_get_dtype",
     "aoti_torch_get_device_type",
     "aoti_torch_get_layout",
+    "aoti_torch_empty_strided",
     "aoti_torch_delete_tensor_object",
+)
+# THPVariable_Wrap of libtorch_python, as its versions declare it: with `TensorBase&&`, or by value.
+_TENSOR_OBJECTS = (
+    "_Z16THPVariable_WrapON2at10TensorBaseE",
+    "_Z16THPVariable_WrapN2at10TensorBaseE",
 )
 
 
 @cache
 def python_api() -> ctypes.Array[ctypes.c_void_p]:
     """The table `PythonApi`."""
-    folder = Path(torch.__file__).parent / "lib"
-    library = ctypes.CDLL(str(folder / "libtorch_cpu.so"))
+    library = _torch_library("torch_cpu")
     functions = [getattr(ctypes.pythonapi, name) for name in _FUNCTIONS]
     torch_functions = [getattr(library, name) for name in _TORCH_FUNCTIONS]
     words = [
         *(ctypes.cast(function, ctypes.c_void_p).value for function in functions),
         *map(id, _OBJECTS),
         *(ctypes.cast(function, ctypes.c_void_p).value for function in torch_functions),
+        tensor_object(),
+        class_at(),
+        version_at(),
+        *implementation_at(),
     ]
     return (ctypes.c_void_p * len(words))(*words)
+
+
+@cache
+def tensor_object() -> int | None:
+    """The address of torch's function that makes the Python object of a tensor; None where this
+    version of torch does not export it."""
+    library = _torch_library("torch_python")
+    for name in _TENSOR_OBJECTS:
+        if hasattr(library, name):
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    return None
+
+
+def _torch_library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"lib{name}.so"))
 
 
 class PythonClasses:
@@ -94,6 +125,11 @@ class PythonClasses:
             python: type = info.python
             create = getattr(python, "_make" if info.kind == "namedtuple" else "__new__")
             fields = (ctypes.c_void_p * max(1, len(info.fields)))(*map(id, info.fields))
-            self._kept += [info, create, fields]
-            words += [id(python), id(create), ctypes.addressof(fields)]
-        self.table = (ctypes.c_void_p * max(1, len(words)))(*words)
+            found = places_of(python, info.fields if info.kind == "object" else ())
+            numbers = [number for place in found.fields for number in place]
+            places = (ctypes.c_int32 * max(1, len(numbers)))(*numbers)
+            self._kept += [info, create, fields, places]
+            words += [id(python), id(create), ctypes.addressof(fields), ctypes.addressof(places)]
+            words += [found.values_at, found.values_tag, found.valid_at]
+            words += [found.dict_at, found.keys, found.version]
+        self.table = (ctypes.c_ssize_t * max(1, len(words)))(*words)

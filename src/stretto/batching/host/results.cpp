@@ -1,5 +1,7 @@
 // A run, from its start to the Python objects of its results.
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "flat.h"
@@ -84,6 +86,51 @@ class Collector {
 
   Batch& batch_;
   std::vector<Value> pending_;
+};
+
+// -- tensors of the results --------------------------------------------------------------------------
+
+// Makes tensors of rows of a pool in main memory.
+class Maker {
+ public:
+  Maker(const PoolInfo& pool, const char* memory) : pool_(pool), memory_(memory) {
+    const auto rank = static_cast<size_t>(pool.rank);
+    sizes_.assign(1, 1);
+    sizes_.insert(sizes_.end(), pool.shape, pool.shape + rank);
+    strides_.assign(rank + 1, 1);
+    for (size_t i = rank; i-- > 0;) strides_[i] = strides_[i + 1] * std::max<int64_t>(sizes_[i + 1], 1);
+  }
+
+  // as_rows: a tensor [count, ...] of these rows; else a tensor of the only row. Null: no memory.
+  Py make(const int64_t* rows, int64_t count, bool as_rows) const {
+    std::vector<int64_t> sizes;
+    const int64_t* shape = sizes_.data() + 1;
+    if (as_rows) {
+      sizes = sizes_;
+      sizes[0] = count;
+      shape = sizes.data();
+    }
+    void *tensor = nullptr, *data = nullptr;
+    const int64_t* strides = strides_.data() + !as_rows;
+    if (python.tensor_new(pool_.rank + as_rows, shape, strides, pool_.dtype, 0, 0, &tensor)) return nullptr;
+    python.tensor_data(tensor, &data);
+    const auto bytes = static_cast<size_t>(pool_.itemsize);
+    for (int64_t i = 0; i < count && bytes; ++i)
+      std::memcpy(static_cast<char*>(data) + static_cast<size_t>(i) * bytes, memory_ + rows[i] * pool_.itemsize, bytes);
+    Py made = nullptr;
+    try {
+      made = python.tensor_object(tensor);
+    } catch (...) {  // of torch, where Python has no memory
+      python.forget_exception();
+    }
+    python.tensor_release(tensor);
+    return made;
+  }
+
+ private:
+  const PoolInfo& pool_;
+  const char* memory_;
+  std::vector<int64_t> sizes_, strides_;
 };
 
 // -- Python objects of the results ---------------------------------------------------------------------
@@ -328,6 +375,27 @@ void stretto_host_wanted(const Batch* batch, int64_t pool, TableView* view) {
   const auto& wanted = batch->wanted[static_cast<size_t>(pool)];
   *view = TableView{wanted.singles.data(), static_cast<int64_t>(wanted.singles.size()), wanted.rows.data(),
                     static_cast<int64_t>(wanted.rows.size()), nullptr, 0, wanted.lengths.data()};
+}
+
+// Puts the tensors that are wanted of a pool into their places in the list: copies of its rows, each
+// with memory of its own. -1: there is none left.
+int32_t stretto_host_take(const Batch* batch, int64_t pool, const void* memory, Py list) {
+  const auto& wanted = batch->wanted[static_cast<size_t>(pool)];
+  const Maker maker(batch->run.program->pools[pool], static_cast<const char*>(memory));
+  int64_t place = wanted.first;
+  for (const int64_t& row : wanted.singles) {
+    Py made = maker.make(&row, 1, false);
+    if (!made) return -1;
+    python.list_set(list, place++, made);
+  }
+  const int64_t* rows = wanted.rows.data();
+  for (int64_t length : wanted.lengths) {
+    Py made = maker.make(rows, length, true);
+    if (!made) return -1;
+    python.list_set(list, place++, made);
+    rows += length;
+  }
+  return 0;
 }
 
 // shared: the shared tensors; tensors: those that were wanted, pool by pool, single ones first. Puts

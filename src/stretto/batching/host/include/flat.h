@@ -11,7 +11,6 @@ namespace stretto {
 // A tensor of an instance.
 struct FlatTensor {
   Py python;
-  void* handle;
   int32_t pool;        // of it or of its rows; -1: of no type of the program
   int32_t rows_pool;   // -1: it cannot be rows
   int64_t first_dim;
@@ -23,7 +22,7 @@ struct Copy {
   uint32_t tensor;
   int32_t pool;
   int64_t row, rows;
-  bool is_plain;  // its elements lie one behind the other: it can be copied as bytes
+  bool as_rows;
 };
 // A value that is a tensor, of which the type is checked when all have been met.
 struct Met {
@@ -54,5 +53,9 @@ struct Flat {
   int64_t instances = 0, time = 0;
   ~Flat();
 };
+
+// Finds the pools of the tensors, and stores them in the values that they belong to. -1, or the first
+// instance with a tensor of another type.
+int64_t settle(Flat& flat);
 
 }  // namespace stretto

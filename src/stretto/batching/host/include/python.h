@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 namespace stretto {
 
@@ -36,12 +37,14 @@ struct PythonApi {
   void (*retain)(Py object);
   void (*release)(Py object);
   void (*forget_exception)();
-  void* (*capsule_pointer)(Py capsule, const char* name);
+  void* (*pointer_value)(Py object);
   // Objects.
   Py none, yes, no;
   Py bool_type, int_type, float_type, text_type, list_type, tuple_type, dict_type;
   Py tensor_type, parameter_type;
-  // Functions of libtorch's stable C interface; each returns 0 unless it failed.
+  Py implementation_name;
+  // Functions of libtorch's stable C interface; each returns 0 unless it failed. A tensor is the
+  // address of the pointer to its implementation.
   int32_t (*tensor_data)(void* tensor, void** data);
   int32_t (*tensor_rank)(void* tensor, int64_t* rank);
   int32_t (*tensor_sizes)(void* tensor, int64_t** sizes);
@@ -49,16 +52,65 @@ struct PythonApi {
   int32_t (*tensor_dtype)(void* tensor, int32_t* dtype);
   int32_t (*tensor_device)(void* tensor, int32_t* device);
   int32_t (*tensor_layout)(void* tensor, int32_t* layout);
+  int32_t (*tensor_new)(int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t device,
+                        int32_t device_index, void** tensor);
   int32_t (*tensor_release)(void* tensor);
+  // The Python object of a tensor, which it may leave undefined; null where torch has no such function.
+  Py (*tensor_object)(void* tensor);
+  // Where objects keep things, in bytes from their address; 0: not known, Python is asked.
+  intptr_t class_at, version_at;  // the latter of a class
+  intptr_t implementation_at, borrows_at;  // of a tensor; a byte that must be 0 if it is known
 };
 
 extern PythonApi python;
+
+// Where an object has a field, as an object made for trial has shown.
+enum FieldPlace : int32_t { kAsk, kInObject, kInValues };
+struct FieldAt {
+  int32_t place, offset;
+};
 
 // What Python says about a class of the program.
 struct PythonClass {
   Py type;
   Py create;         // cls.__new__, or cls._make of a named tuple
   const Py* fields;  // names
+  const FieldAt* places;
+  // The values of an object lie at an address which is at `values_at`, less `values_tag`; or, if
+  // `valid_at` is not 0, at `values_at` themselves, while the byte at `valid_at` is 1.
+  intptr_t values_at, values_tag, valid_at;
+  // An object that has been asked for its `__dict__` has it at `dict_at` (0: not known), and its values
+  // in there as long as the dict has these keys.
+  intptr_t dict_at;
+  void* keys;
+  // All of this holds while the class has this version; 0: it never does.
+  uint32_t version;
 };
+
+constexpr intptr_t kDictKeys = 32, kDictValues = 40;  // in a dict
+
+template <class T> inline T stored_at(Py object, intptr_t offset) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(object) + offset, sizeof value);
+  return value;
+}
+
+inline Py class_of(Py object) {  // borrowed
+  if (python.class_at) return stored_at<Py>(object, python.class_at);
+  Py cls = python.type(object);
+  python.release(cls);
+  return cls;
+}
+
+// The implementation of a tensor, which lives as long as the object does; null where it has none.
+inline void* implementation_of(Py object) {
+  if (python.implementation_at && !(python.borrows_at && stored_at<char>(object, python.borrows_at)))
+    return stored_at<void*>(object, python.implementation_at);
+  Py number = python.get_attribute(object, python.implementation_name);
+  void* found = number ? python.pointer_value(number) : nullptr;
+  if (number) python.release(number);
+  else python.forget_exception();
+  return found;
+}
 
 }  // namespace stretto

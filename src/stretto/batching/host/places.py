@@ -1,0 +1,178 @@
+"""Where CPython keeps what belongs to an object, so that the runtime reads it without a call.
+
+Nothing is taken for granted: an object is made for trial, marks are stored in it, and its memory is
+looked through for them. What is not found where this interpreter is known to keep it is asked for
+through the CPython API (include/python.h: PythonClass).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MemberDescriptorType
+from typing import Any
+
+import torch
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2  # flags of a class
+_MOST_VALUES = 30  # attributes that CPython keeps outside of a dict
+
+ASK, IN_OBJECT, IN_VALUES = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPlaces:
+    """include/python.h: PythonClass. fields: for each, where it is, and its offset in bytes."""
+
+    fields: tuple[tuple[int, int], ...]
+    values_at: int = 0
+    values_tag: int = 0
+    valid_at: int = 0
+    dict_at: int = 0
+    keys: int = 0
+    version: int = 0
+
+
+def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
+    """Where objects of a class have their fields. They are asked for (version 0) where the class
+    has its own way of giving attributes, or where an object cannot be made for trial."""
+    unknown = ClassPlaces(((ASK, 0),) * len(fields))
+    if not version_at() or cls.__getattribute__ is not object.__getattribute__:
+        return unknown
+    if hasattr(cls, "__del__"):
+        return unknown
+    marks = [object() for _ in fields]
+    try:
+        trial = object.__new__(cls)
+        for name, mark in zip(fields, marks, strict=True):
+            if _is_stored(cls, name):
+                object.__setattr__(trial, name, mark)
+    except (TypeError, AttributeError):
+        return unknown
+    at, tag, valid_at, values = _values(cls, id(trial))
+    found = list[tuple[int, int]]()
+    for mark in marks:
+        slot = _find(mark, id(trial), cls.__basicsize__ // _WORD)
+        value = _find(mark, values, _MOST_VALUES) if slot is None else None
+        if slot is not None:
+            found.append((IN_OBJECT, slot))
+        else:
+            found.append((ASK, 0) if value is None else (IN_VALUES, value))
+    dict_at, keys = _dict(trial, found, marks) if at and not valid_at else (0, 0)
+    return ClassPlaces(tuple(found), at, tag, valid_at, dict_at, keys, _version(cls))
+
+
+def _is_stored(cls: type, name: str) -> bool:
+    """Whether an attribute of an object is what is stored in it: no property stands before it."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            found = base.__dict__[name]
+            is_slot = isinstance(found, MemberDescriptorType)
+            return is_slot or not any(hasattr(type(found), x) for x in ("__set__", "__delete__"))
+    return True
+
+
+def _values(cls: type, trial: int) -> tuple[int, int, int, int]:
+    """values_at, values_tag and valid_at, and the address of the values of an object; 0 where it
+    has none, or a dict."""
+    if not cls.__flags__ & _MANAGED_DICT:
+        return 0, 0, 0, 0
+    if sys.version_info[:2] == (3, 11):
+        address = _word(trial - 4 * _WORD)
+        return (-4 * _WORD, 0, 0, address) if not address & 1 else (0, 0, 0, 0)
+    if sys.version_info[:2] == (3, 12):
+        address = _word(trial - 3 * _WORD)
+        return (-3 * _WORD, -1, 0, address + 1) if address & 1 else (0, 0, 0, 0)
+    if cls.__flags__ & _INLINE_VALUES:
+        size = cls.__basicsize__
+        is_valid = ctypes.c_uint8.from_address(trial + size + 3).value == 1
+        return (size + _WORD, 0, size + 3, trial + size + _WORD) if is_valid else (0, 0, 0, 0)
+    return 0, 0, 0, 0
+
+
+def _dict(
+    trial: object, fields: Sequence[tuple[int, int]], marks: Sequence[object]
+) -> tuple[int, int]:
+    """dict_at and keys; 0 where an object's dict does not have its values in the same order."""
+    made = trial.__dict__
+    if _word(id(trial) - 3 * _WORD) != id(made):
+        return 0, 0
+    keys, values = _word(id(made) + 4 * _WORD), _word(id(made) + 5 * _WORD)
+    same = values and all(
+        _word(values + offset) == id(mark)
+        for (place, offset), mark in zip(fields, marks, strict=True)
+        if place == IN_VALUES
+    )
+    return (-3 * _WORD, keys) if same else (0, 0)
+
+
+def _find(mark: object, address: int, words: int) -> int | None:
+    """The offset in bytes of a reference to a mark."""
+    if not address:
+        return None
+    for n in range(words):
+        if _word(address + n * _WORD) == id(mark):
+            return n * _WORD
+    return None
+
+
+def _word(address: int) -> int:
+    return ctypes.c_size_t.from_address(address).value
+
+
+@cache
+def class_at() -> int:
+    """Where an object has its class; 0 where that is not known."""
+    known = all(_word(id(item) + _WORD) == id(type(item)) for item in (1, "", [], object()))
+    return _WORD if known else 0
+
+
+_VERSION_AT = 48 * _WORD  # of PyTypeObject.tp_version_tag since Python 3.8
+
+
+@cache
+def version_at() -> int:
+    """Where a class has the number that changes whenever it, or a base of it, is changed; 0 where
+    this interpreter does not keep objects in a way known here."""
+    is_known = sys.implementation.name == "cpython" and (3, 11) <= sys.version_info[:2] <= (3, 13)
+    other = sysconfig.get_config_var("Py_GIL_DISABLED") or hasattr(sys, "gettotalrefcount")
+    if not is_known or other or not class_at():
+        return 0
+
+    class Base:
+        pass
+
+    class Trial(Base):
+        pass
+
+    versions = set[int]()
+    for name in ("one", "two", "three"):
+        setattr(Base, name, None)
+        versions.add(_version(Trial))
+    return _VERSION_AT if len(versions) == 3 and 0 not in versions else 0
+
+
+def _version(cls: type) -> int:
+    getattr(cls, "__init__", None)  # a class that has been changed gets its version when it is used
+    return ctypes.c_uint32.from_address(id(cls) + _VERSION_AT).value
+
+
+@cache
+def implementation_at() -> tuple[int, int]:
+    """Where a tensor has the address of its implementation, and a byte that is not 0 where it is
+    another tensor's; 0 for what is not known."""
+    tensors: list[Any] = [torch.ones(1), torch.nn.Parameter(torch.ones(1)), torch.ones(2)[1:]]
+    if all(_word(id(tensor) + 2 * _WORD) == tensor._cdata for tensor in tensors):
+        return 2 * _WORD, 0
+    if all(
+        _word(id(tensor) + 3 * _WORD) == tensor._cdata
+        and ctypes.c_uint8.from_address(id(tensor) + 2 * _WORD).value == 0
+        for tensor in tensors
+    ):
+        return 3 * _WORD, 2 * _WORD
+    return 0, 0
